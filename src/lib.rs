@@ -1,0 +1,3 @@
+#![allow(dead_code)]
+//! x
+pub mod lock;

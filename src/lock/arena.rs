@@ -1,0 +1,295 @@
+//! Slots with numbers: where the records of locks, queues and waiters live.
+//!
+//! A number names one record for its whole life and is never taken for another one's: it carries the
+//! count of insertions at its birth. That lets the server's keyspace store a plain number as the value
+//! of a key, and makes a stale number an answer of `None` instead of a wild pointer.
+//!
+//! Records live in pages, so that growth never copies a million of them in one go and a page that
+//! became empty goes back to the allocator.
+
+use std::marker::PhantomData;
+
+const PAGE_BITS: u32 = 8;
+const PAGE_SLOTS: usize = 1 << PAGE_BITS;
+
+/// The number of a record in an [`Arena`]: never 0, never used twice.
+pub struct Id<T> {
+    number: u64,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Id<T> {
+    /// The number as the edge may store it.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.number
+    }
+
+    /// The id with this number. A number that was never given out finds nothing.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        Self {
+            number,
+            kind: PhantomData,
+        }
+    }
+
+    const fn page(self) -> usize {
+        ((self.number & 0xffff_ffff) >> PAGE_BITS) as usize
+    }
+
+    const fn slot(self) -> usize {
+        (self.number as usize) & (PAGE_SLOTS - 1)
+    }
+}
+
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Id<T> {}
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+impl<T> Eq for Id<T> {}
+impl<T> std::hash::Hash for Id<T> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+impl<T> std::fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "#{}", self.number & 0xffff_ffff)
+    }
+}
+
+struct Slot<T> {
+    /// High half of the id's number while occupied.
+    birth: u32,
+    record: Option<T>,
+}
+
+struct Page<T> {
+    slots: Vec<Slot<T>>,
+    vacant: Vec<u8>,
+}
+
+impl<T> Page<T> {
+    fn live(&self) -> usize {
+        self.slots.len() - self.vacant.len()
+    }
+
+    fn is_full(&self) -> bool {
+        self.vacant.is_empty() && self.slots.len() == PAGE_SLOTS
+    }
+}
+
+/// A store of records under numbers. See the [module](self).
+pub struct Arena<T> {
+    pages: Vec<Option<Page<T>>>,
+    /// Numbers of pages that have room, the next one to use last. May name each page once.
+    open: Vec<u32>,
+    /// The page that became empty last.
+    spare: Option<usize>,
+    len: usize,
+    births: u32,
+}
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self {
+            pages: Vec::new(),
+            open: Vec::new(),
+            spare: None,
+            len: 0,
+            births: 0,
+        }
+    }
+}
+
+impl<T> Arena<T> {
+    /// How many records there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Stores a record and gives it a number.
+    pub fn insert(&mut self, record: T) -> Id<T> {
+        let page_number = self.open_page();
+        // Never 0, so that a number is never 0 (the edge stores it where null means "no value").
+        self.births = self.births.checked_add(1).unwrap_or(1);
+        let birth = self.births;
+        let page = self.pages[page_number as usize].get_or_insert_with(|| Page {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+        });
+        let fresh = Slot {
+            birth,
+            record: Some(record),
+        };
+        let slot = match page.vacant.pop() {
+            Some(slot) => {
+                page.slots[usize::from(slot)] = fresh;
+                u32::from(slot)
+            }
+            None => {
+                page.slots.push(fresh);
+                page.slots.len() as u32 - 1
+            }
+        };
+        if page.is_full() {
+            self.open.pop();
+        }
+        self.len += 1;
+        Id::from_number(u64::from(birth) << 32 | u64::from(page_number << PAGE_BITS | slot))
+    }
+
+    /// The page to insert into, which is then the last of `open`.
+    fn open_page(&mut self) -> u32 {
+        if let Some(&page) = self.open.last() {
+            return page;
+        }
+        let page = self.pages.len() as u32;
+        self.pages.push(None);
+        self.open.push(page);
+        page
+    }
+
+    fn slot(&self, id: Id<T>) -> Option<&Slot<T>> {
+        let slot = self.pages.get(id.page())?.as_ref()?.slots.get(id.slot())?;
+        (u64::from(slot.birth) == id.number >> 32).then_some(slot)
+    }
+
+    /// The record with this number.
+    #[must_use]
+    pub fn get(&self, id: Id<T>) -> Option<&T> {
+        self.slot(id)?.record.as_ref()
+    }
+
+    /// The record with this number, to change it.
+    pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        let page = self.pages.get_mut(id.page())?.as_mut()?;
+        let slot = page.slots.get_mut(id.slot())?;
+        if u64::from(slot.birth) != id.number >> 32 {
+            return None;
+        }
+        slot.record.as_mut()
+    }
+
+    /// Takes the record out; its number is dead from here on.
+    pub fn remove(&mut self, id: Id<T>) -> Option<T> {
+        self.slot(id)?;
+        let page_number = id.page();
+        let page = self.pages.get_mut(page_number)?.as_mut()?;
+        let record = page.slots.get_mut(id.slot())?.record.take()?;
+        let was_full = page.is_full();
+        page.vacant.push(id.slot() as u8);
+        self.len -= 1;
+        if was_full {
+            self.open.push(page_number as u32);
+        }
+        if page.live() == 0 {
+            self.keep_one_spare(page_number);
+        }
+        Some(record)
+    }
+
+    /// Gives an empty page back to the allocator when the next one becomes empty: one is kept, so that
+    /// one lock taken and freed again and again does not allocate a page each time.
+    fn keep_one_spare(&mut self, emptied: usize) {
+        let before = self.spare.replace(emptied);
+        if let Some(before) = before.filter(|&before| before != emptied)
+            && self.pages[before].as_ref().is_some_and(|page| page.live() == 0)
+        {
+            // Its place in `open` stays.
+            self.pages[before] = None;
+        }
+    }
+
+    /// All records with their numbers, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        self.pages.iter().enumerate().flat_map(|(page_number, page)| {
+            page.iter().flat_map(move |page| {
+                page.slots.iter().enumerate().filter_map(move |(index, slot)| {
+                    let low = (page_number as u64) << PAGE_BITS | index as u64;
+                    let id = Id::from_number(u64::from(slot.birth) << 32 | low);
+                    slot.record.as_ref().map(|record| (id, record))
+                })
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_never_taken_for_another_record() {
+        let mut arena = Arena::default();
+        let first = arena.insert("first");
+        assert_eq!(arena.remove(first), Some("first"));
+        let second = arena.insert("second");
+        assert_ne!(first, second);
+        assert_eq!(arena.get(first), None);
+        assert_eq!(arena.remove(first), None);
+        assert_eq!(arena.get(second), Some(&"second"));
+        assert_eq!(arena.get(Id::from_number(0)), None);
+        assert_eq!(arena.get(Id::from_number(u64::MAX)), None);
+    }
+
+    #[test]
+    fn a_million_records_come_and_go_and_leave_no_pages() {
+        let mut arena = Arena::default();
+        let ids: Vec<_> = (0..1_000_000_u32).map(|n| arena.insert(n)).collect();
+        assert_eq!(arena.len(), 1_000_000);
+        assert!(ids.iter().zip(0..).all(|(&id, n)| arena.get(id) == Some(&n)));
+        assert_eq!(arena.iter().count(), 1_000_000);
+        for id in ids {
+            assert!(arena.remove(id).is_some());
+        }
+        assert!(arena.is_empty());
+        let kept = arena.pages.iter().flatten().count();
+        assert!(kept <= 1, "{kept} pages are kept");
+        // The room of the pages is used again.
+        let before = arena.pages.len();
+        for n in 0..1_000 {
+            arena.insert(n);
+        }
+        assert_eq!(arena.pages.len(), before);
+    }
+
+    #[test]
+    fn it_agrees_with_a_map_under_random_use() {
+        let mut arena = Arena::default();
+        let mut oracle = std::collections::BTreeMap::new();
+        let mut live: Vec<Id<u64>> = Vec::new();
+        let mut seed = 7_u64;
+        for step in 0..200_000_u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let pick = (seed >> 33) as usize;
+            if pick % 5 < 2 + usize::from(live.len() < 700) {
+                let id = arena.insert(step);
+                assert!(oracle.insert(id.number(), step).is_none());
+                live.push(id);
+            } else if !live.is_empty() {
+                let id = live.swap_remove(pick % live.len());
+                assert_eq!(arena.remove(id), oracle.remove(&id.number()));
+            }
+        }
+        assert_eq!(arena.len(), oracle.len());
+        for (id, record) in arena.iter() {
+            assert_eq!(oracle.get(&id.number()), Some(record));
+        }
+    }
+}

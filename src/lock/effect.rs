@@ -1,0 +1,150 @@
+//! Everything that a step may ask the outside to do.
+//!
+//! A step of the [table](super::table) never acts: it returns a [`Step`] (what becomes of the one key it
+//! was about, and how that is told to replicas and files) and appends [`Effect`]s (who is to be answered
+//! what, which events to publish). The edge carries them out in one fixed order: key, record, events,
+//! answers.
+
+use super::arena::Id;
+use super::hold::Lock;
+use super::queue::Waiter;
+use super::types::{ClientId, PlaceBuf, Token};
+
+/// Number of a lock: what the server's keyspace stores as the value of the key.
+pub type LockId = Id<Lock>;
+
+/// Number of a waiting request.
+pub type WaiterId = Id<Waiter>;
+
+/// What the server's keyspace holds at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// No key.
+    Nothing,
+    /// A key of our type, with this value.
+    Lock(LockId),
+    /// A key of another type.
+    Other,
+}
+
+/// What becomes of the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It stays, and nothing that a reader could see changed.
+    Nothing,
+    /// It stays, with the same value, and what the value stands for changed.
+    Touched,
+    /// The same, and another hold began: a time to live that a user gave to the old one goes.
+    Renewed,
+    /// This becomes its value, whatever was there.
+    Stored(LockId),
+    /// It goes.
+    Deleted,
+}
+
+/// How the step is told to replicas and to the append-only file: as a fact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// There is nothing to tell.
+    Nothing,
+    /// The client's request, word for word: whoever applies it comes to the same result.
+    AsAsked,
+    /// The hold that this lock has now.
+    Hold(LockId),
+    /// The hold with this token ended by itself.
+    Ended(Token),
+}
+
+/// The outcome of a step for its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Step<R> {
+    /// What to tell the caller.
+    pub reply: R,
+    /// What becomes of the key.
+    pub change: Change,
+    /// How it is told to replicas and files.
+    pub record: Record,
+}
+
+impl<R> Step<R> {
+    /// A step that changes nothing.
+    pub const fn unchanged(reply: R) -> Self {
+        Self {
+            reply,
+            change: Change::Nothing,
+            record: Record::Nothing,
+        }
+    }
+
+    /// The same with another reply.
+    pub fn reply<S>(self, reply: S) -> Step<S> {
+        Step {
+            reply,
+            change: self.change,
+            record: self.record,
+        }
+    }
+}
+
+/// Something that happened to the lock of this step, for keyspace events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A hold began.
+    Acquired,
+    /// A hold was given up by its owner.
+    Released,
+    /// A hold's lease ran out.
+    Expired,
+    /// A hold was ended from outside: its key was deleted, overwritten, renamed.
+    Broken,
+}
+
+/// The end of a wait. Each waiter gets exactly one (G7).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The lock is yours. The hold can be given back until this was delivered.
+    Granted {
+        /// Where.
+        place: PlaceBuf,
+        /// The new token.
+        token: Token,
+        /// The owner, where the server minted it.
+        minted_owner: Option<Box<[u8]>>,
+    },
+    /// The time to wait is over.
+    TimedOut,
+    /// The owner withdrew the request with a release.
+    Withdrawn,
+    /// A newer request of the same owner took over the place in line.
+    Replaced,
+    /// The wait was ended for this reason, the text of an error.
+    Refused(&'static str),
+    /// The lock now lives on another server: the text of the redirection.
+    Moved(String),
+}
+
+/// Something the outside is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Publish that this happened to the lock.
+    Publish(Event),
+    /// Answer the client that made this waiting request.
+    Answer {
+        /// Whose request.
+        waiter: WaiterId,
+        /// On which connection.
+        client: ClientId,
+        /// What it is told.
+        answer: Answer,
+    },
+}
+
+/// What the pump is to look at, because something outside of a command may have freed a lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// The lock at this place may be free: grant it to whoever is next.
+    Settle(PlaceBuf),
+    /// A grant whose client was gone before it was told: end the hold with this token, then settle.
+    TakeBack(PlaceBuf, Token),
+}

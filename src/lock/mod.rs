@@ -1,0 +1,34 @@
+//! The core: what a lock is and every rule about it, without Redis.
+//!
+//! No server type, no clock, no randomness, no I/O, no `unsafe`. Time comes in as an argument, what is
+//! to be done goes out as values. The same inputs give the same results, so every rule is tested
+//! without a server, and a simulation of a whole group of servers is a loop.
+//!
+//! # The rules in prose
+//!
+//! * A key of our type stands for a [`hold::Lock`]; it is there if and only if somebody holds it (an
+//!   *empty* lock, left by RENAME, MOVE, SWAPDB or RESTORE under another name, counts as free).
+//! * The *server's keyspace is the index*: the value of a key is the number of its lock. A step is told
+//!   what the key holds ([`effect::Found`]) and says what becomes of it ([`effect::Change`]). Nothing is
+//!   looked up twice, and nothing can disagree with the keyspace.
+//! * A hold ends by its owner's release, its lease, or somebody's deliberate deletion of the key (G10).
+//! * Whoever comes while the lock is held or others wait goes to the end of the line, or away (G5).
+//! * Whatever frees a lock with waiters either grants it in the same step or leaves a
+//!   [`effect::Task`] for the pump (G6).
+//! * Every waiter leaves its line exactly once, and with exactly one answer (G7).
+//! * On replicas and while files load, [`table::Table`]'s `apply_*` steps carry out what was decided
+//!   elsewhere; they decide nothing (G13).
+
+pub mod arena;
+pub mod codec;
+pub mod deadline;
+pub mod effect;
+pub mod hold;
+pub mod queue;
+pub mod stats;
+pub mod table;
+pub mod token;
+pub mod types;
+
+#[cfg(test)]
+mod tests;

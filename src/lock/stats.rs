@@ -1,0 +1,73 @@
+//! What INFO tells about the past (SPEC 8).
+
+use hdrhistogram::Histogram;
+
+/// How often each thing happened since the module was loaded, and how long waits and holds took.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Holds begun by a decision of this server.
+    pub grants: u64,
+    /// Those of them that were waited for.
+    pub contended_grants: u64,
+    /// Holds given up by their owner, or taken back before the owner heard of them.
+    pub releases: u64,
+    /// Holds whose lease ran out.
+    pub expirations: u64,
+    /// Holds ended from outside: the key was deleted, overwritten, renamed.
+    pub broken: u64,
+    /// Waits that ended at their timeout.
+    pub timeouts: u64,
+    /// How long granted requests had waited, in milliseconds.
+    pub waits: Durations,
+    /// How long ended holds had lasted, in milliseconds.
+    pub holds: Durations,
+}
+
+/// A distribution of durations in milliseconds, to two significant digits.
+#[derive(Clone, Debug, Default)]
+pub struct Durations(Option<Histogram<u64>>);
+
+impl Durations {
+    /// Counts one duration.
+    pub fn add(&mut self, ms: u64) {
+        // Made at its first use: an idle module holds no table. Bounds that the library accepts
+        // cannot fail; without it the figure is merely missing.
+        if self.0.is_none() {
+            self.0 = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
+        }
+        if let Some(histogram) = &mut self.0 {
+            histogram.saturating_record(ms);
+        }
+    }
+
+    /// The duration that this share (0.0 to 1.0) of all did not exceed, 0 if there were none.
+    #[must_use]
+    pub fn quantile_ms(&self, share: f64) -> u64 {
+        self.0.as_ref().map_or(0, |h| h.value_at_quantile(share).min(h.max()))
+    }
+
+    /// The longest, 0 if there were none.
+    #[must_use]
+    pub fn max_ms(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_right_to_two_digits() {
+        let mut durations = Durations::default();
+        assert_eq!((durations.quantile_ms(0.5), durations.max_ms()), (0, 0));
+        for ms in 1..=1000 {
+            durations.add(ms);
+        }
+        assert!((495..=505).contains(&durations.quantile_ms(0.5)));
+        assert!((980..=1000).contains(&durations.quantile_ms(0.99)));
+        assert!((1000..=1007).contains(&durations.max_ms()));
+        durations.add(u64::MAX);
+        assert!(durations.max_ms() >= 2 * super::super::types::LEASE_MS_MAX);
+    }
+}

@@ -1,0 +1,232 @@
+//! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
+
+use super::*;
+use crate::lock::types::PlaceBuf;
+
+/// What is due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// The lease of this lock, here, has run out.
+    Lease(LockId, PlaceBuf),
+    /// This request has waited long enough.
+    Timeout(WaiterId),
+}
+
+impl Table {
+    /// The next moment at which something ends. `leases` is false where this server does not decide.
+    #[must_use]
+    pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
+        let timeout = self.queues.first_timeout().map(|first| first.0);
+        let lease = self.leases.first().map(|first| first.0).filter(|_| leases);
+        match (timeout, lease) {
+            (Some(timeout), Some(lease)) => Some(timeout.min(lease)),
+            (timeout, lease) => timeout.or(lease),
+        }
+    }
+
+    /// The first thing that is due, in the order of time.
+    #[must_use]
+    pub fn due(&self, now: Moment, leases: bool) -> Option<Due> {
+        let at = self.next_deadline(leases).filter(|&at| at <= now)?;
+        // A lease that ends at the same moment comes first: the waiter gets the lock.
+        if leases && let Some((lease_at, id)) = self.leases.first() && lease_at == at {
+            return Some(Due::Lease(id, self.locks.get(id)?.place.clone()));
+        }
+        Some(Due::Timeout(self.queues.first_timeout()?.1))
+    }
+
+    /// Ends what is over at this place, and grants the lock to whoever is next if it is free.
+    pub fn settle(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        gate: Gate<'_>,
+        fx: &mut Vec<Effect>,
+    ) -> Step<()> {
+        if let Some(over) = self.end_if_over(now.boot, found, fx) {
+            return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
+        }
+        if self.live(now.boot, found).is_some() {
+            return Step::unchanged(());
+        }
+        let step = self.grant_next(now, place, found, gate, fx);
+        step.unwrap_or(Step::unchanged(()))
+    }
+
+    /// The lease of this lock ran out, and the key where it should stand holds something else: it went
+    /// away by a way that nobody told us.
+    pub fn lost(&mut self, id: LockId) {
+        self.break_hold(id);
+    }
+
+    /// A grant whose client was gone before it was told is as good as released.
+    pub fn take_back(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        token: Token,
+        gate: Gate<'_>,
+        fx: &mut Vec<Effect>,
+    ) -> Step<()> {
+        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token == token);
+        let Some(id) = granted.map(|(id, _)| id) else {
+            return self.settle(now, place, found, gate, fx);
+        };
+        self.end_hold(id);
+        self.stats.releases += 1;
+        fx.push(Effect::Publish(Event::Released));
+        self.pass_on(now, place, found, Record::Ended(token), gate, fx)
+    }
+
+    /// A request has waited long enough (G7).
+    pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Vec<Effect>) {
+        self.stats.timeouts += 1;
+        self.answer(waiter, Answer::TimedOut, fx);
+    }
+
+    /// The connection of a waiting request is gone, or was answered by the server itself (G8).
+    pub fn leave(&mut self, waiter: WaiterId) {
+        self.queues.leave(waiter);
+    }
+
+    /// A grant could not be delivered: the pump is to take it back.
+    pub fn note_undelivered(&mut self, place: PlaceBuf, token: Token) {
+        self.tasks.push_back(Task::TakeBack(place, token));
+    }
+
+    /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.
+    ///
+    /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
+    /// was broken.
+    pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
+        let Some(hold) = self.locks.get(id).and_then(|lock| lock.hold.as_ref()) else {
+            return false;
+        };
+        let was_live = !hold.is_over(now);
+        let since = hold.since;
+        if is_ours {
+            if was_live {
+                self.stats.broken += 1;
+            } else {
+                self.stats.expirations += 1;
+            }
+            self.stats.holds.add(now.ms_since(since));
+        }
+        self.break_hold(id);
+        was_live
+    }
+
+    /// The value of a key is gone for good: its number dies.
+    pub fn forget(&mut self, id: LockId, is_ours: bool) {
+        if self.break_hold(id) && is_ours {
+            self.stats.broken += 1;
+        }
+        self.locks.remove(id);
+    }
+
+    /// These databases (all, if `None`) were emptied: whoever waits there is next.
+    pub fn flushed(&mut self, db: Option<u32>) {
+        self.note_all(|place_db| db.is_none_or(|db| db == place_db));
+    }
+
+    /// Two databases changed places. A hold is tied to its name: all of both are broken.
+    pub fn swapped(&mut self, a: u32, b: u32) {
+        let is_concerned = |db: u32| db == a || db == b;
+        let held: Vec<LockId> = self
+            .locks
+            .iter()
+            .filter(|(_, lock)| lock.hold.is_some() && is_concerned(lock.place.db))
+            .map(|(id, _)| id)
+            .collect();
+        self.stats.broken += held.len() as u64;
+        for id in held {
+            self.end_hold(id);
+        }
+        self.note_all(is_concerned);
+    }
+
+    /// This server decides from now on: whoever waits may be next.
+    pub fn note_everything(&mut self) {
+        self.note_all(|_| true);
+    }
+
+    fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool) {
+        let mut places: Vec<PlaceBuf> = self
+            .queues
+            .queues()
+            .filter(|(_, queue)| is_concerned(queue.place.db))
+            .map(|(_, queue)| queue.place.clone())
+            .collect();
+        // The order of a hash map is nobody's business.
+        places.sort_unstable_by(|a, b| (a.db, &a.name).cmp(&(b.db, &b.name)));
+        for place in places {
+            self.note(place.as_place());
+        }
+    }
+
+    fn break_hold(&mut self, id: LockId) -> bool {
+        if self.end_hold(id).is_none() {
+            return false;
+        }
+        if let Some(place) = self.locks.get(id).map(|lock| lock.place.clone()) {
+            self.note(place.as_place());
+        }
+        true
+    }
+
+    /// Asks the pump to look at a place, if somebody waits there.
+    pub fn note(&mut self, place: Place<'_>) {
+        let queue = self.queues.at(place);
+        if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue))
+            && !queue.is_noted
+        {
+            queue.is_noted = true;
+            self.tasks.push_back(Task::Settle(queue.place.clone()));
+        }
+    }
+
+    /// Whether the pump has something to look at.
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    /// What the pump is to look at next.
+    pub fn next_task(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front();
+        if self.tasks.is_empty() && self.tasks.capacity() > 1024 {
+            self.tasks = VecDeque::new();
+        }
+        if let Some(Task::Settle(place)) = &task
+            && let Some(queue) = self.queues.at(place.as_place())
+            && let Some(queue) = self.queues.queue_mut(queue)
+        {
+            queue.is_noted = false;
+        }
+        task
+    }
+
+    /// Answers everybody who waits at this place with the same.
+    pub fn dismiss(&mut self, place: Place<'_>, answer: &Answer, fx: &mut Vec<Effect>) {
+        while let Some(waiter) = self.queues.at(place).and_then(|queue| self.queues.head(queue)) {
+            self.answer(waiter, answer.clone(), fx);
+        }
+    }
+
+    /// Answers everybody who waits anywhere with the same, and drops what the pump was to look at.
+    pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Vec<Effect>) {
+        self.note_everything();
+        for task in std::mem::take(&mut self.tasks) {
+            if let Task::Settle(place) = task {
+                self.dismiss(place.as_place(), answer, fx);
+            }
+        }
+    }
+
+    /// The places that somebody waits for.
+    pub fn places_waited_for(&self) -> impl Iterator<Item = Place<'_>> {
+        self.queues.queues().map(|(_, queue)| queue.place.as_place())
+    }
+}

@@ -1,0 +1,210 @@
+//! The clock of tokens (G4).
+//!
+//! A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014) reduced to one number:
+//! it follows the wall clock in microseconds and never goes back. It has two hands:
+//!
+//! * `last`: the newest token that this server knows of. Never lowered, by anything.
+//! * `told`: the newest token that readers of the replication stream and the append-only file can
+//!   compute for themselves: what the stream said last, counted on from there.
+//!
+//! While the two agree, a grant can travel as the client's own request: the reader mints
+//! `told + 1`, which is the same token. As soon as they may differ (the clock jumped to wall time,
+//! a RESTORE brought a higher token, a new append-only file was begun, this server was fed by a
+//! stream that lags behind what it had seen) the next grant travels as a record that names its token,
+//! and that brings them together again. So the decision is local, and a reader never guesses.
+
+use super::types::{TOKEN_MAX, Token};
+
+/// How far the wall clock may run ahead of the tokens before the clock jumps to it, in microseconds.
+///
+/// A jump costs a longer record. Ten milliseconds keep the tokens of an idle server equal to wall
+/// time and make jumps rare on a busy one. Lagging is harmless: only a lead could outlive a failover.
+pub const JUMP_US: u64 = 10_000;
+
+/// How a minted token travels to replicas and files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Travel {
+    /// The reader of the stream counts to the same token by itself.
+    Counted,
+    /// The record must name the token.
+    Named,
+}
+
+/// The clock of tokens. See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub struct TokenClock {
+    last: u64,
+    told: u64,
+    /// Some reader starts from nothing (a new append-only file): the next grant must name its token.
+    must_name: bool,
+}
+
+impl TokenClock {
+    /// The newest token known, 0 if there was none.
+    #[must_use]
+    pub const fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// What readers of the stream count from.
+    #[must_use]
+    pub const fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Microseconds by which tokens are ahead of the wall clock.
+    #[must_use]
+    pub const fn lead_us(&self, wall_us: u64) -> u64 {
+        self.last.saturating_sub(wall_us)
+    }
+
+    /// Mints the next token, or `None` when there is none below 2^53 (never on an honest clock
+    /// before the year 2255).
+    pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {
+        let jump = wall_us >= self.last.saturating_add(JUMP_US) && wall_us <= TOKEN_MAX;
+        let token = Token::new(if jump { wall_us } else { self.last + 1 })?;
+        let agree = !jump && self.told == self.last;
+        Some((token, self.tell(token, agree)))
+    }
+
+    /// A reader of the stream counts one on: the token of a grant that travelled as it was asked.
+    pub fn count(&mut self) -> Option<(Token, Travel)> {
+        let token = Token::new(self.told + 1)?;
+        Some((token, self.tell(token, true)))
+    }
+
+    fn tell(&mut self, token: Token, agree: bool) -> Travel {
+        let travel = if agree && !self.must_name { Travel::Counted } else { Travel::Named };
+        self.hear(token);
+        travel
+    }
+
+    /// The stream named this token.
+    pub fn hear(&mut self, token: Token) {
+        self.told = token.get();
+        self.last = self.last.max(token.get());
+        self.must_name = false;
+    }
+
+    /// A token arrived that readers of the stream do not count from (RESTORE): never lower.
+    pub fn raise(&mut self, token: Token) {
+        self.last = self.last.max(token.get());
+    }
+
+    /// A new append-only file begins, whose readers know nothing yet.
+    pub const fn begin_file(&mut self) {
+        self.must_name = true;
+    }
+
+    /// A data set begins to load: what its stream counts from is what it will say, nothing else.
+    pub const fn begin_load(&mut self) {
+        self.told = 0;
+    }
+
+    /// The head of a snapshot or of a file: how far its writer was. Never lowers `last`.
+    pub fn adopt(&mut self, last: u64, told: u64) {
+        self.last = self.last.max(last.min(TOKEN_MAX));
+        self.told = told.min(TOKEN_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mint(clock: &mut TokenClock, wall_us: u64) -> (u64, Travel) {
+        clock
+            .mint(wall_us)
+            .map(|(token, travel)| (token.get(), travel))
+            .expect("tokens are left")
+    }
+
+    #[test]
+    fn an_idle_server_mints_the_wall_clock_and_names_it() {
+        let mut clock = TokenClock::default();
+        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_020_000), (5_020_000, Travel::Named));
+    }
+
+    #[test]
+    fn a_busy_server_counts() {
+        let mut clock = TokenClock::default();
+        mint(&mut clock, 5_000_000);
+        assert_eq!(mint(&mut clock, 5_000_900), (5_000_001, Travel::Counted));
+        assert_eq!(mint(&mut clock, 5_000_950), (5_000_002, Travel::Counted));
+    }
+
+    #[test]
+    fn a_wall_clock_that_steps_back_does_not_lower_tokens() {
+        // G4
+        let mut clock = TokenClock::default();
+        mint(&mut clock, 3_600_000_000);
+        assert_eq!(mint(&mut clock, 1).0, 3_600_000_001);
+        assert_eq!(clock.lead_us(1), 3_600_000_000);
+    }
+
+    #[test]
+    fn a_token_that_the_stream_did_not_carry_is_named_next_time() {
+        let mut clock = TokenClock::default();
+        mint(&mut clock, 5_000_000);
+        clock.raise(Token::new(6_000_000).expect("valid"));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_001, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_002, Travel::Counted));
+        clock.raise(Token::new(1).expect("valid"));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_003, Travel::Counted));
+    }
+
+    #[test]
+    fn a_reader_counts_with_its_stream_and_mints_above_all_it_knew() {
+        // A replica that was once ahead of its primary: it must agree with the primary's tokens and yet,
+        // promoted, never mint below its own past.
+        let mut clock = TokenClock::default();
+        clock.raise(Token::new(9_000_000).expect("valid"));
+        clock.begin_load();
+        clock.hear(Token::new(100).expect("valid"));
+        assert_eq!(clock.count().map(|counted| counted.0.get()), Some(101));
+        assert_eq!(clock.told(), 101);
+        assert_eq!(mint(&mut clock, 200), (9_000_001, Travel::Named));
+    }
+
+    #[test]
+    fn a_replica_names_the_first_token_in_its_own_new_file_and_keeps_counting_its_stream() {
+        let mut clock = TokenClock::default();
+        clock.raise(Token::new(900).expect("valid"));
+        clock.hear(Token::new(100).expect("valid"));
+        clock.begin_file();
+        let next = |clock: &mut TokenClock| clock.count().map(|(t, travel)| (t.get(), travel));
+        assert_eq!(next(&mut clock), Some((101, Travel::Named)));
+        assert_eq!(next(&mut clock), Some((102, Travel::Counted)));
+    }
+
+    #[test]
+    fn a_snapshot_never_lowers_the_clock() {
+        let mut clock = TokenClock::default();
+        clock.adopt(700, 600);
+        clock.adopt(300, 200);
+        assert_eq!((clock.last(), clock.told()), (700, 200));
+        clock.adopt(u64::MAX, u64::MAX);
+        assert_eq!((clock.last(), clock.told()), (TOKEN_MAX, TOKEN_MAX));
+        assert_eq!(clock.count(), None);
+    }
+
+    #[test]
+    fn a_new_file_makes_the_next_grant_named() {
+        let mut clock = TokenClock::default();
+        mint(&mut clock, 5_000_000);
+        clock.begin_file();
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Named));
+    }
+
+    #[test]
+    fn tokens_end_below_two_to_the_53() {
+        let mut clock = TokenClock::default();
+        clock.raise(Token::new(TOKEN_MAX).expect("valid"));
+        assert_eq!(clock.mint(5), None);
+        assert_eq!(clock.last(), TOKEN_MAX);
+        // A wall clock beyond the last token is no token either.
+        let mut clock = TokenClock::default();
+        assert_eq!(mint(&mut clock, u64::MAX).0, 1);
+    }
+}

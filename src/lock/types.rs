@@ -1,0 +1,170 @@
+//! The small words of the core: moments, leases, tokens, places, owners.
+//!
+//! Each is a newtype with its limits, so that a count of milliseconds is never taken for one of
+//! microseconds and a token never for a time.
+
+use std::fmt;
+
+/// Longest owner, in bytes (SPEC 1).
+pub const OWNER_BYTES_MAX: usize = 256;
+
+/// Largest token: it must survive a client that keeps numbers in a double (SPEC 1: below 2^53).
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+/// Longest lease that any setting can allow, in milliseconds (SPEC 7: max-lease, a day).
+///
+/// Records and files are held to it too: what cannot have been granted is not believed.
+pub const LEASE_MS_MAX: u64 = 86_400_000;
+
+/// A moment on the machine's boot-time clock, in microseconds (G2: no wall clock decides a lease).
+///
+/// Microseconds, because a lease counted in whole milliseconds from a clock cut to milliseconds
+/// would end up to one millisecond early.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The moment `ms` milliseconds later.
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms.saturating_mul(1000)))
+    }
+
+    /// Milliseconds from `self` to `later`, rounded up; 0 if `later` has passed.
+    #[must_use]
+    pub const fn ms_until(self, later: Self) -> u64 {
+        later.0.saturating_sub(self.0).div_ceil(1000)
+    }
+
+    /// Whole milliseconds from `earlier` to `self`.
+    #[must_use]
+    pub const fn ms_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0) / 1000
+    }
+}
+
+/// Both clocks, read once at the edge of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// The boot-time clock: leases and waits.
+    pub boot: Moment,
+    /// Microseconds since the Unix epoch: tokens only.
+    pub wall_us: u64,
+}
+
+/// A fencing token: 1 to [`TOKEN_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// The token with this number, if a token can have it.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if number >= 1 && number <= TOKEN_MAX {
+            Some(Self(number))
+        } else {
+            None
+        }
+    }
+
+    /// The number that clients see.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A connection, by the server's number for it. It never says who holds: the owner does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct ClientId(pub u64);
+
+/// Where a lock lives: database and key. Borrowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Place<'a> {
+    /// Number of the database.
+    pub db: u32,
+    /// The key, any bytes.
+    pub name: &'a [u8],
+}
+
+impl Place<'_> {
+    /// A copy that may be kept.
+    #[must_use]
+    pub fn to_owned(self) -> PlaceBuf {
+        PlaceBuf {
+            db: self.db,
+            name: self.name.into(),
+        }
+    }
+}
+
+/// Where a lock lives. Owned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlaceBuf {
+    /// Number of the database.
+    pub db: u32,
+    /// The key, any bytes.
+    pub name: Box<[u8]>,
+}
+
+impl PlaceBuf {
+    /// The same place, borrowed.
+    #[must_use]
+    pub fn as_place(&self) -> Place<'_> {
+        Place {
+            db: self.db,
+            name: &self.name,
+        }
+    }
+}
+
+impl std::hash::Hash for PlaceBuf {
+    /// As [`Place`] hashes, so that a map of owned places can be asked with a borrowed one.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.as_place().hash(state);
+    }
+}
+
+impl hashbrown::Equivalent<PlaceBuf> for Place<'_> {
+    fn equivalent(&self, key: &PlaceBuf) -> bool {
+        *self == key.as_place()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_never_shorter_than_asked() {
+        // G2: left is rounded up, elapsed is rounded down.
+        let start = Moment(1_999);
+        let end = start.plus_ms(30);
+        assert_eq!(end, Moment(31_999));
+        assert_eq!(start.ms_until(end), 30);
+        assert_eq!(Moment(2_000).ms_until(end), 30);
+        assert_eq!(Moment(31_999).ms_until(end), 0);
+        assert_eq!(Moment(31_998).ms_since(start), 29);
+    }
+
+    #[test]
+    fn moments_saturate() {
+        assert_eq!(Moment(u64::MAX).plus_ms(1), Moment(u64::MAX));
+        assert_eq!(Moment(5).plus_ms(u64::MAX), Moment(u64::MAX));
+        assert_eq!(Moment(0).ms_since(Moment(9)), 0);
+    }
+
+    #[test]
+    fn tokens_stay_below_two_to_the_53() {
+        assert_eq!(Token::new(0), None);
+        assert_eq!(Token::new(1).map(Token::get), Some(1));
+        assert_eq!(Token::new(TOKEN_MAX).map(Token::get), Some(9_007_199_254_740_991));
+        assert_eq!(Token::new(TOKEN_MAX + 1), None);
+    }
+}

@@ -1,0 +1,120 @@
+"""The servers that tests run on.
+
+    server        shared by the tests of a worker; emptied and reset after each test
+    cli           a connection to it
+    start_server  starts a server for this test alone, with options of its own
+
+A test that kills, restarts or starves its server, or turns off what others need,
+starts its own. A server that dies fails the test during which it died.
+"""
+
+import shutil
+
+import pytest
+
+from harness.limits import SLOW_FACTOR
+from harness.server import BINARY, MODULE, Server, settle
+
+
+def pytest_configure(config):
+    """Says what is missing instead of failing each test for it."""
+    if not MODULE.exists():
+        pytest.exit(f"there is no module {MODULE}: build it, or set REDISLOCK_MODULE", 2)
+    if shutil.which(BINARY) is None:
+        pytest.exit(f"there is no server {BINARY}: see REDISLOCK_SERVER", 2)
+
+
+def pytest_collection_modifyitems(items):
+    """Gives every test more time where the server is slow."""
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        seconds = mark.args[0] if mark else 60
+        item.add_marker(pytest.mark.timeout(seconds * SLOW_FACTOR), append=False)
+
+
+class SharedServer:
+    """The server of a worker, started anew only if a test has killed it."""
+
+    def __init__(self):
+        self.server = None
+        self.settings = None
+
+    def ready(self):
+        """A server that runs and is as it started."""
+        if self.server is None:
+            self.server = Server().start()
+            self.settings = self.server.admin("CONFIG GET *")
+        return self.server
+
+    def reset(self):
+        """Undoes what the test did: connections, settings, users, scripts, data."""
+        server = self.server
+        if not server.is_alive():
+            self.server = None
+            server.finish()
+        server.close_connections()
+        server.admin("CLIENT UNPAUSE")
+        before = dict(zip(self.settings[::2], self.settings[1::2]))
+        now = server.admin("CONFIG GET *")
+        for name, value in zip(now[::2], now[1::2]):
+            if before[name] != value:
+                server.admin("CONFIG", "SET", name, before[name])
+        for user in server.admin("ACL USERS"):
+            if user != "default":
+                server.admin("ACL", "DELUSER", user)
+        settle(server)
+        server.admin("FUNCTION FLUSH")
+        server.admin("FLUSHALL")
+
+    def end(self):
+        """Ends the server, checking that it ends well."""
+        if self.server is not None:
+            self.server.stop()
+            self.server.finish()
+
+
+@pytest.fixture(scope="session")
+def shared_server():
+    """Not for tests: what `server` resets after each test."""
+    shared = SharedServer()
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def server(shared_server):
+    """A server that the tests of this worker share."""
+    yield shared_server.ready()
+    shared_server.reset()
+
+
+@pytest.fixture
+def cli(server):
+    """A RESP2 connection to the shared server."""
+    return server.connect()
+
+
+@pytest.fixture
+def cli3(server):
+    """A RESP3 connection to the shared server."""
+    return server.connect(protocol=3)
+
+
+@pytest.fixture
+def start_server():
+    """Starts servers for this test alone: start_server("--maxmemory", "10mb")."""
+    started = []
+
+    def start(*options, **more):
+        new = Server(*options, **more)
+        started.append(new)
+        return new.start()
+
+    yield start
+    failures = []
+    for each in started:
+        try:
+            each.finish()
+        except AssertionError as failure:
+            failures.append(str(failure))
+    assert not failures, "\n".join(failures)

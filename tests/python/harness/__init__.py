@@ -1,0 +1,11 @@
+"""What the tests are written with.
+
+    limits.py      how patient the tests are; polling with a bound
+    wire.py        a connection that speaks RESP2 and RESP3 and shows the bytes
+    server.py      a server with the module, on a free port, in a directory of its own
+    waiting.py     a request that waits in line while the test goes on
+    replies.py     LOCK.INFO and INFO redislock as dictionaries
+    payload.py     what DUMP gives, taken apart and sealed again
+    native_lock.py redis-py's Lock, on LOCK.* commands
+    history.py     what clients saw, and whether one lock can have done that
+"""

@@ -1,0 +1,252 @@
+"""A server with the module, on a free port, in a directory of its own.
+
+Which server is told by REDISLOCK_SERVER="NAME VERSION SERVER_PATH CLI_PATH" (a
+line of scripts/servers), which module by REDISLOCK_MODULE, and REDISLOCK_VALGRIND=1
+runs it under valgrind and fails on what that finds.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from .limits import SLOW_FACTOR, SOON_SECONDS, VALGRIND, eventually
+from .waiting import Request
+from .wire import Closed, Connection, ServerError
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = Path(
+    os.environ.get("REDISLOCK_MODULE") or ROOT / "target" / "release" / "libredislock.so"
+).resolve()
+NAME, VERSION, BINARY, CLI = (
+    os.environ.get("REDISLOCK_SERVER")
+    or "redis-7.0 7.0 /usr/bin/redis-server /usr/bin/redis-cli"
+).split(maxsplit=3)
+IS_VALKEY = NAME.startswith("valkey")
+RELEASE = tuple(int(part) for part in NAME.split("-")[1].split("."))
+
+# What a server writes to its log when it has found itself broken.
+BROKEN = re.compile(r"BUG REPORT|ASSERTION FAILED|panicked at|STACK TRACE")
+VALGRIND_ERRORS = re.compile(r"ERROR SUMMARY: [1-9]|Invalid (read|write|free)|uninitialised")
+START_ATTEMPTS = 5
+
+
+def at_least(redis, valkey):
+    """Whether the server under test is of these releases or a later one."""
+    return (valkey if IS_VALKEY else redis) <= RELEASE
+
+
+class StartFailed(Exception):
+    """The server ended instead of starting; the text is its log."""
+
+
+class Server:
+    """One server process, which can be stopped, killed and started again."""
+
+    def __init__(self, *options, module_arguments=(), config=None, with_module=True):
+        self.directory = Path(tempfile.mkdtemp(prefix="redislock-test-"))
+        self.log = self.directory / "server.log"
+        self.output = self.directory / "output.log"
+        self.options = [str(option) for option in options]
+        self.module_arguments = [str(argument) for argument in module_arguments]
+        self.config = config
+        self.with_module = with_module
+        self.process = None
+        self.port = None
+        self.connections = []
+        self._admin = None
+
+    # Life
+
+    def start(self):
+        """Starts the server, on the port it had before if it had one."""
+        attempts = START_ATTEMPTS if self.port is None else 1
+        for attempt in range(attempts):
+            port = self.port or _free_port()
+            try:
+                self._launch(port)
+            except StartFailed as failure:
+                if "Address already in use" in str(failure) and attempt + 1 < attempts:
+                    continue
+                raise
+            self.port = port
+            return self
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self):
+        """Ends the server in the orderly way, and checks that it ended well."""
+        self.close_connections()
+        self.process.send_signal(signal.SIGTERM)
+        code = self._wait_for_end()
+        assert code == 0, f"the server ended with {code}\n{self.log_tail()}"
+        self.process = None
+
+    def kill(self):
+        """Ends the server as a power cut would end the process."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(SOON_SECONDS)
+        self.process = None
+        self.close_connections()
+
+    def finish(self):
+        """Ends the server if it runs, checks that it never broke, and cleans up."""
+        died = self.process is not None and self.process.poll() is not None
+        code = self.process.returncode if died else None
+        try:
+            if self.process is not None and not died:
+                self.stop() if VALGRIND else self.kill()
+            self.close_connections()
+            log = self.log_text()
+            assert not died, f"the server died with {code}\n{self.log_tail()}"
+            assert not BROKEN.search(log), f"the server broke\n{self.log_tail()}"
+            for report in self.directory.glob("valgrind.*"):
+                text = report.read_text(errors="replace")
+                assert not VALGRIND_ERRORS.search(text), text[-6000:]
+        finally:
+            if self.process is not None and self.process.poll() is None:
+                self.process.kill()
+                self.process.wait(SOON_SECONDS)
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def is_alive(self):
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def wait_for_end(self):
+        """Waits until the process ended by itself; returns its exit code."""
+        code = self._wait_for_end()
+        self.process = None
+        self.close_connections()
+        return code
+
+    # Talking to it
+
+    def connect(self, protocol=2, db=0):
+        """A new connection, closed at the end of the test."""
+        connection = Connection(self.port, protocol, db)
+        self.connections.append(connection)
+        return connection
+
+    def admin(self, *arguments):
+        """A command on a connection that the tests' own commands do not share."""
+        if self._admin is None:
+            self._admin = Connection(self.port)
+        return self._admin(*arguments)
+
+    def ask(self, *arguments, protocol=2, db=0, user=None):
+        """Sends a command on a connection of its own; returns once it waits."""
+        connection = self.connect(protocol, db)
+        if user is not None:
+            connection("AUTH", user, "secret")
+        return Request(self, connection, arguments)
+
+    def info(self, section):
+        """A section of INFO as a dictionary of texts."""
+        return parse_info(self.admin("INFO", section))
+
+    def close_connections(self):
+        """Closes all connections of the tests."""
+        for connection in self.connections:
+            connection.close()
+        self.connections = []
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    # Its log
+
+    def log_text(self):
+        """All that it wrote to its log, and beside it."""
+        files = [path for path in (self.log, self.output) if path.exists()]
+        return "".join(path.read_text(errors="replace") for path in files)
+
+    def log_tail(self, lines=60):
+        """The end of its log."""
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    # Inside
+
+    def _command_line(self, port):
+        line = []
+        if VALGRIND:
+            line += ["valgrind", "--error-exitcode=99", "--leak-check=no"]
+            line += [f"--log-file={self.directory}/valgrind.%p"]
+        line += [BINARY]
+        if self.config is not None:
+            path = self.directory / "server.conf"
+            if not path.exists():
+                path.write_text(self.config.replace("MODULE", str(MODULE)))
+            line += [str(path)]
+        line += ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
+        line += ["--logfile", str(self.log), "--enable-debug-command", "yes"]
+        if "--save" not in self.options:
+            line += ["--save", ""]
+        if "--appendonly" not in self.options:
+            line += ["--appendonly", "no"]
+        line += self.options
+        if self.with_module and self.config is None:
+            line += ["--loadmodule", str(MODULE), *self.module_arguments]
+        return line
+
+    def _launch(self, port):
+        already = len(self.log_text())
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                self._command_line(port),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + SOON_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                self.process = None
+                raise StartFailed(self.log_text()[already:])
+            if _answers(port):
+                return
+            time.sleep(0.005 * SLOW_FACTOR)
+        raise AssertionError(f"the server did not start\n{self.log_tail()}")
+
+    def _wait_for_end(self):
+        try:
+            return self.process.wait(SOON_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the server did not end\n{self.log_tail()}") from None
+
+
+def parse_info(text):
+    """What INFO gives, as a dictionary of texts."""
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return dict(line.partition(":")[::2] for line in lines)
+
+
+def settle(server):
+    """Waits until no client but the tests' administrator is connected."""
+    eventually(
+        lambda: server.info("clients")["connected_clients"] == "1",
+        "all clients of the test are gone",
+    )
+
+
+def _answers(port):
+    try:
+        connection = Connection(port)
+    except OSError:
+        return False
+    try:
+        return connection("PING") == "PONG"
+    except (ServerError, Closed):
+        return False  # loading, or ending because the port was taken
+    finally:
+        connection.close()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,254 @@
+"""Bad input changes nothing and is told in one clear line (G14, SPEC 9).
+
+Every argument of every command, with every kind of mistake, against a free lock, a
+lock that the same owner holds (where an accepted command would change the lease or
+end the hold), and one that another holds (where it would wait).
+"""
+
+import pytest
+
+from harness.replies import holder
+from harness.wire import Connection
+
+MAX = 2**53 - 1
+LEASE_MS = "1 to 3600000"
+LEASE_SECONDS = "1 to 3600"
+
+# What is not an integer from 0 to 2^53 - 1, in the one spelling that is accepted.
+NOT_A_NUMBER = [
+    "", " ", "-1", "-0", "+1", "01", "00", " 1", "1 ", "1.0", "1.5", "1e3", "0x10",
+    "abc", "1a", "١", "1\0", "1_000", "1,000", "inf", "nan", "--1",
+    "-9223372036854775808", "9007199254740992", "9223372036854775807",
+    "9223372036854775808", "18446744073709551615", "18446744073709551616",
+    "18446744073709551617", "9" * 1000,
+]  # fmt: skip
+
+# Options of other commands, and of versions to come.
+FOREIGN = [
+    ["NX"], ["XX"], ["WAIT", "5"], [""], ["PXAT", "5"], ["KEEPTTL"], ["FULL"],
+    ["SHARED"], ["LIMIT", "3"], ["QUEUE", "10"], ["REENTRANT"], ["EPHEMERAL", "10"],
+    ["KEEPALIVE"], ["RAISE", "5"], ["PX\0", "5"], ["P"], ["PXX", "5"], ["5"],
+]  # fmt: skip
+
+ACQUIRE = ["LOCK.ACQUIRE", "door", "alice"]
+RELEASE = ["LOCK.RELEASE", "door", "alice"]
+RENEW = ["LOCK.RENEW", "door", "alice"]
+
+
+def number_cases():
+    """(arguments, fragments of the error): every number with every wrong value."""
+    for value in NOT_A_NUMBER + ["0"]:
+        for command in (ACQUIRE, RENEW):
+            yield [*command, "PX", value], ["PX", LEASE_MS, "milliseconds"]
+            yield [*command, "EX", value], ["EX", LEASE_SECONDS, "seconds"]
+        yield [*RELEASE, "TOKEN", value], ["TOKEN", f"1 to {MAX}"]
+        yield [*RENEW, "PX", "9000", "TOKEN", value], ["TOKEN", f"1 to {MAX}"]
+        yield [*RENEW, "TOKEN", value, "PX", "9000"], ["TOKEN", f"1 to {MAX}"]
+        yield ["LOCK.FENCE", "door", value], ["token", f"1 to {MAX}"]
+    for value in NOT_A_NUMBER:
+        yield [*ACQUIRE, "PX", "9000", "BLOCK", value], ["BLOCK", f"0 to {MAX}"]
+        yield [*ACQUIRE, "BLOCK", value, "EX", "9"], ["BLOCK", f"0 to {MAX}"]
+    for command in (ACQUIRE, RENEW):
+        yield [*command, "PX", "3600001"], ["PX", LEASE_MS]
+        yield [*command, "EX", "3601"], ["EX", LEASE_SECONDS]
+
+
+def option_cases():
+    """(arguments, fragments): options unknown, repeated, contradictory, incomplete."""
+    for foreign in FOREIGN:
+        yield [*ACQUIRE, "PX", "9000", *foreign], ["syntax error"]
+        yield [*ACQUIRE, *foreign, "PX", "9000"], ["syntax error"]
+        yield [*RENEW, "PX", "9000", *foreign], ["syntax error"]
+        yield [*RELEASE, *foreign], ["syntax error"]
+        if foreign != ["FULL"]:
+            yield ["LOCK.INFO", "door", foreign[0]], ["syntax error"]
+    for command in (ACQUIRE, RENEW):
+        yield [*command, "PX", "9000", "PX", "9000"], ["syntax error", "PX"]
+        yield [*command, "EX", "9", "ex", "9"], ["syntax error", "EX"]
+        yield [*command, "PX", "9000", "EX", "9"], ["syntax error"]
+        yield [*command, "EX", "9", "PX", "9000"], ["syntax error"]
+        yield [*command, "EX", "9", "PX"], ["ERR"]
+    yield [*ACQUIRE, "PX", "9000", "BLOCK", "1", "BLOCK", "1"], ["syntax", "BLOCK"]
+    yield [*ACQUIRE, "BLOCK", "1", "PX", "9000", "block", "2"], ["syntax", "BLOCK"]
+    yield [*ACQUIRE, "PX", "9000", "BLOCK"], ["syntax", "BLOCK"]
+    yield [*ACQUIRE, "BLOCK", "10"], ["syntax", "lease", "PX", "EX"]
+    yield [*ACQUIRE, "BLOCK", "10", "PX"], ["syntax", "PX"]
+    yield [*ACQUIRE, "PX", "9000", "TOKEN", "5"], ["syntax"]
+    yield [*RENEW, "TOKEN", "5"], ["syntax", "lease", "PX", "EX"]
+    yield [*RENEW, "PX", "9000", "BLOCK", "0"], ["syntax"]
+    yield [*RENEW, "PX", "9000", "TOKEN"], ["syntax", "TOKEN"]
+    yield [*RENEW, "PX", "9000", "TOKEN", "5", "TOKEN", "5"], ["syntax", "TOKEN"]
+    yield [*RELEASE, "TOKEN"], ["syntax", "TOKEN"]
+    yield [*RELEASE, "TOKEN", "5", "TOKEN", "5"], ["syntax", "TOKEN"]
+    yield [*RELEASE, "TOKEN", "5", "token"], ["syntax", "TOKEN"]
+    yield [*RELEASE, "PX", "9000"], ["syntax"]
+    yield ["LOCK.INFO", "door", "FULL", "FULL"], ["ERR"]
+    yield ["LOCK.FENCE", "door", "5", "5"], ["ERR"]
+
+
+def owner_cases():
+    """(arguments, fragments): owners that are none."""
+    for owner in ("", "x" * 257, "x" * 100_000):
+        yield ["LOCK.ACQUIRE", "door", owner, "PX", "9000"], ["owner", "1 to 256"]
+        yield ["LOCK.ACQUIRE", "door", owner, "PX", "9000", "BLOCK", "0"], ["owner"]
+        yield ["LOCK.RELEASE", "door", owner], ["owner", "1 to 256"]
+        yield ["LOCK.RELEASE", "door", owner, "TOKEN", "5"], ["owner", "1 to 256"]
+        yield ["LOCK.RENEW", "door", owner, "PX", "9000"], ["owner", "1 to 256"]
+
+
+def arity_cases():
+    """(arguments, fragments): too few arguments, and far too many."""
+    for command in (ACQUIRE, RENEW):
+        for size in (1, 2, 3):
+            yield command[:size], ["wrong number of arguments", command[0]]
+        yield [*command, "PX"], ["ERR"]
+        yield [*command, "PX", "9000"] + ["x"] * 10_000, ["ERR"]
+    for size in (1, 2):
+        yield RELEASE[:size], ["wrong number of arguments", RELEASE[0]]
+    yield RELEASE + ["x"] * 10_000, ["ERR"]
+    for command in ("LOCK.FENCE", "LOCK.INFO"):
+        yield [command], ["wrong number of arguments", command]
+        yield [command, "door"] + ["x"] * 10_000, ["ERR"]
+
+
+CASES = [*number_cases(), *option_cases(), *owner_cases(), *arity_cases()]
+
+
+def name_of(case):
+    """A test id that shows the command."""
+    words = [word if len(word) <= 24 else f"{len(word)}bytes" for word in case[0][:8]]
+    return ascii(" ".join(words))[1:-1]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """A server that records every write, so that one can see that there was none."""
+    from harness.server import Server
+
+    server = Server("--appendonly", "yes", "--appendfsync", "no").start()
+    yield server
+    server.stop()
+    server.finish()
+
+
+def recorded_bytes(server):
+    """How much has been written to the append-only file."""
+    return int(server.info("persistence")["aof_current_size"])
+
+
+def assert_refused_without_effect(server, cli, arguments, fragments):
+    """One line, and nothing is different afterwards."""
+    before = cli("DBSIZE"), cli("DEBUG DIGEST"), recorded_bytes(server)
+    lease_before = holder(cli, "door") and holder(cli, "door")["lease-left-ms"]
+    reply = cli.bytes_of(*arguments)
+    assert reply.startswith(b"-ERR "), reply[:200]
+    assert reply.count(b"\r\n") == 1 and reply.count(b"\n") == 1, "one line"
+    assert len(reply) < 400, "a line that one can read"
+    for fragment in fragments:
+        assert fragment.lower() in reply.decode(errors="replace").lower()
+    assert (cli("DBSIZE"), cli("DEBUG DIGEST"), recorded_bytes(server)) == before
+    if lease_before is not None:
+        assert holder(cli, "door")["lease-left-ms"] <= lease_before
+
+
+@pytest.mark.parametrize("case", CASES, ids=map(name_of, CASES))
+def test_bad_input_is_refused_without_effect(recorded, case):
+    # G14
+    arguments, fragments = case
+    cli = Connection(recorded.port)
+    cli("FLUSHALL")
+    assert_refused_without_effect(recorded, cli, arguments, fragments)
+    for holds in ("alice", "bob"):
+        cli("LOCK.ACQUIRE", "door", holds, "PX", "1000")
+        cli("LOCK.RENEW", "door", holds, "PX", "600000")
+        assert_refused_without_effect(recorded, cli, arguments, fragments)
+        cli("LOCK.RELEASE", "door", holds)
+    cli.close()
+
+
+def test_the_record_of_writes_does_see_a_good_command(recorded):
+    # The check above can fail: each command that is accepted leaves a trace.
+    cli = Connection(recorded.port)
+    cli("FLUSHALL")
+    for command in (
+        "LOCK.ACQUIRE door alice PX 60000",
+        "LOCK.RENEW door alice PX 600000",
+        "LOCK.RELEASE door alice",
+    ):
+        before = recorded_bytes(recorded)
+        assert cli(command)
+        assert recorded_bytes(recorded) > before, command
+    cli.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "LOCK.ACQUIRE door bob PX 60000",
+        "LOCK.RELEASE door bob",
+        "LOCK.RENEW door bob PX 60000",
+        "LOCK.RELEASE door alice TOKEN 1",
+        "LOCK.RENEW door alice PX 60000 TOKEN 1",
+        "LOCK.FENCE door",
+        "LOCK.INFO door",
+    ],
+)
+def test_a_command_that_changes_nothing_is_not_recorded(recorded, command):
+    # G13: facts are replicated, not requests
+    cli = Connection(recorded.port)
+    cli("FLUSHALL")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    before = recorded_bytes(recorded)
+    cli(command)
+    assert recorded_bytes(recorded) == before
+    cli.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("break_with", ["\r\n+OK\r\n", "\n", "\r", "\0", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["LOCK.ACQUIRE", "door", "alice", "PX", "9000", "{}"],
+        ["LOCK.ACQUIRE", "door", "alice", "PX", "{}"],
+        ["LOCK.RENEW", "door", "alice", "PX", "9000", "{}"],
+        ["LOCK.RELEASE", "door", "alice", "{}"],
+        ["LOCK.FENCE", "door", "{}"],
+        ["LOCK.INFO", "door", "{}"],
+    ],
+)
+def test_an_error_cannot_be_made_to_carry_a_second_reply(
+    server, protocol, command, break_with
+):
+    # G14: what a client sent may stand in the error, but not as protocol
+    cli = server.connect(protocol)
+    reply = cli.bytes_of(*[word.format(f"x{break_with}y") for word in command])
+    assert reply.startswith(b"-ERR ")
+    assert reply.count(b"\n") == 1 and reply.count(b"\r") == 1
+    assert cli("PING") == "PONG", "the next reply belongs to the next command"
+
+
+def test_bad_input_does_not_wait(server, cli):
+    # A request with a mistake is refused at once, also where it would have waited.
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    reply = cli.bytes_of("LOCK.ACQUIRE door bob BLOCK 0 PX 1 NX")
+    assert reply.startswith(b"-ERR ")
+    assert int(server.info("clients")["blocked_clients"]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"LOCK.ACQUIRE door alice PX 3600000 BLOCK {MAX}",
+        "LOCK.ACQUIRE door alice EX 3600",
+        "LOCK.ACQUIRE door alice PX 1",
+        "LOCK.ACQUIRE door alice EX 1",
+        f"LOCK.RELEASE door alice TOKEN {MAX}",
+        "LOCK.RELEASE door alice TOKEN 1",
+        f"LOCK.RENEW door alice PX 3600000 TOKEN {MAX}",
+        f"LOCK.FENCE door {MAX}",
+        "LOCK.FENCE door 1",
+    ],
+)
+def test_the_ends_of_each_range_are_accepted(cli, command):
+    cli(command)

@@ -1,0 +1,96 @@
+//! A client that waits in a thread of its own, so that the test can watch it wait.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::client::{Answer, CLOSED, Client, as_int};
+use super::until::patient;
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+pub struct Waiter {
+    pub client_id: i64,
+    line: String,
+    answers: Receiver<(Answer, Instant)>,
+    /// When the command was sent, or a little before.
+    pub sent_at: Instant,
+}
+
+impl Waiter {
+    pub fn start(mut client: Client, line: &str) -> Waiter {
+        let (answered, answers) = channel();
+        let client_id = client.id();
+        let sent_at = Instant::now();
+        let words = line.to_string();
+        // Ends with the server at the latest: its death closes the connection.
+        std::thread::spawn(move || {
+            let answer = client.ask(&words);
+            // Nobody listens any more if the test has failed or ended.
+            let _ = answered.send((answer, Instant::now()));
+        });
+        Waiter {
+            client_id,
+            line: line.to_string(),
+            answers,
+            sent_at,
+        }
+    }
+
+    /// The answer, and when it came.
+    #[track_caller]
+    pub fn timed_answer(&self) -> (Answer, Instant) {
+        match self.answers.recv_timeout(patient(LIMIT)) {
+            Ok(answer) => answer,
+            Err(_) => panic!("{}: no answer in {LIMIT:?}", self.line),
+        }
+    }
+
+    #[track_caller]
+    pub fn answer(&self) -> Answer {
+        self.timed_answer().0
+    }
+
+    /// The token, once it is granted, which it must be.
+    #[track_caller]
+    pub fn granted(&self) -> i64 {
+        let answer = self.answer();
+        let token = answer.as_ref().ok().and_then(as_int);
+        token.unwrap_or_else(|| panic!("{}: answered {answer:?}", self.line))
+    }
+
+    /// The error, which it must get.
+    #[track_caller]
+    pub fn refused(&self) -> String {
+        match self.answer() {
+            Ok(value) => panic!("{}: answered {value:?}", self.line),
+            Err(error) => error,
+        }
+    }
+
+    /// It must be told that the wait is over for a reason that is not its own, or lose the connection.
+    #[track_caller]
+    pub fn turned_away(&self) {
+        let reason = self.refused();
+        assert!(
+            reason.starts_with("UNBLOCKED") || reason.starts_with(CLOSED),
+            "{}: answered {reason}",
+            self.line
+        );
+    }
+
+    /// It must get nil: its time is up.
+    #[track_caller]
+    pub fn timed_out(&self) {
+        let answer = self.answer();
+        assert_eq!(answer, Ok(redis::Value::Nil), "{}", self.line);
+    }
+
+    /// It must not be answered for so long.
+    #[track_caller]
+    pub fn waits_for(&self, duration: Duration) {
+        match self.answers.recv_timeout(duration) {
+            Err(RecvTimeoutError::Timeout) => {}
+            other => panic!("{}: answered too early: {other:?}", self.line),
+        }
+    }
+}
