@@ -1,3 +1,16 @@
-#![allow(dead_code)]
-//! x
+//! redislock: locks as a native type of Redis and Valkey.
+//!
+//! # Layout
+//!
+//! * [`lock`]: the core. Every rule of locking, without a server, a clock or `unsafe`.
+//! * [`command`]: bytes to requests, outcomes to errors. As pure as the core.
+//! * [`redis`]: the edge. Carries out what the core decides; the only `unsafe`.
+//!
+//! `redis` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
+//! `docs/ARCHITECTURE.md`.
+
+#[forbid(unsafe_code)]
+pub mod command;
+#[forbid(unsafe_code)]
 pub mod lock;
+pub mod redis;

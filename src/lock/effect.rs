@@ -118,6 +118,8 @@ pub enum Answer {
     Withdrawn,
     /// A newer request of the same owner took over the place in line.
     Replaced,
+    /// This server stopped being a primary: it grants nothing any more.
+    Demoted,
     /// The wait was ended for this reason, the text of an error.
     Refused(&'static str),
     /// The lock now lives on another server: the text of the redirection.
@@ -145,6 +147,8 @@ pub enum Effect {
 pub enum Task {
     /// The lock at this place may be free: grant it to whoever is next.
     Settle(PlaceBuf),
+    /// A live hold at this place was ended from outside: publish that.
+    Broken(PlaceBuf),
     /// A grant whose client was gone before it was told: end the hold with this token, then settle.
     TakeBack(PlaceBuf, Token),
 }

@@ -25,7 +25,8 @@ use super::stats::Stats;
 use super::token::{TokenClock, Travel};
 use super::types::{ClientId, Moment, Now, Place, Token};
 
-pub use decide::{Acquired, Ask, Block, Refusal};
+pub use decide::{Acquired, Ask, Block, Refusal, Renewal};
+pub use wake::Due;
 pub use view::{Description, HoldView, WaiterView};
 
 /// What the user has set a bound to (SPEC 7).
@@ -46,10 +47,22 @@ impl Default for Limits {
     }
 }
 
-/// Whether a waiting client may be granted this lock: the outside knows users and their rights.
+/// Whether a waiting client may be granted this lock: the outside knows users, their rights, and
+/// whether the server refuses writes.
 ///
 /// Asked at the moment of the grant, because a right can be taken away during a wait (SPEC 4).
-pub type Gate<'a> = &'a mut dyn FnMut(ClientId, Place<'_>) -> bool;
+pub type Gate<'a> = &'a mut dyn FnMut(ClientId, Place<'_>) -> Admission;
+
+/// What a [`Gate`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// The client may have the lock.
+    Granted,
+    /// Its user may not: the request is answered with an error, and the next in line is asked about.
+    Forbidden,
+    /// Nobody may have any lock now: the line stays as it is, and the pump looks again later.
+    NotNow,
+}
 
 /// The locks of one server. See the [module](self).
 #[derive(Default)]
@@ -178,9 +191,16 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            if !gate(request.client, place) {
-                self.answer(id, Answer::Refused(NO_PERMISSION), fx);
-                continue;
+            match gate(request.client, place) {
+                Admission::Granted => {}
+                Admission::Forbidden => {
+                    self.answer(id, Answer::Refused(NO_PERMISSION), fx);
+                    continue;
+                }
+                Admission::NotNow => {
+                    self.note(place);
+                    return None;
+                }
             }
             let Some((token, _)) = self.clock.mint(now.wall_us) else {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);

@@ -101,14 +101,19 @@ impl Table {
     /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
     /// was broken.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
-        let Some(hold) = self.locks.get(id).and_then(|lock| lock.hold.as_ref()) else {
+        let Some(lock) = self.locks.get(id) else {
             return false;
         };
+        let Some(hold) = &lock.hold else {
+            return false;
+        };
+        let lock_place = lock.place.clone();
         let was_live = !hold.is_over(now);
         let since = hold.since;
         if is_ours {
             if was_live {
                 self.stats.broken += 1;
+                self.tasks.push_back(Task::Broken(lock_place));
             } else {
                 self.stats.expirations += 1;
             }
@@ -187,10 +192,16 @@ impl Table {
         }
     }
 
-    /// Whether the pump has something to look at.
+    /// How many places the pump has to look at.
     #[must_use]
-    pub fn has_tasks(&self) -> bool {
-        !self.tasks.is_empty()
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
+    /// yet): look again at this moment.
+    pub fn postpone(&mut self, id: LockId, at: Moment) {
+        self.leases.set(&mut self.locks, id, at);
     }
 
     /// What the pump is to look at next.

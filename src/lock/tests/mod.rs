@@ -1,1 +1,5 @@
 //! Tests of the core as a whole; those of one file stand in it.
+
+mod reader;
+mod server;
+mod world;

@@ -1,0 +1,37 @@
+//! Binds what redis-module's header lacks, and bakes version and commit into the module.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let header = "src/redis/ffi/extras.h";
+    println!("cargo:rerun-if-changed={header}");
+    println!("cargo:rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    bindgen::Builder::default()
+        .header(header)
+        .allowlist_var("VALKEY_.*|SERVER_.*|TYPE_.*")
+        .generate_cstr(true)
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
+        .generate()?
+        .write_to_file(out.join("extras.rs"))?;
+    println!("cargo:rustc-env=REDISLOCK_COMMIT={}", commit());
+    Ok(())
+}
+
+/// The commit of the sources; "unknown" where they are not a git checkout.
+fn commit() -> String {
+    for file in [".git/HEAD", ".git/index"] {
+        if Path::new(file).exists() {
+            println!("cargo:rerun-if-changed={file}");
+        }
+    }
+    Command::new("git")
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .and_then(|output| String::from_utf8(output.stdout).ok())
+        .map_or_else(|| "unknown".to_owned(), |text| text.trim().to_owned())
+}

@@ -1,0 +1,200 @@
+//! What the grammars of the commands share: numbers, owners, options.
+
+use super::error::{Invalid, shown};
+use crate::lock::types::{LEASE_MS_MAX, OWNER_BYTES_MAX, TOKEN_MAX, Token};
+
+/// Bounds that the user has set and parsing needs (SPEC 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Longest lease, in milliseconds.
+    pub lease_ms_max: u64,
+    /// Longest wait, in milliseconds; `None`: no bound.
+    pub wait_ms_max: Option<u64>,
+}
+
+impl Bounds {
+    /// What a fact from a primary is held to: whatever any primary's settings can allow.
+    pub const WIDEST: Self = Self {
+        lease_ms_max: LEASE_MS_MAX,
+        wait_ms_max: None,
+    };
+}
+
+/// Longest wait that can be asked without a bound of the user's: the largest integer every client has.
+pub const WAIT_MS_MAX: u64 = TOKEN_MAX;
+
+/// A decimal integer as Redis writes them: digits only, no sign, no leading zero, no space.
+#[must_use]
+pub fn integer(bytes: &[u8]) -> Option<u64> {
+    match bytes {
+        [b'0'] => return Some(0),
+        [b'1'..=b'9', ..] if bytes.len() <= 20 => {}
+        _ => return None,
+    }
+    bytes.iter().try_fold(0_u64, |sum, &digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// The value of the option or argument `what`: an integer from `min` to `max`.
+pub fn ranged(
+    what: &'static str,
+    unit: &'static str,
+    bytes: &[u8],
+    min: u64,
+    max: u64,
+) -> Result<u64, Invalid> {
+    integer(bytes)
+        .filter(|number| (min..=max).contains(number))
+        .ok_or(Invalid::Number { what, unit, min, max })
+}
+
+/// A fencing token.
+pub fn token(what: &'static str, bytes: &[u8]) -> Result<Token, Invalid> {
+    let number = ranged(what, "", bytes, 1, TOKEN_MAX)?;
+    Token::new(number).ok_or(Invalid::Number {
+        what,
+        unit: "",
+        min: 1,
+        max: TOKEN_MAX,
+    })
+}
+
+/// An owner.
+pub const fn owner(bytes: &[u8]) -> Result<&[u8], Invalid> {
+    if bytes.is_empty() || bytes.len() > OWNER_BYTES_MAX {
+        return Err(Invalid::Owner);
+    }
+    Ok(bytes)
+}
+
+/// The options behind the positional arguments: in any order, in any case, each at most once.
+///
+/// A command walks through them with [`Options::next`] and takes values with [`Options::value`].
+pub struct Options<'a, A> {
+    rest: &'a [A],
+    expected: &'static str,
+}
+
+impl<'a, A: AsRef<[u8]>> Options<'a, A> {
+    /// The options in `rest`; `expected` names those of the command, for errors.
+    pub const fn new(rest: &'a [A], expected: &'static str) -> Self {
+        Self { rest, expected }
+    }
+
+    /// The next option's name as it was written.
+    pub fn next(&mut self) -> Option<&'a [u8]> {
+        let (name, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(name.as_ref())
+    }
+
+    /// The value of the option just taken, which `slot` must not have yet.
+    pub fn value<T>(
+        &mut self,
+        name: &'static str,
+        slot: &mut Option<T>,
+        parse: impl FnOnce(&'a [u8]) -> Result<T, Invalid>,
+    ) -> Result<(), Invalid> {
+        if slot.is_some() {
+            return Err(Invalid::Repeated(name));
+        }
+        let value = self.next().ok_or(Invalid::NoValue(name))?;
+        *slot = Some(parse(value)?);
+        Ok(())
+    }
+
+    /// The error for an option that the command does not have.
+    #[must_use]
+    pub fn unknown(&self, name: &[u8]) -> Invalid {
+        Invalid::Unknown {
+            name: shown(name),
+            expected: self.expected,
+        }
+    }
+}
+
+/// The lease of an acquire or a renewal: `PX ms | EX seconds`, in milliseconds.
+#[derive(Default)]
+pub struct LeaseOption {
+    px: Option<u64>,
+    ex: Option<u64>,
+}
+
+impl LeaseOption {
+    /// Takes the option if it is `PX` or `EX`. Answers whether it was.
+    pub fn take<A: AsRef<[u8]>>(
+        &mut self,
+        name: &[u8],
+        options: &mut Options<'_, A>,
+        bounds: &Bounds,
+    ) -> Result<bool, Invalid> {
+        let max_ms = bounds.lease_ms_max;
+        if name.eq_ignore_ascii_case(b"PX") {
+            options.value("PX", &mut self.px, |v| ranged("PX", "milliseconds", v, 1, max_ms))?;
+        } else if name.eq_ignore_ascii_case(b"EX") {
+            options.value("EX", &mut self.ex, |v| seconds(v, max_ms))?;
+        } else {
+            return Ok(false);
+        }
+        if self.px.is_some() && self.ex.is_some() {
+            return Err(Invalid::TwoLeases);
+        }
+        Ok(true)
+    }
+
+    /// The lease in milliseconds.
+    pub fn ms(&self) -> Result<u64, Invalid> {
+        self.px.or(self.ex).ok_or(Invalid::NoLease)
+    }
+}
+
+/// A lease in whole seconds, as milliseconds.
+fn seconds(bytes: &[u8], max_ms: u64) -> Result<u64, Invalid> {
+    if max_ms < 1000 {
+        return Err(Invalid::LeaseBelowSecond { max_ms });
+    }
+    ranged("EX", "seconds", bytes, 1, max_ms / 1000).map(|seconds| seconds * 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_plain_decimal() {
+        let good: [(&str, u64); 5] = [
+            ("0", 0),
+            ("1", 1),
+            ("30000", 30_000),
+            ("9007199254740993", (1 << 53) + 1),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, number) in good {
+            assert_eq!(integer(text.as_bytes()), Some(number), "{text}");
+        }
+        let bad = [
+            "", "-1", "+1", " 1", "1 ", "01", "00", "1e3", "1.0", "0x1", "18446744073709551616",
+            "99999999999999999999", "184467440737095516150", "\u{661}", "1\0",
+        ];
+        for text in bad {
+            assert_eq!(integer(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn owners_are_1_to_256_bytes() {
+        assert_eq!(owner(b""), Err(Invalid::Owner));
+        assert!(owner(&[0; 1]).is_ok());
+        assert!(owner(&[255; 256]).is_ok());
+        assert_eq!(owner(&[0; 257]), Err(Invalid::Owner));
+    }
+
+    #[test]
+    fn seconds_are_bounded_by_the_longest_lease() {
+        assert_eq!(seconds(b"3", 3_999), Ok(3_000));
+        assert!(seconds(b"4", 3_999).is_err());
+        assert_eq!(seconds(b"1", 999), Err(Invalid::LeaseBelowSecond { max_ms: 999 }));
+    }
+}

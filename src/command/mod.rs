@@ -1,0 +1,13 @@
+//! From bytes to requests and from outcomes to errors. Pure, like the core.
+//!
+//! One file a command: its grammar in the doc comment, and `parse`. All arguments are parsed and checked
+//! before anything is changed or replied (SPEC 2). Every error that a client can see is in [`error`].
+
+pub mod acquire;
+pub mod args;
+pub mod error;
+pub mod fence;
+pub mod info;
+pub mod internal;
+pub mod release;
+pub mod renew;

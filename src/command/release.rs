@@ -1,0 +1,45 @@
+//! `LOCK.RELEASE key owner [TOKEN token]`
+
+use super::args::{Options, owner, token};
+use super::error::Invalid;
+use crate::lock::types::Token;
+
+/// A parsed LOCK.RELEASE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release<'a> {
+    /// Whose hold.
+    pub owner: &'a [u8],
+    /// Only if it has this token.
+    pub token: Option<Token>,
+}
+
+/// Parses the arguments behind the key.
+pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
+    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let who = owner(who.as_ref())?;
+    let mut options = Options::new(rest, "TOKEN");
+    let mut named = None;
+    while let Some(name) = options.next() {
+        if !name.eq_ignore_ascii_case(b"TOKEN") {
+            return Err(options.unknown(name));
+        }
+        options.value("TOKEN", &mut named, |v| token("TOKEN", v))?;
+    }
+    Ok(Release { owner: who, token: named })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_optional_and_named_once() {
+        assert_eq!(parse(&["w"]), Ok(Release { owner: b"w", token: None }));
+        assert_eq!(parse(&["w", "token", "7"]), Ok(Release { owner: b"w", token: Token::new(7) }));
+        for bad in [&["w", "TOKEN"][..], &["w", "TOKEN", "0"], &["w", "7"], &["", "TOKEN", "7"]] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(parse(&["w", "TOKEN", "1", "TOKEN", "1"]).is_err());
+        assert!(parse::<&str>(&[]).is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! `LOCK.RENEW key owner PX ms | EX seconds [TOKEN token]`
+
+use super::args::{Bounds, LeaseOption, Options, owner, token};
+use super::error::Invalid;
+use crate::lock::types::Token;
+
+/// A parsed LOCK.RENEW.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renew<'a> {
+    /// Whose hold.
+    pub owner: &'a [u8],
+    /// For how long, from now.
+    pub lease_ms: u64,
+    /// Only if it has this token.
+    pub token: Option<Token>,
+}
+
+/// Parses the arguments behind the key.
+pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew<'a>, Invalid> {
+    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let who = owner(who.as_ref())?;
+    let mut options = Options::new(rest, "PX, EX or TOKEN");
+    let mut lease = LeaseOption::default();
+    let mut named = None;
+    while let Some(name) = options.next() {
+        if lease.take(name, &mut options, bounds)? {
+            continue;
+        }
+        if !name.eq_ignore_ascii_case(b"TOKEN") {
+            return Err(options.unknown(name));
+        }
+        options.value("TOKEN", &mut named, |v| token("TOKEN", v))?;
+    }
+    Ok(Renew { owner: who, lease_ms: lease.ms()?, token: named })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_required_and_a_token_is_not() {
+        let bounds = Bounds { lease_ms_max: 1_000, wait_ms_max: None };
+        let of = |args| parse::<&str>(args, &bounds).map(|r| (r.lease_ms, r.token));
+        assert_eq!(of(&["w", "EX", "1"]), Ok((1_000, None)));
+        assert_eq!(of(&["w", "TOKEN", "3", "PX", "5"]), Ok((5, Token::new(3))));
+        assert_eq!(of(&["w", "TOKEN", "3"]), Err(Invalid::NoLease));
+        assert!(of(&["w", "PX", "5", "RAISE", "3"]).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! A server as the core sees it: a keyspace whose values are numbers of locks, and two clocks.
+//!
+//! It carries out what a step says becomes of a key, and what others do to keys without asking the core
+//! (DEL, RENAME, FLUSHALL, ...), calling the core where a real server calls the module. Primary and
+//! readers of its stream are both made of it.
+
+use std::collections::BTreeMap;
+
+use crate::lock::codec::SavedHold;
+use crate::lock::effect::{Change, Found, LockId};
+use crate::lock::table::Table;
+use crate::lock::types::{Moment, Now, Place, Token};
+
+/// A key, an owner: tests know all of theirs beforehand.
+pub(super) type Name = &'static [u8];
+
+/// Where a key is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct At {
+    pub(super) db: u32,
+    pub(super) name: Name,
+}
+
+impl At {
+    pub(super) const fn new(db: u32, name: Name) -> Self {
+        Self { db, name }
+    }
+
+    pub(super) const fn place(self) -> Place<'static> {
+        Place { db: self.db, name: self.name }
+    }
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.db != 0 {
+            write!(f, "{}:", self.db)?;
+        }
+        f.write_str(&String::from_utf8_lossy(self.name))
+    }
+}
+
+impl std::fmt::Debug for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// What stands under a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Key {
+    Lock(LockId),
+    Other,
+}
+
+/// What somebody does to keys without asking the core. It travels word for word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Outside {
+    /// DEL, UNLINK, eviction, the end of a user's EXPIRE.
+    Del(At),
+    /// SET and every other command that stores a foreign value.
+    Set(At),
+    Rename(At, At),
+    Move(At, u32),
+    /// FLUSHDB, or FLUSHALL for `None`. A lazy one frees the values later, on a background thread.
+    Flush(Option<u32>, Lazy),
+    Swap(u32, u32),
+    /// RESTORE REPLACE; `None`: the payload was made under another name, or is that of an empty lock.
+    Restore(At, Option<SavedHold>),
+}
+
+/// Whether the values of an emptied database are freed later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lazy {
+    No,
+    Yes,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Server {
+    pub(super) table: Table,
+    pub(super) now: Now,
+    pub(super) keys: BTreeMap<At, Key>,
+    /// Whether it decides: a primary.
+    pub(super) decides: bool,
+    /// Values of emptied databases that the background thread has not freed yet.
+    pub(super) unfreed: Vec<LockId>,
+}
+
+impl Server {
+    pub(super) fn found(&self, at: At) -> Found {
+        match self.keys.get(&at) {
+            None => Found::Nothing,
+            Some(Key::Lock(id)) => Found::Lock(*id),
+            Some(Key::Other) => Found::Other,
+        }
+    }
+
+    /// What a reader of the lock is told: LOCK.FENCE.
+    pub(super) fn live_token(&self, at: At) -> Option<Token> {
+        self.table.live_token(self.now.boot, self.found(at))
+    }
+
+    /// What a dump of the key would say, live or not.
+    pub(super) fn saved(&self, at: At) -> Option<SavedHold> {
+        match self.keys.get(&at) {
+            Some(Key::Lock(id)) => self.table.save(self.now.boot, *id),
+            _ => None,
+        }
+    }
+
+    /// What the step said becomes of its key.
+    pub(super) fn carry_out(&mut self, at: At, change: Change) {
+        match change {
+            Change::Nothing | Change::Touched | Change::Renewed => {}
+            Change::Stored(id) => {
+                self.remove(at);
+                self.keys.insert(at, Key::Lock(id));
+            }
+            Change::Deleted => self.remove(at),
+        }
+    }
+
+    /// The key leaves its name; its value lives on.
+    fn unlink(&mut self, at: At) -> Option<Key> {
+        let key = self.keys.remove(&at)?;
+        if let Key::Lock(id) = key {
+            self.table.unlinked(self.now.boot, id, self.decides);
+        }
+        Some(key)
+    }
+
+    fn remove(&mut self, at: At) {
+        if let Some(Key::Lock(id)) = self.unlink(at) {
+            self.table.forget(id, self.decides);
+        }
+    }
+
+    /// Does this to the keys, if it can be done; tells whether it was.
+    pub(super) fn outside(&mut self, what: &Outside) -> bool {
+        match *what {
+            Outside::Del(at) => {
+                let is_there = self.keys.contains_key(&at);
+                self.remove(at);
+                is_there
+            }
+            Outside::Set(at) => {
+                self.remove(at);
+                self.keys.insert(at, Key::Other);
+                true
+            }
+            Outside::Rename(from, to) => from != to && self.rename(from, to),
+            Outside::Move(at, db) => {
+                let to = At { db, ..at };
+                to != at && !self.keys.contains_key(&to) && self.rename(at, to)
+            }
+            Outside::Flush(db, lazy) => {
+                self.flush(db, lazy);
+                true
+            }
+            Outside::Swap(a, b) => {
+                self.swap(a, b);
+                true
+            }
+            Outside::Restore(at, ref saved) => {
+                // The server reads the payload first and deletes the old key then.
+                let id = self.table.load(self.now.boot, at.place(), saved.as_ref());
+                self.remove(at);
+                self.keys.insert(at, Key::Lock(id));
+                true
+            }
+        }
+    }
+
+    fn rename(&mut self, from: At, to: At) -> bool {
+        if !self.keys.contains_key(&from) {
+            return false;
+        }
+        self.remove(to);
+        if let Some(key) = self.unlink(from) {
+            self.keys.insert(to, key);
+        }
+        true
+    }
+
+    fn flush(&mut self, db: Option<u32>, lazy: Lazy) {
+        let mut gone = Vec::new();
+        self.keys.retain(|at, key| {
+            let stays = db.is_some_and(|db| db != at.db);
+            if let (Key::Lock(id), false) = (*key, stays) {
+                gone.push(id);
+            }
+            stays
+        });
+        match lazy {
+            Lazy::No => gone.into_iter().for_each(|id| self.table.forget(id, self.decides)),
+            Lazy::Yes => self.unfreed.append(&mut gone),
+        }
+        self.table.flushed(db);
+    }
+
+    /// The background thread has freed the values of emptied databases.
+    pub(super) fn free(&mut self) {
+        for id in std::mem::take(&mut self.unfreed) {
+            self.table.forget(id, self.decides);
+        }
+    }
+
+    fn swap(&mut self, a: u32, b: u32) {
+        let swapped = |db: u32| match db {
+            _ if db == a => b,
+            _ if db == b => a,
+            _ => db,
+        };
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        self.keys = keys.map(|(at, key)| (At { db: swapped(at.db), ..at }, key)).collect();
+        self.table.swapped(a, b);
+    }
+
+    /// What is wrong with the core's own records, if anything is.
+    pub(super) fn check(&self) -> Result<(), String> {
+        // A lazily freed value is in the table but under no name any more: not the core's fault.
+        if !self.unfreed.is_empty() {
+            return Ok(());
+        }
+        self.table.check(self.keys.iter().filter_map(|(at, key)| match key {
+            Key::Lock(id) => Some((at.place(), *id)),
+            Key::Other => None,
+        }))
+    }
+
+    /// An empty one, with these clocks.
+    pub(super) fn at_clocks(boot: Moment, wall_us: u64) -> Self {
+        Self { now: Now { boot, wall_us }, ..Self::default() }
+    }
+}

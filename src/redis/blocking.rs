@@ -1,0 +1,141 @@
+//! Clients that wait.
+//!
+//! A waiter of the core and a blocked client of the server belong together from [`park`] until exactly
+//! one of: an [`Answer`] is sent, the connection goes away, or the server ends the wait by itself
+//! (CLIENT UNBLOCK, a role change). Timeouts are the core's: the server is given none, because on Redis
+//! before 7.4 its own can meet a grant in the same turn of the event loop and lose the reply.
+//!
+//! A grant can be taken back until it was delivered: the server tells when it frees the answer of a
+//! client that was gone by then.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::state::{self, Handle};
+use super::{guard, pump, server};
+use crate::command::error::{DEMOTED, REPLACED};
+use crate::lock::effect::{Answer, WaiterId};
+
+/// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
+pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
+    // Without such a callback CLIENT UNBLOCK finds nobody to unblock.
+    let on_timeout: raw::RedisModuleCmdFunc =
+        if server::kind().guards_unblocking() { Some(on_unblock) } else { None };
+    // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for;
+    // 3. what `on_free` frees is what `send` makes.
+    let handle = unsafe {
+        api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0)
+    };
+    let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
+        return false;
+    };
+    // SAFETY: a handle just made.
+    unsafe { api!(RedisModule_SetDisconnectCallback, handle, Some(on_disconnect)) };
+    let _ = state::with(|state| {
+        state.handles.insert(waiter, handle);
+        state.waiters.insert(handle, waiter);
+    });
+    true
+}
+
+/// Answers a waiter. Its handle is forgotten: the server must be told only once.
+pub(crate) fn send(waiter: WaiterId, answer: Answer) {
+    let handle = state::with(|state| {
+        let handle = state.handles.remove(&waiter)?;
+        state.waiters.remove(&handle);
+        Some(handle)
+    });
+    if let Some(handle) = handle.flatten() {
+        let answer = Box::into_raw(Box::new(answer));
+        // SAFETY: 1. the handle was not used before, see above; 2. `on_free` frees the answer.
+        unsafe { api!(RedisModule_UnblockClient, handle, answer.cast()) };
+    }
+}
+
+/// Forgets the waiter behind a handle that the server is done with.
+fn drop_waiter(handle: Handle) -> bool {
+    let known = state::with(|state| {
+        let waiter = state.waiters.remove(&handle)?;
+        state.handles.remove(&waiter);
+        state.table.leave(waiter);
+        Some(())
+    });
+    known.flatten().is_some()
+}
+
+extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
+    guard::callback((), || {
+        // G8: it leaves the queue at once. A handle that is not known any more was answered: then
+        // `on_free` will tell that nobody got the answer.
+        if drop_waiter(handle) {
+            // SAFETY: the handle was not used before; the server waits for this call to free it.
+            unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
+        }
+    });
+}
+
+/// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over. The server frees the handle itself.
+extern "C" fn on_unblock(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context of the running callback.
+    let ctx = unsafe { Ctx::from_raw(ctx) };
+    guard::command(&ctx, || {
+        // SAFETY: a live context of a blocked client.
+        if let Some(handle) = unsafe { api!(RedisModule_GetBlockedClientHandle, ctx.as_ptr()) } {
+            drop_waiter(handle);
+        }
+        ctx.reply_null()
+    })
+}
+
+extern "C" fn on_answer(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context of the running callback.
+    let ctx = unsafe { Ctx::from_raw(ctx) };
+    guard::command(&ctx, || {
+        // SAFETY: the private data is null or what `send` made, and lives until `on_free`.
+        let answer = unsafe {
+            let data = api!(RedisModule_GetBlockedClientPrivateData, ctx.as_ptr());
+            data.unwrap_or(null_mut()).cast::<Answer>().as_ref()
+        };
+        match answer {
+            Some(Answer::Granted { token, minted_owner: None, .. }) => ctx.reply_integer(token.get()),
+            Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
+                ctx.reply_array(2);
+                ctx.reply_bytes(owner);
+                ctx.reply_integer(token.get())
+            }
+            Some(Answer::TimedOut | Answer::Withdrawn) | None => ctx.reply_null(),
+            Some(Answer::Replaced) => ctx.reply_error(REPLACED),
+            Some(Answer::Demoted) => ctx.reply_error(DEMOTED),
+            Some(Answer::Refused(text)) => ctx.reply_error(text),
+            Some(Answer::Moved(text)) => ctx.reply_error(text),
+        }
+    })
+}
+
+extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
+    guard::callback((), || {
+        if data.is_null() {
+            return;
+        }
+        // SAFETY: 1. made by `send`, freed once by the server's contract; 2. a live context.
+        let (answer, nobody_got_it) = unsafe {
+            let gone = api!(RedisModule_BlockedClientDisconnected, ctx) == Some(1);
+            (Box::from_raw(data.cast::<Answer>()), gone)
+        };
+        if let (Answer::Granted { place, token, .. }, true) = (*answer, nobody_got_it) {
+            let _ = state::with(|state| state.table.note_undelivered(place, token));
+            pump::request();
+        }
+    });
+}

@@ -1,0 +1,148 @@
+//! In a cluster: whose slot is it?
+//!
+//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting on
+//! "it is gone" would make two holders; so before anything is granted or ended outside of a command, the
+//! server is asked in a way in which it answers for the slot too.
+
+use redis_module::raw;
+
+use super::api::{Ctx, Str, api};
+
+/// Who answers for a key.
+pub(crate) enum Ownership {
+    /// This server.
+    Ours,
+    /// Not this server, or not now: the error that sends a client on.
+    Elsewhere(String),
+}
+
+/// Who answers for this key.
+pub(crate) fn ownership(ctx: &Ctx, name: Str<'_>) -> Ownership {
+    if !ctx.flags().is_cluster() || may_access(ctx, name) {
+        return Ownership::Ours;
+    }
+    Ownership::Elsewhere(redirection(ctx, name))
+}
+
+/// The server refuses a call for a key of a slot that is not its own, or that is on its way to another
+/// server and does not have the key any more.
+fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
+    // SAFETY: a live context; the format takes one string; the reply is freed once.
+    unsafe {
+        match api!(RedisModule_Call, ctx.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), name.as_ptr()) {
+            Some(reply) if !reply.is_null() => {
+                api!(RedisModule_FreeCallReply, reply);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What to tell a client that waits for a key of another server.
+fn redirection(ctx: &Ctx, name: Str<'_>) -> String {
+    let slot = slot_of(name.bytes());
+    match owner_of(ctx, i64::from(slot)) {
+        Some(address) => format!("MOVED {slot} {address}"),
+        // Still this server's by the table, but the key is on its way, or nobody's: try again, and the
+        // server itself will redirect.
+        None => "TRYAGAIN the slot of this lock is on its way to another server".to_owned(),
+    }
+}
+
+/// The hash slot of a key: CRC-16 (XMODEM) of its hash tag, as the cluster specification has it.
+fn slot_of(name: &[u8]) -> u16 {
+    const SLOTS: u16 = 16_384;
+    crc16(hash_tag(name)) % SLOTS
+}
+
+/// The part between the first `{` and the `}` after it, if it is not empty; else the whole name.
+fn hash_tag(name: &[u8]) -> &[u8] {
+    let Some(open) = name.iter().position(|&byte| byte == b'{') else {
+        return name;
+    };
+    let inner = name.get(open + 1..).unwrap_or(&[]);
+    match inner.iter().position(|&byte| byte == b'}') {
+        Some(len) if len > 0 => inner.get(..len).unwrap_or(name),
+        _ => name,
+    }
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+        })
+    })
+}
+
+/// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
+fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
+    let my_id = call(ctx, c"MYID", |reply| text(reply))??;
+    call(ctx, c"SLOTS", |ranges| {
+        (0..).map_while(|index| element(ranges, index)).find_map(|range| {
+            let (first, last) = (number(element(range, 0)?)?, number(element(range, 1)?)?);
+            let node = element(range, 2)?;
+            if !(first..=last).contains(&slot) || text(element(node, 2)?)? == my_id {
+                return None;
+            }
+            Some(format!("{}:{}", text(element(node, 0)?)?, number(element(node, 1)?)?))
+        })
+    })?
+}
+
+type Reply = *mut raw::RedisModuleCallReply;
+
+/// Runs `CLUSTER subcommand` and reads the reply.
+fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R) -> Option<R> {
+    // SAFETY: a live context; the format takes one C string; the reply is freed once, after `read`,
+    // which returns nothing that points into it.
+    unsafe {
+        let name = subcommand.as_ptr();
+        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), name)?;
+        if reply.is_null() {
+            return None;
+        }
+        let result = read(reply);
+        api!(RedisModule_FreeCallReply, reply);
+        Some(result)
+    }
+}
+
+fn element(reply: Reply, index: usize) -> Option<Reply> {
+    // SAFETY: a live reply; null where there is no such element.
+    unsafe { api!(RedisModule_CallReplyArrayElement, reply, index) }.filter(|e| !e.is_null())
+}
+
+fn number(reply: Reply) -> Option<i64> {
+    // SAFETY: a live reply; a wrong type yields a number that matches nothing.
+    unsafe { api!(RedisModule_CallReplyInteger, reply) }
+}
+
+fn text(reply: Reply) -> Option<String> {
+    let mut len = 0;
+    // SAFETY: a live reply; a wrong type yields null; the bytes are copied.
+    unsafe {
+        let start = api!(RedisModule_CallReplyStringPtr, reply, &raw mut len)?;
+        if start.is_null() {
+            return None;
+        }
+        let bytes = std::slice::from_raw_parts(start.cast::<u8>(), len);
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo"), 12_182);
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
+        assert_eq!(hash_tag(b"foo{}{bar}"), b"foo{}{bar}");
+        assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
+        assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
+    }
+}

@@ -1,0 +1,290 @@
+//! The commands as the server knows them: names, flags, key specs, COMMAND DOCS (SPEC 8).
+
+use std::ffi::{CStr, c_int};
+use std::ptr::{null, null_mut};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::handlers;
+
+type Handler =
+    extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+/// A command and all that is told about it.
+struct Command {
+    name: &'static CStr,
+    handler: Handler,
+    flags: &'static CStr,
+    /// Position of its key; 0: none.
+    key: c_int,
+    /// What it does to the key.
+    key_flags: u32,
+    /// ACL categories beyond those that follow from the flags.
+    categories: &'static CStr,
+    /// As COMMAND INFO counts; negative: at least that many.
+    arity: c_int,
+    summary: &'static CStr,
+    complexity: &'static CStr,
+    args: &'static [Arg],
+}
+
+/// An argument of a command.
+#[derive(Clone, Copy)]
+struct Arg {
+    name: &'static CStr,
+    kind: raw::RedisModuleCommandArgType,
+    token: Option<&'static CStr>,
+    is_optional: bool,
+    subargs: &'static [Arg],
+}
+
+const KEY: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
+const TEXT: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;
+const NUMBER: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER;
+const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
+const WORD: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
+
+const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
+    Arg { name, kind, token: None, is_optional: false, subargs: &[] }
+}
+
+const fn option(name: &'static CStr, token: &'static CStr) -> Arg {
+    Arg { token: Some(token), is_optional: true, ..arg(name, NUMBER) }
+}
+
+const LEASE: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"PX"), ..arg(c"milliseconds", NUMBER) },
+        Arg { token: Some(c"EX"), ..arg(c"seconds", NUMBER) },
+    ],
+    ..arg(c"lease", ONE_OF)
+};
+
+const SINCE: &CStr = c"0.1.0";
+const IN_CATEGORY: &CStr = c"redislock";
+const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
+
+static COMMANDS: [Command; 7] = [
+    Command {
+        name: c"lock.acquire",
+        handler: handlers::acquire,
+        flags: c"write deny-oom fast blocking",
+        key: 1,
+        key_flags: raw::REDISMODULE_CMD_KEY_RW
+            | raw::REDISMODULE_CMD_KEY_ACCESS
+            | raw::REDISMODULE_CMD_KEY_UPDATE,
+        categories: IN_CATEGORY,
+        arity: -5,
+        summary: c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
+        complexity: c"O(log N) with N being the number of leases on the server",
+        args: &[
+            arg(c"key", KEY),
+            arg(c"owner", TEXT),
+            LEASE,
+            option(c"wait-milliseconds", c"BLOCK"),
+        ],
+    },
+    Command {
+        name: c"lock.release",
+        handler: handlers::release,
+        flags: c"write fast",
+        key: 1,
+        key_flags: raw::REDISMODULE_CMD_KEY_RW
+            | raw::REDISMODULE_CMD_KEY_ACCESS
+            | raw::REDISMODULE_CMD_KEY_DELETE,
+        categories: IN_CATEGORY,
+        arity: -3,
+        summary: c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
+        complexity: c"O(log N) with N being the number of leases on the server",
+        args: &[arg(c"key", KEY), arg(c"owner", TEXT), option(c"token", c"TOKEN")],
+    },
+    Command {
+        name: c"lock.renew",
+        handler: handlers::renew,
+        flags: c"write fast",
+        key: 1,
+        key_flags: raw::REDISMODULE_CMD_KEY_RW
+            | raw::REDISMODULE_CMD_KEY_ACCESS
+            | raw::REDISMODULE_CMD_KEY_UPDATE,
+        categories: IN_CATEGORY,
+        arity: -5,
+        summary: c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
+        complexity: c"O(log N) with N being the number of leases on the server",
+        args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"token", c"TOKEN")],
+    },
+    Command {
+        name: c"lock.fence",
+        handler: handlers::fence,
+        flags: c"readonly fast",
+        key: 1,
+        key_flags: READS,
+        categories: IN_CATEGORY,
+        arity: -2,
+        summary: c"Returns the fencing token of the live hold, or whether a token is that of a live hold.",
+        complexity: c"O(1)",
+        args: &[arg(c"key", KEY), Arg { is_optional: true, ..arg(c"token", NUMBER) }],
+    },
+    Command {
+        name: c"lock.info",
+        handler: handlers::info,
+        flags: c"readonly",
+        key: 1,
+        key_flags: READS,
+        categories: IN_CATEGORY,
+        arity: -2,
+        summary: c"Shows who holds a lock and who waits for it.",
+        complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
+        args: &[
+            arg(c"key", KEY),
+            Arg { token: Some(c"FULL"), is_optional: true, ..arg(c"full", WORD) },
+        ],
+    },
+    Command {
+        name: c"lock.apply",
+        handler: handlers::apply,
+        flags: c"write deny-script",
+        key: 1,
+        key_flags: raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
+        categories: c"",
+        arity: -3,
+        summary: c"Internal: a record of the replication stream. Clients cannot use it.",
+        complexity: c"O(log N) with N being the number of leases on the server",
+        args: &[arg(c"key", KEY), arg(c"record", TEXT)],
+    },
+    Command {
+        name: c"lock.tick",
+        handler: handlers::tick,
+        flags: c"write fast",
+        key: 0,
+        key_flags: 0,
+        categories: c"",
+        arity: -1,
+        summary: c"Internal: a record of the append-only file. Clients cannot use it.",
+        complexity: c"O(1)",
+        args: &[],
+    },
+];
+
+/// Registers the commands. Once, at load.
+pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
+    // SAFETY: within OnLoad. Not on all servers, and then there is no category.
+    let has_category = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), IN_CATEGORY.as_ptr()) }
+        == Some(raw::REDISMODULE_OK as c_int);
+    for command in &COMMANDS {
+        register(ctx, command, has_category)
+            .ok_or_else(|| format!("{} could not be registered", command.name.to_string_lossy()))?;
+    }
+    Ok(())
+}
+
+fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
+    let ok = raw::REDISMODULE_OK as c_int;
+    let (name, flags, key) = (command.name.as_ptr(), command.flags.as_ptr(), command.key);
+    let handler: raw::RedisModuleCmdFunc = Some(command.handler);
+    let step = c_int::from(key > 0);
+    // SAFETY: 1. within OnLoad; 2. C strings; 3. the handler has the type asked for.
+    unsafe {
+        let made = api!(RedisModule_CreateCommand, ctx.as_ptr(), name, handler, flags, key, key, step);
+        made.filter(|&made| made == ok)?;
+        let handle = api!(RedisModule_GetCommand, ctx.as_ptr(), name)?;
+        if handle.is_null() {
+            return None;
+        }
+        if has_category && !command.categories.is_empty() {
+            // Only a category: on a server that refuses it the command works all the same.
+            api!(RedisModule_SetCommandACLCategories, handle, command.categories.as_ptr());
+        }
+        describe(handle, command)
+    }
+}
+
+/// Tells the server what COMMAND DOCS is to show.
+///
+/// # Safety
+/// `handle` is a command that was just made, within OnLoad.
+unsafe fn describe(handle: *mut raw::RedisModuleCommand, command: &Command) -> Option<()> {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    // Keeps the arrays of subarguments alive until the server has copied them.
+    let mut kept = Vec::new();
+    let mut args = raw_args(command.args, &mut kept);
+    let mut specs = key_specs(command);
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: command.summary.as_ptr(),
+        complexity: command.complexity.as_ptr(),
+        since: SINCE.as_ptr(),
+        history: null_mut(),
+        tips: null(),
+        arity: command.arity,
+        key_specs: if command.key > 0 { specs.as_mut_ptr() } else { null_mut() },
+        args: args.as_mut_ptr(),
+    };
+    // SAFETY: 1. the caller's command; 2. everything that `info` points to lives until the end of this
+    // function, and the server copies it; 3. the arrays end with an entry of zeros.
+    let done = unsafe { api!(RedisModule_SetCommandInfo, handle, &raw const info) };
+    done.filter(|&done| done == raw::REDISMODULE_OK as c_int).map(|_| ())
+}
+
+/// The arguments as the server wants them: an array that ends with an entry of zeros.
+fn raw_args(
+    args: &[Arg],
+    kept: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+) -> Vec<raw::RedisModuleCommandArg> {
+    let mut raws = Vec::with_capacity(args.len() + 1);
+    for arg in args {
+        let mut raw_arg = no_arg();
+        raw_arg.name = arg.name.as_ptr();
+        raw_arg.type_ = arg.kind;
+        raw_arg.key_spec_index = if arg.kind == KEY { 0 } else { -1 };
+        raw_arg.token = arg.token.map_or(null(), CStr::as_ptr);
+        if arg.is_optional {
+            raw_arg.flags = raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int;
+        }
+        if !arg.subargs.is_empty() {
+            let mut subargs = raw_args(arg.subargs, kept);
+            raw_arg.subargs = subargs.as_mut_ptr();
+            kept.push(subargs);
+        }
+        raws.push(raw_arg);
+    }
+    raws.push(no_arg());
+    raws
+}
+
+const fn no_arg() -> raw::RedisModuleCommandArg {
+    raw::RedisModuleCommandArg {
+        name: null(),
+        type_: 0,
+        key_spec_index: 0,
+        token: null(),
+        summary: null(),
+        since: null(),
+        flags: 0,
+        deprecated_since: null(),
+        subargs: null_mut(),
+        display_text: null(),
+    }
+}
+
+/// The one key of the command, and an entry of zeros.
+fn key_specs(command: &Command) -> [raw::RedisModuleCommandKeySpec; 2] {
+    // SAFETY: a struct of integers, pointers and unions of such: zeros are a value.
+    let zeros = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
+    let mut spec = zeros;
+    spec.flags = u64::from(command.key_flags);
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: command.key };
+    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+        lastkey: 0,
+        keystep: 1,
+        limit: 0,
+    };
+    [spec, zeros]
+}

@@ -1,0 +1,165 @@
+//! What the server tells about itself. Nothing is written here: it would come before its cause in the
+//! stream. Notes are made, and the pump is asked for.
+
+use std::ffi::{c_int, c_void};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::state;
+use super::{carry_out, guard, pump, settings};
+use crate::lock::effect::Answer;
+
+type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+
+/// Subscribes. Only to events whose numbers mean the same on Redis and Valkey.
+pub(crate) fn subscribe(ctx: &Ctx) -> Result<(), String> {
+    let events: [(u64, &str, Callback); 7] = [
+        (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
+        (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
+        (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, "ReplicationRoleChanged", on_role),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, "ForkChild", on_fork),
+        (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
+    ];
+    for (id, name, callback) in events {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: within OnLoad; the callback has the type asked for.
+        let done = unsafe { api!(RedisModule_SubscribeToServerEvent, ctx.as_ptr(), event, Some(callback)) };
+        if done != Some(raw::REDISMODULE_OK as c_int) {
+            return Err(format!("the server does not tell about {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// Makes a note if this server decides, and asks for the pump.
+fn note(ctx: *mut raw::RedisModuleCtx, note: impl FnOnce(&mut state::State)) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
+        if decides {
+            let _ = state::with(note);
+        }
+        pump::request();
+    });
+}
+
+extern "C" fn on_flush(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    // SAFETY: the data of this event, version 1, for the length of the callback.
+    let db = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
+    // -1: all databases.
+    let db = db.and_then(|db| u32::try_from(db).ok());
+    note(ctx, |state| state.table.flushed(db));
+}
+
+extern "C" fn on_swap(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _sub: u64,
+    data: *mut c_void,
+) {
+    guard::callback((), || {
+        // SAFETY: the data of this event, version 1, for the length of the callback.
+        let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+        let numbers = info.and_then(|info| {
+            Some((u32::try_from(info.dbnum_first).ok()?, u32::try_from(info.dbnum_second).ok()?))
+        });
+        // On replicas and while loading too: the databases change places there as well.
+        if let Some((a, b)) = numbers {
+            let _ = state::with(|state| state.table.swapped(a, b));
+            pump::request();
+        }
+    });
+}
+
+extern "C" fn on_loading(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || match sub {
+        raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
+            note(ctx, |state| state.table.note_everything());
+        }
+        _ => {
+            let _ = state::with(|state| state.table.clock().begin_load());
+        }
+    });
+}
+
+extern "C" fn on_role(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
+            let fx = state::with(|state| {
+                let mut fx = std::mem::take(&mut state.fx);
+                state.table.dismiss_all(&Answer::Demoted, &mut fx);
+                fx
+            });
+            carry_out::effects(&ctx, None, fx.unwrap_or_default());
+        }
+        pump::request();
+    });
+}
+
+extern "C" fn on_fork(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    if sub != raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+        return;
+    }
+    guard::callback((), || {
+        let _ = state::with(|state| {
+            state.table.clock().begin_file();
+            state.pump.must_tick = true;
+        });
+        pump::request();
+    });
+}
+
+extern "C" fn on_config(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        settings::read_eviction(&unsafe { Ctx::from_raw(ctx) });
+    });
+}
+
+/// Ten times a second: what was freed elsewhere is buried, and a timer that was lost would be set again.
+extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
+        state::bury(decides);
+        carry_out::rearm();
+    });
+}

@@ -1,0 +1,5 @@
+//! Bindings of `extras.h`: what redis-module's header lacks. See there.
+
+#![allow(missing_docs, unreachable_pub)]
+
+include!(concat!(env!("OUT_DIR"), "/extras.rs"));

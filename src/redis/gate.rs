@@ -1,0 +1,94 @@
+//! Whether a waiting client may be granted a lock now.
+//!
+//! A grant out of the queue passes none of the server's own checks for commands, so they are made here
+//! (SPEC 4): the user's rights, and whether the server refuses writes.
+
+use std::ffi::c_int;
+
+use redis_module::raw;
+
+use super::api::{Ctx, OwnedStr, api};
+use crate::lock::table::Admission;
+use crate::lock::types::{ClientId, Place};
+
+/// The checks of one step or of one run of the pump.
+pub(crate) struct Gate<'a> {
+    ctx: &'a Ctx,
+    /// Whether the server refuses writes; asked once, when it first matters.
+    refuses_writes: Option<bool>,
+}
+
+impl<'a> Gate<'a> {
+    /// Within a write command: the server has let it pass, so it does not refuse writes.
+    pub(crate) const fn of_command(ctx: &'a Ctx) -> Self {
+        Self {
+            ctx,
+            refuses_writes: Some(false),
+        }
+    }
+
+    /// Outside of commands.
+    pub(crate) const fn of_pump(ctx: &'a Ctx) -> Self {
+        Self {
+            ctx,
+            refuses_writes: None,
+        }
+    }
+
+    /// Asks about one grant.
+    pub(crate) fn admit(&mut self, client: ClientId, place: Place<'_>) -> Admission {
+        let ctx = self.ctx;
+        if *self.refuses_writes.get_or_insert_with(|| refuses_writes(ctx)) {
+            return Admission::NotNow;
+        }
+        if may_acquire(ctx, client, place.name) {
+            Admission::Granted
+        } else {
+            Admission::Forbidden
+        }
+    }
+}
+
+/// Whether the server would refuse a write: too few replicas, a disk error.
+///
+/// It is asked to run a write command that does nothing, under the rules for scripts, which include
+/// just these checks.
+fn refuses_writes(ctx: &Ctx) -> bool {
+    // SAFETY: a live context; the format takes no arguments; the reply is freed once.
+    unsafe {
+        match api!(RedisModule_Call, ctx.as_ptr(), c"LOCK.TICK".as_ptr(), c"S".as_ptr()) {
+            Some(reply) if !reply.is_null() => {
+                api!(RedisModule_FreeCallReply, reply);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Whether the client's user may run LOCK.ACQUIRE on this key, by the rules as they are now.
+fn may_acquire(ctx: &Ctx, client: ClientId, name: &[u8]) -> bool {
+    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
+    // has no user yields null.
+    let user_name = unsafe {
+        let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
+        name.and_then(|name| OwnedStr::from_raw(ctx, name))
+    };
+    let (Some(user_name), Some(command), Some(key)) =
+        (user_name, ctx.new_str(b"LOCK.ACQUIRE"), ctx.new_str(name))
+    else {
+        return false;
+    };
+    let mut argv = [command.as_str().as_ptr(), key.as_str().as_ptr()];
+    // SAFETY: 1. live strings; 2. the user is checked for null and freed once.
+    unsafe {
+        let user = api!(RedisModule_GetModuleUserFromUserName, user_name.as_str().as_ptr());
+        let Some(user) = user.filter(|user| !user.is_null()) else {
+            return false;
+        };
+        let argc = argv.len() as c_int;
+        let verdict = api!(RedisModule_ACLCheckCommandPermissions, user, argv.as_mut_ptr(), argc);
+        api!(RedisModule_FreeModuleUser, user);
+        verdict == Some(raw::REDISMODULE_OK as c_int)
+    }
+}

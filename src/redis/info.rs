@@ -1,0 +1,80 @@
+//! `INFO redislock` (SPEC 8).
+
+use std::ffi::{CStr, CString, c_int};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::{clock, guard, state};
+use crate::lock::stats::Durations;
+
+/// Version of the module.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Commit of its sources.
+pub(crate) const COMMIT: &str = env!("REDISLOCK_COMMIT");
+
+/// Registers the section. Once, at load.
+pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
+    // SAFETY: within OnLoad; the callback has the type asked for.
+    match unsafe { api!(RedisModule_RegisterInfoFunc, ctx.as_ptr(), Some(on_info)) } {
+        Some(done) if done == raw::REDISMODULE_OK as c_int => Ok(()),
+        _ => Err("the INFO section could not be registered".to_owned()),
+    }
+}
+
+struct Section(*mut raw::RedisModuleInfoCtx);
+
+impl Section {
+    fn number(&self, name: &CStr, number: u64) {
+        // SAFETY: the context of the running callback and a C string.
+        unsafe { api!(RedisModule_InfoAddFieldULongLong, self.0, name.as_ptr(), number) };
+    }
+
+    fn text(&self, name: &CStr, text: &str) {
+        if let Ok(text) = CString::new(text) {
+            // SAFETY: the context of the running callback and two C strings.
+            unsafe { api!(RedisModule_InfoAddFieldCString, self.0, name.as_ptr(), text.as_ptr()) };
+        }
+    }
+
+    fn durations(&self, names: [&CStr; 3], durations: &Durations) {
+        self.number(names[0], durations.quantile_ms(0.5));
+        self.number(names[1], durations.quantile_ms(0.99));
+        self.number(names[2], durations.max_ms());
+    }
+}
+
+extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    // After a crash the table may be in any state: nothing of it is read.
+    if for_crash_report != 0 {
+        return;
+    }
+    guard::callback((), || {
+        // SAFETY: the context of the running callback; null stands for the module's own name.
+        let wanted = unsafe { api!(RedisModule_InfoAddSection, info, std::ptr::null()) };
+        if wanted == Some(raw::REDISMODULE_OK as c_int) {
+            let _ = state::with(|state| show(&Section(info), state));
+        }
+    });
+}
+
+fn show(section: &Section, state: &state::State) {
+    let table = &state.table;
+    let stats = table.stats();
+    section.text(c"version", VERSION);
+    section.text(c"commit", COMMIT);
+    section.text(c"role", if state.pump.decides { "primary" } else { "replica" });
+    section.number(c"locks", table.locks() as u64);
+    section.number(c"holds", table.holds() as u64);
+    section.number(c"waiters", table.waiters() as u64);
+    section.number(c"grants", stats.grants);
+    section.number(c"contended_grants", stats.contended_grants);
+    section.number(c"releases", stats.releases);
+    section.number(c"expirations", stats.expirations);
+    section.number(c"broken", stats.broken);
+    section.number(c"timeouts", stats.timeouts);
+    section.durations([c"wait_ms_p50", c"wait_ms_p99", c"wait_ms_max"], &stats.waits);
+    section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max"], &stats.holds);
+    section.number(c"last_token", table.last_token());
+    section.number(c"token_lead_us", table.token_lead_us(clock::wall_us()));
+}

@@ -1,0 +1,102 @@
+//! The module's start.
+
+use std::ffi::{c_char, c_int};
+
+use redis_module::raw;
+
+use super::api::{Ctx, Str, api};
+use super::{docs, events, ffi, guard, info, pump, server, settings, state, timer, value};
+
+const NAME: &std::ffi::CStr = c"redislock";
+const VERSION_NUMBER: c_int = 100;
+
+/// What the server calls when it loads the module.
+///
+/// # Safety
+/// Called by the server, with a context and the arguments of `loadmodule`.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let failed = raw::REDISMODULE_ERR as c_int;
+    let api_version = raw::REDISMODULE_APIVER_1 as c_int;
+    // SAFETY: the server's context; the name is a C string. Nothing may be allocated before this.
+    let ready = unsafe {
+        raw::Export_RedisModule_Init(ctx, NAME.as_ptr().cast::<c_char>(), VERSION_NUMBER, api_version)
+    };
+    if ready == failed {
+        return failed;
+    }
+    guard::callback(failed, || {
+        // SAFETY: what the server passed.
+        let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+        match start(&ctx, args) {
+            Ok(()) => raw::REDISMODULE_OK as c_int,
+            Err(reason) => {
+                ctx.log(ffi::SERVER_LOG_WARNING, &format!("not loaded: {reason}"));
+                failed
+            }
+        }
+    })
+}
+
+fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
+    require_api()?;
+    server::begin(ctx);
+    state::begin();
+    set_options(ctx);
+    value::register(ctx)?;
+    docs::register_commands(ctx)?;
+    settings::register(ctx, args)?;
+    info::register(ctx)?;
+    events::subscribe(ctx)?;
+    timer::begin()?;
+    pump::begin(ctx);
+    settings::read_eviction(ctx);
+    let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
+    ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
+    if settings::may_evict() && !settings::allows_eviction() {
+        ctx.log(
+            ffi::SERVER_LOG_WARNING,
+            "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \
+             (see redislock.allow-eviction)",
+        );
+    }
+    Ok(())
+}
+
+/// Everything that was not in the first version of the module API and cannot be done without.
+fn require_api() -> Result<(), String> {
+    macro_rules! missing {
+        ($($name:ident)*) => {
+            // SAFETY: static pointers that the server has just filled in.
+            unsafe { [$((stringify!($name), { let function = raw::$name; function.is_none() })),*] }
+        };
+    }
+    let missing = missing!(
+        RedisModule_EventLoopAdd RedisModule_AvoidReplicaTraffic RedisModule_SetCommandInfo
+        RedisModule_RegisterNumericConfig RedisModule_RegisterBoolConfig RedisModule_LoadConfigs
+        RedisModule_GetDbIdFromIO RedisModule_GetClientUserNameById
+        RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions
+        RedisModule_SetDisconnectCallback RedisModule_ReplyWithMap RedisModule_ReplyWithBool
+        RedisModule_GetDetachedThreadSafeContext
+    );
+    match missing.iter().find(|(_, is_missing)| *is_missing) {
+        Some((name, _)) => Err(format!("the server lacks {name}; Redis 7.0 or Valkey is needed")),
+        None => Ok(()),
+    }
+}
+
+fn set_options(ctx: &Ctx) {
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
+    if server::kind().is_valkey() {
+        options |= (ffi::VALKEY_OPTION_SKIP_COMMAND_VALIDATION
+            | ffi::VALKEY_OPTION_HANDLE_ATOMIC_SLOT_MIGRATION) as c_int;
+    }
+    // SAFETY: within OnLoad.
+    unsafe { api!(RedisModule_SetModuleOptions, ctx.as_ptr(), options) };
+}

@@ -1,0 +1,33 @@
+//! The edge: carries out what the core decides. The only `unsafe` of the module.
+//!
+//! No rule of locking is decided here. A command goes [`guard`] -> [`handlers`] -> the core ->
+//! [`carry_out`]; everything else that can end a hold or a wait goes through [`pump`], which is the only
+//! writer outside commands.
+
+mod alloc;
+mod api;
+mod blocking;
+mod carry_out;
+mod clock;
+mod cluster;
+mod docs;
+mod events;
+mod ffi;
+mod gate;
+mod guard;
+mod handlers;
+mod info;
+mod load;
+mod pump;
+mod server;
+mod settings;
+mod state;
+mod timer;
+mod value;
+
+pub use load::RedisModule_OnLoad;
+
+/// What the locks occupy counts as the server's memory. Not in unit tests: they run without a server.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: alloc::ServerAlloc = alloc::ServerAlloc;

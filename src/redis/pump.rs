@@ -1,0 +1,284 @@
+//! The pump: the only writer outside commands.
+//!
+//! Whatever may have freed a lock without a command of ours (a lease, a closed connection, a deleted
+//! key, a flush) only makes a note and asks for the pump. The pump runs in a timer of 0 ms, that is,
+//! behind the command or event that asked for it, so that its records follow their cause in the stream.
+//! It first asks whether it may write at all: not on a replica, not while loading, not while the server
+//! promised somebody that nothing is written (CLIENT PAUSE, failover: a write then would end the process).
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use redis_module::raw;
+
+use super::api::{Ctx, Key, api, append_tick};
+use super::carry_out;
+use super::cluster::{self, Ownership};
+use super::gate::Gate;
+use super::state::{self, State, lock_type};
+use super::{clock, guard};
+use crate::lock::effect::{Event, Found, LockId, Task};
+use crate::lock::table::Due;
+use crate::lock::types::{Now, PlaceBuf};
+
+/// How long one run may take before it lets the event loop go on, and comes back at once.
+const RUN_BUDGET: Duration = Duration::from_millis(2);
+
+/// How often time is read within a run.
+const STEPS_BETWEEN_LOOKS: usize = 64;
+
+/// When the pump may not write: how long until it looks again.
+const RETRY_MS: u64 = 5;
+
+/// What the pump remembers between runs.
+pub(crate) struct Pump {
+    /// A detached context, to make timers with; null until load.
+    ctx: *mut raw::RedisModuleCtx,
+    is_requested: bool,
+    /// A new append-only file was begun: it must learn how far the tokens are.
+    pub(crate) must_tick: bool,
+    /// Whether grants and expiries are this server's to decide, as of the last look.
+    pub(crate) decides: bool,
+}
+
+impl Default for Pump {
+    fn default() -> Self {
+        Self {
+            ctx: std::ptr::null_mut(),
+            is_requested: false,
+            must_tick: false,
+            decides: false,
+        }
+    }
+}
+
+/// Makes the pump's context. Once, at load.
+pub(crate) fn begin(ctx: &Ctx) {
+    // SAFETY: a live context, within OnLoad; the detached one lives as long as the module.
+    let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext, ctx.as_ptr()) };
+    let decides = ctx.flags().decides();
+    let _ = state::with(|state| {
+        state.pump.ctx = detached.unwrap_or(std::ptr::null_mut());
+        state.pump.decides = decides;
+    });
+}
+
+/// Asks for a run, as soon as the running command or event is over.
+pub(crate) fn request() {
+    let ctx = state::with(|state| {
+        let is_new = !state.pump.is_requested && !state.pump.ctx.is_null();
+        state.pump.is_requested |= is_new;
+        is_new.then_some(state.pump.ctx)
+    });
+    if let Some(ctx) = ctx.flatten() {
+        // SAFETY: our own detached context.
+        unsafe { api!(RedisModule_CreateTimer, ctx, 0, Some(on_timer), std::ptr::null_mut()) };
+    }
+}
+
+extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    guard::callback((), || {
+        let _ = state::with(|state| state.pump.is_requested = false);
+        // SAFETY: the context of the running callback.
+        run(&unsafe { Ctx::from_raw(ctx) });
+    });
+}
+
+/// What a run may do.
+enum Turn {
+    /// Grant, expire, answer.
+    Decide,
+    /// Answer timeouts only, and look again soon: the server is paused.
+    Pause,
+    /// Answer timeouts only: another server decides.
+    Follow,
+}
+
+fn turn(ctx: &Ctx) -> Turn {
+    if !ctx.flags().decides() {
+        return Turn::Follow;
+    }
+    // SAFETY: no arguments. On a server without it (Redis before 6.2) this module does not load.
+    let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic) };
+    if paused == Some(0) { Turn::Decide } else { Turn::Pause }
+}
+
+fn run(ctx: &Ctx) {
+    let turn = turn(ctx);
+    let decides = !matches!(turn, Turn::Follow);
+    let _ = state::with(|state| state.pump.decides = decides);
+    state::bury(decides);
+    let is_paused = matches!(turn, Turn::Pause);
+    if !is_paused {
+        tick(ctx);
+    }
+    let is_done = match turn {
+        Turn::Decide => decide(ctx),
+        Turn::Pause | Turn::Follow => {
+            time_outs(ctx);
+            true
+        }
+    };
+    if !is_done {
+        request();
+    }
+    let _ = state::with(|state| {
+        if !decides {
+            // Nobody can be granted anything here.
+            while state.table.next_task().is_some() {}
+        }
+        let now = clock::boot();
+        let next = state.table.next_deadline(decides && !is_paused);
+        let retry = (is_paused || state.table.tasks() > 0 || (is_paused && state.pump.must_tick))
+            .then(|| now.plus_ms(RETRY_MS));
+        state.timer.wake_at(match (next, retry) {
+            (Some(next), Some(retry)) => Some(next.min(retry)),
+            (next, retry) => next.or(retry),
+        });
+    });
+}
+
+/// Tells a new append-only file how far the tokens are.
+fn tick(ctx: &Ctx) {
+    let flags = ctx.flags();
+    let due = state::with(|state| {
+        let due = std::mem::take(&mut state.pump.must_tick);
+        let clock = state.table.clock();
+        (due && clock.last() > 0).then(|| (clock.last(), clock.told()))
+    });
+    if let Some((last, told)) = due.flatten()
+        && flags.has_aof()
+        && !flags.is_loading()
+    {
+        append_tick(ctx, last, told);
+    }
+}
+
+/// Answers the waits that are over, and nothing else.
+fn time_outs(ctx: &Ctx) {
+    let now = clock::boot();
+    let fx = state::with(|state| {
+        let mut fx = std::mem::take(&mut state.fx);
+        while let Some(Due::Timeout(waiter)) = state.table.due(now, false) {
+            state.table.time_out(waiter, &mut fx);
+        }
+        fx
+    });
+    carry_out::effects(ctx, None, fx.unwrap_or_default());
+}
+
+/// Works off what is due and what was noted. `false`: the budget of this run is spent.
+fn decide(ctx: &Ctx) -> bool {
+    let started = clock::boot();
+    let mut now = clock::now();
+    let mut gate = Gate::of_pump(ctx);
+    // Notes made during this run, because nothing can be granted now, wait for the next one.
+    let mut tasks = state::with(|state| state.table.tasks()).unwrap_or(0);
+    for count in 1_usize.. {
+        if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
+            now = clock::now();
+            if u128::from(now.boot.0 - started.0) > RUN_BUDGET.as_micros() {
+                return false;
+            }
+        }
+        if let Some(due) = state::with(|state| state.table.due(now.boot, true)).flatten() {
+            end(ctx, now, due, &mut gate);
+            continue;
+        }
+        if tasks == 0 {
+            return true;
+        }
+        tasks -= 1;
+        if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
+            look(ctx, now, task, &mut gate);
+        }
+    }
+    true
+}
+
+fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
+    match due {
+        Due::Timeout(waiter) => {
+            let fx = state::with(|state| {
+                let mut fx = std::mem::take(&mut state.fx);
+                state.table.time_out(waiter, &mut fx);
+                fx
+            });
+            carry_out::effects(ctx, None, fx.unwrap_or_default());
+        }
+        Due::Lease(lock, place) => at(ctx, now, &place, Job::Expire(lock), gate),
+    }
+}
+
+fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>) {
+    match task {
+        Task::Settle(place) => at(ctx, now, &place, Job::Settle, gate),
+        Task::TakeBack(place, token) => at(ctx, now, &place, Job::TakeBack(token), gate),
+        Task::Broken(place) => {
+            if let (true, Some(name)) = (ctx.select_db(place.db), ctx.new_str(&place.name)) {
+                ctx.log(super::ffi::SERVER_LOG_NOTICE, &broken_line(&place));
+                carry_out::publish(ctx, name.as_str(), Event::Broken);
+            }
+        }
+    }
+}
+
+fn broken_line(place: &PlaceBuf) -> String {
+    let name = crate::command::error::shown(&place.name);
+    format!("a lock was broken from outside: its key '{name}' in database {} was deleted, overwritten, renamed or moved while it was held", place.db)
+}
+
+/// What to do at one place.
+enum Job {
+    Expire(LockId),
+    Settle,
+    TakeBack(crate::lock::types::Token),
+}
+
+fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
+    let name = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db));
+    let Some(name) = name else {
+        return;
+    };
+    let name = name.as_str();
+    match cluster::ownership(ctx, name) {
+        Ownership::Ours => {}
+        Ownership::Elsewhere(redirection) => return redirect(ctx, now, place, &job, redirection),
+    }
+    let key = Key::open_write(ctx, name);
+    let found = key.found(lock_type());
+    if let Job::Expire(lock) = job
+        && found != Found::Lock(lock)
+    {
+        let _ = state::with(|state| state.table.lost(lock));
+        return;
+    }
+    let place = place.as_place();
+    let done = state::with(|State { table, fx, .. }| {
+        let mut fx = std::mem::take(fx);
+        let mut gate = |client, place: crate::lock::types::Place<'_>| gate.admit(client, place);
+        let step = match job {
+            Job::Expire(_) | Job::Settle => table.settle(now, place, found, &mut gate, &mut fx),
+            Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, &mut fx),
+        };
+        (step, fx)
+    });
+    if let Some((step, fx)) = done {
+        carry_out::step(ctx, name, &key, &step, fx);
+    }
+}
+
+/// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
+fn redirect(ctx: &Ctx, now: Now, place: &PlaceBuf, job: &Job, redirection: String) {
+    const LOOK_AGAIN_MS: u64 = 100;
+    let fx = state::with(|state| {
+        let mut fx = std::mem::take(&mut state.fx);
+        if let Job::Expire(lock) = *job {
+            state.table.postpone(lock, now.boot.plus_ms(LOOK_AGAIN_MS));
+        }
+        let answer = crate::lock::effect::Answer::Moved(redirection);
+        state.table.dismiss(place.as_place(), &answer, &mut fx);
+        fx
+    });
+    carry_out::effects(ctx, None, fx.unwrap_or_default());
+}

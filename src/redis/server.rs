@@ -1,0 +1,69 @@
+//! Which server this is: Redis or Valkey, and how old.
+
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+
+/// Which server this is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    is_valkey: bool,
+    /// As the module API tells it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
+    version: c_int,
+}
+
+static KIND: OnceLock<Kind> = OnceLock::new();
+
+/// Which server this is, as found at load.
+pub(crate) fn kind() -> Kind {
+    let unknown = Kind { is_valkey: false, version: 0 };
+    KIND.get().copied().unwrap_or(unknown)
+}
+
+/// Asks the server. Once, at load.
+pub(crate) fn begin(ctx: &Ctx) {
+    // SAFETY: 1. both names are C strings; 2. `function` is written by the server if it knows the name,
+    // and only looked at, never called.
+    let (version, is_valkey) = unsafe {
+        let mut function: *mut c_void = std::ptr::null_mut();
+        let name = c"ValkeyModule_GetServerVersion".as_ptr();
+        let known = get_api(ctx, name, &raw mut function);
+        (api!(RedisModule_GetServerVersion).unwrap_or(0), known && !function.is_null())
+    };
+    let _ = KIND.set(Kind { is_valkey, version });
+}
+
+/// Asks the server for a function of its API by name.
+///
+/// # Safety
+/// `name` is a C string, `function` may be written to.
+unsafe fn get_api(ctx: &Ctx, name: *const std::ffi::c_char, function: *mut *mut c_void) -> bool {
+    type GetApi = unsafe extern "C" fn(*const std::ffi::c_char, *mut c_void) -> c_int;
+    // SAFETY: 1. the first word of a context is the address of this function: it is how every module,
+    // by the server's own header, comes to its API; 2. the context is that of OnLoad.
+    unsafe {
+        let get_api: Option<GetApi> = *ctx.as_ptr().cast();
+        get_api.is_some_and(|get_api| get_api(name, function.cast()) == raw::REDISMODULE_OK as c_int)
+    }
+}
+
+impl Kind {
+    pub(crate) const fn is_valkey(self) -> bool {
+        self.is_valkey
+    }
+
+    /// Whether the server itself keeps CLIENT UNBLOCK away from a client that has just been answered.
+    ///
+    /// Redis 7.0 loses the reply in that case, and 7.2 aborts; 7.4 and Valkey are guarded.
+    pub(crate) const fn guards_unblocking(self) -> bool {
+        self.is_valkey || self.version >= 0x07_0400
+    }
+
+    /// Whether a module can write "nothing" at the head of an RDB file.
+    pub(crate) const fn has_optional_aux(self) -> bool {
+        self.version >= 0x07_0200
+    }
+}

@@ -1,0 +1,259 @@
+//! What the user can set (SPEC 7): `loadmodule ... name value`, `CONFIG SET redislock.name value`.
+//!
+//! A value given to `loadmodule` becomes the setting's default, so that a line `redislock.name value` in
+//! the file still wins and CONFIG REWRITE has nothing to write while the two agree.
+
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use redis_module::raw;
+
+use super::api::{Ctx, Str, api};
+use super::state;
+use crate::command::args::{Bounds, integer};
+use crate::lock::table::Limits;
+
+/// A setting that is a number.
+struct Number {
+    name: &'static CStr,
+    min: i64,
+    max: i64,
+    value: AtomicI64,
+}
+
+const fn number(name: &'static CStr, default: i64, min: i64, max: i64) -> Number {
+    Number {
+        name,
+        min,
+        max,
+        value: AtomicI64::new(default),
+    }
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+static MAX_LEASE: Number = number(c"max-lease", 3_600_000, 100, DAY_MS);
+static MAX_WAIT: Number = number(c"max-wait", 0, 0, DAY_MS);
+static MAX_WAITERS_PER_LOCK: Number = number(c"max-waiters-per-lock", 10_000, 0, 1_000_000);
+static MAX_WAITERS: Number = number(c"max-waiters", 20_000, 0, 10_000_000);
+static MAX_TOKEN_LEAD: Number = number(c"max-token-lead", 60_000, 0, DAY_MS);
+
+static NUMBERS: [&Number; 5] = [
+    &MAX_LEASE,
+    &MAX_WAIT,
+    &MAX_WAITERS_PER_LOCK,
+    &MAX_WAITERS,
+    &MAX_TOKEN_LEAD,
+];
+
+const ALLOW_EVICTION_NAME: &CStr = c"allow-eviction";
+static ALLOW_EVICTION: AtomicBool = AtomicBool::new(false);
+
+impl Number {
+    fn get(&self) -> u64 {
+        u64::try_from(self.value.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+}
+
+/// What parsing needs.
+pub(crate) fn bounds() -> Bounds {
+    Bounds {
+        lease_ms_max: MAX_LEASE.get(),
+        wait_ms_max: Some(MAX_WAIT.get()).filter(|&max| max > 0),
+    }
+}
+
+/// How far ahead of the wall clock a token from outside may be, in microseconds.
+pub(crate) fn token_lead_us_max() -> u64 {
+    MAX_TOKEN_LEAD.get() * 1000
+}
+
+/// Whether locks are granted on a server that may evict them.
+pub(crate) fn allows_eviction() -> bool {
+    ALLOW_EVICTION.load(Ordering::Relaxed)
+}
+
+/// The limits in words, for the log.
+pub(crate) fn in_words() -> String {
+    NUMBERS.iter().fold(String::new(), |text, number| {
+        let name = number.name.to_string_lossy();
+        format!("{text}{}{name} {}", if text.is_empty() { "" } else { ", " }, number.get())
+    })
+}
+
+fn push_limits() {
+    let limits = Limits {
+        waiters_per_lock_max: MAX_WAITERS_PER_LOCK.get() as usize,
+        waiters_max: MAX_WAITERS.get() as usize,
+    };
+    let _ = state::with(|state| state.table.set_limits(limits));
+}
+
+/// Registers the settings. `args` are those of `loadmodule`.
+pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
+    take_load_arguments(args)?;
+    for number in NUMBERS {
+        register_number(ctx, number)?;
+    }
+    register_allow_eviction(ctx)?;
+    // SAFETY: a live context, within OnLoad.
+    if unsafe { api!(RedisModule_LoadConfigs, ctx.as_ptr()) } != Some(raw::REDISMODULE_OK as c_int) {
+        return Err("a redislock.* setting of the configuration file is not valid".to_owned());
+    }
+    push_limits();
+    Ok(())
+}
+
+fn take_load_arguments(args: &[Str<'_>]) -> Result<(), String> {
+    for pair in args.chunks(2) {
+        let name = String::from_utf8_lossy(pair[0].bytes()).to_ascii_lowercase();
+        let value = pair.get(1).ok_or_else(|| format!("loadmodule argument {name} needs a value"))?;
+        let text = value.bytes();
+        if name.as_bytes() == ALLOW_EVICTION_NAME.to_bytes() {
+            let truth = match text.to_ascii_lowercase().as_slice() {
+                b"yes" => true,
+                b"no" => false,
+                _ => return Err(format!("loadmodule argument {name} must be yes or no")),
+            };
+            ALLOW_EVICTION.store(truth, Ordering::Relaxed);
+            continue;
+        }
+        let number = NUMBERS
+            .iter()
+            .find(|number| number.name.to_bytes() == name.as_bytes())
+            .ok_or_else(|| format!("loadmodule argument {name} is not a setting of redislock"))?;
+        let parsed = integer(text)
+            .and_then(|value| i64::try_from(value).ok())
+            .filter(|value| (number.min..=number.max).contains(value))
+            .ok_or_else(|| {
+                let (min, max) = (number.min, number.max);
+                format!("loadmodule argument {name} must be an integer from {min} to {max}")
+            })?;
+        number.value.store(parsed, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn register_number(ctx: &Ctx, number: &'static Number) -> Result<(), String> {
+    let default = number.value.load(Ordering::Relaxed);
+    // SAFETY: 1. within OnLoad; 2. name and privdata are static; 3. the callbacks have the types asked
+    // for and cast privdata back to the same Number.
+    let done = unsafe {
+        api!(
+            RedisModule_RegisterNumericConfig,
+            ctx.as_ptr(),
+            number.name.as_ptr(),
+            default,
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            number.min,
+            number.max,
+            Some(get_number),
+            Some(set_number),
+            None,
+            std::ptr::from_ref(number).cast_mut().cast()
+        )
+    };
+    registered(done, number.name)
+}
+
+fn register_allow_eviction(ctx: &Ctx) -> Result<(), String> {
+    let default = c_int::from(allows_eviction());
+    // SAFETY: as for a number; privdata is not used.
+    let done = unsafe {
+        api!(
+            RedisModule_RegisterBoolConfig,
+            ctx.as_ptr(),
+            ALLOW_EVICTION_NAME.as_ptr(),
+            default,
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            Some(get_bool),
+            Some(set_bool),
+            None,
+            std::ptr::null_mut()
+        )
+    };
+    registered(done, ALLOW_EVICTION_NAME)
+}
+
+fn registered(done: Option<c_int>, name: &CStr) -> Result<(), String> {
+    if done == Some(raw::REDISMODULE_OK as c_int) {
+        return Ok(());
+    }
+    Err(format!("the setting {} could not be registered", name.to_string_lossy()))
+}
+
+extern "C" fn get_number(_name: *const c_char, number: *mut c_void) -> c_longlong {
+    // SAFETY: the privdata of register_number: a static Number.
+    unsafe { &*number.cast::<Number>() }.value.load(Ordering::Relaxed)
+}
+
+extern "C" fn set_number(
+    _name: *const c_char,
+    value: c_longlong,
+    number: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the privdata of register_number: a static Number. The server has checked the range.
+    unsafe { &*number.cast::<Number>() }.value.store(value, Ordering::Relaxed);
+    push_limits();
+    raw::REDISMODULE_OK as c_int
+}
+
+extern "C" fn get_bool(_name: *const c_char, _data: *mut c_void) -> c_int {
+    c_int::from(allows_eviction())
+}
+
+extern "C" fn set_bool(
+    _name: *const c_char,
+    value: c_int,
+    _data: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    ALLOW_EVICTION.store(value != 0, Ordering::Relaxed);
+    raw::REDISMODULE_OK as c_int
+}
+
+/// Whether the server may evict keys that have no time to live: kept by [`read_eviction`].
+static MAY_EVICT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server may evict locks.
+pub(crate) fn may_evict() -> bool {
+    MAY_EVICT.load(Ordering::Relaxed)
+}
+
+/// Asks the server for its eviction policy: at load, and whenever its configuration changes.
+pub(crate) fn read_eviction(ctx: &Ctx) {
+    let policy = config(ctx, c"maxmemory-policy");
+    let memory = config(ctx, c"maxmemory");
+    let may = policy.starts_with("allkeys-") && !matches!(memory.as_str(), "0" | "");
+    MAY_EVICT.store(may, Ordering::Relaxed);
+}
+
+/// A setting of the server; empty if it does not tell.
+fn config(ctx: &Ctx, name: &CStr) -> String {
+    // SAFETY: 1. a live context; 2. the format takes two C strings; 3. the reply is freed once, after
+    // its last use; the text of its second element is copied.
+    unsafe {
+        let reply = api!(
+            RedisModule_Call,
+            ctx.as_ptr(),
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            name.as_ptr()
+        );
+        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
+            return String::new();
+        };
+        let mut len = 0;
+        let text = api!(RedisModule_CallReplyArrayElement, reply, 1)
+            .filter(|element| !element.is_null())
+            .and_then(|element| api!(RedisModule_CallReplyStringPtr, element, &raw mut len))
+            .filter(|text| !text.is_null())
+            .map(|text| std::slice::from_raw_parts(text.cast::<u8>(), len));
+        let text = text.map_or_else(String::new, |text| String::from_utf8_lossy(text).into_owned());
+        api!(RedisModule_FreeCallReply, reply);
+        text
+    }
+}
+

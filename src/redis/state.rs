@@ -1,0 +1,97 @@
+//! The one table of this process and what the edge must remember beside it.
+//!
+//! Everything runs on the server's main thread, with one exception: after FLUSHALL ASYNC the server
+//! frees values on a thread of its own. Such values are numbers; they are put into [`GRAVEYARD`] and
+//! buried by the main thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use redis_module::raw;
+
+use crate::lock::effect::{Effect, LockId, WaiterId};
+use crate::lock::table::Table;
+
+/// The handle of a blocked client.
+pub(crate) type Handle = *mut raw::RedisModuleBlockedClient;
+
+/// What the main thread keeps.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) table: Table,
+    /// A buffer for effects, so that a step allocates nothing in the usual case.
+    pub(crate) fx: Vec<Effect>,
+    /// The blocked client of each waiter.
+    pub(crate) handles: HashMap<WaiterId, Handle>,
+    /// And back.
+    pub(crate) waiters: HashMap<Handle, WaiterId>,
+    pub(crate) timer: super::timer::Timer,
+    pub(crate) pump: super::pump::Pump,
+}
+
+struct MainThread(RefCell<Option<State>>);
+
+// SAFETY: only `with` looks inside, and it does so on the thread that loaded the module only.
+unsafe impl Sync for MainThread {}
+
+static STATE: MainThread = MainThread(RefCell::new(None));
+
+thread_local! {
+    static IS_MAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is the server's main thread. Once, at load.
+pub(crate) fn begin() {
+    IS_MAIN.with(|is_main| is_main.set(true));
+    *STATE.0.borrow_mut() = Some(State::default());
+}
+
+/// Whether this is the server's main thread.
+pub(crate) fn is_main() -> bool {
+    IS_MAIN.with(Cell::get)
+}
+
+/// Runs `use_it` on the state. `None`: not the main thread, or the state is in use by a caller further
+/// up, which the rule "no call of the server within `with` that can call us back" excludes.
+pub(crate) fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> Option<R> {
+    if !is_main() {
+        return None;
+    }
+    let mut state = STATE.0.try_borrow_mut().ok()?;
+    state.as_mut().map(use_it)
+}
+
+/// Locks whose values were freed elsewhere.
+static GRAVEYARD: Mutex<Vec<LockId>> = Mutex::new(Vec::new());
+static GRAVEYARD_IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// A value was freed on a thread that must not touch the table, or while the table was in use.
+pub(crate) fn bury_later(lock: LockId) {
+    if let Ok(mut graveyard) = GRAVEYARD.lock() {
+        graveyard.push(lock);
+        GRAVEYARD_IS_USED.store(true, Ordering::Release);
+    }
+}
+
+/// Forgets the locks whose values were freed elsewhere.
+pub(crate) fn bury(is_ours: bool) {
+    if !GRAVEYARD_IS_USED.swap(false, Ordering::Acquire) {
+        return;
+    }
+    let dead = GRAVEYARD.lock().map(|mut graveyard| std::mem::take(&mut *graveyard));
+    let _ = with(|state| {
+        for lock in dead.unwrap_or_default() {
+            state.table.forget(lock, is_ours);
+        }
+    });
+}
+
+/// Our type, as the server knows it.
+pub(crate) static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Our type, as the server knows it.
+pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
+    TYPE.load(Ordering::Relaxed)
+}

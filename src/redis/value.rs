@@ -1,0 +1,283 @@
+//! The native type: what the server calls when it saves, loads, frees or measures a lock.
+//!
+//! The value of a key is the number of a lock in the table, in the place of a pointer that nobody
+//! follows. So nothing here can be freed twice or used after it was freed.
+
+use std::ffi::{c_int, c_void};
+
+use redis_module::raw;
+
+use super::api::{Ctx, Flags, Str, api, lock_of, value_of};
+use super::state::{self, TYPE};
+use super::{carry_out, clock, ffi, guard, pump, server, settings};
+use crate::lock::codec::{self, SavedHold};
+use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
+
+/// Nine letters, as the server wants them; also the module's name.
+const TYPE_NAME: &std::ffi::CStr = c"redislock";
+const ENCODING: c_int = 1;
+
+/// Registers the type. Once, at load.
+pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
+    let has_optional_aux = server::kind().has_optional_aux();
+    let version = if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: u64::try_from(version).unwrap_or(4),
+        rdb_load: Some(rdb_load),
+        rdb_save: Some(rdb_save),
+        aof_rewrite: Some(aof_rewrite),
+        mem_usage: Some(mem_usage),
+        digest: Some(digest),
+        free: Some(free),
+        aux_load: Some(aux_load),
+        aux_save: if has_optional_aux { None } else { Some(aux_save) },
+        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
+        free_effort: None,
+        unlink: None,
+        // No copy: two locks never share a token (SPEC 5).
+        copy: None,
+        // Nothing to move: the value is not a pointer.
+        defrag: None,
+        mem_usage2: None,
+        free_effort2: None,
+        unlink2: Some(unlink),
+        copy2: None,
+        aux_save2: if has_optional_aux { Some(aux_save) } else { None },
+    };
+    // SAFETY: 1. within OnLoad; 2. the methods are copied.
+    let made = unsafe {
+        api!(RedisModule_CreateDataType, ctx.as_ptr(), TYPE_NAME.as_ptr(), ENCODING, &raw mut methods)
+    };
+    let made = made.filter(|made| !made.is_null());
+    TYPE.store(
+        made.ok_or("the data type redislock could not be registered")?,
+        std::sync::atomic::Ordering::Relaxed,
+    );
+    Ok(())
+}
+
+/// What the server says about itself, outside of a command.
+fn server_flags() -> Flags {
+    // SAFETY: null is allowed here.
+    unsafe { Ctx::from_raw(std::ptr::null_mut()) }.flags()
+}
+
+/// The name of the key that is read or written, empty if the server does not tell.
+fn name_in<'a>(io: *mut raw::RedisModuleIO) -> &'a [u8] {
+    // SAFETY: the stream of the running callback; the name lives as long as the callback.
+    unsafe {
+        let name = api!(RedisModule_GetKeyNameFromIO, io);
+        name.and_then(|name| Str::from_raw(name)).map_or(&[], Str::bytes)
+    }
+}
+
+/// The next number; `None` at the end or on an error.
+fn load_number(io: *mut raw::RedisModuleIO) -> Option<u64> {
+    // SAFETY: the stream of the running callback.
+    unsafe {
+        let number = api!(RedisModule_LoadUnsigned, io)?;
+        (api!(RedisModule_IsIOError, io) == Some(0)).then_some(number)
+    }
+}
+
+fn save_number(io: *mut raw::RedisModuleIO, number: u64) {
+    // SAFETY: the stream of the running callback.
+    unsafe { api!(RedisModule_SaveUnsigned, io, number) };
+}
+
+fn refuse(io: *mut raw::RedisModuleIO, reason: &str) {
+    let Ok(text) = std::ffi::CString::new(format!("redislock: a lock was refused: {reason}")) else {
+        return;
+    };
+    // SAFETY: the stream of the running callback; the format takes one C string.
+    unsafe { api!(RedisModule_LogIOError, io, c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
+}
+
+extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void {
+    guard::callback(std::ptr::null_mut(), || {
+        match load(io, encoding) {
+            Ok(value) => value,
+            Err(reason) => {
+                refuse(io, reason);
+                std::ptr::null_mut()
+            }
+        }
+    })
+}
+
+fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'static str> {
+    if encoding != ENCODING {
+        return Err("its encoding is not known to this module");
+    }
+    let name = name_in(io);
+    // SAFETY: the stream of the running callback.
+    let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
+    let saved = codec::decode(name, || load_number(io))?;
+    let flags = server_flags();
+    let now = clock::now();
+    state::with(|state| {
+        if let Some(saved) = &saved
+            && flags.decides()
+        {
+            // A payload that somebody sends, not a file or a primary: it must not run away with the
+            // clock of tokens (G14).
+            let newest = state.table.last_token().max(now.wall_us);
+            if saved.token.get() > newest.saturating_add(settings::token_lead_us_max()) {
+                return Err("its token is further ahead of the clock than redislock.max-token-lead");
+            }
+        }
+        let place = Place { db: db.unwrap_or(0), name };
+        Ok(value_of(state.table.load(now.boot, place, saved.as_ref())))
+    })
+    .unwrap_or(Err("the table is in use"))
+    .inspect(|_| carry_out::rearm())
+}
+
+/// What is saved of a value.
+fn saved(value: *mut c_void) -> Option<SavedHold> {
+    let now = clock::boot();
+    state::with(|state| state.table.save(now, lock_of(value))).flatten()
+}
+
+extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard::callback((), || {
+        codec::encode(name_in(io), saved(value).as_ref(), |number| save_number(io, number));
+    });
+}
+
+extern "C" fn aof_rewrite(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard::callback((), || match saved(value) {
+        // SAFETY: the stream of the running callback; the format takes a string, a C string, two long
+        // long and a buffer with its length.
+        Some(hold) => unsafe {
+            api!(
+                RedisModule_EmitAOF,
+                io,
+                c"LOCK.APPLY".as_ptr(),
+                c"scllb".as_ptr(),
+                key,
+                c"HOLD".as_ptr(),
+                hold.token.get() as i64,
+                hold.left_ms.min(LEASE_MS_MAX) as i64,
+                hold.owner.as_ptr(),
+                hold.owner.len()
+            );
+        },
+        // SAFETY: the stream of the running callback; the format takes a string and a C string.
+        None => unsafe {
+            api!(RedisModule_EmitAOF, io, c"LOCK.APPLY".as_ptr(), c"sc".as_ptr(), key, c"EMPTY".as_ptr());
+        },
+    });
+}
+
+extern "C" fn mem_usage(value: *const c_void) -> usize {
+    guard::callback(0, || {
+        state::with(|state| state.table.memory_of(lock_of(value.cast_mut()))).unwrap_or(0)
+    })
+}
+
+extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard::callback((), || {
+        let _ = state::with(|state| {
+            // The lease is left out: it is the same on two servers only within their age.
+            let (owner, token) = state
+                .table
+                .identity(lock_of(value))
+                .map_or((&[][..], 0), |(owner, token)| (owner, token.get()));
+            // SAFETY: the digest of the running callback; the bytes are read at once.
+            unsafe {
+                api!(RedisModule_DigestAddStringBuffer, digest, owner.as_ptr().cast(), owner.len());
+                api!(RedisModule_DigestAddLongLong, digest, token as i64);
+                api!(RedisModule_DigestEndSequence, digest);
+            }
+        });
+    });
+}
+
+/// The key is about to leave its name. Nothing is written here: its effects would come before their
+/// cause in the stream. The pump does it.
+extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    guard::callback((), || {
+        let lock = lock_of(value.cast_mut());
+        let is_held = state::with(|state| state.table.identity(lock).is_some());
+        if is_held != Some(true) {
+            // The usual case: the core itself has ended the hold and lets the key go.
+            return;
+        }
+        let is_ours = server_flags().decides();
+        let now = clock::boot();
+        let has_tasks = state::with(|state| {
+            state.table.unlinked(now, lock, is_ours);
+            state.table.tasks() > 0
+        });
+        if has_tasks == Some(true) {
+            pump::request();
+        }
+    });
+}
+
+/// The value is gone for good. May come on a thread of the server's own.
+extern "C" fn free(value: *mut c_void) {
+    guard::callback((), || {
+        let lock = lock_of(value);
+        let is_held = state::with(|state| {
+            let is_held = state.table.identity(lock).is_some();
+            if !is_held {
+                state.table.forget(lock, false);
+            }
+            is_held
+        });
+        match is_held {
+            Some(false) => {}
+            Some(true) => {
+                let is_ours = server_flags().decides();
+                let has_tasks = state::with(|state| {
+                    state.table.forget(lock, is_ours);
+                    state.table.tasks() > 0
+                });
+                if has_tasks == Some(true) {
+                    pump::request();
+                }
+            }
+            None => state::bury_later(lock),
+        }
+    });
+}
+
+/// At the head of an RDB file: how far the clock of tokens is.
+extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
+    guard::callback((), || {
+        let clock = state::with(|state| {
+            let clock = state.table.clock();
+            (clock.last(), clock.told())
+        });
+        let (last, told) = clock.unwrap_or_default();
+        // Before the first grant there is nothing to tell, and on servers where nothing can be
+        // written the file then loads without the module.
+        if last > 0 || !server::kind().has_optional_aux() {
+            save_number(io, last);
+            save_number(io, told);
+        }
+    });
+}
+
+extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int {
+    let failed = raw::REDISMODULE_ERR as c_int;
+    guard::callback(failed, || {
+        let numbers = load_number(io).zip(load_number(io));
+        let Some((last, told)) = numbers.filter(|_| encoding == ENCODING) else {
+            refuse(io, "the clock of tokens cannot be read");
+            return failed;
+        };
+        if last > TOKEN_MAX || told > TOKEN_MAX {
+            refuse(io, "the clock of tokens is beyond 2^53");
+            return failed;
+        }
+        let _ = state::with(|state| state.table.clock().adopt(last, told));
+        raw::REDISMODULE_OK as c_int
+    })
+}
