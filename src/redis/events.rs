@@ -160,6 +160,9 @@ extern "C" fn on_cron(
         // SAFETY: the context of the running callback.
         let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
         state::bury(decides);
+        if state::with(|state| state.table.tasks() > 0) == Some(true) {
+            pump::request();
+        }
         carry_out::rearm();
     });
 }

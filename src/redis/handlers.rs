@@ -11,7 +11,7 @@ use redis_module::raw;
 use super::api::{Ctx, Flags, Key, Str, place_of};
 use super::gate::Gate;
 use super::state::{self, State, lock_type};
-use super::{blocking, carry_out, clock, guard, settings};
+use super::{blocking, carry_out, clock, ffi, guard, settings};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{acquire, fence, info, internal, release, renew};
@@ -174,6 +174,9 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
         Err(error) => return invalid(ctx, &error),
     };
     if settings::may_evict() && !settings::allows_eviction() {
+        if settings::refusal_is_news() {
+            ctx.log(ffi::SERVER_LOG_WARNING, error::MAY_EVICT);
+        }
         return ctx.reply_error(error::MAY_EVICT);
     }
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];

@@ -169,6 +169,13 @@ fn time_outs(ctx: &Ctx) {
 
 /// Works off what is due and what was noted. `false`: the budget of this run is spent.
 fn decide(ctx: &Ctx) -> bool {
+    let mut broken = BrokenLog::default();
+    let is_done = work_off(ctx, &mut broken);
+    broken.write(ctx);
+    is_done
+}
+
+fn work_off(ctx: &Ctx, broken: &mut BrokenLog) -> bool {
     let started = clock::boot();
     let mut now = clock::now();
     let mut gate = Gate::of_pump(ctx);
@@ -190,7 +197,7 @@ fn decide(ctx: &Ctx) -> bool {
         }
         tasks -= 1;
         if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
-            look(ctx, now, task, &mut gate);
+            look(ctx, now, task, &mut gate, broken);
         }
     }
     true
@@ -210,22 +217,51 @@ fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
     }
 }
 
-fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>) {
+fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>, broken: &mut BrokenLog) {
     match task {
         Task::Settle(place) => at(ctx, now, &place, Job::Settle, gate),
         Task::TakeBack(place, token) => at(ctx, now, &place, Job::TakeBack(token), gate),
         Task::Broken(place) => {
             if let (true, Some(name)) = (ctx.select_db(place.db), ctx.new_str(&place.name)) {
-                ctx.log(super::ffi::SERVER_LOG_NOTICE, &broken_line(&place));
                 carry_out::publish(ctx, name.as_str(), Event::Broken);
             }
+            broken.add(place);
         }
     }
 }
 
-fn broken_line(place: &PlaceBuf) -> String {
-    let name = crate::command::error::shown(&place.name);
-    format!("a lock was broken from outside: its key '{name}' in database {} was deleted, overwritten, renamed or moved while it was held", place.db)
+/// Tells the log about locks that were broken from outside: the first by name, the others by count, so
+/// that a flush of a million locks is one line.
+#[derive(Default)]
+struct BrokenLog {
+    first: Option<PlaceBuf>,
+    others: u64,
+}
+
+impl BrokenLog {
+    fn add(&mut self, place: PlaceBuf) {
+        if self.first.is_some() {
+            self.others += 1;
+        } else {
+            self.first = Some(place);
+        }
+    }
+
+    fn write(&self, ctx: &Ctx) {
+        let Some(place) = &self.first else {
+            return;
+        };
+        let (name, db) = (crate::command::error::shown(&place.name), place.db);
+        let others = match self.others {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let text = format!(
+            "broken from outside: lock '{name}' in database {db}{others}: the key was deleted, \
+             overwritten, renamed or moved while the lock was held"
+        );
+        ctx.log(super::ffi::SERVER_LOG_NOTICE, &text);
+    }
 }
 
 /// What to do at one place.

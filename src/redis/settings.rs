@@ -105,8 +105,13 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
 }
 
 fn take_load_arguments(args: &[Str<'_>]) -> Result<(), String> {
+    let mut given: Vec<String> = Vec::new();
     for pair in args.chunks(2) {
-        let name = String::from_utf8_lossy(pair[0].bytes()).to_ascii_lowercase();
+        let name = crate::command::error::shown(pair[0].bytes()).to_ascii_lowercase();
+        if given.contains(&name) {
+            return Err(format!("loadmodule argument {name} is given twice"));
+        }
+        given.push(name.clone());
         let value = pair.get(1).ok_or_else(|| format!("loadmodule argument {name} needs a value"))?;
         let text = value.bytes();
         if name.as_bytes() == ALLOW_EVICTION_NAME.to_bytes() {
@@ -227,6 +232,14 @@ pub(crate) fn read_eviction(ctx: &Ctx) {
     let memory = config(ctx, c"maxmemory");
     let may = policy.starts_with("allkeys-") && !matches!(memory.as_str(), "0" | "");
     MAY_EVICT.store(may, Ordering::Relaxed);
+    REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
+}
+
+static REFUSAL_IS_LOGGED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the log is to say that grants are refused for the sake of eviction: once per configuration.
+pub(crate) fn refusal_is_news() -> bool {
+    !REFUSAL_IS_LOGGED.swap(true, Ordering::Relaxed)
 }
 
 /// A setting of the server; empty if it does not tell.

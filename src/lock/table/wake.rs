@@ -101,23 +101,18 @@ impl Table {
     /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
     /// was broken.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
-        let Some(lock) = self.locks.get(id) else {
+        let Some(hold) = self.locks.get(id).and_then(|lock| lock.hold.as_ref()) else {
             return false;
         };
-        let Some(hold) = &lock.hold else {
-            return false;
-        };
-        let lock_place = lock.place.clone();
         let was_live = !hold.is_over(now);
         let since = hold.since;
         if is_ours {
+            self.stats.holds.add(now.ms_since(since));
             if was_live {
-                self.stats.broken += 1;
-                self.tasks.push_back(Task::Broken(lock_place));
+                self.count_broken(id);
             } else {
                 self.stats.expirations += 1;
             }
-            self.stats.holds.add(now.ms_since(since));
         }
         self.break_hold(id);
         was_live
@@ -125,9 +120,10 @@ impl Table {
 
     /// The value of a key is gone for good: its number dies.
     pub fn forget(&mut self, id: LockId, is_ours: bool) {
-        if self.break_hold(id) && is_ours {
-            self.stats.broken += 1;
+        if is_ours {
+            self.count_broken(id);
         }
+        self.break_hold(id);
         self.locks.remove(id);
     }
 
@@ -145,8 +141,8 @@ impl Table {
             .filter(|(_, lock)| lock.hold.is_some() && is_concerned(lock.place.db))
             .map(|(id, _)| id)
             .collect();
-        self.stats.broken += held.len() as u64;
         for id in held {
+            self.count_broken(id);
             self.end_hold(id);
         }
         self.note_all(is_concerned);
@@ -168,6 +164,14 @@ impl Table {
         places.sort_unstable_by(|a, b| (a.db, &a.name).cmp(&(b.db, &b.name)));
         for place in places {
             self.note(place.as_place());
+        }
+    }
+
+    /// A live hold of ours is about to be ended from outside: counts that and has it published.
+    fn count_broken(&mut self, id: LockId) {
+        if let Some(lock) = self.locks.get(id).filter(|lock| lock.hold.is_some()) {
+            self.stats.broken += 1;
+            self.tasks.push_back(Task::Broken(lock.place.clone()));
         }
     }
 

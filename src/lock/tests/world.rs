@@ -10,7 +10,7 @@ use super::reader::{Fact, Reader};
 use super::server::{At, Key, Lazy, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, decode, encode};
 use crate::lock::effect::{Answer, Change, Effect, Event, Found, Record, Step, Task, WaiterId};
-use crate::lock::table::{Acquired, Ask, Block, Due, Gate, Limits, Refusal, Renewal, Table};
+use crate::lock::table::{Acquired, Admission, Ask, Block, Due, Gate, Limits, Refusal, Renewal, Table};
 use crate::lock::types::{ClientId, Moment, Now, Place, PlaceBuf, Token};
 
 /// Everything that can happen to a server.
@@ -38,8 +38,10 @@ pub(super) enum Input {
     /// The user of this connection loses (or gets back) the right to wait for locks.
     Forbid(u64, bool),
     Limit { per_lock: usize, total: usize },
-    /// The locks of this place belong to another node from now on.
-    Redirect(At),
+    /// Whether the server lets anything be written from now on.
+    Writes(Writes),
+    /// The slot of this place goes to another node (or comes back).
+    Elsewhere(At, bool),
     /// Time passes: microseconds. What was on its way to clients has arrived.
     Pass(u64),
     /// Somebody sets the wall clock.
@@ -60,10 +62,21 @@ pub(super) enum Input {
     Promote(usize),
 }
 
+/// Whether a server lets anything be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Writes {
+    #[default]
+    Allowed,
+    /// Too few replicas, or a disk error: leases end, and nothing is granted.
+    Refused,
+    /// CLIENT PAUSE, or a failover under way: the pump answers timeouts only.
+    Paused,
+}
+
 /// What a client is told at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Reply {
-    /// Nobody asked.
+    /// Nobody asked, or the server itself refused the command.
     #[default]
     None,
     Granted(Token),
@@ -116,8 +129,8 @@ pub(super) struct InFlight {
     pub(super) client: u64,
 }
 
-/// What those who wait are told when their server stops to be the primary.
-pub(super) const DEMOTED: &str = "UNBLOCKED this server is no longer the primary";
+/// How long the pump leaves a lock alone whose slot is not ours.
+pub(super) const LOOK_AGAIN_MS: u64 = 100;
 
 /// See the [module](self).
 pub(super) struct World {
@@ -126,14 +139,19 @@ pub(super) struct World {
     pub(super) in_flight: Vec<InFlight>,
     pub(super) limits: Limits,
     pub(super) forbidden: BTreeSet<u64>,
+    pub(super) writes: Writes,
+    pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
     pub(super) time: u64,
     waits: BTreeMap<u64, Wait>,
     wait_count: u32,
     /// The last payload: the name that it was made under, and what it says.
     dump: Option<(Name, Option<SavedHold>)>,
-    /// All places that any input named.
+    /// All places and owners that any input named.
     places: BTreeSet<At>,
+    owners: BTreeSet<Name>,
+    /// Leases that the pump left alone because their slot is not ours: when it looks again.
+    postponed: BTreeMap<At, u64>,
 }
 
 impl World {
@@ -147,11 +165,15 @@ impl World {
             in_flight: Vec::new(),
             limits: Limits::default(),
             forbidden: BTreeSet::new(),
+            writes: Writes::Allowed,
+            elsewhere: BTreeSet::new(),
             time: 0,
             waits: BTreeMap::new(),
             wait_count: 0,
             dump: None,
             places: BTreeSet::new(),
+            owners: BTreeSet::new(),
+            postponed: BTreeMap::new(),
         }
     }
 
@@ -159,6 +181,7 @@ impl World {
     pub(super) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
         let mut out = Outcome::default();
         match *input {
+            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. } if self.refuses(at) => {}
             Input::Acquire { .. } => self.acquire(input, &mut out)?,
             Input::Release { at, owner, token } => {
                 let asked = Fact::Release { at, owner, token };
@@ -180,14 +203,8 @@ impl World {
             }
             Input::Fence(at) => out.reply = Reply::Token(self.server.live_token(at)),
             Input::Pump => self.pump(&mut out)?,
-            Input::Close(client) => self.close(client, &mut out)?,
+            Input::Close(client) => self.close(client, &mut out),
             Input::Unblock(client) => self.leave(client),
-            Input::Redirect(at) => {
-                let mut fx = Vec::new();
-                let moved = Answer::Moved("MOVED 1 host:1".to_owned());
-                self.server.table.dismiss(at.place(), &moved, &mut fx);
-                self.publish_and_answer(at, fx, &mut out)?;
-            }
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
@@ -223,6 +240,9 @@ impl World {
                 self.limits = Limits { waiters_per_lock_max: per_lock, waiters_max: total };
                 self.server.table.set_limits(self.limits);
             }
+            Input::Writes(writes) => self.writes = writes,
+            Input::Elsewhere(at, true) => drop(self.elsewhere.insert(at)),
+            Input::Elsewhere(at, false) => drop(self.elsewhere.remove(&at)),
             Input::Pass(us) => {
                 self.time += us;
                 self.server.now.boot.0 += us;
@@ -251,10 +271,26 @@ impl World {
         Ok(())
     }
 
+    /// Whether the server refuses to run commands that write here.
+    pub(super) fn refuses(&self, at: At) -> bool {
+        self.writes != Writes::Allowed || self.elsewhere.contains(&at)
+    }
+
+    /// Whether the pump does not end leases here, or has not looked since it may again.
+    pub(super) fn is_left_alone(&self, at: At) -> bool {
+        self.elsewhere.contains(&at) || self.postponed.get(&at).is_some_and(|&until| self.time < until)
+    }
+
+    /// The owner with this name, if any input named it.
+    pub(super) fn owner(&self, owner: &[u8]) -> Option<Name> {
+        self.owners.get(owner).copied()
+    }
+
     fn acquire(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
         let Input::Acquire { at, owner, lease_ms, wait, client, named } = *input else {
             return Err(format!("{input:?} is no acquire"));
         };
+        self.owners.insert(owner);
         let now = self.server.now.boot;
         let block = wait.map(|ms| Block {
             client: ClientId(client),
@@ -299,8 +335,12 @@ impl World {
     ) -> Result<R, String> {
         self.places.insert(at);
         let (now, found) = (self.server.now, self.server.found(at));
-        let forbidden = &self.forbidden;
-        let mut gate = |client: ClientId, _: Place<'_>| !forbidden.contains(&client.0);
+        let (forbidden, writes) = (&self.forbidden, self.writes);
+        let mut gate = |client: ClientId, _: Place<'_>| match writes {
+            Writes::Allowed if forbidden.contains(&client.0) => Admission::Forbidden,
+            Writes::Allowed => Admission::Granted,
+            Writes::Refused | Writes::Paused => Admission::NotNow,
+        };
         let mut fx = Vec::new();
         let step = step(&mut self.server.table, now, found, &mut gate, &mut fx);
         self.server.carry_out(at, step.change);
@@ -360,39 +400,75 @@ impl World {
 
     /// Does everything that is due, as the event loop does before it sleeps.
     fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
+        let decides = self.writes != Writes::Paused;
+        // Notes made during this run, because nothing can be granted now, wait for the next one.
+        let mut tasks = self.server.table.tasks();
         loop {
-            let due = self.server.table.due(self.server.now.boot, true);
-            match due {
-                Some(Due::Lease(id, place)) => {
-                    let at = self.at(&place)?;
-                    if self.server.found(at) == Found::Lock(id) {
-                        self.settle(at, out)?;
-                    } else {
-                        self.server.table.lost(id);
-                    }
-                    continue;
-                }
-                Some(Due::Timeout(waiter)) => {
-                    let at = self.waits.get(&waiter.number()).map(|wait| wait.at);
-                    let at = at.ok_or("G7: the time of a wait is over that has ended")?;
-                    let mut fx = Vec::new();
-                    self.server.table.time_out(waiter, &mut fx);
-                    self.publish_and_answer(at, fx, out)?;
-                    continue;
-                }
-                None => {}
+            if let Some(due) = self.server.table.due(self.server.now.boot, decides) {
+                self.end(due, out)?;
+                continue;
             }
-            match self.server.table.next_task() {
-                Some(Task::Settle(place)) => self.settle(self.at(&place)?, out)?,
-                Some(Task::TakeBack(place, token)) => {
-                    let at = self.at(&place)?;
-                    self.decide(at, None, out, |table, now, found, gate, fx| {
-                        table.take_back(now, at.place(), found, token, gate, fx)
-                    })?;
-                }
-                None => return Ok(()),
+            if tasks == 0 || !decides {
+                return Ok(());
+            }
+            tasks -= 1;
+            if let Some(task) = self.server.table.next_task() {
+                self.look(task, out)?;
             }
         }
+    }
+
+    fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {
+        match due {
+            Due::Timeout(waiter) => {
+                let at = self.waits.get(&waiter.number()).map(|wait| wait.at);
+                let at = at.ok_or("G7: the time of a wait is over that has ended")?;
+                let mut fx = Vec::new();
+                self.server.table.time_out(waiter, &mut fx);
+                self.publish_and_answer(at, fx, out)
+            }
+            Due::Lease(id, place) => {
+                let at = self.at(&place)?;
+                if self.elsewhere.contains(&at) {
+                    let look_again = self.server.now.boot.plus_ms(LOOK_AGAIN_MS);
+                    self.server.table.postpone(id, look_again);
+                    self.postponed.insert(at, self.time + LOOK_AGAIN_MS * 1000);
+                    self.send_on(at, out)
+                } else if self.server.found(at) == Found::Lock(id) {
+                    self.settle(at, out)
+                } else {
+                    self.server.table.lost(id);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, task: Task, out: &mut Outcome) -> Result<(), String> {
+        match task {
+            Task::Broken(place) => {
+                out.events.push((self.at(&place)?, Event::Broken));
+                Ok(())
+            }
+            Task::Settle(place) | Task::TakeBack(place, _) if self.elsewhere.contains(&self.at(&place)?) => {
+                self.send_on(self.at(&place)?, out)
+            }
+            Task::Settle(place) => self.settle(self.at(&place)?, out),
+            Task::TakeBack(place, token) => {
+                let at = self.at(&place)?;
+                self.decide(at, None, out, |table, now, found, gate, fx| {
+                    table.take_back(now, at.place(), found, token, gate, fx)
+                })
+            }
+        }
+    }
+
+    /// The slot of this place is not ours: whoever waits is sent on.
+    fn send_on(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
+        let mut fx = Vec::new();
+        let moved = Answer::Moved("MOVED 1 host:1".to_owned());
+        self.server.table.dismiss(at.place(), &moved, &mut fx);
+        self.publish_and_answer(at, fx, out)
     }
 
     fn settle(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
@@ -406,14 +482,13 @@ impl World {
         self.in_flight.retain(|grant| grant.at != at || grant.owner != owner);
     }
 
-    fn close(&mut self, client: u64, out: &mut Outcome) -> Result<(), String> {
+    fn close(&mut self, client: u64, out: &mut Outcome) {
         self.leave(client);
         let gone = self.in_flight.extract_if(.., |grant| grant.client == client);
         out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
         for &(at, token) in &out.undelivered {
             self.server.table.note_undelivered(at.place().to_owned(), token);
         }
-        Ok(())
     }
 
     /// The requests of this connection are answered by nobody any more.
@@ -453,7 +528,7 @@ impl World {
             return Ok(());
         }
         let mut fx = Vec::new();
-        self.server.table.dismiss_all(&Answer::Refused(DEMOTED), &mut fx);
+        self.server.table.dismiss_all(&Answer::Demoted, &mut fx);
         for effect in fx {
             let Effect::Answer { waiter, .. } = &effect else {
                 return Err(format!("{effect:?} when everybody was dismissed"));
