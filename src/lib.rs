@@ -9,6 +9,8 @@
 //! `redis` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
 //! `docs/ARCHITECTURE.md`.
 
+#![warn(clippy::disallowed_methods)]
+
 #[forbid(unsafe_code)]
 pub mod command;
 #[forbid(unsafe_code)]

@@ -14,6 +14,7 @@
 //! | `pauses.rs` | times at which the server must not write |
 //! | `cluster.rs` | slots |
 //! | `kill.rs` | `kill -9` under load |
+//! | `hostile.rs` | payloads and files that somebody tampered with |
 //! | `tidy.rs` | the rules of the house, by reading the source |
 //! | `workload.rs` | a random load for the others |
 //! | `server/` | the harness |
@@ -22,6 +23,7 @@
 
 mod aof;
 mod cluster;
+mod hostile;
 mod kill;
 mod pauses;
 mod persistence;

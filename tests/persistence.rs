@@ -134,9 +134,9 @@ fn what_had_ended_before_the_save_does_not_come_back() {
     for name in ["released", "deleted", "expired", "renamed", "new-name", "moved"] {
         client.acquire(name, "bob", 60_000);
     }
+    assert_eq!(client.text("GET overwritten"), "x");
     client.select(1);
     client.acquire("moved", "bob", 60_000);
-    assert_eq!(client.text("GET overwritten"), "x");
 }
 
 #[test]
@@ -249,4 +249,25 @@ fn a_background_save_holds_what_was_held_when_it_began() {
     let mut client = server.client();
     assert_eq!(client.owner("stock").as_deref(), Some("alice"));
     assert_eq!(client.fence("stock"), Some(token));
+}
+
+// G13: equal digests mean something only if different holds have different ones.
+#[test]
+fn the_digest_tells_holds_apart() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut digests = std::collections::BTreeSet::new();
+    for owner in ["alice", "alice", "bob"] {
+        client.acquire("stock", owner, 60_000);
+        let value = client.call("DEBUG DIGEST-VALUE stock");
+        let value = crate::server::client::as_list(&value).first().and_then(crate::server::client::as_text);
+        assert!(digests.insert((digest(&server), value.clone())), "{owner}'s hold looks like one before it");
+        client.renew("stock", owner, 90_000);
+        assert!(digests.contains(&(digest(&server), value)), "the lease is no part of it: it runs");
+        client.release("stock", owner);
+    }
+    client.acquire("stock", "carol", 60_000);
+    client.call("RENAME stock other");
+    assert!(digests.insert((digest(&server), None)));
+    assert_ne!(digest(&server), "0".repeat(40), "an empty lock is something");
 }

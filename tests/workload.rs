@@ -56,12 +56,12 @@ pub fn run(server: &Server, seed: u64, commands: u64) {
 fn assert_tokens(of_connections: &[Vec<i64>]) {
     let mut seen = BTreeSet::new();
     for tokens in of_connections {
-        assert!(tokens.len() > 10, "the load must have been granted something: {tokens:?}");
         assert!(tokens.is_sorted(), "the tokens of one connection fell: {tokens:?}");
         for token in tokens {
             assert!(seen.insert(*token), "two grants have the token {token}");
         }
     }
+    assert!(seen.len() > 30, "the load was granted next to nothing: {seen:?}");
 }
 
 /// The xorshift generator: enough to mix a load, and the same load for the same seed.
@@ -90,13 +90,7 @@ struct Worker {
 
 impl Worker {
     fn new(client: Client, number: u64, seed: u64) -> Worker {
-        Worker {
-            client,
-            number,
-            dice: Dice::new(seed * 1000 + number),
-            owners: 0,
-            tokens: Vec::new(),
-        }
+        Worker { client, number, dice: Dice::new(seed * 1000 + number), owners: 0, tokens: Vec::new() }
     }
 
     fn run(mut self, commands: u64, is_done: &AtomicBool) -> Vec<i64> {

@@ -21,7 +21,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
     let mut options = Options::new(rest, "PX, EX or BLOCK");
     let mut lease = LeaseOption::default();
     let mut block_ms = None;
-    while let Some(name) = options.next() {
+    while let Some(name) = options.take() {
         if lease.take(name, &mut options, bounds)? {
             continue;
         }

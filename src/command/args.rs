@@ -14,10 +14,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// What a fact from a primary is held to: whatever any primary's settings can allow.
-    pub const WIDEST: Self = Self {
-        lease_ms_max: LEASE_MS_MAX,
-        wait_ms_max: None,
-    };
+    pub const WIDEST: Self = Self { lease_ms_max: LEASE_MS_MAX, wait_ms_max: None };
 }
 
 /// Longest wait that can be asked without a bound of the user's: the largest integer every client has.
@@ -45,20 +42,18 @@ pub fn ranged(
     min: u64,
     max: u64,
 ) -> Result<u64, Invalid> {
-    integer(bytes)
-        .filter(|number| (min..=max).contains(number))
-        .ok_or(Invalid::Number { what, unit, min, max })
+    integer(bytes).filter(|number| (min..=max).contains(number)).ok_or(Invalid::Number {
+        what,
+        unit,
+        min,
+        max,
+    })
 }
 
 /// A fencing token.
 pub fn token(what: &'static str, bytes: &[u8]) -> Result<Token, Invalid> {
     let number = ranged(what, "", bytes, 1, TOKEN_MAX)?;
-    Token::new(number).ok_or(Invalid::Number {
-        what,
-        unit: "",
-        min: 1,
-        max: TOKEN_MAX,
-    })
+    Token::new(number).ok_or(Invalid::Number { what, unit: "", min: 1, max: TOKEN_MAX })
 }
 
 /// An owner.
@@ -71,7 +66,7 @@ pub const fn owner(bytes: &[u8]) -> Result<&[u8], Invalid> {
 
 /// The options behind the positional arguments: in any order, in any case, each at most once.
 ///
-/// A command walks through them with [`Options::next`] and takes values with [`Options::value`].
+/// A command walks through them with [`Options::take`] and takes values with [`Options::value`].
 pub struct Options<'a, A> {
     rest: &'a [A],
     expected: &'static str,
@@ -84,7 +79,7 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
     }
 
     /// The next option's name as it was written.
-    pub fn next(&mut self) -> Option<&'a [u8]> {
+    pub fn take(&mut self) -> Option<&'a [u8]> {
         let (name, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(name.as_ref())
@@ -100,7 +95,7 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
         if slot.is_some() {
             return Err(Invalid::Repeated(name));
         }
-        let value = self.next().ok_or(Invalid::NoValue(name))?;
+        let value = self.take().ok_or(Invalid::NoValue(name))?;
         *slot = Some(parse(value)?);
         Ok(())
     }
@@ -108,10 +103,7 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
     /// The error for an option that the command does not have.
     #[must_use]
     pub fn unknown(&self, name: &[u8]) -> Invalid {
-        Invalid::Unknown {
-            name: shown(name),
-            expected: self.expected,
-        }
+        Invalid::Unknown { name: shown(name), expected: self.expected }
     }
 }
 
@@ -175,8 +167,21 @@ mod tests {
             assert_eq!(integer(text.as_bytes()), Some(number), "{text}");
         }
         let bad = [
-            "", "-1", "+1", " 1", "1 ", "01", "00", "1e3", "1.0", "0x1", "18446744073709551616",
-            "99999999999999999999", "184467440737095516150", "\u{661}", "1\0",
+            "",
+            "-1",
+            "+1",
+            " 1",
+            "1 ",
+            "01",
+            "00",
+            "1e3",
+            "1.0",
+            "0x1",
+            "18446744073709551616",
+            "99999999999999999999",
+            "184467440737095516150",
+            "\u{661}",
+            "1\0",
         ];
         for text in bad {
             assert_eq!(integer(text.as_bytes()), None, "{text:?}");

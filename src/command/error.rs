@@ -60,12 +60,10 @@ impl fmt::Display for Invalid {
             }
             Self::Repeated(name) => write!(f, "ERR syntax error: option {name} is given twice"),
             Self::NoValue(name) => write!(f, "ERR syntax error: option {name} needs a value"),
-            Self::TwoLeases => {
-                f.write_str("ERR syntax error: give the lease by PX or by EX, not by both")
+            Self::TwoLeases => f.write_str("ERR syntax error: give the lease by PX or by EX, not by both"),
+            Self::NoLease => {
+                f.write_str("ERR syntax error: a lease is required: PX milliseconds or EX seconds")
             }
-            Self::NoLease => f.write_str(
-                "ERR syntax error: a lease is required: PX milliseconds or EX seconds",
-            ),
             Self::LeaseBelowSecond { max_ms } => write!(
                 f,
                 "ERR EX cannot be used while redislock.max-lease is {max_ms}: use PX, from 1 to {max_ms} (milliseconds)"
@@ -79,13 +77,12 @@ impl fmt::Display for Invalid {
 pub fn refusal(refusal: Refusal) -> Cow<'static, str> {
     match refusal {
         Refusal::WrongType => WRONG_TYPE.into(),
-        Refusal::LineIsFull(max) => format!(
-            "LOCKQUEUE {max} requests wait for this lock already (redislock.max-waiters-per-lock)"
-        )
-        .into(),
-        Refusal::ServerIsFull(max) => {
-            format!("LOCKQUEUE {max} requests wait on this server already (redislock.max-waiters)")
+        Refusal::LineIsFull(max) => {
+            format!("LOCKQUEUE {max} requests wait for this lock already (redislock.max-waiters-per-lock)")
                 .into()
+        }
+        Refusal::ServerIsFull(max) => {
+            format!("LOCKQUEUE {max} requests wait on this server already (redislock.max-waiters)").into()
         }
         Refusal::NoTokens => NO_TOKENS.into(),
     }
@@ -98,8 +95,7 @@ pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wron
 pub const READ_ONLY: &str = "READONLY locks are granted by the primary; this server is a replica";
 
 /// A newer request of the same owner took over the place in line.
-pub const REPLACED: &str =
-    "UNBLOCKED a newer request of the same owner took over this place in the queue";
+pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took over this place in the queue";
 
 /// This server stopped being a primary.
 pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the new one";
@@ -118,7 +114,8 @@ pub const BAD_RECORD: &str = "ERR malformed redislock record";
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 64;
-    let mut text: String = bytes.iter().take(SHOWN_BYTES_MAX).flat_map(|b| b.escape_ascii()).map(char::from).collect();
+    let mut text: String =
+        bytes.iter().take(SHOWN_BYTES_MAX).flat_map(|b| b.escape_ascii()).map(char::from).collect();
     if bytes.len() > SHOWN_BYTES_MAX {
         text.push_str("...");
     }

@@ -10,7 +10,7 @@ pub const SHOWN_WAITERS: usize = 10;
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<usize, Invalid> {
     let mut options = Options::new(args, "FULL");
     let mut shown = SHOWN_WAITERS;
-    while let Some(name) = options.next() {
+    while let Some(name) = options.take() {
         if !name.eq_ignore_ascii_case(b"FULL") {
             return Err(options.unknown(name));
         }

@@ -19,7 +19,7 @@ pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "TOKEN");
     let mut named = None;
-    while let Some(name) = options.next() {
+    while let Some(name) = options.take() {
         if !name.eq_ignore_ascii_case(b"TOKEN") {
             return Err(options.unknown(name));
         }

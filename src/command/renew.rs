@@ -22,7 +22,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew
     let mut options = Options::new(rest, "PX, EX or TOKEN");
     let mut lease = LeaseOption::default();
     let mut named = None;
-    while let Some(name) = options.next() {
+    while let Some(name) = options.take() {
         if lease.take(name, &mut options, bounds)? {
             continue;
         }

@@ -7,6 +7,10 @@
 //! Records live in pages, so that growth never copies a million of them in one go and a page that
 //! became empty goes back to the allocator.
 
+// A number is made of 32 bits of birth, 24 of page and 8 of slot: 2^32 records would be a table of
+// hundreds of gigabytes.
+#![allow(clippy::cast_possible_truncation)]
+
 use std::marker::PhantomData;
 
 const PAGE_BITS: u32 = 8;
@@ -28,10 +32,7 @@ impl<T> Id<T> {
     /// The id with this number. A number that was never given out finds nothing.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
-        Self {
-            number,
-            kind: PhantomData,
-        }
+        Self { number, kind: PhantomData }
     }
 
     const fn page(self) -> usize {
@@ -100,13 +101,7 @@ pub struct Arena<T> {
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self {
-            pages: Vec::new(),
-            open: Vec::new(),
-            spare: None,
-            len: 0,
-            births: 0,
-        }
+        Self { pages: Vec::new(), open: Vec::new(), spare: None, len: 0, births: 0 }
     }
 }
 
@@ -129,14 +124,9 @@ impl<T> Arena<T> {
         // Never 0, so that a number is never 0 (the edge stores it where null means "no value").
         self.births = self.births.checked_add(1).unwrap_or(1);
         let birth = self.births;
-        let page = self.pages[page_number as usize].get_or_insert_with(|| Page {
-            slots: Vec::new(),
-            vacant: Vec::new(),
-        });
-        let fresh = Slot {
-            birth,
-            record: Some(record),
-        };
+        let page = self.pages[page_number as usize]
+            .get_or_insert_with(|| Page { slots: Vec::new(), vacant: Vec::new() });
+        let fresh = Slot { birth, record: Some(record) };
         let slot = match page.vacant.pop() {
             Some(slot) => {
                 page.slots[usize::from(slot)] = fresh;

@@ -61,10 +61,7 @@ pub fn encode(name: &[u8], hold: Option<&SavedHold>, mut write: impl FnMut(u64))
 /// Reads a lock that stood under `name`, or tells why it cannot be one.
 ///
 /// `read` gives the next number, or `None` when there is no more.
-pub fn decode(
-    name: &[u8],
-    mut read: impl FnMut() -> Option<u64>,
-) -> Result<Option<SavedHold>, &'static str> {
+pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Option<SavedHold>, &'static str> {
     let mut next = || read().ok_or("it is cut short");
     if next()? != VERSION {
         return Err("its version is not known to this module");
@@ -80,7 +77,7 @@ pub fn decode(
     if left_ms > LEASE_MS_MAX {
         return Err("its lease is out of range");
     }
-    let length = next()? as usize;
+    let length = usize::try_from(next()?).unwrap_or(usize::MAX);
     if length == 0 || length > OWNER_BYTES_MAX {
         return Err("its owner is not 1 to 256 bytes long");
     }
@@ -91,11 +88,7 @@ pub fn decode(
     if owner.drain(length..).any(|byte| byte != 0) {
         return Err("its owner is not filled up with zeros");
     }
-    let hold = SavedHold {
-        owner: owner.into(),
-        token,
-        left_ms,
-    };
+    let hold = SavedHold { owner: owner.into(), token, left_ms };
     Ok(is_same_name.then_some(hold))
 }
 

@@ -54,6 +54,12 @@ impl<T: Timed> Deadlines<T> {
         self.heap.len()
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// Gives the record this deadline, instead of the one it may have had.
     pub fn set(&mut self, arena: &mut Arena<T>, id: Id<T>, at: Moment) {
         let Some(seat) = arena.get_mut(id).map(|record| *record.seat()) else {
@@ -131,7 +137,7 @@ impl<T: Timed> Deadlines<T> {
         self.heap[index] = entry;
         if let Some(record) = arena.get_mut(entry.1) {
             // A heap of 2^32 leases would be a table of hundreds of gigabytes.
-            *record.seat() = Seat(index as u32);
+            *record.seat() = u32::try_from(index).map_or(Seat::NONE, Seat);
         }
     }
 

@@ -70,20 +70,12 @@ pub struct Step<R> {
 impl<R> Step<R> {
     /// A step that changes nothing.
     pub const fn unchanged(reply: R) -> Self {
-        Self {
-            reply,
-            change: Change::Nothing,
-            record: Record::Nothing,
-        }
+        Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
     /// The same with another reply.
     pub fn reply<S>(self, reply: S) -> Step<S> {
-        Step {
-            reply,
-            change: self.change,
-            record: self.record,
-        }
+        Step { reply, change: self.change, record: self.record }
     }
 }
 

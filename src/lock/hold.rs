@@ -40,11 +40,7 @@ impl Lock {
     /// A lock at this place.
     #[must_use]
     pub fn new(place: Place<'_>, hold: Option<Hold>) -> Self {
-        Self {
-            place: place.to_owned(),
-            hold,
-            seat: Seat::NONE,
-        }
+        Self { place: place.to_owned(), hold, seat: Seat::NONE }
     }
 
     /// The hold if its lease has not ended.

@@ -60,7 +60,7 @@ pub struct Queue {
     /// Whether the pump has been asked to look at it.
     pub is_noted: bool,
     /// How many wait.
-    pub len: u32,
+    pub len: usize,
     head: Option<WaiterId>,
     tail: Option<WaiterId>,
 }
@@ -181,13 +181,7 @@ impl Queues {
     ) -> WaiterId {
         let until = request.until;
         let hash = self.hash(queue, &request.owner);
-        let id = self.waiters.insert(Waiter {
-            queue,
-            request,
-            ahead,
-            behind,
-            seat: Seat::NONE,
-        });
+        let id = self.waiters.insert(Waiter { queue, request, ahead, behind, seat: Seat::NONE });
         self.link(queue, ahead, Some(id));
         self.link(queue, Some(id), behind);
         if let Some(queue) = self.queues.get_mut(queue) {
@@ -195,9 +189,7 @@ impl Queues {
         }
         let (waiters, hasher) = (&self.waiters, &self.hasher);
         self.by_owner.insert_unique(hash, id, |&id| {
-            waiters
-                .get(id)
-                .map_or(0, |w| hasher.hash_one((w.queue, &*w.request.owner)))
+            waiters.get(id).map_or(0, |w| hasher.hash_one((w.queue, &*w.request.owner)))
         });
         if let Some(until) = until {
             self.timeouts.set(&mut self.waiters, id, until);
@@ -265,7 +257,7 @@ impl Queues {
             }
             let mut ahead = None;
             for (number, (waiter_id, waiter)) in self.line(id).enumerate() {
-                if waiter.ahead != ahead || waiter.queue != id || number as u32 >= queue.len {
+                if waiter.ahead != ahead || waiter.queue != id || number >= queue.len {
                     return Err(format!("line {id:?} is broken at {waiter_id:?}"));
                 }
                 if self.of_owner(id, &waiter.request.owner) != Some(waiter_id) {
@@ -281,7 +273,10 @@ impl Queues {
                 return Err(format!("line {id:?} has a wrong end or is empty"));
             }
         }
-        if count != self.waiters.len() || self.by_owner.len() != count || self.by_place.len() != self.queues.len() {
+        if count != self.waiters.len()
+            || self.by_owner.len() != count
+            || self.by_place.len() != self.queues.len()
+        {
             return Err("a waiter stands in no line".to_owned());
         }
         self.timeouts.check(&self.waiters, |waiter| waiter.seat)

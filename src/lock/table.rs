@@ -26,8 +26,8 @@ use super::token::{TokenClock, Travel};
 use super::types::{ClientId, Moment, Now, Place, Token};
 
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal};
-pub use wake::Due;
 pub use view::{Description, HoldView, WaiterView};
+pub use wake::Due;
 
 /// What the user has set a bound to (SPEC 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,10 +40,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            waiters_per_lock_max: 10_000,
-            waiters_max: 20_000,
-        }
+        Self { waiters_per_lock_max: 10_000, waiters_max: 20_000 }
     }
 }
 
@@ -166,11 +163,7 @@ impl Table {
     /// Takes a request out of its line and answers it.
     fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Vec<Effect>) {
         if let Some(left) = self.queues.leave(waiter) {
-            fx.push(Effect::Answer {
-                waiter,
-                client: left.request.client,
-                answer,
-            });
+            fx.push(Effect::Answer { waiter, client: left.request.client, answer });
         }
     }
 
@@ -207,11 +200,8 @@ impl Table {
                 continue;
             };
             let request = self.queues.leave(id)?.request;
-            let new = NewHold {
-                owner: &request.owner,
-                lease_ms: request.lease_ms,
-                client: Some(request.client),
-            };
+            let new =
+                NewHold { owner: &request.owner, lease_ms: request.lease_ms, client: Some(request.client) };
             let (lock, change) = self.begin_hold(now.boot, place, found, &new, token);
             self.stats.grants += 1;
             self.stats.contended_grants += 1;
@@ -226,11 +216,7 @@ impl Table {
                     minted_owner: request.owner_is_minted.then_some(request.owner),
                 },
             });
-            return Some(Step {
-                reply: (),
-                change,
-                record: Record::Hold(lock),
-            });
+            return Some(Step { reply: (), change, record: Record::Hold(lock) });
         }
         None
     }

@@ -113,10 +113,7 @@ mod tests {
     use super::*;
 
     fn mint(clock: &mut TokenClock, wall_us: u64) -> (u64, Travel) {
-        clock
-            .mint(wall_us)
-            .map(|(token, travel)| (token.get(), travel))
-            .expect("tokens are left")
+        clock.mint(wall_us).map(|(token, travel)| (token.get(), travel)).expect("tokens are left")
     }
 
     #[test]

@@ -60,11 +60,7 @@ impl Token {
     /// The token with this number, if a token can have it.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
-        if number >= 1 && number <= TOKEN_MAX {
-            Some(Self(number))
-        } else {
-            None
-        }
+        if number >= 1 && number <= TOKEN_MAX { Some(Self(number)) } else { None }
     }
 
     /// The number that clients see.
@@ -97,10 +93,7 @@ impl Place<'_> {
     /// A copy that may be kept.
     #[must_use]
     pub fn to_owned(self) -> PlaceBuf {
-        PlaceBuf {
-            db: self.db,
-            name: self.name.into(),
-        }
+        PlaceBuf { db: self.db, name: self.name.into() }
     }
 }
 
@@ -117,10 +110,7 @@ impl PlaceBuf {
     /// The same place, borrowed.
     #[must_use]
     pub fn as_place(&self) -> Place<'_> {
-        Place {
-            db: self.db,
-            name: &self.name,
-        }
+        Place { db: self.db, name: &self.name }
     }
 }
 

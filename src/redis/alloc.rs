@@ -26,8 +26,7 @@ unsafe impl GlobalAlloc for ServerAlloc {
             return unsafe { System.alloc(layout) };
         }
         // SAFETY: see 2 above; a size of 0 is excluded by the caller's contract.
-        unsafe { raw::RedisModule_Alloc.map_or(std::ptr::null_mut(), |alloc| alloc(layout.size())) }
-            .cast()
+        unsafe { raw::RedisModule_Alloc.map_or(std::ptr::null_mut(), |alloc| alloc(layout.size())) }.cast()
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

@@ -280,10 +280,7 @@ impl<'a> Key<'a> {
     fn open(ctx: &'a Ctx, name: Str<'_>, mode: u32) -> Self {
         // SAFETY: a live context and string. Null is a key that is not there, in read mode.
         let key = unsafe { api!(RedisModule_OpenKey, ctx.0, name.as_ptr(), mode as c_int) };
-        Self {
-            key: key.unwrap_or(null_mut()).cast(),
-            ctx: PhantomData,
-        }
+        Self { key: key.unwrap_or(null_mut()).cast(), ctx: PhantomData }
     }
 
     /// What the keyspace holds here.
@@ -403,8 +400,5 @@ pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
 
 /// The place of a key in the selected database.
 pub(crate) fn place_of<'a>(ctx: &Ctx, name: Str<'a>) -> Place<'a> {
-    Place {
-        db: ctx.db(),
-        name: name.bytes(),
-    }
+    Place { db: ctx.db(), name: name.bytes() }
 }

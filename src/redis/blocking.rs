@@ -5,6 +5,11 @@
 //! (CLIENT UNBLOCK, a role change). Timeouts are the core's: the server is given none, because on Redis
 //! before 7.4 its own can meet a grant in the same turn of the event loop and lose the reply.
 //!
+//! CLIENT UNBLOCK can still meet a client that was answered and not told yet. Redis 7.4 and Valkey keep it
+//! away then. Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its
+//! connection is closed, which is the one thing it cannot overlook. Redis 7.2 would abort; there
+//! CLIENT UNBLOCK finds nobody to unblock.
+//!
 //! A grant can be taken back until it was delivered: the server tells when it frees the answer of a
 //! client that was gone by then.
 
@@ -18,17 +23,17 @@ use super::state::{self, Handle};
 use super::{guard, pump, server};
 use crate::command::error::{DEMOTED, REPLACED};
 use crate::lock::effect::{Answer, WaiterId};
+use crate::lock::types::ClientId;
 
 /// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
 pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
     // Without such a callback CLIENT UNBLOCK finds nobody to unblock.
     let on_timeout: raw::RedisModuleCmdFunc =
-        if server::kind().guards_unblocking() { Some(on_unblock) } else { None };
+        if server::kind().can_unblock() { Some(on_unblock) } else { None };
     // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for;
     // 3. what `on_free` frees is what `send` makes.
-    let handle = unsafe {
-        api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0)
-    };
+    let handle =
+        unsafe { api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0) };
     let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
         return false;
     };
@@ -41,15 +46,22 @@ pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
     true
 }
 
+/// What a blocked client was sent.
+struct Sent {
+    answer: Answer,
+    handle: Handle,
+}
+
 /// Answers a waiter. Its handle is forgotten: the server must be told only once.
-pub(crate) fn send(waiter: WaiterId, answer: Answer) {
+pub(crate) fn send(waiter: WaiterId, client: ClientId, answer: Answer) {
     let handle = state::with(|state| {
         let handle = state.handles.remove(&waiter)?;
         state.waiters.remove(&handle);
         Some(handle)
     });
     if let Some(handle) = handle.flatten() {
-        let answer = Box::into_raw(Box::new(answer));
+        let _ = state::with(|state| state.answered.insert(handle, client));
+        let answer = Box::into_raw(Box::new(Sent { answer, handle }));
         // SAFETY: 1. the handle was not used before, see above; 2. `on_free` frees the answer.
         unsafe { api!(RedisModule_UnblockClient, handle, answer.cast()) };
     }
@@ -73,7 +85,15 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
         if drop_waiter(handle) {
             // SAFETY: the handle was not used before; the server waits for this call to free it.
             unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
+            return;
         }
+        // Answered, and not told: the connection is gone, or Redis 7.0 has lost the answer.
+        let _ = state::with(|state| {
+            if let Some(client) = state.answered.remove(&handle) {
+                state.pump.untold.push(client);
+            }
+        });
+        pump::request();
     });
 }
 
@@ -105,9 +125,9 @@ extern "C" fn on_answer(
         // SAFETY: the private data is null or what `send` made, and lives until `on_free`.
         let answer = unsafe {
             let data = api!(RedisModule_GetBlockedClientPrivateData, ctx.as_ptr());
-            data.unwrap_or(null_mut()).cast::<Answer>().as_ref()
+            data.unwrap_or(null_mut()).cast::<Sent>().as_ref()
         };
-        match answer {
+        match answer.map(|sent| &sent.answer) {
             Some(Answer::Granted { token, minted_owner: None, .. }) => ctx.reply_integer(token.get()),
             Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
                 ctx.reply_array(2);
@@ -129,11 +149,12 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             return;
         }
         // SAFETY: 1. made by `send`, freed once by the server's contract; 2. a live context.
-        let (answer, nobody_got_it) = unsafe {
+        let (sent, nobody_got_it) = unsafe {
             let gone = api!(RedisModule_BlockedClientDisconnected, ctx) == Some(1);
-            (Box::from_raw(data.cast::<Answer>()), gone)
+            (*Box::from_raw(data.cast::<Sent>()), gone)
         };
-        if let (Answer::Granted { place, token, .. }, true) = (*answer, nobody_got_it) {
+        let _ = state::with(|state| state.answered.remove(&sent.handle));
+        if let (Answer::Granted { place, token, .. }, true) = (sent.answer, nobody_got_it) {
             let _ = state::with(|state| state.table.note_undelivered(place, token));
             pump::request();
         }

@@ -55,7 +55,7 @@ pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) {
                     publish(ctx, name, event);
                 }
             }
-            Effect::Answer { waiter, answer, .. } => blocking::send(waiter, answer),
+            Effect::Answer { waiter, client, answer } => blocking::send(waiter, client, answer),
         }
     }
     let _ = state::with(|state| state.fx = fx);

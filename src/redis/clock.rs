@@ -22,8 +22,5 @@ pub(crate) fn wall_us() -> u64 {
 
 /// Both.
 pub(crate) fn now() -> Now {
-    Now {
-        boot: boot(),
-        wall_us: wall_us(),
-    }
+    Now { boot: boot(), wall_us: wall_us() }
 }

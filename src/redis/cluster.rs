@@ -70,15 +70,18 @@ fn hash_tag(name: &[u8]) -> &[u8] {
 
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
+        (0..8).fold(
+            crc ^ u16::from(byte) << 8,
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            },
+        )
     })
 }
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
 fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
-    let my_id = call(ctx, c"MYID", |reply| text(reply))??;
+    let my_id = call(ctx, c"MYID", text)??;
     call(ctx, c"SLOTS", |ranges| {
         (0..).map_while(|index| element(ranges, index)).find_map(|range| {
             let (first, last) = (number(element(range, 0)?)?, number(element(range, 1)?)?);

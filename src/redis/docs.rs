@@ -8,8 +8,7 @@ use redis_module::raw;
 use super::api::{Ctx, api};
 use super::handlers;
 
-type Handler =
-    extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+type Handler = extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
 /// A command and all that is told about it.
 struct Command {
@@ -76,14 +75,10 @@ static COMMANDS: [Command; 7] = [
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: IN_CATEGORY,
         arity: -5,
-        summary: c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
+        summary:
+            c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
         complexity: c"O(log N) with N being the number of leases on the server",
-        args: &[
-            arg(c"key", KEY),
-            arg(c"owner", TEXT),
-            LEASE,
-            option(c"wait-milliseconds", c"BLOCK"),
-        ],
+        args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"wait-milliseconds", c"BLOCK")],
     },
     Command {
         name: c"lock.release",
@@ -95,7 +90,8 @@ static COMMANDS: [Command; 7] = [
             | raw::REDISMODULE_CMD_KEY_DELETE,
         categories: IN_CATEGORY,
         arity: -3,
-        summary: c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
+        summary:
+            c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
         complexity: c"O(log N) with N being the number of leases on the server",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), option(c"token", c"TOKEN")],
     },
@@ -109,7 +105,8 @@ static COMMANDS: [Command; 7] = [
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: IN_CATEGORY,
         arity: -5,
-        summary: c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
+        summary:
+            c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
         complexity: c"O(log N) with N being the number of leases on the server",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"token", c"TOKEN")],
     },
@@ -135,10 +132,7 @@ static COMMANDS: [Command; 7] = [
         arity: -2,
         summary: c"Shows who holds a lock and who waits for it.",
         complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
-        args: &[
-            arg(c"key", KEY),
-            Arg { token: Some(c"FULL"), is_optional: true, ..arg(c"full", WORD) },
-        ],
+        args: &[arg(c"key", KEY), Arg { token: Some(c"FULL"), is_optional: true, ..arg(c"full", WORD) }],
     },
     Command {
         name: c"lock.apply",
@@ -281,10 +275,7 @@ fn key_specs(command: &Command) -> [raw::RedisModuleCommandKeySpec; 2] {
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: command.key };
     spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-        lastkey: 0,
-        keystep: 1,
-        limit: 0,
-    };
+    spec.fk.range =
+        raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
     [spec, zeros]
 }

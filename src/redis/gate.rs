@@ -21,18 +21,12 @@ pub(crate) struct Gate<'a> {
 impl<'a> Gate<'a> {
     /// Within a write command: the server has let it pass, so it does not refuse writes.
     pub(crate) const fn of_command(ctx: &'a Ctx) -> Self {
-        Self {
-            ctx,
-            refuses_writes: Some(false),
-        }
+        Self { ctx, refuses_writes: Some(false) }
     }
 
     /// Outside of commands.
     pub(crate) const fn of_pump(ctx: &'a Ctx) -> Self {
-        Self {
-            ctx,
-            refuses_writes: None,
-        }
+        Self { ctx, refuses_writes: None }
     }
 
     /// Asks about one grant.
@@ -41,11 +35,7 @@ impl<'a> Gate<'a> {
         if *self.refuses_writes.get_or_insert_with(|| refuses_writes(ctx)) {
             return Admission::NotNow;
         }
-        if may_acquire(ctx, client, place.name) {
-            Admission::Granted
-        } else {
-            Admission::Forbidden
-        }
+        if may_acquire(ctx, client, place.name) { Admission::Granted } else { Admission::Forbidden }
     }
 }
 
@@ -79,7 +69,9 @@ fn may_acquire(ctx: &Ctx, client: ClientId, name: &[u8]) -> bool {
     else {
         return false;
     };
-    let mut argv = [command.as_str().as_ptr(), key.as_str().as_ptr()];
+    // As many arguments as the command needs at least: Redis 8.6 counts them. Only the key matters.
+    let word = command.as_str().as_ptr();
+    let mut argv = [word, key.as_str().as_ptr(), word, word, word];
     // SAFETY: 1. live strings; 2. the user is checked for null and freed once.
     unsafe {
         let user = api!(RedisModule_GetModuleUserFromUserName, user_name.as_str().as_ptr());

@@ -180,9 +180,8 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
         return ctx.reply_error(error::MAY_EVICT);
     }
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let owner = request.owner.unwrap_or_else(|| {
-        uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes()
-    });
+    let owner =
+        request.owner.unwrap_or_else(|| uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes());
     let client = ctx.client().filter(|_| !flags.is_script());
     let can_wait = request.block_ms.is_some() && !flags.denies_blocking();
     let reply = ask(ctx, name, |table, now, place, found, gate, fx| {
@@ -248,9 +247,7 @@ fn told_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = release::parse(args) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
-    tell(ctx, name, |table, _, _, found, fx| {
-        table.apply_release(found, request.owner, request.token, fx)
-    })
+    tell(ctx, name, |table, _, _, found, fx| table.apply_release(found, request.owner, request.token, fx))
 }
 
 fn asked_to_renew(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) -> c_int {
@@ -287,7 +284,9 @@ fn told_to_apply(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         internal::Apply::Hold(hold) => table.apply_hold(now, place, found, hold, fx),
         internal::Apply::Ended(token) => table.apply_ended(found, *token, fx),
         internal::Apply::Empty if found == Found::Nothing => table.apply_empty(place),
-        internal::Apply::Empty => Step { reply: (), change: Change::Nothing, record: crate::lock::effect::Record::Nothing },
+        internal::Apply::Empty => {
+            Step { reply: (), change: Change::Nothing, record: crate::lock::effect::Record::Nothing }
+        }
     })
 }
 

@@ -4,6 +4,9 @@
 //! [`carry_out`]; everything else that can end a hold or a wait goes through [`pump`], which is the only
 //! writer outside commands.
 
+// The constants of the server's header are bound as other integers than its functions take.
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+
 mod alloc;
 mod api;
 mod blocking;

@@ -19,7 +19,7 @@ use super::state::{self, State, lock_type};
 use super::{clock, guard};
 use crate::lock::effect::{Event, Found, LockId, Task};
 use crate::lock::table::Due;
-use crate::lock::types::{Now, PlaceBuf};
+use crate::lock::types::{ClientId, Now, PlaceBuf};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once.
 const RUN_BUDGET: Duration = Duration::from_millis(2);
@@ -35,6 +35,8 @@ pub(crate) struct Pump {
     /// A detached context, to make timers with; null until load.
     ctx: *mut raw::RedisModuleCtx,
     is_requested: bool,
+    /// Clients whose answer got lost: see [`super::blocking`].
+    pub(crate) untold: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.
     pub(crate) must_tick: bool,
     /// Whether grants and expiries are this server's to decide, as of the last look.
@@ -46,6 +48,7 @@ impl Default for Pump {
         Self {
             ctx: std::ptr::null_mut(),
             is_requested: false,
+            untold: Vec::new(),
             must_tick: false,
             decides: false,
         }
@@ -108,6 +111,7 @@ fn run(ctx: &Ctx) {
     let decides = !matches!(turn, Turn::Follow);
     let _ = state::with(|state| state.pump.decides = decides);
     state::bury(decides);
+    close_untold(ctx);
     let is_paused = matches!(turn, Turn::Pause);
     if !is_paused {
         tick(ctx);
@@ -129,13 +133,21 @@ fn run(ctx: &Ctx) {
         }
         let now = clock::boot();
         let next = state.table.next_deadline(decides && !is_paused);
-        let retry = (is_paused || state.table.tasks() > 0 || (is_paused && state.pump.must_tick))
-            .then(|| now.plus_ms(RETRY_MS));
+        let retry = (is_paused || state.table.tasks() > 0).then(|| now.plus_ms(RETRY_MS));
         state.timer.wake_at(match (next, retry) {
             (Some(next), Some(retry)) => Some(next.min(retry)),
             (next, retry) => next.or(retry),
         });
     });
+}
+
+/// Closes the connections that wait for an answer that got lost. One that is closed already is not found.
+fn close_untold(ctx: &Ctx) {
+    let untold = state::with(|state| std::mem::take(&mut state.pump.untold));
+    for client in untold.unwrap_or_default() {
+        // SAFETY: a live context; a number that no client has is an error and nothing else.
+        unsafe { api!(RedisModule_DeauthenticateAndCloseClient, ctx.as_ptr(), client.0) };
+    }
 }
 
 /// Tells a new append-only file how far the tokens are.

@@ -55,11 +55,10 @@ impl Kind {
         self.is_valkey
     }
 
-    /// Whether the server itself keeps CLIENT UNBLOCK away from a client that has just been answered.
-    ///
-    /// Redis 7.0 loses the reply in that case, and 7.2 aborts; 7.4 and Valkey are guarded.
-    pub(crate) const fn guards_unblocking(self) -> bool {
-        self.is_valkey || self.version >= 0x07_0400
+    /// Whether CLIENT UNBLOCK may end a wait. On Redis 7.2 it would abort the server when it meets a
+    /// client that was answered in the same turn of the event loop.
+    pub(crate) const fn can_unblock(self) -> bool {
+        self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
     }
 
     /// Whether a module can write "nothing" at the head of an RDB file.

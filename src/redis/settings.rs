@@ -22,12 +22,7 @@ struct Number {
 }
 
 const fn number(name: &'static CStr, default: i64, min: i64, max: i64) -> Number {
-    Number {
-        name,
-        min,
-        max,
-        value: AtomicI64::new(default),
-    }
+    Number { name, min, max, value: AtomicI64::new(default) }
 }
 
 const DAY_MS: i64 = 86_400_000;
@@ -38,13 +33,7 @@ static MAX_WAITERS_PER_LOCK: Number = number(c"max-waiters-per-lock", 10_000, 0,
 static MAX_WAITERS: Number = number(c"max-waiters", 20_000, 0, 10_000_000);
 static MAX_TOKEN_LEAD: Number = number(c"max-token-lead", 60_000, 0, DAY_MS);
 
-static NUMBERS: [&Number; 5] = [
-    &MAX_LEASE,
-    &MAX_WAIT,
-    &MAX_WAITERS_PER_LOCK,
-    &MAX_WAITERS,
-    &MAX_TOKEN_LEAD,
-];
+static NUMBERS: [&Number; 5] = [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_TOKEN_LEAD];
 
 const ALLOW_EVICTION_NAME: &CStr = c"allow-eviction";
 static ALLOW_EVICTION: AtomicBool = AtomicBool::new(false);
@@ -57,10 +46,7 @@ impl Number {
 
 /// What parsing needs.
 pub(crate) fn bounds() -> Bounds {
-    Bounds {
-        lease_ms_max: MAX_LEASE.get(),
-        wait_ms_max: Some(MAX_WAIT.get()).filter(|&max| max > 0),
-    }
+    Bounds { lease_ms_max: MAX_LEASE.get(), wait_ms_max: Some(MAX_WAIT.get()).filter(|&max| max > 0) }
 }
 
 /// How far ahead of the wall clock a token from outside may be, in microseconds.
@@ -269,4 +255,3 @@ fn config(ctx: &Ctx, name: &CStr) -> String {
         text
     }
 }
-

@@ -13,6 +13,7 @@ use redis_module::raw;
 
 use crate::lock::effect::{Effect, LockId, WaiterId};
 use crate::lock::table::Table;
+use crate::lock::types::ClientId;
 
 /// The handle of a blocked client.
 pub(crate) type Handle = *mut raw::RedisModuleBlockedClient;
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub(crate) handles: HashMap<WaiterId, Handle>,
     /// And back.
     pub(crate) waiters: HashMap<Handle, WaiterId>,
+    /// Clients that were answered and not told yet.
+    pub(crate) answered: HashMap<Handle, ClientId>,
     pub(crate) timer: super::timer::Timer,
     pub(crate) pump: super::pump::Pump,
 }

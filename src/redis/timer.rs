@@ -9,8 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use redis_module::raw;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use super::api::api;
@@ -47,10 +46,7 @@ impl Timer {
             tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
             tv_nsec: ((micros % 1_000_000) * 1_000) as _,
         };
-        let once = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: value,
-        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         if timerfd_settime(fd, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
             self.armed = Some(at);
         }
@@ -65,9 +61,7 @@ pub(crate) fn begin() -> Result<(), String> {
     let number = fd.as_raw_fd();
     let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
     // SAFETY: the descriptor lives in the state, which is never dropped.
-    let added = unsafe {
-        api!(RedisModule_EventLoopAdd, number, mask, Some(on_fire), std::ptr::null_mut())
-    };
+    let added = unsafe { api!(RedisModule_EventLoopAdd, number, mask, Some(on_fire), std::ptr::null_mut()) };
     if added != Some(raw::REDISMODULE_OK as c_int) {
         return Err("the server's event loop did not take the timer".to_owned());
     }

@@ -20,7 +20,8 @@ const ENCODING: c_int = 1;
 /// Registers the type. Once, at load.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = server::kind().has_optional_aux();
-    let version = if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
+    let version =
+        if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::try_from(version).unwrap_or(4),
         rdb_load: Some(rdb_load),
@@ -94,13 +95,11 @@ fn refuse(io: *mut raw::RedisModuleIO, reason: &str) {
 }
 
 extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void {
-    guard::callback(std::ptr::null_mut(), || {
-        match load(io, encoding) {
-            Ok(value) => value,
-            Err(reason) => {
-                refuse(io, reason);
-                std::ptr::null_mut()
-            }
+    guard::callback(std::ptr::null_mut(), || match load(io, encoding) {
+        Ok(value) => value,
+        Err(reason) => {
+            refuse(io, reason);
+            std::ptr::null_mut()
         }
     })
 }
@@ -145,11 +144,7 @@ extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     });
 }
 
-extern "C" fn aof_rewrite(
-    io: *mut raw::RedisModuleIO,
-    key: *mut raw::RedisModuleString,
-    value: *mut c_void,
-) {
+extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) {
     guard::callback((), || match saved(value) {
         // SAFETY: the stream of the running callback; the format takes a string, a C string, two long
         // long and a buffer with its length.
@@ -175,9 +170,7 @@ extern "C" fn aof_rewrite(
 }
 
 extern "C" fn mem_usage(value: *const c_void) -> usize {
-    guard::callback(0, || {
-        state::with(|state| state.table.memory_of(lock_of(value.cast_mut()))).unwrap_or(0)
-    })
+    guard::callback(0, || state::with(|state| state.table.memory_of(lock_of(value.cast_mut()))).unwrap_or(0))
 }
 
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {

@@ -22,12 +22,7 @@ pub static BINARY: LazyLock<Binary> = LazyLock::new(|| {
     let [name, version, server, cli] = words[..] else {
         panic!("REDISLOCK_SERVER must be `NAME VERSION SERVER_PATH CLI_PATH`, not {line:?}");
     };
-    Binary {
-        name: name.into(),
-        version: version.into(),
-        server: server.into(),
-        cli: cli.into(),
-    }
+    Binary { name: name.into(), version: version.into(), server: server.into(), cli: cli.into() }
 });
 
 pub static MODULE: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("REDISLOCK_MODULE") {
@@ -54,4 +49,5 @@ fn build() -> PathBuf {
 }
 
 /// Whether servers are started under valgrind, which makes them some twenty times slower.
-pub static VALGRIND: LazyLock<bool> = LazyLock::new(|| std::env::var("REDISLOCK_VALGRIND").is_ok_and(|v| v == "1"));
+pub static VALGRIND: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("REDISLOCK_VALGRIND").is_ok_and(|v| v == "1"));

@@ -58,6 +58,11 @@ impl Client {
         self.ask_command(command).unwrap()
     }
 
+    #[track_caller]
+    pub fn run_pipe(&mut self, pipe: &redis::Pipeline) -> Vec<Value> {
+        pipe.query(&mut self.connection).unwrap()
+    }
+
     /// Runs a command that must be refused, and gives the reason.
     #[track_caller]
     pub fn refused(&mut self, line: &str) -> String {

@@ -18,12 +18,7 @@ impl Lease {
         // Before the question: the server's answer is of a later moment, so the lease ends no earlier than counted here.
         let read_at = Instant::now();
         let hold = client.hold(key).unwrap_or_else(|| panic!("{key} is not held"));
-        Lease {
-            key: key.into(),
-            token: hold.token,
-            left_ms: hold.lease_left_ms,
-            read_at,
-        }
+        Lease { key: key.into(), token: hold.token, left_ms: hold.lease_left_ms, read_at }
     }
 
     /// G2: the same hold still has at least what it had, less the time that has passed; and no more than `most_ms`.

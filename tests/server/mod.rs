@@ -11,7 +11,7 @@
 //! - `wall_clock.rs`, `wall_clock.c`: a server whose wall clock the test sets.
 
 // Each test binary uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod binary;
 pub mod client;
@@ -48,6 +48,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("daemonize", "no"),
     ("logfile", "server.log"),
     ("enable-debug-command", "yes"),
+    ("enable-protected-configs", "yes"),
     // A replica that arrives is served at once.
     ("repl-diskless-sync-delay", "0"),
 ];
@@ -124,13 +125,15 @@ impl Server {
         Waiter::start(self.client(), line)
     }
 
-    /// A client that waits in line for a lock, and is in line when this returns.
+    /// A client that waits in line for a lock, and is in line when this returns (or has left it, granted).
     #[track_caller]
     pub fn in_line(&self, key: &str, owner: &str, lease_ms: u64) -> Waiter {
         let mut client = self.client();
         let before = client.waiters(key);
         let waiter = self.waiter(&format!("LOCK.ACQUIRE {key} {owner} PX {lease_ms} BLOCK 0"));
-        client.await_waiters(key, before + 1);
+        await_that(&format!("{owner} waits for {key}"), || {
+            client.waiters(key) > before || waiter.is_answered()
+        });
         waiter
     }
 
@@ -182,13 +185,29 @@ impl Server {
 
     /// Starts a server that has ended again, in the same directory.
     pub fn start_again(&mut self) {
+        self.spawn();
+        self.await_ready();
+    }
+
+    fn spawn(&mut self) {
         let builder = Builder {
             settings: self.settings.clone(),
             module_arguments: self.module_arguments.clone(),
             clock: self.clock.clone(),
         };
         (self.child, self.port, self.bus_port) = spawn(self.directory.path(), &builder);
-        self.await_ready();
+    }
+
+    /// Starts a server that may well refuse to start: with words then, and not in distress. Ends it if it does.
+    pub fn start_or_be_refused(&mut self) {
+        self.spawn();
+        await_that("the server answers or ends", || {
+            self.answers() || self.child.try_wait().unwrap().is_some()
+        });
+        if let Some(status) = self.child.try_wait().unwrap() {
+            assert!(status.code().is_some(), "the server ended with {status}\n{}", self.logs());
+        }
+        self.kill();
     }
 
     pub fn restart(&mut self) {
@@ -249,7 +268,7 @@ impl Server {
 
     fn logs(&self) -> String {
         let stderr = fs::read_to_string(self.directory().join("stderr.log")).unwrap_or_default();
-        format!("--- {}, port {}\n{}{stderr}---", BINARY.name, self.port, tail(&self.log(), 200))
+        format!("--- {}, port {}\n{}{stderr}---", BINARY.name, self.port, telling_part(&self.log()))
     }
 
     /// What a server says when it should not have come to that.
@@ -316,7 +335,11 @@ fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn tail(text: &str, lines: usize) -> String {
-    let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n") + "\n"
+/// The end of a log, or the beginning of the report in which a server says why it crashed.
+fn telling_part(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let crash = lines.iter().position(|line| line.contains("BUG REPORT START"));
+    let start = crash.map_or(lines.len().saturating_sub(60), |crash| crash.saturating_sub(20));
+    let shown = &lines[start..lines.len().min(start + 100)];
+    shown.join("\n") + "\n"
 }

@@ -28,10 +28,10 @@ impl Record {
         self.words[0].to_ascii_uppercase()
     }
 
-    /// `name` alone, or with the subcommand of the records that only this module writes.
+    /// The name; with the kind of the fact in the records that only this module writes: `LOCK.APPLY key KIND ...`.
     pub fn title(&self) -> String {
         match self.name().as_str() {
-            "LOCK.APPLY" => format!("LOCK.APPLY {}", self.words[1].to_ascii_uppercase()),
+            "LOCK.APPLY" => format!("LOCK.APPLY {}", self.words[2].to_ascii_uppercase()),
             name => name.to_string(),
         }
     }
@@ -54,12 +54,7 @@ impl Stream {
         let length = line(&mut reader).strip_prefix('$').unwrap().parse().unwrap();
         let copied = std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink()).unwrap();
         assert_eq!(copied, length);
-        Stream {
-            parser: Parser::new(),
-            reader,
-            db: String::new(),
-            markers: 0,
-        }
+        Stream { parser: Parser::new(), reader, db: String::new(), markers: 0 }
     }
 
     /// All records up to now, but for those in which a server only keeps in touch.
@@ -74,10 +69,7 @@ impl Stream {
                 "SELECT" => self.db = words[1].clone(),
                 "PING" | "REPLCONF" => {}
                 "PUBLISH" if words[1] == marker => return records,
-                _ => records.push(Record {
-                    db: self.db.clone(),
-                    words,
-                }),
+                _ => records.push(Record { db: self.db.clone(), words }),
             }
         }
     }

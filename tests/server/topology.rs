@@ -17,11 +17,7 @@ pub struct Chain {
 
 impl Chain {
     pub fn start() -> Chain {
-        let chain = Chain {
-            primary: Server::start(),
-            replica: Server::start(),
-            leaf: Server::start(),
-        };
+        let chain = Chain { primary: Server::start(), replica: Server::start(), leaf: Server::start() };
         follow(&chain.replica, &chain.primary);
         follow(&chain.leaf, &chain.replica);
         chain
@@ -63,7 +59,8 @@ pub fn await_caught_up(primary: &Server, replica: &Server) {
 pub fn locks(server: &Server) -> Locks {
     let mut client = server.client();
     let keyspace = client.text("INFO keyspace");
-    let numbers = keyspace.lines().filter_map(|line| line.strip_prefix("db")?.split(':').next()?.parse().ok());
+    let numbers =
+        keyspace.lines().filter_map(|line| line.strip_prefix("db")?.split(':').next()?.parse().ok());
     let mut locks = Locks::new();
     for db in numbers {
         client.select(db);

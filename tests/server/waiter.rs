@@ -1,5 +1,7 @@
 //! A client that waits in a thread of its own, so that the test can watch it wait.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ pub struct Waiter {
     pub client_id: i64,
     line: String,
     answers: Receiver<(Answer, Instant)>,
+    is_answered: Arc<AtomicBool>,
     /// When the command was sent, or a little before.
     pub sent_at: Instant,
 }
@@ -22,18 +25,20 @@ impl Waiter {
         let client_id = client.id();
         let sent_at = Instant::now();
         let words = line.to_string();
+        let is_answered = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_answered);
         // Ends with the server at the latest: its death closes the connection.
         std::thread::spawn(move || {
             let answer = client.ask(&words);
+            flag.store(true, Ordering::Relaxed);
             // Nobody listens any more if the test has failed or ended.
             let _ = answered.send((answer, Instant::now()));
         });
-        Waiter {
-            client_id,
-            line: line.to_string(),
-            answers,
-            sent_at,
-        }
+        Waiter { client_id, line: line.to_string(), answers, is_answered, sent_at }
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Relaxed)
     }
 
     /// The answer, and when it came.

@@ -32,22 +32,14 @@ impl Table {
         let Some((token, travel)) = self.clock.count() else {
             return Step::unchanged(());
         };
-        let new = NewHold {
-            owner,
-            lease_ms,
-            client: None,
-        };
+        let new = NewHold { owner, lease_ms, client: None };
         let (id, change) = self.begin_hold(now, place, found, &new, token);
         fx.push(Effect::Publish(Event::Acquired));
         let record = match travel {
             Travel::Counted => Record::AsAsked,
             Travel::Named => Record::Hold(id),
         };
-        Step {
-            reply: (),
-            change,
-            record,
-        }
+        Step { reply: (), change, record }
     }
 
     /// A release that the primary carried out.
@@ -93,11 +85,7 @@ impl Table {
             self.end_hold(id);
             fx.push(Effect::Publish(Event::Released));
         }
-        let new = NewHold {
-            owner: &saved.owner,
-            lease_ms: saved.left_ms,
-            client: None,
-        };
+        let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
         let (_, change) = self.begin_hold(now, place, found, &new, saved.token);
         self.clock.hear(saved.token);
         fx.push(Effect::Publish(Event::Acquired));
@@ -130,11 +118,7 @@ impl Table {
         let Some(saved) = saved else {
             return self.locks.insert(Lock::new(place, None));
         };
-        let new = NewHold {
-            owner: &saved.owner,
-            lease_ms: saved.left_ms,
-            client: None,
-        };
+        let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
         let (id, _) = self.begin_hold(now, place, Found::Nothing, &new, saved.token);
         self.clock.raise(saved.token);
         id
@@ -144,11 +128,7 @@ impl Table {
     #[must_use]
     pub fn save(&self, now: Moment, id: LockId) -> Option<SavedHold> {
         let hold = self.locks.get(id)?.hold.as_ref()?;
-        Some(SavedHold {
-            owner: hold.owner.clone(),
-            token: hold.token,
-            left_ms: now.ms_until(hold.until),
-        })
+        Some(SavedHold { owner: hold.owner.clone(), token: hold.token, left_ms: now.ms_until(hold.until) })
     }
 
     /// The hold at a found key, even if its lease is over by this server's clock.
@@ -162,9 +142,5 @@ impl Table {
 
 /// A fact that travels on as it came.
 const fn told(change: Change) -> Step<()> {
-    Step {
-        reply: (),
-        change,
-        record: Record::AsAsked,
-    }
+    Step { reply: (), change, record: Record::AsAsked }
 }

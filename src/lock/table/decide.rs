@@ -123,11 +123,7 @@ impl Table {
             Record::Nothing => (Change::Touched, Record::AsAsked),
             told => (step.change, told),
         };
-        Step {
-            reply: Granted(token),
-            change,
-            record,
-        }
+        Step { reply: Granted(token), change, record }
     }
 
     /// Nobody holds the lock and nobody waits for it.
@@ -146,19 +142,11 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             let reply = Refused(Refusal::NoTokens);
             return match over {
-                Some(token) => Step {
-                    reply,
-                    change: Change::Deleted,
-                    record: Record::Ended(token),
-                },
+                Some(token) => Step { reply, change: Change::Deleted, record: Record::Ended(token) },
                 None => Step::unchanged(reply),
             };
         };
-        let new = NewHold {
-            owner: ask.owner,
-            lease_ms: ask.lease_ms,
-            client: ask.client,
-        };
+        let new = NewHold { owner: ask.owner, lease_ms: ask.lease_ms, client: ask.client };
         let (id, change) = self.begin_hold(now.boot, place, found, &new, token);
         self.stats.grants += 1;
         fx.push(Effect::Publish(Event::Acquired));
@@ -202,7 +190,7 @@ impl Table {
             }
             return Busy;
         }
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len as usize);
+        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len);
         if in_line >= self.limits.waiters_per_lock_max {
             return Refused(Refusal::LineIsFull(self.limits.waiters_per_lock_max));
         }
@@ -270,11 +258,7 @@ impl Table {
             _ => return Step::unchanged(Some(false)),
         };
         self.extend(now.boot, id, renewal.lease_ms, renewal.client);
-        Step {
-            reply: Some(true),
-            change: Change::Touched,
-            record: Record::AsAsked,
-        }
+        Step { reply: Some(true), change: Change::Touched, record: Record::AsAsked }
     }
 
     /// Sets a lease to end exactly `lease_ms` from now.

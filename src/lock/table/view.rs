@@ -82,7 +82,7 @@ impl Table {
         let line = queue.into_iter().flat_map(|queue| self.queues.line(queue));
         Some(Description {
             hold,
-            waiters: queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len as usize),
+            waiters: queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len),
             line: line
                 .take(waiters_max)
                 .map(|(_, waiter)| WaiterView {
@@ -143,10 +143,7 @@ impl Table {
     /// Tells what is wrong with the table, if anything is: what is true after every step.
     ///
     /// `keys` is the keyspace: every key of our type with its value.
-    pub fn check<'a>(
-        &self,
-        keys: impl Iterator<Item = (Place<'a>, LockId)>,
-    ) -> Result<(), String> {
+    pub fn check<'a>(&self, keys: impl Iterator<Item = (Place<'a>, LockId)>) -> Result<(), String> {
         let mut held = 0;
         let mut count = 0;
         for (place, id) in keys {

@@ -29,7 +29,10 @@ impl Table {
     pub fn due(&self, now: Moment, leases: bool) -> Option<Due> {
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
         // A lease that ends at the same moment comes first: the waiter gets the lock.
-        if leases && let Some((lease_at, id)) = self.leases.first() && lease_at == at {
+        if leases
+            && let Some((lease_at, id)) = self.leases.first()
+            && lease_at == at
+        {
             return Some(Due::Lease(id, self.locks.get(id)?.place.clone()));
         }
         Some(Due::Timeout(self.queues.first_timeout()?.1))

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::input::{Answered, Input, Outcome, Reply, Writes};
 use super::reader::Fact;
 use super::server::{At, Key, Name, Outside};
-use super::world::{Answered, Input, Outcome, Reply, World, Writes};
+use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_TOKENS, Refusal};
 use crate::lock::types::{TOKEN_MAX, Token};
@@ -69,6 +70,8 @@ impl Judge {
         match *input {
             Input::Close(client) | Input::Unblock(client) => self.gone(client, out),
             Input::Release { at, owner, token } => self.released(at, owner, token, out.reply, world)?,
+            // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
+            Input::Renew { .. } => self.renewed(input, out.reply, world)?,
             _ => {}
         }
         for answered in &out.answers {
@@ -76,12 +79,16 @@ impl Judge {
         }
         match *input {
             Input::Acquire { .. } => self.acquired(input, out.reply, world)?,
-            Input::Renew { .. } => self.renewed(input, out.reply, world)?,
             Input::Pump => self.pumped(world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
         self.check(world)
+    }
+
+    /// Whether the same was promised to the same, and the same wait.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        self.promises == other.promises && self.lines == other.lines && self.newest == other.newest
     }
 
     /// The promise at a place that still binds.
@@ -155,7 +162,14 @@ impl Judge {
     }
 
     /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
-    fn released(&mut self, at: At, owner: Name, token: Option<Token>, reply: Reply, world: &World) -> Verdict {
+    fn released(
+        &mut self,
+        at: At,
+        owner: Name,
+        token: Option<Token>,
+        reply: Reply,
+        world: &World,
+    ) -> Verdict {
         let held = self.live(at, world);
         let is_own = held.is_some_and(|p| p.owner == owner && token.is_none_or(|token| token == p.token));
         match reply {
@@ -186,7 +200,9 @@ impl Judge {
         let &Answered { wait, at, client, ref answer } = answered;
         let line = self.lines.entry(at).or_default();
         let Some(index) = line.iter().position(|pending| pending.wait == wait) else {
-            return Err(format!("G7, G8: wait {wait} of connection {client} is over and was told {answer:?}"));
+            return Err(format!(
+                "G7, G8: wait {wait} of connection {client} is over and was told {answer:?}"
+            ));
         };
         let pending = line.remove(index);
         let is_over = pending.until.is_some_and(|until| until <= world.time);
@@ -196,7 +212,10 @@ impl Judge {
                 must(index == 0, || format!("G5: {owner:?} was granted {at} before {:?}", self.line(at)))?;
                 must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
                 self.new_hold(at, owner, token, lease_ms, world)?;
-                (place.as_place() == at.place() && !world.forbidden.contains(&client), "granted out of the line")
+                (
+                    place.as_place() == at.place() && !world.forbidden.contains(&client),
+                    "granted out of the line",
+                )
             }
             Answer::TimedOut => (is_over, "timed out"),
             Answer::Withdrawn => (
@@ -206,7 +225,8 @@ impl Judge {
             Answer::Replaced => {
                 self.taken_over = Some(index);
                 let is_same = |its, who| its == at && who == owner;
-                let is_retry = matches!(*input, Input::Acquire { at, owner, wait: Some(_), .. } if is_same(at, owner));
+                let is_retry =
+                    matches!(*input, Input::Acquire { at, owner, wait: Some(_), .. } if is_same(at, owner));
                 (is_retry, "replaced")
             }
             Answer::Refused(NO_PERMISSION) => (world.forbidden.contains(&client), "forbidden"),
@@ -291,10 +311,12 @@ impl Judge {
         let (is_justified, what) = match why {
             Refusal::WrongType => return self.is_foreign(at, world),
             Refusal::LineIsFull(max) => {
-                (is_new && max == world.limits.waiters_per_lock_max && self.line(at).len() >= max, "line full")
+                let is_full = max == world.limits.waiters_per_lock_max && self.line(at).len() >= max;
+                (is_new && is_full && self.live(at, world).is_some(), "line full")
             }
             Refusal::ServerIsFull(max) => {
-                (is_new && max == world.limits.waiters_max && waiting >= max, "server full")
+                let is_full = max == world.limits.waiters_max && waiting >= max;
+                (is_new && is_full && self.live(at, world).is_some(), "server full")
             }
             Refusal::NoTokens => (self.newest == TOKEN_MAX && self.live(at, world).is_none(), "no tokens"),
         };
@@ -370,15 +392,20 @@ impl Judge {
             match held {
                 Some(promise) if promise.is_ownerless => {}
                 Some(promise) => must(token == Some(promise.token), || {
-                    format!("G2, G10: {at} is {token:?} now, and {promise:?} was not ended by anybody who may")
+                    format!(
+                        "G2, G10: {at} is {token:?} now, and {promise:?} was not ended by anybody who may"
+                    )
                 })?,
                 None => must(token.is_none(), || format!("G3: {at} is held ({token:?}) by nobody's right"))?,
             }
         }
-        self.empties.retain(|at| matches!(server.keys.get(at), Some(Key::Lock(_))) && server.saved(*at).is_none());
+        self.empties
+            .retain(|at| matches!(server.keys.get(at), Some(Key::Lock(_))) && server.saved(*at).is_none());
         for (&at, key) in &server.keys {
             let is_empty = matches!(key, Key::Lock(_)) && server.saved(at).is_none();
-            must(!is_empty || self.empties.contains(&at), || format!("a lock that nobody holds is left at {at}"))?;
+            must(!is_empty || self.empties.contains(&at), || {
+                format!("a lock that nobody holds is left at {at}")
+            })?;
         }
         self.lines.retain(|_, line| !line.is_empty());
         let waiting = self.lines.values().map(Vec::len).sum();

@@ -14,9 +14,22 @@ use crate::lock::types::{Moment, Token};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fact {
     /// The request of a client, word for word.
-    Acquire { at: At, owner: Name, lease_ms: u64 },
-    Release { at: At, owner: Name, token: Option<Token> },
-    Renew { at: At, owner: Name, token: Option<Token>, lease_ms: u64 },
+    Acquire {
+        at: At,
+        owner: Name,
+        lease_ms: u64,
+    },
+    Release {
+        at: At,
+        owner: Name,
+        token: Option<Token>,
+    },
+    Renew {
+        at: At,
+        owner: Name,
+        token: Option<Token>,
+        lease_ms: u64,
+    },
     /// LOCK.APPLY ... HOLD
     Hold(At, SavedHold),
     /// LOCK.APPLY ... ENDED
@@ -223,6 +236,12 @@ impl Reader {
             return Err(format!("G2: {} ms are left, for a reader {}", theirs.left_ms, own.left_ms));
         }
         Ok(())
+    }
+
+    /// What could be told apart of it by what it does next.
+    pub(super) fn fingerprint(&self) -> [u8; 2] {
+        let file = self.file.as_ref().map_or(2, |file| u8::from(file.can_count));
+        [u8::from(self.can_count), file]
     }
 
     /// What it counts from.

@@ -6,109 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::input::{Answered, InFlight, Input, Outcome, Reply, Writes};
 use super::reader::{Fact, Reader};
-use super::server::{At, Key, Lazy, Name, Outside, Server};
+use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, decode, encode};
 use crate::lock::effect::{Answer, Change, Effect, Event, Found, Record, Step, Task, WaiterId};
 use crate::lock::table::{Acquired, Admission, Ask, Block, Due, Gate, Limits, Refusal, Renewal, Table};
-use crate::lock::types::{ClientId, Moment, Now, Place, PlaceBuf, Token};
-
-/// Everything that can happen to a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Input {
-    /// LOCK.ACQUIRE. `wait`: BLOCK; `Some(0)` without limit.
-    Acquire { at: At, owner: Name, lease_ms: u64, wait: Option<u64>, client: u64, named: bool },
-    Release { at: At, owner: Name, token: Option<Token> },
-    Renew { at: At, owner: Name, token: Option<Token>, lease_ms: u64, client: u64 },
-    Fence(At),
-    Del(At),
-    Set(At),
-    Rename(At, At),
-    Move(At, u32),
-    Flush(Option<u32>, Lazy),
-    Swap(u32, u32),
-    /// DUMP: the world keeps the last payload.
-    Dump(At),
-    /// RESTORE REPLACE of that payload.
-    Restore(At),
-    /// A connection is closed.
-    Close(u64),
-    /// CLIENT UNBLOCK: the server answers the client itself.
-    Unblock(u64),
-    /// The user of this connection loses (or gets back) the right to wait for locks.
-    Forbid(u64, bool),
-    Limit { per_lock: usize, total: usize },
-    /// Whether the server lets anything be written from now on.
-    Writes(Writes),
-    /// The slot of this place goes to another node (or comes back).
-    Elsewhere(At, bool),
-    /// Time passes: microseconds. What was on its way to clients has arrived.
-    Pass(u64),
-    /// Somebody sets the wall clock.
-    Wall(u64),
-    /// The event loop comes round to the pump.
-    Pump,
-    /// The background thread has freed what lazy flushes left.
-    Free,
-    /// A replica synchronises in full.
-    NewReplica,
-    /// A new append-only file begins.
-    NewFile,
-    /// The first reader, a replica, begins an append-only file of its own.
-    NewFileOfReplica,
-    /// What was sent to this reader arrives.
-    CatchUp(usize),
-    /// This reader becomes the primary. What the old one had not sent is lost.
-    Promote(usize),
-}
-
-/// Whether a server lets anything be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Writes {
-    #[default]
-    Allowed,
-    /// Too few replicas, or a disk error: leases end, and nothing is granted.
-    Refused,
-    /// CLIENT PAUSE, or a failover under way: the pump answers timeouts only.
-    Paused,
-}
-
-/// What a client is told at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Reply {
-    /// Nobody asked, or the server itself refused the command.
-    #[default]
-    None,
-    Granted(Token),
-    Busy,
-    /// It waits; the number of the wait.
-    Waiting(u32),
-    Refused(Refusal),
-    /// 1 or 0; for events: whether they could happen.
-    Bool(bool),
-    Token(Option<Token>),
-}
-
-/// The end of a wait.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Answered {
-    pub(super) wait: u32,
-    pub(super) at: At,
-    pub(super) client: u64,
-    pub(super) answer: Answer,
-}
-
-/// What came of an input.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) reply: Reply,
-    pub(super) changes: Vec<(At, Change)>,
-    pub(super) facts: Vec<Fact>,
-    pub(super) events: Vec<(At, Event)>,
-    pub(super) answers: Vec<Answered>,
-    /// Grants whose client was gone before it was told.
-    pub(super) undelivered: Vec<(At, Token)>,
-}
+use crate::lock::types::{ClientId, Moment, Now, Place, PlaceBuf};
 
 /// A request that the world's clients wait for.
 #[derive(Clone, Copy)]
@@ -118,15 +22,6 @@ struct Wait {
     at: At,
     owner: Name,
     client: u64,
-}
-
-/// A grant out of the queue on its way to its client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct InFlight {
-    pub(super) at: At,
-    pub(super) owner: Name,
-    pub(super) token: Token,
-    pub(super) client: u64,
 }
 
 /// How long the pump leaves a lock alone whose slot is not ours.
@@ -146,7 +41,7 @@ pub(super) struct World {
     waits: BTreeMap<u64, Wait>,
     wait_count: u32,
     /// The last payload: the name that it was made under, and what it says.
-    dump: Option<(Name, Option<SavedHold>)>,
+    pub(super) dump: Option<(Name, Option<SavedHold>)>,
     /// All places and owners that any input named.
     places: BTreeSet<At>,
     owners: BTreeSet<Name>,
@@ -181,7 +76,8 @@ impl World {
     pub(super) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
         let mut out = Outcome::default();
         match *input {
-            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. } if self.refuses(at) => {}
+            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }
+                if self.refuses(at) => {}
             Input::Acquire { .. } => self.acquire(input, &mut out)?,
             Input::Release { at, owner, token } => {
                 let asked = Fact::Release { at, owner, token };
@@ -292,10 +188,8 @@ impl World {
         };
         self.owners.insert(owner);
         let now = self.server.now.boot;
-        let block = wait.map(|ms| Block {
-            client: ClientId(client),
-            until: (ms != 0).then(|| now.plus_ms(ms)),
-        });
+        let block =
+            wait.map(|ms| Block { client: ClientId(client), until: (ms != 0).then(|| now.plus_ms(ms)) });
         let ask = Ask {
             owner,
             owner_is_minted: false,
@@ -520,6 +414,12 @@ impl World {
         encode(name, saved.as_ref(), |number| numbers.push(number));
         let mut numbers = numbers.into_iter();
         Some(decode(at.name, || numbers.next()).map_err(str::to_owned))
+    }
+
+    /// Whether RESTORE would make an owner hold the lock that it waits for.
+    pub(super) fn would_restore_a_waiter(&self, at: At) -> bool {
+        let Some(Ok(Some(saved))) = self.payload_for(at) else { return false };
+        self.waits.values().any(|wait| wait.at == at && *wait.owner == *saved.owner)
     }
 
     fn promote(&mut self, reader: usize, out: &mut Outcome) -> Result<(), String> {

@@ -1,0 +1,39 @@
+# Shortcuts. What they do stands in scripts/ and in Cargo.
+
+CARGO ?= cargo
+PORT ?= 6379
+
+.PHONY: help build run test test-servers valgrind lint fmt clean
+
+help:
+	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
+	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
+	@echo "make test-servers  the integration tests on every server version (builds those once)"
+	@echo "make valgrind      the integration tests under valgrind"
+	@echo "make lint          formatting, clippy, dependency audit"
+	@echo "make build         the module alone: target/release/libredislock.so"
+
+build:
+	@scripts/prepare run
+	$(CARGO) build --release --locked
+
+run: build
+	@scripts/run $(PORT)
+
+test:
+	@scripts/test embedded
+
+test-servers:
+	@scripts/test all
+
+valgrind:
+	@scripts/test valgrind
+
+lint:
+	@scripts/lint
+
+fmt:
+	$(CARGO) fmt --all
+
+clean:
+	$(CARGO) clean

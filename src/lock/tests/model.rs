@@ -1,0 +1,367 @@
+//! Every sequence of inputs up to a bound, in three small worlds.
+//!
+//! A state is what clients, the keyspace and the pump could tell apart; owners that could change places
+//! are the same. Every state is judged, and every reader compared, on every way into it; then the pump
+//! is run on a copy, so that a lost wake-up shows wherever it was lost. The number of states is pinned:
+//! a model that silently shrinks fails.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::input::{Input, Outcome};
+use super::is_known_bug;
+use super::judge::Judge;
+use super::reader::Reader;
+use super::server::{At, Key, Lazy, Name};
+use super::world::World;
+use crate::lock::token::JUMP_US;
+use crate::lock::types::Token;
+
+const K: At = At::new(0, b"k");
+const M: At = At::new(0, b"m");
+const K1: At = At::new(1, b"k");
+const PLACES: [At; 4] = [K, M, K1, At::new(1, b"m")];
+const OWNERS: [Name; 3] = [b"a", b"b", b"c"];
+
+/// What may be done next.
+#[derive(Clone, Copy)]
+enum Move {
+    /// By this one of the owners, on its first connection or another one.
+    Acquire {
+        who: usize,
+        at: At,
+        wait: Option<u64>,
+        connection: u64,
+    },
+    Release {
+        who: usize,
+        at: At,
+    },
+    /// A release that names the token before the one that holds.
+    ReleaseStale {
+        who: usize,
+        at: At,
+    },
+    Renew {
+        who: usize,
+        at: At,
+        lease_ms: u64,
+    },
+    Close {
+        who: usize,
+        connection: u64,
+    },
+    /// The wall clock is set this far ahead of the newest token.
+    WallAhead(u64),
+    Plain(Input),
+}
+
+impl Move {
+    const fn who(self) -> Option<usize> {
+        match self {
+            Self::Acquire { who, .. } | Self::Release { who, .. } | Self::ReleaseStale { who, .. } => {
+                Some(who)
+            }
+            Self::Renew { who, .. } | Self::Close { who, .. } => Some(who),
+            Self::WallAhead(_) | Self::Plain(_) => None,
+        }
+    }
+
+    fn input(self, world: &World) -> Input {
+        match self {
+            Self::Acquire { who, at, wait, connection } => {
+                let client = client(who, connection);
+                Input::Acquire { at, owner: OWNERS[who], lease_ms: LEASE_MS, wait, client, named: false }
+            }
+            Self::Release { who, at } => Input::Release { at, owner: OWNERS[who], token: None },
+            Self::ReleaseStale { who, at } => {
+                let live = world.server.live_token(at);
+                let token = live.and_then(|token| Token::new(token.get() - 1)).or(Token::new(1));
+                Input::Release { at, owner: OWNERS[who], token }
+            }
+            Self::Renew { who, at, lease_ms } => {
+                Input::Renew { at, owner: OWNERS[who], token: None, lease_ms, client: client(who, 0) }
+            }
+            Self::Close { who, connection } => Input::Close(client(who, connection)),
+            Self::WallAhead(us) => Input::Wall(world.server.table.last_token() + us),
+            Self::Plain(input) => input,
+        }
+    }
+}
+
+const LEASE_MS: u64 = 2;
+const TASKS_MAX: usize = 2;
+
+const fn client(who: usize, connection: u64) -> u64 {
+    10 * (who as u64 + 1) + connection
+}
+
+/// A world and what may happen in it.
+struct Model {
+    begin: Vec<Input>,
+    moves: Vec<Move>,
+    depth: usize,
+}
+
+/// A state, by a way that leads to it.
+#[derive(Clone)]
+struct State {
+    way: Vec<Input>,
+    judge: Judge,
+    /// Who has a part in it.
+    owners: Vec<Name>,
+}
+
+/// What a search found.
+struct Found {
+    states: usize,
+    steps: usize,
+    seen: BTreeSet<&'static str>,
+}
+
+impl Model {
+    fn world(&self, way: &[Input]) -> Result<World, String> {
+        let mut world = World::new(1_000_000, 0);
+        for input in self.begin.iter().chain(way) {
+            step(&mut world, input)?;
+        }
+        Ok(world)
+    }
+
+    /// Breadth first, so that the first way to a broken guarantee is a shortest one.
+    fn search(&self) -> Result<Found, String> {
+        let mut found = Found { states: 1, steps: 0, seen: BTreeSet::new() };
+        let mut known = HashSet::new();
+        let mut edge = vec![State { way: Vec::new(), judge: Judge::default(), owners: Vec::new() }];
+        known.insert(fingerprint(&mut self.world(&[])?, &edge[0].judge).0);
+        for _ in 0..self.depth {
+            let mut next = Vec::new();
+            for (print, state) in self.grow(&edge)? {
+                found.steps += 1;
+                found.seen.extend(&state.judge.seen);
+                if known.insert(print) {
+                    next.push(state);
+                }
+            }
+            eprintln!("level {} {}", next.len(), known.len());
+            edge = next;
+        }
+        found.states = known.len();
+        Ok(found)
+    }
+
+    /// All states one move further, on all processors.
+    fn grow(&self, edge: &[State]) -> Result<Vec<(Vec<u8>, State)>, String> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = edge.len().div_ceil(threads).max(1);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = edge
+                .chunks(share)
+                .map(|states| {
+                    scope.spawn(|| states.iter().try_fold(Vec::new(), |all, state| self.follow(state, all)))
+                })
+                .collect();
+            let mut all = Vec::new();
+            for worker in workers {
+                all.append(&mut worker.join().map_err(|_| "a worker panicked")??);
+            }
+            Ok(all)
+        })
+    }
+
+    /// All moves from one state.
+    fn follow(&self, state: &State, mut all: Vec<(Vec<u8>, State)>) -> Result<Vec<(Vec<u8>, State)>, String> {
+        let mut world = self.world(&state.way)?;
+        let (time, before) = (world.time, fingerprint(&mut world, &state.judge).0);
+        let has_part = |who: usize| state.owners.contains(&OWNERS[who]);
+        // Those without a part are all the same: the first of them moves for all.
+        let stranger = (0..OWNERS.len()).find(|&who| !has_part(who));
+        for &next in &self.moves {
+            if next.who().is_some_and(|who| !has_part(who) && Some(who) != stranger) {
+                continue;
+            }
+            let input = next.input(&world);
+            // A pump that is never run may have any number of tasks.
+            if world.server.table.tasks() > TASKS_MAX && input != Input::Pump {
+                continue;
+            }
+            if is_known_bug(&input, &world, &state.judge) {
+                continue;
+            }
+            let mut way = state.way.clone();
+            way.push(input);
+            let mut judge = state.judge.clone();
+            let (print, owners) =
+                take(&mut world, &mut judge, &input).map_err(|wrong| format!("{wrong}\nafter {way:#?}"))?;
+            if print == before {
+                // Where nothing at all happened, the world can be used again.
+                if world.time != time || !judge.agrees_with(&state.judge) {
+                    world = self.world(&state.way)?;
+                }
+                continue;
+            }
+            let mut later = judge.clone();
+            take(&mut world, &mut later, &Input::Pump)
+                .map_err(|wrong| format!("{wrong}\nafter {way:#?}, Pump"))?;
+            judge.seen.append(&mut later.seen);
+            all.push((print, State { way, judge, owners }));
+            world = self.world(&state.way)?;
+        }
+        Ok(all)
+    }
+}
+
+fn step(world: &mut World, input: &Input) -> Result<Outcome, String> {
+    let out = world.step(input)?;
+    world.catch_up()?;
+    Ok(out)
+}
+
+/// One step with everything checked, and where it led.
+fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>, Vec<Name>), String> {
+    let out = step(world, input)?;
+    judge.judge(input, &out, world)?;
+    world.check()?;
+    Ok(fingerprint(world, judge))
+}
+
+/// What could be told apart, and who has a part in it.
+fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
+    let mut print = Vec::with_capacity(64);
+    // Owners in the order in which they appear: which is which is nobody's business.
+    let mut owners: Vec<Name> = Vec::new();
+    let mut number_of = |owner: Name| match owners.iter().position(|&other| other == owner) {
+        Some(number) => number as u8,
+        None => {
+            owners.push(owner);
+            owners.len() as u8 - 1
+        }
+    };
+    let left = |until: u64| until.saturating_sub(world.time).div_ceil(1000).min(200) as u8;
+    for at in PLACES {
+        print.push(match world.server.keys.get(&at) {
+            None => 0,
+            Some(Key::Other) => 1,
+            Some(Key::Lock(_)) if world.server.saved(at).is_none() => 2,
+            Some(Key::Lock(_)) => 3,
+        });
+        if let Some(promise) = judge.promises.get(&at).filter(|promise| world.time < promise.until) {
+            let in_flight = world.in_flight.iter().find(|grant| grant.token == promise.token);
+            let in_flight = in_flight.map_or(9, |grant| grant.client % 10) as u8;
+            print.extend([
+                4 + u8::from(promise.is_ownerless),
+                number_of(promise.owner),
+                left(promise.until),
+                in_flight,
+            ]);
+        }
+        for pending in judge.lines.get(&at).into_iter().flatten() {
+            let until = pending.until.map_or(255, left);
+            print.extend([6, number_of(pending.owner), (pending.client % 10) as u8, until]);
+        }
+        print.push(7);
+    }
+    if let Some((name, Some(saved))) = &world.dump {
+        let held = PLACES.iter().any(|&at| world.server.live_token(at) == Some(saved.token));
+        let owner = world.owner(&saved.owner).map(&mut number_of);
+        print.extend([8, name[0], owner.unwrap_or(9), saved.left_ms as u8, u8::from(held)]);
+    }
+    let table = &mut world.server.table;
+    let lead = world.server.now.wall_us.saturating_sub(table.last_token());
+    let is_told = table.clock().told() == table.last_token();
+    print.extend([table.tasks() as u8, world.server.unfreed.len() as u8]);
+    print.extend([u8::from(lead >= JUMP_US), u8::from(is_told)]);
+    print.extend(world.readers.iter().flat_map(Reader::fingerprint));
+    (print, owners)
+}
+
+fn moves_of(who: impl IntoIterator<Item = usize>, moves: impl Fn(usize) -> Vec<Move>) -> Vec<Move> {
+    who.into_iter().flat_map(moves).collect()
+}
+
+fn plain(inputs: &[Input]) -> impl Iterator<Item = Move> {
+    inputs.iter().copied().map(Move::Plain)
+}
+
+fn check(model: &Model, states: usize, sometimes: &[&str]) -> Result<(), String> {
+    let found = model.search()?;
+    println!("{} states, {} steps: {:?}", found.states, found.steps, found.seen);
+    let missing: Vec<_> = sometimes.iter().filter(|what| !found.seen.contains(*what)).collect();
+    if !missing.is_empty() {
+        return Err(format!("it never happened: {missing:?}"));
+    }
+    if found.states != states {
+        return Err(format!("{} states were found, {states} are known", found.states));
+    }
+    Ok(())
+}
+
+/// Three owners, two connections each, one lock: everything that a client can do.
+#[test]
+fn one_lock() -> Result<(), String> {
+    let mut moves = moves_of(0..3, |who| {
+        vec![
+            Move::Acquire { who, at: K, wait: Some(0), connection: 0 },
+            Move::Acquire { who, at: K, wait: Some(0), connection: 1 },
+            Move::Acquire { who, at: K, wait: Some(LEASE_MS), connection: 0 },
+            Move::Acquire { who, at: K, wait: None, connection: 0 },
+            Move::Release { who, at: K },
+            Move::ReleaseStale { who, at: K },
+            Move::Renew { who, at: K, lease_ms: 1 },
+            Move::Close { who, connection: 0 },
+        ]
+    });
+    moves.extend(plain(&[Input::Pass(1000), Input::Pump, Input::Del(K), Input::Set(K)]));
+    let model = Model { begin: vec![Input::NewReplica], moves, depth: 40 };
+    check(&model, 0, &[])
+}
+
+/// Two owners, two names, two databases: everything that others can do to keys.
+#[test]
+fn keys_that_go_and_come() -> Result<(), String> {
+    let mut moves = moves_of(0..2, |who| {
+        let on = |at| Move::Acquire { who, at, wait: Some(0), connection: 0 };
+        vec![on(K), on(M), on(K1), Move::Release { who, at: K }]
+    });
+    moves.extend(plain(&[
+        Input::Del(K),
+        Input::Set(K),
+        Input::Rename(K, M),
+        Input::Rename(M, K),
+        Input::Move(K, 1),
+        Input::Swap(0, 1),
+        Input::Flush(None, Lazy::No),
+        Input::Flush(Some(0), Lazy::Yes),
+        Input::Free,
+        Input::Pass(LEASE_MS * 1000),
+        Input::Pump,
+    ]));
+    let model = Model { begin: vec![Input::NewReplica], moves, depth: 40 };
+    check(&model, 0, &[])
+}
+
+/// Two owners, one lock, and every reader of its stream: replicas, files, files of replicas.
+#[test]
+fn readers_and_clocks() -> Result<(), String> {
+    let mut moves = moves_of(0..2, |who| {
+        vec![
+            Move::Acquire { who, at: K, wait: Some(0), connection: 0 },
+            Move::Acquire { who, at: K, wait: None, connection: 0 },
+            Move::Release { who, at: K },
+        ]
+    });
+    moves.extend([Move::WallAhead(JUMP_US), Move::WallAhead(JUMP_US - 1)]);
+    moves.extend(plain(&[
+        Input::Wall(0),
+        Input::Dump(K),
+        Input::Restore(K),
+        Input::NewReplica,
+        Input::NewFile,
+        Input::NewFileOfReplica,
+        Input::Promote(0),
+        Input::Promote(1),
+        Input::Pass(LEASE_MS * 1000),
+        Input::Pump,
+    ]));
+    let model = Model { begin: vec![], moves, depth: 40 };
+    check(&model, 0, &[])
+}

@@ -1,0 +1,212 @@
+//! Long random lives of a primary and its readers, against the oracle and the judge.
+//!
+//! Every reply, every answer, every key, every line and every token is compared with the
+//! [oracle](super::oracle) after every step; the [judge](super::judge) holds it to the guarantees; the
+//! [readers](super::reader) are compared with the primary whenever everything has arrived.
+
+use std::collections::BTreeSet;
+
+use super::input::{Input, Writes};
+use super::is_known_bug;
+use super::judge::Judge;
+use super::oracle::Oracle;
+use super::random::Random;
+use super::server::{At, Lazy, Name};
+use super::world::World;
+use crate::lock::types::Token;
+
+const OWNERS: [Name; 5] = [b"ann", b"bob", b"cem", b"dee", b"eve"];
+const NAMES: [Name; 3] = [b"k", b"m", b"n"];
+
+/// One random life.
+struct Life {
+    random: Random,
+    world: World,
+    judge: Judge,
+    oracle: Oracle,
+    /// Time passes in multiples of this. Reading a dumped lease back rounds it up to a millisecond, so
+    /// whoever compares leases to the microsecond cannot promote a reader, and the other way round.
+    grain_us: u64,
+    /// Whether readers lag: what was sent arrives only sometimes.
+    is_lagging: bool,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
+        let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
+        let mut world = World::new(5_000_000_000 + seed, wall_us);
+        Self {
+            random: Random::new(seed),
+            oracle: Oracle::new(&world),
+            judge: Judge::default(),
+            world,
+            grain_us: if seed.is_multiple_of(2) { 1000 } else { 1 },
+            is_lagging: seed % 4 >= 2,
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let input = self.input();
+        if matches!(input, Input::Promote(_)) {
+            // What a failover loses is another matter (SPEC 6).
+            self.world.catch_up()?;
+        }
+        let input = if is_known_bug(&input, &self.world, &self.judge) { Input::Pump } else { input };
+        let out = self.world.step(&input).map_err(|wrong| format!("{input:?}: {wrong}"))?;
+        if !self.is_lagging || self.random.percent(20) {
+            self.world.catch_up()?;
+        }
+        let judged = self.judge.judge(&input, &out, &self.world);
+        let compared = judged.and_then(|()| self.oracle.compare(&input, &out, &self.world));
+        compared.and_then(|()| self.world.check()).map_err(|wrong| format!("{input:?}: {wrong}\n{out:?}"))
+    }
+
+    fn at(&mut self) -> At {
+        At::new(u32::from(self.random.percent(30)), self.random.of(&NAMES))
+    }
+
+    /// The token of the hold, a dead one, or none.
+    fn token(&mut self, at: At) -> Option<Token> {
+        match self.random.below(4) {
+            0 => self.world.server.live_token(at),
+            1 => self.world.server.live_token(at).and_then(|token| Token::new(token.get() - 1)),
+            _ => None,
+        }
+    }
+
+    /// One of two connections of the owner: a retry may come on another one.
+    fn client_of(&mut self, owner: Name) -> u64 {
+        u64::from(owner[0]) * 10 + self.random.below(2)
+    }
+
+    fn input(&mut self) -> Input {
+        let (at, owner) = (self.at(), self.random.of(&OWNERS));
+        let client = self.client_of(owner);
+        if self.world.writes != Writes::Allowed && self.random.percent(10) {
+            return Input::Writes(Writes::Allowed);
+        }
+        let lease_ms = 1 + self.random.below(40);
+        match self.random.below(100) {
+            0..38 => {
+                let wait = [None, Some(0), Some(0), Some(1 + self.random.below(30))];
+                let (wait, named) = (self.random.of(&wait), self.random.percent(5));
+                Input::Acquire { at, owner, lease_ms, wait, client, named }
+            }
+            38..50 => Input::Release { at, owner, token: self.token(at) },
+            50..56 => Input::Renew { at, owner, token: self.token(at), lease_ms, client },
+            56..70 => Input::Pass(self.random.below(12_000 / self.grain_us) * self.grain_us),
+            70..83 => Input::Pump,
+            83..86 => Input::Close(client),
+            86 => Input::Unblock(client),
+            87..93 => self.keys(at),
+            93 => Input::Free,
+            94..96 => self.clocks(at),
+            96..98 => self.settings(client),
+            _ => self.readers(),
+        }
+    }
+
+    /// What others do to keys.
+    fn keys(&mut self, at: At) -> Input {
+        let other = self.at();
+        match self.random.below(9) {
+            0 | 1 => Input::Del(at),
+            2 => Input::Set(at),
+            3 => Input::Rename(at, other),
+            4 => Input::Move(at, other.db),
+            5 => Input::Swap(at.db, other.db),
+            6 => {
+                let lazy = self.random.of(&[Lazy::No, Lazy::Yes]);
+                Input::Flush([Some(at.db), None][usize::from(self.random.percent(50))], lazy)
+            }
+            7 => Input::Dump(at),
+            _ => Input::Restore(at),
+        }
+    }
+
+    fn clocks(&mut self, at: At) -> Input {
+        let wall_us = self.world.server.now.wall_us;
+        match self.random.below(4) {
+            0 => Input::Wall(wall_us + self.random.below(40_000)),
+            1 => Input::Wall(wall_us + 3_600_000_000),
+            2 => Input::Wall(wall_us.saturating_sub(7_200_000_000)),
+            _ => Input::Fence(at),
+        }
+    }
+
+    /// Settings are changed back sooner or later, so that the usual case stays the usual one.
+    fn settings(&mut self, client: u64) -> Input {
+        match self.random.below(6) {
+            0 | 1 => match self.world.forbidden.first() {
+                Some(&client) => Input::Forbid(client, false),
+                None => Input::Forbid(client, true),
+            },
+            2 => {
+                Input::Limit { per_lock: self.random.below(4) as usize, total: self.random.below(8) as usize }
+            }
+            3 | 4 => Input::Limit { per_lock: 1000, total: 1000 },
+            _ => Input::Writes(self.random.of(&[Writes::Refused, Writes::Paused])),
+        }
+    }
+
+    fn readers(&mut self) -> Input {
+        let count = self.world.readers.len();
+        match self.random.below(6) {
+            0 if count < 3 => Input::NewReplica,
+            1 if count < 3 => Input::NewFile,
+            2 => Input::NewFileOfReplica,
+            3 if count > 0 && self.grain_us == 1000 => {
+                Input::Promote(self.random.below(count as u64) as usize)
+            }
+            _ => Input::Pump,
+        }
+    }
+}
+
+/// What must have happened in these lives, or they prove nothing.
+const SOMETIMES: [&str; 24] = [
+    "broken",
+    "demoted",
+    "expired and passed on",
+    "forbidden",
+    "granted at once",
+    "granted out of the line",
+    "left the line",
+    "line full",
+    "promoted",
+    "release refused",
+    "released",
+    "renewed",
+    "renewed, shorter",
+    "replaced",
+    "restored",
+    "retried",
+    "retried, lease kept",
+    "server full",
+    "taken back",
+    "taken back and passed on",
+    "timed out",
+    "waited",
+    "withdrawn",
+    "wrong type",
+];
+
+/// Lives one life, and gives what was seen in it.
+fn live(seed: u64, steps: u64) -> Result<BTreeSet<&'static str>, String> {
+    let mut life = Life::new(seed);
+    for number in 0..steps {
+        life.step().map_err(|wrong| format!("seed {seed}, step {number}: {wrong}"))?;
+    }
+    Ok(life.judge.seen)
+}
+
+#[test]
+fn it_agrees_with_the_oracle_and_keeps_every_guarantee_under_random_use() -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for seed in 0..100 {
+        seen.append(&mut live(seed, 2_000)?);
+    }
+    let missing: Vec<_> = SOMETIMES.iter().filter(|what| !seen.contains(*what)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("it never happened: {missing:?}")) }
+}

@@ -1,0 +1,338 @@
+//! The rules of the house, checked by reading the source: a rule without a check does not hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::server::Server;
+use crate::server::client::{as_list, as_text};
+
+const FUNCTION_LINES_MAX: usize = 70;
+const FILE_LINES_MAX: usize = 500;
+
+struct Source {
+    path: PathBuf,
+    text: String,
+    /// The text without comments, strings and tests; as many lines.
+    code: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below a directory whose names end so.
+fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(directory) else { return found };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources(directory: &str) -> Vec<Source> {
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = without_tests(&code_only(&text));
+        let path = path.strip_prefix(root()).unwrap().to_path_buf();
+        Source { path, text, code }
+    };
+    let found: Vec<Source> = files(&root().join(directory), ".rs").into_iter().map(read).collect();
+    assert!(!found.is_empty(), "{directory} has no source");
+    found
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| ["tests", "tests.rs"].iter().any(|name| part.as_os_str() == *name))
+}
+
+/// The source that goes into the module.
+fn shipped(directory: &str) -> Vec<Source> {
+    sources(directory).into_iter().filter(|source| !is_test(&source.path)).collect()
+}
+
+/// Blanks out comments, strings and characters, and keeps the lines.
+fn code_only(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut code = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = token_end(&chars, at);
+        if end == at {
+            code.push(chars[at]);
+            at += 1;
+        } else {
+            code.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
+            at = end;
+        }
+    }
+    code
+}
+
+/// Where the comment, string or character that begins here ends; here, if none does.
+fn token_end(chars: &[char], at: usize) -> usize {
+    let rest = &chars[at..];
+    match rest {
+        ['/', '/', ..] => at + rest.iter().position(|c| *c == '\n').unwrap_or(rest.len()),
+        ['/', '*', ..] => find(chars, at + 2, &['*', '/']) + 2,
+        ['r', '"', ..] => find(chars, at + 2, &['"']) + 1,
+        ['r', '#', '"', ..] => find(chars, at + 3, &['"', '#']) + 2,
+        ['"', ..] => quoted_end(chars, at + 1),
+        ['\'', '\\', _, ..] => find(chars, at + 3, &['\'']) + 1,
+        ['\'', _, '\'', ..] => at + 3,
+        _ => at,
+    }
+}
+
+fn find(chars: &[char], from: usize, wanted: &[char]) -> usize {
+    let found = chars[from..].windows(wanted.len()).position(|window| window == wanted);
+    from + found.expect("it is closed")
+}
+
+fn quoted_end(chars: &[char], from: usize) -> usize {
+    let mut at = from;
+    while chars[at] != '"' {
+        at += if chars[at] == '\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// Blanks out what is under `#[cfg(test)]`, and keeps the lines.
+fn without_tests(code: &str) -> String {
+    let mut code = code.to_string();
+    while let Some(start) = code.find("#[cfg(test)]") {
+        let end = item_end(&code, start);
+        let blank: String = code[start..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        code.replace_range(start..end, &blank);
+    }
+    code
+}
+
+/// The end of the item that begins at this place: of its block, or its semicolon.
+fn item_end(code: &str, start: usize) -> usize {
+    let mut depth = 0;
+    for (at, c) in code[start..].char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ';' if depth == 0 => return start + at + 1,
+            _ => continue,
+        }
+        if depth == 0 {
+            return start + at + 1;
+        }
+    }
+    code.len()
+}
+
+/// Every line in which one of the words occurs in code.
+fn places<'a>(sources: &'a [Source], words: &'a [&str]) -> Vec<String> {
+    let lines =
+        sources.iter().flat_map(|source| source.code.lines().enumerate().map(move |line| (source, line)));
+    lines
+        .filter(|(_, (_, line))| words.iter().any(|word| has_word(line, word)))
+        .map(|(source, (number, line))| format!("{}:{}: {}", source.path.display(), number + 1, line.trim()))
+        .collect()
+}
+
+/// Whether a line has these words, not as a part of longer ones.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    line.match_indices(word).any(|(at, _)| {
+        let before = word.starts_with(char::is_alphanumeric) && is_part(line[..at].chars().next_back());
+        let after = word.ends_with(char::is_alphanumeric) && is_part(line[at + word.len()..].chars().next());
+        !before && !after
+    })
+}
+
+fn assert_none(found: &[String]) {
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+const NOT_IN_THE_CORE: &[&str] = &[
+    "unsafe",
+    "std::time",
+    "core::time",
+    "SystemTime",
+    "Instant::now",
+    "rand",
+    "getrandom",
+    "uuid",
+    "redis_module",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::thread",
+    "std::process",
+    "std::env",
+    "std::sync",
+    "static mut",
+    "thread_local",
+    "RandomState",
+];
+
+#[test]
+fn the_core_and_the_commands_know_no_server_no_clock_no_chance_and_no_unsafe() {
+    for directory in ["src/lock", "src/command"] {
+        assert_none(&places(&shipped(directory), NOT_IN_THE_CORE));
+    }
+}
+
+#[test]
+fn the_core_and_the_commands_forbid_unsafe() {
+    for name in ["lock", "command"] {
+        let module = fs::read_to_string(root().join(format!("src/{name}/mod.rs"))).unwrap();
+        let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+        let above: Vec<&str> =
+            library.lines().take_while(|line| !line.trim_end().ends_with(&format!("mod {name};"))).collect();
+        let in_library =
+            above.iter().rev().take_while(|line| !line.trim().is_empty() && !line.contains("mod "));
+        let is_forbidden = |line: &str| line.contains("forbid(unsafe_code)");
+        assert!(
+            module.lines().any(is_forbidden) || in_library.into_iter().any(|line| is_forbidden(line)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn nothing_points_back() {
+    assert_none(&places(&shipped("src/lock"), &["crate::redis", "crate::command"]));
+    assert_none(&places(&shipped("src/command"), &["crate::redis"]));
+    // `super` must not be a way around.
+    assert_none(&places(&shipped("src/lock"), &["super::super::redis", "super::redis", "super::command"]));
+    assert_none(&places(&shipped("src/command"), &["super::super::redis", "super::redis"]));
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    let words = ["todo!", "unimplemented!", "dbg!", "println!", "eprintln!"];
+    assert_none(&places(&shipped("src"), &words));
+    for source in
+        sources("src").iter().chain(&sources("tests")).filter(|source| !source.path.ends_with("tidy.rs"))
+    {
+        for mark in ["TODO", "FIXME", "XXX", "HACK"] {
+            assert!(!source.text.contains(mark), "{}: {mark}", source.path.display());
+        }
+    }
+}
+
+#[test]
+fn nothing_shipped_can_panic_by_intent() {
+    assert_none(&places(&shipped("src"), &[".unwrap()", ".expect(", "panic!", "unreachable!"]));
+}
+
+#[test]
+fn every_unsafe_has_its_reasons_above_it() {
+    for source in shipped("src") {
+        let lines: Vec<&str> = source.text.lines().collect();
+        for (number, line) in source.code.lines().enumerate() {
+            let is_block = ["unsafe {", "unsafe impl"].iter().any(|start| line.contains(start));
+            assert!(!is_block || has_reasons(&lines, number), "{}:{}", source.path.display(), number + 1);
+        }
+    }
+}
+
+/// A SAFETY comment directly above the statement that this line is a part of.
+fn has_reasons(lines: &[&str], number: usize) -> bool {
+    let is_comment = |line: &&&str| line.trim_start().starts_with("//");
+    let ends_another = |line: &&&str| line.trim().is_empty() || line.ends_with([';', '{', '}']);
+    let above = lines[..number].iter().rev();
+    let statement = above.clone().take_while(|line| !is_comment(line) && !ends_another(line)).count();
+    let mut comment = above.skip(statement).take_while(is_comment);
+    comment.any(|line| line.contains("SAFETY:"))
+}
+
+#[test]
+fn functions_and_files_are_short() {
+    for source in sources("src").iter().chain(&sources("tests")) {
+        let length = source.text.lines().count();
+        assert!(length < FILE_LINES_MAX, "{} has {length} lines", source.path.display());
+        for (name, length) in function_lengths(&source.code) {
+            let is_short = length < FUNCTION_LINES_MAX;
+            assert!(is_short, "{}: {name} has {length} lines", source.path.display());
+        }
+    }
+}
+
+/// The name and the number of lines of every function with a body.
+fn function_lengths(code: &str) -> Vec<(String, usize)> {
+    let starts = code.match_indices("fn ").filter(|(at, _)| {
+        let before = code[..*at].chars().next_back();
+        before.is_none_or(|c| !c.is_alphanumeric() && c != '_')
+    });
+    starts
+        .map(|(at, _)| {
+            let name = code[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            (name, code[at..item_end(code, at)].lines().count())
+        })
+        .collect()
+}
+
+// Check the checker.
+#[test]
+fn the_checks_see_what_they_should() {
+    let text = "fn a() {\n  // unsafe {\n  let s = \"unsafe \\\" {\"; let c = '\"'; let l: &'static str = s;\n}\n\
+                #[cfg(test)]\nmod tests {\n fn b() { x.unwrap() }\n}\nfn c() {\n\n\n}\n";
+    let code = without_tests(&code_only(text));
+    assert_eq!(code.lines().count(), text.lines().count());
+    assert!(!code.contains("unsafe") && !code.contains("unwrap") && code.contains("'static"), "{code}");
+    assert_eq!(function_lengths(&code), [("a".to_string(), 4), ("c".to_string(), 4)]);
+    assert!(has_word("let x = unsafe { y };", "unsafe") && !has_word("unsafe_code", "unsafe"));
+    assert!(has_word("a.unwrap();", ".unwrap()") && !has_word("operand", "rand"));
+    let lines = ["// SAFETY: 1. It is so.", "let x =", "    unsafe { y };", "", "unsafe { z };"];
+    assert!(has_reasons(&lines, 2) && !has_reasons(&lines, 4));
+}
+
+/// The numbers of the guarantees that a text names: `G1`, `G2`...
+fn guarantees(text: &str) -> Vec<u32> {
+    let words = text.split(|c: char| !c.is_alphanumeric());
+    let mut found: Vec<u32> = words.filter_map(|word| word.strip_prefix('G')?.parse().ok()).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn every_guarantee_has_a_test_that_names_it() {
+    let promised = guarantees(&fs::read_to_string(root().join("docs/GUARANTEES.md")).unwrap());
+    assert!(promised.len() >= 10, "{promised:?}");
+    let mut tests = sources("tests");
+    tests.extend(
+        sources("src").into_iter().filter(|source| is_test(&source.path) || source.text.contains("#[test]")),
+    );
+    let in_rust = tests.iter().flat_map(|source| source.text.lines());
+    let python: Vec<String> = files(&root().join("tests/python"), ".py")
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let in_python = python.iter().flat_map(|text| text.lines());
+    let comments = in_rust
+        .chain(in_python)
+        .filter(|line| line.contains("//") || line.contains('#') || line.contains("\"\"\""));
+    let defended: Vec<u32> = guarantees(&comments.collect::<Vec<_>>().join("\n"));
+    let bare: Vec<_> = promised.iter().filter(|number| !defended.contains(number)).collect();
+    assert!(bare.is_empty(), "no test names {bare:?}");
+}
+
+#[test]
+fn every_command_has_a_page() {
+    let server = Server::start();
+    let names = server.client().call("COMMAND LIST FILTERBY MODULE redislock");
+    let names: Vec<String> =
+        as_list(&names).iter().filter_map(as_text).map(|name| name.to_lowercase()).collect();
+    assert!(names.len() >= 5, "{names:?}");
+    let pages = files(&root().join("docs/commands"), ".md");
+    let stems: Vec<String> =
+        pages.iter().map(|page| page.file_stem().unwrap().to_string_lossy().to_lowercase()).collect();
+    // Records of the stream and the files, refused to users.
+    for name in names.iter().filter(|name| !["lock.apply", "lock.tick"].contains(&name.as_str())) {
+        let short = name.strip_prefix("lock.").expect("all commands begin alike");
+        assert!(stems.iter().any(|stem| stem == name || stem == short), "{name} has no page");
+    }
+}
