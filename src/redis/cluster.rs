@@ -27,15 +27,16 @@ pub(crate) fn ownership(ctx: &Ctx, name: Str<'_>) -> Ownership {
 /// The server refuses a call for a key of a slot that is not its own, or that is on its way to another
 /// server and does not have the key any more.
 fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
-    // SAFETY: a live context; the format takes one string; the reply is freed once.
+    // SAFETY: a live context; the format takes one string; the reply is freed once. An error is asked for
+    // as a reply.
     unsafe {
-        match api!(RedisModule_Call, ctx.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), name.as_ptr()) {
-            Some(reply) if !reply.is_null() => {
-                api!(RedisModule_FreeCallReply, reply);
-                true
-            }
-            _ => false,
-        }
+        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"EXISTS".as_ptr(), c"sE".as_ptr(), name.as_ptr());
+        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
+            return false;
+        };
+        let kind = api!(RedisModule_CallReplyType, reply);
+        api!(RedisModule_FreeCallReply, reply);
+        kind.is_some_and(|kind| kind as isize == raw::REDISMODULE_REPLY_INTEGER)
     }
 }
 
@@ -102,7 +103,7 @@ fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R
     // which returns nothing that points into it.
     unsafe {
         let name = subcommand.as_ptr();
-        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), name)?;
+        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"CLUSTER".as_ptr(), c"cE".as_ptr(), name)?;
         if reply.is_null() {
             return None;
         }

@@ -42,14 +42,15 @@ impl<'a> Gate<'a> {
 /// Whether the server would refuse a write: too few replicas, a disk error.
 ///
 /// It is asked to run a write command that does nothing, under the rules for scripts, which include
-/// just these checks.
+/// just these checks. A refusal is asked for as a reply: Valkey 9.1 aborts over one that is not.
 fn refuses_writes(ctx: &Ctx) -> bool {
     // SAFETY: a live context; the format takes no arguments; the reply is freed once.
     unsafe {
-        match api!(RedisModule_Call, ctx.as_ptr(), c"LOCK.TICK".as_ptr(), c"S".as_ptr()) {
+        match api!(RedisModule_Call, ctx.as_ptr(), c"LOCK.TICK".as_ptr(), c"SE".as_ptr()) {
             Some(reply) if !reply.is_null() => {
+                let kind = api!(RedisModule_CallReplyType, reply);
                 api!(RedisModule_FreeCallReply, reply);
-                false
+                kind.is_none_or(|kind| kind as isize == raw::REDISMODULE_REPLY_ERROR)
             }
             _ => true,
         }

@@ -237,7 +237,7 @@ fn config(ctx: &Ctx, name: &CStr) -> String {
             RedisModule_Call,
             ctx.as_ptr(),
             c"CONFIG".as_ptr(),
-            c"cc".as_ptr(),
+            c"ccE".as_ptr(),
             c"GET".as_ptr(),
             name.as_ptr()
         );

@@ -7,6 +7,7 @@ mod oracle;
 mod property;
 mod random;
 mod reader;
+mod scenario;
 mod server;
 mod world;
 

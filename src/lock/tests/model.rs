@@ -90,6 +90,7 @@ impl Move {
 
 const LEASE_MS: u64 = 2;
 const TASKS_MAX: usize = 2;
+const READERS_MAX: usize = 2;
 
 const fn client(who: usize, connection: u64) -> u64 {
     10 * (who as u64 + 1) + connection
@@ -182,6 +183,9 @@ impl Model {
             let input = next.input(&world);
             // A pump that is never run may have any number of tasks.
             if world.server.table.tasks() > TASKS_MAX && input != Input::Pump {
+                continue;
+            }
+            if world.readers.len() >= READERS_MAX && matches!(input, Input::NewReplica | Input::NewFile) {
                 continue;
             }
             if is_known_bug(&input, &world, &state.judge) {
@@ -302,12 +306,15 @@ fn one_lock() -> Result<(), String> {
         vec![
             Move::Acquire { who, at: K, wait: Some(0), connection: 0 },
             Move::Acquire { who, at: K, wait: Some(0), connection: 1 },
-            Move::Acquire { who, at: K, wait: Some(LEASE_MS), connection: 0 },
+            Move::Acquire { who, at: K, wait: Some(1), connection: 0 },
+            Move::Acquire { who, at: K, wait: Some(3), connection: 0 },
             Move::Acquire { who, at: K, wait: None, connection: 0 },
             Move::Release { who, at: K },
             Move::ReleaseStale { who, at: K },
             Move::Renew { who, at: K, lease_ms: 1 },
+            Move::Renew { who, at: K, lease_ms: 4 },
             Move::Close { who, connection: 0 },
+            Move::Close { who, connection: 1 },
         ]
     });
     moves.extend(plain(&[Input::Pass(1000), Input::Pump, Input::Del(K), Input::Set(K)]));

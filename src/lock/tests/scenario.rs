@@ -1,0 +1,393 @@
+//! Stories that a reader can check: `testdata/*.txt`, one story a file.
+//!
+//! A line that begins with `#` tells the story, one that begins with `>` is an input, and the lines
+//! under it are everything that came of it: the reply, what became of keys, what replicas and files
+//! were told, events, answers to those who waited. `UPDATE_SCENARIOS=1 cargo test scenario` writes the
+//! outputs anew; read the difference before you commit it. The [judge](super::judge) and the
+//! [readers](super::reader) look on in every story.
+//!
+//! ```text
+//! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [named]
+//! > release KEY OWNER [token T]         > renew KEY OWNER LEASE-MS [token T]       > fence KEY
+//! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
+//! > dump KEY   > restore KEY
+//! > close CONNECTION   > unblock CONNECTION   > forbid CONNECTION   > allow CONNECTION
+//! > pass MS   > wall +MS   > wall -MS   > pump   > free
+//! > limits PER-LOCK TOTAL   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
+//! > replica   > file   > file-of-replica   > promote NUMBER
+//! > show   > count
+//! ```
+//!
+//! A key of another database than 0 is written `1:KEY`; a connection is named after its owner unless
+//! the input says otherwise.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::input::{Input, Outcome, Reply, Writes};
+use super::judge::Judge;
+use super::reader::Fact;
+use super::server::{At, Key, Lazy, Name, Outside};
+use super::world::World;
+use crate::lock::codec::SavedHold;
+use crate::lock::effect::{Answer, Change, Event};
+use crate::lock::types::Token;
+
+/// Where the wall clock stands when a story begins, in microseconds: tokens that can be read.
+const BEGIN_US: u64 = 1_000_000;
+
+struct Story {
+    world: World,
+    judge: Judge,
+    /// Connections by number.
+    connections: Vec<String>,
+}
+
+impl Story {
+    fn new() -> Self {
+        Self { world: World::new(10_000_000, BEGIN_US), judge: Judge::default(), connections: Vec::new() }
+    }
+
+    fn connection(&mut self, name: &str) -> u64 {
+        let known = self.connections.iter().position(|other| other == name);
+        let number = known.unwrap_or_else(|| {
+            self.connections.push(name.to_owned());
+            self.connections.len() - 1
+        });
+        number as u64
+    }
+
+    /// Does what a line says, and tells what came of it, a line each.
+    fn tell(&mut self, line: &str) -> Result<String, String> {
+        let mut words = Words::new(line);
+        let mut text = String::new();
+        match words.next()? {
+            "show" => self.show(&mut text),
+            "count" => self.count(&mut text),
+            "pass" => {
+                let us = words.number()? * 1000;
+                self.step(&Input::Pass(us), &mut text)?;
+                let wall_us = self.world.server.now.wall_us + us;
+                self.step(&Input::Wall(wall_us), &mut text)?;
+            }
+            verb => {
+                let input = self.input(verb, &mut words)?;
+                self.step(&input, &mut text)?;
+            }
+        }
+        words.end()?;
+        Ok(text)
+    }
+
+    fn step(&mut self, input: &Input, text: &mut String) -> Result<(), String> {
+        let out = self.world.step(input)?;
+        self.world.catch_up()?;
+        self.judge.judge(input, &out, &self.world)?;
+        self.world.check()?;
+        self.print(&out, text);
+        Ok(())
+    }
+
+    fn input(&mut self, verb: &str, words: &mut Words<'_>) -> Result<Input, String> {
+        Ok(match verb {
+            "acquire" => return self.acquire(words),
+            "release" => Input::Release { at: words.at()?, owner: words.name()?, token: words.token()? },
+            "renew" => {
+                let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
+                let client = self.connection(&String::from_utf8_lossy(owner));
+                Input::Renew { at, owner, lease_ms, token: words.token()?, client }
+            }
+            "fence" => Input::Fence(words.at()?),
+            "del" => Input::Del(words.at()?),
+            "set" => Input::Set(words.at()?),
+            "rename" => Input::Rename(words.at()?, words.at()?),
+            "move" => Input::Move(words.at()?, words.db()?),
+            "swap" => Input::Swap(words.db()?, words.db()?),
+            "flush" if words.is_at_end() => Input::Flush(None, Lazy::No),
+            "flush" => Input::Flush(Some(words.db()?), Lazy::No),
+            "flush-lazily" => Input::Flush(None, Lazy::Yes),
+            "free" => Input::Free,
+            "dump" => Input::Dump(words.at()?),
+            "restore" => Input::Restore(words.at()?),
+            "close" => Input::Close(self.connection(words.next()?)),
+            "unblock" => Input::Unblock(self.connection(words.next()?)),
+            "forbid" => Input::Forbid(self.connection(words.next()?), true),
+            "allow" => Input::Forbid(self.connection(words.next()?), false),
+            "wall" => Input::Wall(words.wall_us(self.world.server.now.wall_us)?),
+            "pump" => Input::Pump,
+            "limits" => Input::Limit { per_lock: words.size()?, total: words.size()? },
+            "writes" => Input::Writes(words.writes()?),
+            "elsewhere" => Input::Elsewhere(words.at()?, true),
+            "back" => Input::Elsewhere(words.at()?, false),
+            "replica" => Input::NewReplica,
+            "file" => Input::NewFile,
+            "file-of-replica" => Input::NewFileOfReplica,
+            "promote" => Input::Promote(words.size()?),
+            _ => return Err(format!("nobody knows how to {verb}")),
+        })
+    }
+
+    fn acquire(&mut self, words: &mut Words<'_>) -> Result<Input, String> {
+        let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
+        let wait = if words.is("wait") { Some(words.number().unwrap_or(0)) } else { None };
+        let own = String::from_utf8_lossy(owner);
+        let client = if words.is("on") { self.connection(words.next()?) } else { self.connection(&own) };
+        Ok(Input::Acquire { at, owner, lease_ms, wait, client, named: words.is("named") })
+    }
+
+    fn print(&self, out: &Outcome, text: &mut String) {
+        let mut line = |words: String| {
+            text.push_str(&words);
+            text.push('\n');
+        };
+        match out.reply {
+            Reply::None => {}
+            Reply::Granted(token) => line(format!("granted {token}")),
+            Reply::Busy => line("busy".to_owned()),
+            Reply::Waiting(_) => line("waits".to_owned()),
+            Reply::Refused(why) => line(format!("refused: {why:?}")),
+            Reply::Bool(is_done) => line(if is_done { "yes" } else { "no" }.to_owned()),
+            Reply::Token(token) => line(token.map_or("nobody".to_owned(), |token| token.to_string())),
+        }
+        for &(at, change) in &out.changes {
+            line(format!("  key {at} is {}", changed(change)));
+        }
+        for fact in &out.facts {
+            line(format!("  stream: {}", told(fact)));
+        }
+        for &(at, event) in &out.events {
+            line(format!("  event: {} {at}", published(event)));
+        }
+        for (at, token) in &out.undelivered {
+            line(format!("  nobody got {token} for {at}"));
+        }
+        for told in &out.answers {
+            let client = self.connections.get(told.client as usize).map_or("?", String::as_str);
+            line(format!("  {client}, waiting for {}: {}", told.at, answered(&told.answer)));
+        }
+    }
+
+    /// Every key, every line, every clock of tokens.
+    fn show(&mut self, text: &mut String) {
+        let server = &mut self.world.server;
+        for (&at, key) in &server.keys {
+            let what = match (key, server.saved(at)) {
+                (Key::Other, _) => "something else".to_owned(),
+                (Key::Lock(_), None) => "an empty lock".to_owned(),
+                (Key::Lock(_), Some(SavedHold { owner, token, left_ms })) => {
+                    format!("{} holds it with {token}, {left_ms} ms left", String::from_utf8_lossy(&owner))
+                }
+            };
+            let _ = writeln!(text, "{at}: {what}");
+        }
+        for (at, line) in &self.judge.lines {
+            let line: Vec<_> = line.iter().map(|pending| String::from_utf8_lossy(pending.owner)).collect();
+            let _ = writeln!(text, "{at}: {} waits", line.join(", "));
+        }
+        let (last, told) = (server.table.last_token(), server.table.clock().told());
+        let _ = writeln!(text, "tokens: last {last}, told {told}");
+        for (number, reader) in self.world.readers.iter_mut().enumerate() {
+            let (last, told) = (reader.server.table.last_token(), reader.told());
+            let _ = writeln!(text, "reader {number}: last {last}, told {told}");
+        }
+        if self.world.server.keys.is_empty() && self.judge.lines.is_empty() {
+            text.push_str("no keys, nobody waits\n");
+        }
+    }
+
+    /// What INFO counts.
+    fn count(&self, text: &mut String) {
+        let table = &self.world.server.table;
+        let stats = table.stats();
+        let _ =
+            writeln!(text, "locks {}, holds {}, waiters {}", table.locks(), table.holds(), table.waiters());
+        let _ = writeln!(text, "grants {}, of them waited for {}", stats.grants, stats.contended_grants);
+        let _ = writeln!(
+            text,
+            "releases {}, expirations {}, broken {}, timeouts {}",
+            stats.releases, stats.expirations, stats.broken, stats.timeouts
+        );
+        let (waits, holds) = (stats.waits.max_ms(), stats.holds.max_ms());
+        let _ = writeln!(text, "longest wait {waits} ms, longest hold {holds} ms");
+    }
+}
+
+const fn changed(change: Change) -> &'static str {
+    match change {
+        Change::Nothing => "as it was",
+        Change::Touched => "touched",
+        Change::Renewed => "touched, its TTL removed",
+        Change::Stored(_) => "stored",
+        Change::Deleted => "deleted",
+    }
+}
+
+const fn published(event: Event) -> &'static str {
+    match event {
+        Event::Acquired => "lock.acquired",
+        Event::Released => "lock.released",
+        Event::Expired => "lock.expired",
+        Event::Broken => "lock.broken",
+    }
+}
+
+fn answered(answer: &Answer) -> String {
+    match answer {
+        Answer::Granted { token, .. } => format!("granted {token}"),
+        Answer::Refused(why) => format!("refused: {why}"),
+        Answer::Moved(where_to) => where_to.clone(),
+        Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),
+    }
+}
+
+/// A fact as the stream has it.
+fn told(fact: &Fact) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let with = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" TOKEN {token}"));
+    match fact {
+        Fact::Acquire { at, owner, lease_ms } => format!("LOCK.ACQUIRE {at} {} PX {lease_ms}", text(owner)),
+        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {}{}", text(owner), with(token)),
+        Fact::Renew { at, owner, token, lease_ms } => {
+            format!("LOCK.RENEW {at} {} PX {lease_ms}{}", text(owner), with(token))
+        }
+        Fact::Hold(at, SavedHold { owner, token, left_ms }) => {
+            format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}", text(owner))
+        }
+        Fact::Ended(at, token) => format!("LOCK.APPLY {at} ENDED {token}"),
+        Fact::Empty(at) => format!("LOCK.APPLY {at} EMPTY"),
+        Fact::Outside(what) => match what {
+            Outside::Del(at) => format!("DEL {at}"),
+            Outside::Set(at) => format!("SET {at}"),
+            Outside::Rename(from, to) => format!("RENAME {from} {to}"),
+            Outside::Move(at, db) => format!("MOVE {at} {db}"),
+            Outside::Flush(None, _) => "FLUSHALL".to_owned(),
+            Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
+            Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
+            Outside::Restore(at, _) => format!("RESTORE {at}"),
+        },
+    }
+}
+
+/// The words of an input.
+struct Words<'a> {
+    words: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+}
+
+impl<'a> Words<'a> {
+    fn new(line: &'a str) -> Self {
+        Self { words: line.split_whitespace().peekable() }
+    }
+
+    fn next(&mut self) -> Result<&'a str, String> {
+        self.words.next().ok_or_else(|| "a word is missing".to_owned())
+    }
+
+    fn is(&mut self, word: &str) -> bool {
+        self.words.next_if_eq(&word).is_some()
+    }
+
+    fn is_at_end(&mut self) -> bool {
+        self.words.peek().is_none()
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.words.next().map_or(Ok(()), |word| Err(format!("what is {word:?}?")))
+    }
+
+    /// The next word if it is a number.
+    fn number(&mut self) -> Result<u64, String> {
+        let word = self.words.peek().ok_or("a number is missing")?;
+        let number = word.parse().map_err(|_| format!("{word} is no number"))?;
+        self.words.next();
+        Ok(number)
+    }
+
+    fn size(&mut self) -> Result<usize, String> {
+        usize::try_from(self.number()?).map_err(|error| error.to_string())
+    }
+
+    fn db(&mut self) -> Result<u32, String> {
+        u32::try_from(self.number()?).map_err(|error| error.to_string())
+    }
+
+    /// A few short names for the life of the test, leaked so that inputs can be copied.
+    fn name(&mut self) -> Result<Name, String> {
+        Ok(self.next()?.to_owned().leak().as_bytes())
+    }
+
+    fn at(&mut self) -> Result<At, String> {
+        let word: &'static str = self.next()?.to_owned().leak();
+        match word.split_once(':') {
+            Some((db, name)) => Ok(At::new(db.parse().map_err(|_| format!("{db}?"))?, name.as_bytes())),
+            None => Ok(At::new(0, word.as_bytes())),
+        }
+    }
+
+    fn token(&mut self) -> Result<Option<Token>, String> {
+        if self.is("token") { Ok(Token::new(self.number()?)) } else { Ok(None) }
+    }
+
+    fn wall_us(&mut self, now_us: u64) -> Result<u64, String> {
+        let word = self.next()?;
+        let step_ms: i64 = word.parse().map_err(|_| format!("{word} is no step"))?;
+        Ok(now_us.saturating_add_signed(step_ms * 1000))
+    }
+
+    fn writes(&mut self) -> Result<Writes, String> {
+        match self.next()? {
+            "allowed" => Ok(Writes::Allowed),
+            "refused" => Ok(Writes::Refused),
+            "paused" => Ok(Writes::Paused),
+            word => Err(format!("writes are never {word}")),
+        }
+    }
+}
+
+/// The story with its outputs as they are now.
+fn retold(text: &str) -> Result<String, String> {
+    let mut story = Story::new();
+    let mut retold = String::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(input) = line.strip_prefix("> ") {
+            let outputs =
+                story.tell(input).map_err(|wrong| format!("line {}: {line}: {wrong}", number + 1))?;
+            let _ = write!(retold, "{line}\n{outputs}");
+        } else if line.is_empty() || line.starts_with('#') {
+            let _ = writeln!(retold, "{line}");
+        }
+    }
+    Ok(retold)
+}
+
+fn check(path: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let now = retold(&text)?;
+    if now == text {
+        return Ok(());
+    }
+    if std::env::var_os("UPDATE_SCENARIOS").is_some() {
+        return std::fs::write(path, now).map_err(|error| error.to_string());
+    }
+    let differs = text.lines().zip(now.lines()).enumerate().find(|(_, (before, now))| before != now);
+    Err(match differs {
+        Some((number, (before, now))) => format!("line {}: {before:?} is now {now:?}", number + 1),
+        None => "it is longer or shorter now".to_owned(),
+    })
+}
+
+#[test]
+fn every_story_goes_as_it_is_told() -> Result<(), String> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/lock/tests/testdata");
+    let entries = std::fs::read_dir(&folder).map_err(|error| error.to_string())?;
+    let mut stories: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    stories.sort();
+    let told = stories.iter().map(|path| check(path).map_err(|wrong| format!("{}: {wrong}", path.display())));
+    let wrong: Vec<String> = told.filter_map(Result::err).collect();
+    if stories.len() < STORIES_MIN {
+        return Err(format!("there are only {} stories in {}", stories.len(), folder.display()));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// So that a folder that was not found is not taken for a folder without faults.
+const STORIES_MIN: usize = 18;
