@@ -7,6 +7,7 @@
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
+use super::server;
 
 /// Who answers for a key.
 pub(crate) enum Ownership {
@@ -82,6 +83,9 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
 fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
+    if !server::kind().can_ask_for_slots() {
+        return None;
+    }
     let my_id = call(ctx, c"MYID", text)??;
     call(ctx, c"SLOTS", |ranges| {
         (0..).map_while(|index| element(ranges, index)).find_map(|range| {

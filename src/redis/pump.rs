@@ -234,10 +234,14 @@ fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>, broken: &mut Broke
         Task::Settle(place) => at(ctx, now, &place, Job::Settle, gate),
         Task::TakeBack(place, token) => at(ctx, now, &place, Job::TakeBack(token), gate),
         Task::Broken(place) => {
-            if let (true, Some(name)) = (ctx.select_db(place.db), ctx.new_str(&place.name)) {
+            let Some(name) = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db)) else {
+                return;
+            };
+            // A lock that left with its slot is not broken.
+            if let Ownership::Ours = cluster::ownership(ctx, name.as_str()) {
                 carry_out::publish(ctx, name.as_str(), Event::Broken);
+                broken.add(place);
             }
-            broken.add(place);
         }
     }
 }

@@ -13,13 +13,15 @@ pub(crate) struct Kind {
     is_valkey: bool,
     /// As the module API tells it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
     version: c_int,
+    /// Valkey's own major version; 0 on Redis.
+    valkey_major: u32,
 }
 
 static KIND: OnceLock<Kind> = OnceLock::new();
 
 /// Which server this is, as found at load.
 pub(crate) fn kind() -> Kind {
-    let unknown = Kind { is_valkey: false, version: 0 };
+    let unknown = Kind { is_valkey: false, version: 0, valkey_major: 0 };
     KIND.get().copied().unwrap_or(unknown)
 }
 
@@ -33,7 +35,26 @@ pub(crate) fn begin(ctx: &Ctx) {
         let known = get_api(ctx, name, &raw mut function);
         (api!(RedisModule_GetServerVersion).unwrap_or(0), known && !function.is_null())
     };
-    let _ = KIND.set(Kind { is_valkey, version });
+    let _ = KIND.set(Kind { is_valkey, version, valkey_major: valkey_major(ctx) });
+}
+
+/// The first number of `valkey_version` in INFO; 0 where there is none.
+fn valkey_major(ctx: &Ctx) -> u32 {
+    // SAFETY: 1. a live context; 2. the field is a C string that lives as long as the data; 3. the data is
+    // freed once, after its last use.
+    unsafe {
+        let data = api!(RedisModule_GetServerInfo, ctx.as_ptr(), c"server".as_ptr());
+        let Some(data) = data.filter(|data| !data.is_null()) else {
+            return 0;
+        };
+        let field = api!(RedisModule_ServerInfoGetFieldC, data, c"valkey_version".as_ptr());
+        let major = field.filter(|field| !field.is_null()).and_then(|field| {
+            let text = std::ffi::CStr::from_ptr(field).to_string_lossy();
+            text.split('.').next()?.parse().ok()
+        });
+        api!(RedisModule_FreeServerInfo, ctx.as_ptr(), data);
+        major.unwrap_or(0)
+    }
 }
 
 /// Asks the server for a function of its API by name.
@@ -59,6 +80,12 @@ impl Kind {
     /// client that was answered in the same turn of the event loop.
     pub(crate) const fn can_unblock(self) -> bool {
         self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
+    }
+
+    /// Whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
+    /// that asks, and crashes where there is none.
+    pub(crate) const fn can_ask_for_slots(self) -> bool {
+        !self.is_valkey || self.valkey_major >= 9
     }
 
     /// Whether a module can write "nothing" at the head of an RDB file.

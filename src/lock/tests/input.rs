@@ -39,7 +39,14 @@ pub(super) enum Input {
     Swap(u32, u32),
     /// DUMP: the world keeps the last payload.
     Dump(At),
-    /// RESTORE REPLACE of that payload.
+    /// A payload comes from another server.
+    Payload {
+        name: Name,
+        owner: Name,
+        token: Token,
+        left_ms: u64,
+    },
+    /// RESTORE REPLACE of the last payload.
     Restore(At),
     /// A connection is closed.
     Close(u64),
@@ -69,8 +76,6 @@ pub(super) enum Input {
     NewFile,
     /// The first reader, a replica, begins an append-only file of its own.
     NewFileOfReplica,
-    /// What was sent to this reader arrives.
-    CatchUp(usize),
     /// This reader becomes the primary. What the old one had not sent is lost.
     Promote(usize),
 }

@@ -125,7 +125,9 @@ impl Oracle {
                 (Value::Lock(None), Some(Key::Lock(_))) => saved.is_none(),
                 (Value::Lock(Some(hold)), Some(Key::Lock(_))) => saved.is_some_and(|saved| {
                     let left_ms = hold.until.saturating_sub(self.time).div_ceil(1000);
-                    *saved.owner == *hold.owner && saved.token.get() == hold.token && saved.left_ms == left_ms
+                    *saved.owner == *hold.owner.as_bytes()
+                        && saved.token.get() == hold.token
+                        && saved.left_ms == left_ms
                 }),
                 _ => false,
             };
@@ -135,7 +137,7 @@ impl Oracle {
         }
         for at in self.waiters.iter().map(|waiter| waiter.at) {
             let line = self.waiters.iter().filter(|waiter| waiter.at == at);
-            let expected: Vec<_> = line.map(|waiter| (waiter.owner, waiter.client)).collect();
+            let expected: Vec<_> = line.map(|waiter| (waiter.owner.as_bytes(), waiter.client)).collect();
             let described = server.table.describe(server.now.boot, at.place(), server.found(at), usize::MAX);
             let line = described.map(|described| described.line).unwrap_or_default();
             if !line.iter().map(|view| (view.owner, view.client.0)).eq(expected.iter().copied()) {
@@ -371,6 +373,10 @@ impl Oracle {
 
     fn set(&mut self, input: &Input) {
         match *input {
+            Input::Payload { name, owner, token, left_ms } => {
+                let hold = Hold { owner, token: token.get(), until: left_ms * 1000, is_undelivered: false };
+                self.dump = Some((name, Some(hold)));
+            }
             Input::Unblock(client) => self.waiters.retain(|waiter| waiter.client != client),
             Input::Forbid(client, true) => self.forbidden.push(client),
             Input::Forbid(client, false) => self.forbidden.retain(|&other| other != client),

@@ -7,16 +7,21 @@
 use std::collections::BTreeSet;
 
 use super::input::{Input, Writes};
-use super::is_known_bug;
 use super::judge::Judge;
+use super::known::is_known_bug;
 use super::oracle::Oracle;
 use super::random::Random;
 use super::server::{At, Lazy, Name};
 use super::world::World;
 use crate::lock::types::Token;
 
-const OWNERS: [Name; 5] = [b"ann", b"bob", b"cem", b"dee", b"eve"];
-const NAMES: [Name; 3] = [b"k", b"m", b"n"];
+const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
+const NAMES: [Name; 3] = ["k", "m", "n"];
+
+const FIRST: Token = match Token::new(1) {
+    Some(token) => token,
+    None => unreachable!(),
+};
 
 /// One random life.
 struct Life {
@@ -32,18 +37,20 @@ struct Life {
 }
 
 impl Life {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Result<Self, String> {
         // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
         let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
         let mut world = World::new(5_000_000_000 + seed, wall_us);
-        Self {
+        world.step(&Input::NewReplica)?;
+        world.step(&Input::NewFile)?;
+        Ok(Self {
             random: Random::new(seed),
             oracle: Oracle::new(&world),
             judge: Judge::default(),
             world,
             grain_us: if seed.is_multiple_of(2) { 1000 } else { 1 },
             is_lagging: seed % 4 >= 2,
-        }
+        })
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -77,7 +84,7 @@ impl Life {
 
     /// One of two connections of the owner: a retry may come on another one.
     fn client_of(&mut self, owner: Name) -> u64 {
-        u64::from(owner[0]) * 10 + self.random.below(2)
+        u64::from(owner.as_bytes()[0]) * 10 + self.random.below(2)
     }
 
     fn input(&mut self) -> Input {
@@ -110,8 +117,13 @@ impl Life {
     /// What others do to keys.
     fn keys(&mut self, at: At) -> Input {
         let other = self.at();
-        match self.random.below(9) {
-            0 | 1 => Input::Del(at),
+        match self.random.below(10) {
+            0 => {
+                let (owner, ahead) = (self.random.of(&OWNERS), self.random.below(100_000));
+                let token = Token::new(self.world.server.table.last_token() + ahead).unwrap_or(FIRST);
+                Input::Payload { name: at.name, owner, token, left_ms: self.random.below(40) }
+            }
+            1 => Input::Del(at),
             2 => Input::Set(at),
             3 => Input::Rename(at, other),
             4 => Input::Move(at, other.db),
@@ -194,7 +206,7 @@ const SOMETIMES: [&str; 24] = [
 
 /// Lives one life, and gives what was seen in it.
 fn live(seed: u64, steps: u64) -> Result<BTreeSet<&'static str>, String> {
-    let mut life = Life::new(seed);
+    let mut life = Life::new(seed)?;
     for number in 0..steps {
         life.step().map_err(|wrong| format!("seed {seed}, step {number}: {wrong}"))?;
     }

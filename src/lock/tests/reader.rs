@@ -162,11 +162,11 @@ impl Reader {
         let fx = &mut Vec::new();
         match *fact {
             Fact::Acquire { owner, lease_ms, .. } => {
-                table.apply_acquire(now, place, found, owner, lease_ms, fx)
+                table.apply_acquire(now, place, found, owner.as_bytes(), lease_ms, fx)
             }
-            Fact::Release { owner, token, .. } => table.apply_release(found, owner, token, fx),
+            Fact::Release { owner, token, .. } => table.apply_release(found, owner.as_bytes(), token, fx),
             Fact::Renew { owner, token, lease_ms, .. } => {
-                table.apply_renew(now, found, owner, token, lease_ms)
+                table.apply_renew(now, found, owner.as_bytes(), token, lease_ms)
             }
             Fact::Hold(_, ref saved) => table.apply_hold(now, place, found, saved, fx),
             Fact::Ended(_, token) => table.apply_ended(found, token, fx),

@@ -10,7 +10,7 @@
 //! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [named]
 //! > release KEY OWNER [token T]         > renew KEY OWNER LEASE-MS [token T]       > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
-//! > dump KEY   > restore KEY
+//! > dump KEY   > payload NAME OWNER TOKEN LEFT-MS   > restore KEY
 //! > close CONNECTION   > unblock CONNECTION   > forbid CONNECTION   > allow CONNECTION
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
@@ -94,7 +94,7 @@ impl Story {
             "release" => Input::Release { at: words.at()?, owner: words.name()?, token: words.token()? },
             "renew" => {
                 let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
-                let client = self.connection(&String::from_utf8_lossy(owner));
+                let client = self.connection(owner);
                 Input::Renew { at, owner, lease_ms, token: words.token()?, client }
             }
             "fence" => Input::Fence(words.at()?),
@@ -108,6 +108,12 @@ impl Story {
             "flush-lazily" => Input::Flush(None, Lazy::Yes),
             "free" => Input::Free,
             "dump" => Input::Dump(words.at()?),
+            "payload" => Input::Payload {
+                name: words.name()?,
+                owner: words.name()?,
+                token: Token::new(words.number()?).ok_or("that is no token")?,
+                left_ms: words.number()?,
+            },
             "restore" => Input::Restore(words.at()?),
             "close" => Input::Close(self.connection(words.next()?)),
             "unblock" => Input::Unblock(self.connection(words.next()?)),
@@ -130,8 +136,7 @@ impl Story {
     fn acquire(&mut self, words: &mut Words<'_>) -> Result<Input, String> {
         let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
         let wait = if words.is("wait") { Some(words.number().unwrap_or(0)) } else { None };
-        let own = String::from_utf8_lossy(owner);
-        let client = if words.is("on") { self.connection(words.next()?) } else { self.connection(&own) };
+        let client = if words.is("on") { self.connection(words.next()?) } else { self.connection(owner) };
         Ok(Input::Acquire { at, owner, lease_ms, wait, client, named: words.is("named") })
     }
 
@@ -181,14 +186,18 @@ impl Story {
             let _ = writeln!(text, "{at}: {what}");
         }
         for (at, line) in &self.judge.lines {
-            let line: Vec<_> = line.iter().map(|pending| String::from_utf8_lossy(pending.owner)).collect();
-            let _ = writeln!(text, "{at}: {} waits", line.join(", "));
+            let line: Vec<_> = line.iter().map(|pending| pending.owner).collect();
+            let _ = writeln!(text, "{at}: in line {}", line.join(", "));
         }
         let (last, told) = (server.table.last_token(), server.table.clock().told());
         let _ = writeln!(text, "tokens: last {last}, told {told}");
         for (number, reader) in self.world.readers.iter_mut().enumerate() {
             let (last, told) = (reader.server.table.last_token(), reader.told());
             let _ = writeln!(text, "reader {number}: last {last}, told {told}");
+            if let Some(file) = &mut reader.file {
+                let (last, told) = (file.server.table.last_token(), file.told());
+                let _ = writeln!(text, "file of reader {number}: last {last}, told {told}");
+            }
         }
         if self.world.server.keys.is_empty() && self.judge.lines.is_empty() {
             text.push_str("no keys, nobody waits\n");
@@ -245,10 +254,10 @@ fn told(fact: &Fact) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let with = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" TOKEN {token}"));
     match fact {
-        Fact::Acquire { at, owner, lease_ms } => format!("LOCK.ACQUIRE {at} {} PX {lease_ms}", text(owner)),
-        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {}{}", text(owner), with(token)),
+        Fact::Acquire { at, owner, lease_ms } => format!("LOCK.ACQUIRE {at} {owner} PX {lease_ms}"),
+        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {owner}{}", with(token)),
         Fact::Renew { at, owner, token, lease_ms } => {
-            format!("LOCK.RENEW {at} {} PX {lease_ms}{}", text(owner), with(token))
+            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}", with(token))
         }
         Fact::Hold(at, SavedHold { owner, token, left_ms }) => {
             format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}", text(owner))
@@ -312,14 +321,14 @@ impl<'a> Words<'a> {
 
     /// A few short names for the life of the test, leaked so that inputs can be copied.
     fn name(&mut self) -> Result<Name, String> {
-        Ok(self.next()?.to_owned().leak().as_bytes())
+        Ok(self.next()?.to_owned().leak())
     }
 
     fn at(&mut self) -> Result<At, String> {
         let word: &'static str = self.next()?.to_owned().leak();
         match word.split_once(':') {
-            Some((db, name)) => Ok(At::new(db.parse().map_err(|_| format!("{db}?"))?, name.as_bytes())),
-            None => Ok(At::new(0, word.as_bytes())),
+            Some((db, name)) => Ok(At::new(db.parse().map_err(|_| format!("{db}?"))?, name)),
+            None => Ok(At::new(0, word)),
         }
     }
 

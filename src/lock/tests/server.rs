@@ -12,7 +12,7 @@ use crate::lock::table::Table;
 use crate::lock::types::{Moment, Now, Place, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
-pub(super) type Name = &'static [u8];
+pub(super) type Name = &'static str;
 
 /// Where a key is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ impl At {
     }
 
     pub(super) const fn place(self) -> Place<'static> {
-        Place { db: self.db, name: self.name }
+        Place { db: self.db, name: self.name.as_bytes() }
     }
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for At {
         if self.db != 0 {
             write!(f, "{}:", self.db)?;
         }
-        f.write_str(&String::from_utf8_lossy(self.name))
+        f.write_str(self.name)
     }
 }
 

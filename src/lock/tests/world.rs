@@ -82,13 +82,14 @@ impl World {
             Input::Release { at, owner, token } => {
                 let asked = Fact::Release { at, owner, token };
                 let given = self.decide(at, Some(asked), &mut out, |table, now, found, gate, fx| {
-                    table.release(now, at.place(), found, owner, token, gate, fx)
+                    table.release(now, at.place(), found, owner.as_bytes(), token, gate, fx)
                 })?;
                 out.reply = yes_or_wrong_type(given);
             }
             Input::Renew { at, owner, token, lease_ms, client } => {
                 let asked = Fact::Renew { at, owner, token, lease_ms };
-                let renewal = Renewal { owner, token, lease_ms, client: Some(ClientId(client)) };
+                let renewal =
+                    Renewal { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(client)) };
                 let renewed = self.decide(at, Some(asked), &mut out, |table, now, found, gate, fx| {
                     table.renew(now, at.place(), found, &renewal, gate, fx)
                 })?;
@@ -126,6 +127,10 @@ impl World {
                 }
                 out.reply = Reply::Bool(is_lock);
             }
+            Input::Payload { name, owner, token, left_ms } => {
+                self.owners.insert(owner);
+                self.dump = Some((name, Some(SavedHold { owner: owner.as_bytes().into(), token, left_ms })));
+            }
             Input::Restore(at) => match self.payload_for(at) {
                 Some(saved) => self.outside(Outside::Restore(at, saved?), out),
                 None => out.reply = Reply::Bool(false),
@@ -157,11 +162,6 @@ impl World {
                     reader.file = Some(Box::new(Reader::from_new_file(&mut reader.server)?));
                 }
             }
-            Input::CatchUp(reader) => {
-                if let Some(reader) = self.readers.get_mut(reader) {
-                    reader.catch_up()?;
-                }
-            }
             _ => return Err(format!("{input:?} is not of this kind")),
         }
         Ok(())
@@ -179,7 +179,7 @@ impl World {
 
     /// The owner with this name, if any input named it.
     pub(super) fn owner(&self, owner: &[u8]) -> Option<Name> {
-        self.owners.get(owner).copied()
+        self.owners.iter().copied().find(|known| known.as_bytes() == owner)
     }
 
     fn acquire(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
@@ -191,7 +191,7 @@ impl World {
         let block =
             wait.map(|ms| Block { client: ClientId(client), until: (ms != 0).then(|| now.plus_ms(ms)) });
         let ask = Ask {
-            owner,
+            owner: owner.as_bytes(),
             owner_is_minted: false,
             lease_ms,
             block,
@@ -411,15 +411,15 @@ impl World {
     fn payload_for(&self, at: At) -> Option<Result<Option<SavedHold>, String>> {
         let (name, saved) = self.dump.as_ref()?;
         let mut numbers = Vec::new();
-        encode(name, saved.as_ref(), |number| numbers.push(number));
+        encode(name.as_bytes(), saved.as_ref(), |number| numbers.push(number));
         let mut numbers = numbers.into_iter();
-        Some(decode(at.name, || numbers.next()).map_err(str::to_owned))
+        Some(decode(at.name.as_bytes(), || numbers.next()).map_err(str::to_owned))
     }
 
     /// Whether RESTORE would make an owner hold the lock that it waits for.
     pub(super) fn would_restore_a_waiter(&self, at: At) -> bool {
         let Some(Ok(Some(saved))) = self.payload_for(at) else { return false };
-        self.waits.values().any(|wait| wait.at == at && *wait.owner == *saved.owner)
+        self.waits.values().any(|wait| wait.at == at && *wait.owner.as_bytes() == *saved.owner)
     }
 
     fn promote(&mut self, reader: usize, out: &mut Outcome) -> Result<(), String> {
@@ -451,11 +451,6 @@ impl World {
         self.in_flight.clear();
         out.reply = Reply::Bool(true);
         Ok(())
-    }
-
-    /// Whether a request waits on this connection.
-    pub(super) fn is_waiting(&self, client: u64) -> bool {
-        self.waits.values().any(|wait| wait.client == client)
     }
 
     /// Everything sent arrives everywhere.
