@@ -9,7 +9,13 @@
 //! `redis` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
 //! `docs/ARCHITECTURE.md`.
 
-#![warn(clippy::disallowed_methods)]
+#![warn(missing_docs, unreachable_pub)]
+#![warn(clippy::disallowed_methods, clippy::ptr_as_ptr)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 #[forbid(unsafe_code)]
 pub mod command;

@@ -100,7 +100,7 @@ fn an_acquire_that_arrives_during_a_pause_is_answered_after_it() {
     let mut client = server.client();
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
     let acquire = server.waiter("LOCK.ACQUIRE stock alice PX 60000 BLOCK 0");
-    let try_it = server.waiter("LOCK.ACQUIRE stock bob PX 60000");
+    let try_it = server.waiter("LOCK.ACQUIRE stock bob PX 500");
     acquire.waits_for(millis(100));
     client.call("CLIENT UNPAUSE");
     let answers = [acquire.timed_answer().0, try_it.answer()];
@@ -206,11 +206,13 @@ fn a_wait_ends_on_time_while_there_are_too_few_replicas() {
 #[test]
 fn nothing_is_granted_while_the_disk_fails() {
     let (server, mut client, heir) = server_with_heir();
-    std::fs::create_dir(server.directory().join("in-the-way")).unwrap();
     let mut config = redis::cmd("CONFIG");
     config.arg("SET").arg("save").arg("3600 1000000");
     client.call_command(&config);
-    client.call("CONFIG SET dbfilename in-the-way");
+    // A directory that is no longer there.
+    std::fs::create_dir(server.directory().join("gone")).unwrap();
+    client.call("CONFIG SET dir gone");
+    std::fs::remove_dir(server.directory().join("gone")).unwrap();
     client.call("BGSAVE");
     await_that("it fails to save", || client.info("persistence", "rdb_last_bgsave_status") == "err");
     assert!(client.refused("SET x y").starts_with("MISCONF"));

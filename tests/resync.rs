@@ -56,6 +56,43 @@ fn a_replica_that_lost_its_link_goes_on_where_it_was() {
     assert!(partial_after >= partial + 3, "{partial_after} after {partial}");
 }
 
+// G13: a restarted replica reads its own file and goes on in the stream from there.
+#[test]
+fn a_restarted_replica_goes_on_where_its_file_ends() {
+    let primary = Server::start();
+    let address = format!("127.0.0.1 {}", primary.port);
+    let mut replica = Server::build().set("replicaof", &address).start();
+    await_link(&replica);
+    let (full, partial) = full_and_partial(&primary);
+    for round in 0..2 {
+        workload::run(&primary, 120 + round, 60);
+        await_caught_up(&primary, &replica);
+        replica.save_and_stop();
+        workload::during(&primary, 130 + round, 40, || replica.start_again());
+        await_link(&replica);
+        assert_agree(&primary, &[&replica]);
+    }
+    assert_eq!(full_and_partial(&primary), (full, partial + 2), "it never had to start over");
+}
+
+// G13, G4: a restarted primary goes on in its own stream, and its replica with it.
+#[test]
+fn the_replica_of_a_restarted_primary_goes_on_where_it_was() {
+    let mut primary = Server::start();
+    let replica = Server::start();
+    follow(&replica, &primary);
+    workload::run(&primary, 140, 60);
+    let token = primary.client().acquire("stock", "alice", 600_000);
+    await_caught_up(&primary, &replica);
+    primary.save_and_stop();
+    primary.start_again();
+    follow(&replica, &primary);
+    assert_eq!(full_and_partial(&primary).0, 0, "the replica need not start over");
+    assert!(primary.client().acquire("next", "alice", 600_000) > token);
+    workload::run(&primary, 141, 60);
+    assert_agree(&primary, &[&replica]);
+}
+
 // G13: the replicas of a replica that is promoted stay with it, without a new copy of the data.
 #[test]
 fn replicas_of_a_promoted_replica_go_on_where_they_were() {

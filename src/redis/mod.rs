@@ -7,6 +7,7 @@
 // The constants of the server's header are bound as other integers than its functions take.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+#[cfg(not(test))]
 mod alloc;
 mod api;
 mod blocking;

@@ -12,7 +12,7 @@ import shutil
 
 import pytest
 
-from harness.limits import SLOW_FACTOR
+from harness.limits import SLOW_FACTOR, eventually
 from harness.server import BINARY, MODULE, Server, settle
 
 
@@ -65,6 +65,12 @@ class SharedServer:
         settle(server)
         server.admin("FUNCTION FLUSH")
         server.admin("FLUSHALL")
+        # What a flush breaks may be noticed, and told as events, a moment later.
+        eventually(
+            lambda: server.info("redislock")["redislock_locks"] == "0",
+            "the locks of the test are gone",
+        )
+        server.admin("PING")
 
     def end(self):
         """Ends the server, checking that it ends well."""

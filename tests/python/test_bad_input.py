@@ -8,6 +8,7 @@ end the hold), and one that another holds (where it would wait).
 import pytest
 
 from harness.replies import holder
+from harness.server import Server
 from harness.wire import Connection
 
 MAX = 2**53 - 1
@@ -123,8 +124,6 @@ def name_of(case):
 @pytest.fixture(scope="module")
 def recorded():
     """A server that records every write, so that one can see that there was none."""
-    from harness.server import Server
-
     server = Server("--appendonly", "yes", "--appendfsync", "no").start()
     yield server
     server.stop()

@@ -153,10 +153,19 @@ impl Server {
     /// Asks the server to end, without saving anything that it has not saved yet.
     #[track_caller]
     pub fn stop(&mut self) {
-        let mut client = self.client();
+        self.shut_down("SHUTDOWN NOSAVE");
+    }
+
+    #[track_caller]
+    pub fn save_and_stop(&mut self) {
+        self.shut_down("SHUTDOWN SAVE");
+    }
+
+    #[track_caller]
+    fn shut_down(&mut self, command: &str) {
         // The connection closes instead of an answer.
-        let answer = client.ask("SHUTDOWN NOSAVE");
-        assert!(answer.is_err(), "SHUTDOWN: {answer:?}");
+        let answer = self.client().ask(command);
+        assert!(answer.is_err(), "{command}: {answer:?}");
         let status = self.await_end();
         assert!(status.success(), "the server ended with {status}");
     }

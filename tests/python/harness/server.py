@@ -32,7 +32,9 @@ RELEASE = tuple(int(part) for part in NAME.split("-")[1].split("."))
 
 # What a server writes to its log when it has found itself broken.
 BROKEN = re.compile(r"BUG REPORT|ASSERTION FAILED|panicked at|STACK TRACE")
-VALGRIND_ERRORS = re.compile(r"ERROR SUMMARY: [1-9]|Invalid (read|write|free)|uninitialised")
+VALGRIND_ERRORS = re.compile(
+    r"ERROR SUMMARY: [1-9]|Invalid (read|write|free)|uninitialised"
+)
 START_ATTEMPTS = 5
 
 

@@ -1,0 +1,280 @@
+"""The documentation is true: transcripts, links, names of tests, settings, the example
+configuration, and what each command's page says about the command.
+
+How a transcript is compared with what happens stands in harness/transcript.py.
+"""
+
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from harness.limits import SLOW_FACTOR, SOON_SECONDS
+from harness.server import (
+    BINARY,
+    IS_VALKEY,
+    MODULE,
+    RELEASE,
+    ROOT,
+    VALGRIND,
+    _free_port,
+    at_least,
+)
+from harness.transcript import Names, Session, same_reply, steps_of
+from harness.wire import Connection, ServerError
+
+PAGES = sorted(
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    + list((ROOT / "docs").rglob("*.md"))
+    + list((ROOT / "examples").rglob("*.md"))
+)
+COMMAND_PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
+WITH_TRANSCRIPTS = [page for page in PAGES if steps_of(page.read_text())]
+
+
+def named(pages):
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+
+
+# Transcripts
+
+
+@named(WITH_TRANSCRIPTS)
+def test_every_transcript_is_what_happens(start_server, page):
+    session = Session(start_server())
+    try:
+        for step in steps_of(page.read_text()):
+            session.check(step)
+        assert not session.waiting, f"the page leaves {session.waiting} waiting"
+    finally:
+        session.close()
+
+
+def test_the_pages_that_should_have_transcripts_have_some():
+    assert {ROOT / "README.md", *COMMAND_PAGES} <= set(WITH_TRANSCRIPTS)
+    assert len(COMMAND_PAGES) == 5
+
+
+def test_the_comparison_sees_what_it_should():
+    def same(told, real, names=None):
+        return same_reply(told.split("|"), real.split("|"), names or Names())
+
+    low, high = "(integer) 1795243208114201", "(integer) 1795243208114202"
+    assert same("(integer) 1", "(integer) 1")
+    assert not same("(integer) 1", "(integer) 0")
+    assert not same("(integer) 1", low)
+    assert not same("(nil)", low)
+    assert same(low, high)
+    assert same(f"{low}|{high}", "(integer) 1795000000000001|(integer) 1795000000000009")
+    assert not same(f"{low}|{low}", f"{low}|{high}")
+    assert not same(f"{low}|{high}", f"{low}|{low}")
+    assert not same(f"{low}|{high}", f"{high}|{low}")
+    names = Names()
+    assert same(low, "(integer) 1795000000000001", names)
+    assert names.typed("LOCK.FENCE a 1795243208114201") == "LOCK.FENCE a 1795000000000001"
+    one, other = "0b0e5f5c-6a07-4d5f-93a3-1f6b5a4b7d11", "aaaaaaaa-0000-4000-8000-000000000000"
+    assert same(f'1) "{one}"', f'1) "{other}"')
+    assert not same(f'1) "{one}"|2) "{one}"', f'1) "{one}"|2) "{other}"')
+    assert same('5) "held-ms"|6) (integer) 7', '5) "held-ms"|6) (integer) 1234')
+    assert not same('5) "held-ms"|6) (integer) 7', '5) "held-ms"|6) (nil)')
+    assert not same('5) "count"|6) (integer) 1', '5) "count"|6) (integer) 2')
+    assert same('2# "held-ms" => (integer) 7', '2# "held-ms" => (integer) 8')
+    assert not same('2# "count" => (integer) 7', '2# "count" => (integer) 8')
+    assert same("redislock_commit:abc|redislock_locks:1", "redislock_commit:d|redislock_locks:1")
+    assert not same("redislock_locks:1", "redislock_locks:2")
+    assert same("a|...|z", "a|b|c|z")
+    assert not same("a|...|z", "a|b|c")
+    assert same("(nil)|(0.50s)", "(nil)")
+
+
+# Links and names
+
+
+@named(PAGES)
+def test_every_link_leads_somewhere(page):
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    for target in targets:
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file.read_text()), target
+
+
+def anchors(text):
+    """The anchors that a page's headings make."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading).strip().lower() for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def test_every_test_that_a_page_names_exists():
+    text = "".join(page.read_text() for page in PAGES)
+    names = re.findall(r"`((?:tests|src)/[\w/.]+)::(\w+)`", text)
+    assert len(names) > 40
+    for file, name in names:
+        definition = rf"^\s*(?:fn|def) {name}\("
+        assert re.search(definition, (ROOT / file).read_text(), re.MULTILINE), (file, name)
+
+
+def test_every_source_file_that_a_page_names_exists():
+    text = "".join(page.read_text() for page in PAGES)
+    for name in re.findall(r"`((?:src|tests|docs|examples|scripts)/[\w/.-]+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_guarantee_has_its_tests():
+    text = (ROOT / "docs" / "GUARANTEES.md").read_text()
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    promised = [section for section in sections if re.match(r"G\d+ ", section)]
+    assert len(promised) == 12
+    for section in promised:
+        assert len(re.findall(r"`tests/[\w/.]+::\w+`", section)) >= 2, section[:40]
+
+
+# Commands
+
+
+def fact_of(page, name):
+    """What a command's page says in its first table."""
+    found = re.search(rf"^\| {name} \| (.*?) \|$", page.read_text(), re.MULTILINE)
+    assert found, f"{page.name} says nothing about: {name}"
+    return found[1].replace("`", "").replace("\\", "")
+
+
+@named(COMMAND_PAGES)
+def test_a_page_says_what_the_server_says_of_the_command(cli, page):
+    name = f"lock.{page.stem}"
+    (info,) = cli("COMMAND", "INFO", name)
+    docs = cli("COMMAND", "DOCS", name)[1]
+    docs = dict(zip(docs[::2], docs[1::2]))
+    assert fact_of(page, "Available since") == docs["since"]
+    assert fact_of(page, "Complexity").replace("*", "") == docs["complexity"]
+    assert fact_of(page, "Flags").split(", ") == sorted(set(info[2]) - {"module"})
+    if at_least(redis=(8, 0), valkey=(8, 1)):
+        told = set(fact_of(page, "ACL categories").split(", "))
+        assert told == set(info[6])
+
+
+@named(COMMAND_PAGES)
+def test_a_page_shows_the_syntax_that_the_server_knows(cli, page):
+    syntax = re.search(r"^LOCK\..*$", page.read_text(), re.MULTILINE)[0]
+    words = set(re.findall(r"[A-Z]{2,}", syntax)) - {"LOCK", page.stem.upper()}
+    assert words == set(tokens_of(cli("COMMAND", "DOCS", f"lock.{page.stem}")))
+
+
+def tokens_of(value):
+    """All words that COMMAND DOCS knows as tokens of arguments."""
+    if not isinstance(value, list):
+        return
+    for key, inner in zip(value, value[1:]):
+        if key == "token" and isinstance(inner, str) and inner.isupper():
+            yield inner
+    for inner in value:
+        yield from tokens_of(inner)
+
+
+# Settings
+
+
+SETTING = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| (.*?) \|", re.MULTILINE)
+
+
+def test_the_settings_are_those_that_the_readme_lists(cli):
+    listed = {name: (default, span) for name, default, span in SETTING.findall(README)}
+    real = cli("CONFIG GET redislock.*")
+    real = {name.removeprefix("redislock."): value for name, value in zip(real[::2], real[1::2])}
+    assert {name: default for name, (default, _) in listed.items()} == real
+    for name, (_, span) in listed.items():
+        if span == "yes, no":
+            continue
+        low, high = (int(number) for number in span.split(" to "))
+        assert accepts(cli, name, low) and accepts(cli, name, high)
+        assert not accepts(cli, name, low - 1) and not accepts(cli, name, high + 1)
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def accepts(cli, name, value):
+    try:
+        return cli("CONFIG", "SET", f"redislock.{name}", value) == "OK"
+    except ServerError:
+        return False
+
+
+# The example configuration
+
+
+CONF = (ROOT / "redis.conf.example").read_text()
+
+
+def test_the_example_configuration_shows_every_setting_with_its_default(cli):
+    real = cli("CONFIG GET redislock.*")
+    shown = dict(re.findall(r"^(redislock\.[a-z-]+) (\w+)$", CONF, re.MULTILINE))
+    assert shown == dict(zip(real[::2], real[1::2]))
+    spans = re.findall(r"^# Range: ([\w, ]+?)(?: \(.*\))?$", CONF, re.MULTILINE)
+    listed = [span for _, _, span in SETTING.findall(README)]
+    assert [span.replace(" or ", ", ") for span in spans] == listed
+
+
+def test_a_server_starts_with_the_example_configuration_as_it_is(tmp_path):
+    shutil.copy(ROOT / "redis.conf.example", tmp_path)
+    place = tmp_path / "target" / "release"
+    place.mkdir(parents=True)
+    (place / "libredislock.so").symlink_to(MODULE)
+    port = _free_port()
+    line = ["valgrind", "-q"] if VALGRIND else []
+    line += [BINARY, "redis.conf.example", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(line, cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        cli = connect(port, process, tmp_path / "log")
+        token = cli("LOCK.ACQUIRE door alice PX 60000")
+        assert cli("LOCK.FENCE", "door", token) == 1
+        assert cli("CONFIG GET appendonly") == ["appendonly", "yes"]
+        assert cli("CONFIG GET bind") == ["bind", "127.0.0.1"]
+    finally:
+        process.terminate()
+        assert process.wait(SOON_SECONDS) == 0
+
+
+def connect(port, process, log):
+    """A connection to a server that is about to start."""
+    deadline = time.monotonic() + SOON_SECONDS
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        try:
+            connection = Connection(port)
+            if connection("PING") == "PONG":
+                return connection
+        except (OSError, ServerError):
+            pass
+        time.sleep(0.01 * SLOW_FACTOR)
+
+
+# The rest of the house
+
+
+def test_the_readme_names_the_servers_that_are_tested():
+    names = subprocess.run(
+        [ROOT / "scripts" / "servers", "names"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    listed = README[README.index("## Works with") :]
+    for name in names:
+        kind, release = name.split("-")
+        assert kind.capitalize() in listed and release in listed, name
+    mine = f"{'valkey' if IS_VALKEY else 'redis'}-{'.'.join(map(str, RELEASE))}"
+    assert mine in names
+
+
+@named(PAGES)
+def test_pages_are_plain_text(page):
+    text = page.read_text()
+    assert text.isascii(), [line for line in text.splitlines() if not line.isascii()]
+    assert text.endswith("\n") and not re.search(r"[ \t]$", text, re.MULTILINE)
+    assert max(len(line) for line in text.splitlines() if "|" not in line) <= 120

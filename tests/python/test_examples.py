@@ -1,0 +1,78 @@
+"""The examples do what they claim, against a real server; and notice when they do not."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness.limits import SLOW_FACTOR
+from harness.server import ROOT
+
+EXAMPLES = ROOT / "examples"
+LIMIT_SECONDS = 100 * SLOW_FACTOR
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def run(server, name, *options):
+    """Runs an example; its exit code and what it printed."""
+    surroundings = {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{server.port}"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *options],
+        env=surroundings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_with_the_lock_no_more_is_sold_than_there_is(server, attempt):
+    code, output = run(server, "oversold_stock.py")
+    assert (code, "10 items, with a lock: 10 sold" in output) == (0, True), output
+    assert server.admin("DBSIZE") == 0
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_without_the_lock_the_stock_is_oversold(server, attempt):
+    code, output = run(server, "oversold_stock.py", "--without-lock")
+    assert code == 0, output
+    assert int(re.search(r"without a lock: (\d+) sold", output)[1]) > 10
+
+
+def test_the_scheduled_job_runs_once_a_minute(server):
+    code, output = run(server, "scheduled_job.py")
+    assert (code, "3 minutes: the job ran 3 times" in output) == (0, True), output
+    assert len(set(re.findall(r"^(\S+): instance-\d runs", output, re.MULTILINE))) == 3
+
+
+def test_the_late_write_is_turned_away_by_its_token(server):
+    code, output = run(server, "paused_holder.py")
+    assert (code, "the balance was 100, is 101" in output) == (0, True), output
+    assert re.search(r"adds 1 to 100 with token \d+: written", output)
+    assert re.search(r"adds 10 to 100 with token \d+: turned away", output)
+
+
+def test_without_the_fence_the_late_write_destroys_the_other(server):
+    code, output = run(server, "paused_holder.py", "--without-fence")
+    assert (code, "the balance was 100, is 110" in output) == (0, True), output
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_fails_where_there_are_no_locks(start_server, name):
+    server = start_server(with_module=False)
+    code, output = run(server, name)
+    assert code != 0, output
+    assert "unknown command" in output
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short_and_uses_no_scripts(path):
+    text = path.read_text()
+    assert len(text.splitlines()) < 100
+    assert not re.search(r"EVAL|register_script|\blua\b", text)
+    assert path.name in (EXAMPLES / "README.md").read_text()

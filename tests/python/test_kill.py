@@ -1,0 +1,152 @@
+"""kill -9 during load, with appendfsync always: no lock lost, no token twice.
+
+G4 and G13 over a restart (SPEC 6, `local`: what was answered was written).
+"""
+
+import random
+import threading
+import time
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from harness.replies import owner_of
+
+ROUNDS = 3
+THREADS = 6
+LEASE_SECONDS = 3600
+
+
+class Ledger:
+    """What one client was told before the server was killed."""
+
+    def __init__(self):
+        self.held = {}  # (lock, owner): token, answered and not released since
+        self.released = {}  # (lock, owner): token, and the release was answered
+        self.tokens = []
+
+
+def load(port, name, ledger, until):
+    """Takes locks of its own and one that all want, until the server is gone."""
+    client = redis.Redis(port=port, socket_timeout=30, retry=Retry(NoBackoff(), 0))
+    chance = random.Random(name)
+    turn = 0
+    try:
+        while time.monotonic() < until:
+            turn += 1
+            owner = f"{name}.{turn}"
+            common = turn % 4 == 0
+            lock = f"common:{name[0]}" if common else f"lock:{owner}"
+            block = ["BLOCK", 20] if common else []
+            token = client.execute_command(
+                "LOCK.ACQUIRE", lock, owner, "EX", LEASE_SECONDS, *block
+            )
+            if token is None:
+                continue
+            ledger.tokens.append(token)
+            ledger.held[lock, owner] = token
+            if common or chance.random() < 0.5:
+                del ledger.held[lock, owner]  # from now on it may be either
+                if client.execute_command("LOCK.RELEASE", lock, owner) == 1:
+                    ledger.released[lock, owner] = token
+    except RedisError:
+        pass  # the server was killed; what it had answered is in the ledger
+    finally:
+        client.close()
+
+
+def run_until_killed(server, round_number):
+    """Load on the server, which is killed in the middle of it."""
+    ledgers = [Ledger() for _ in range(THREADS)]
+    until = time.monotonic() + 50
+    threads = [
+        threading.Thread(
+            target=load, args=[server.port, f"{round_number}.{n}", ledgers[n], until]
+        )
+        for n in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.4 + random.Random(round_number).random() * 0.4)
+    server.kill()
+    for thread in threads:
+        thread.join(40)
+        assert not thread.is_alive(), "a client hangs on a dead server"
+    return ledgers
+
+
+def assert_nothing_was_lost(cli, ledgers):
+    """What was answered is so, and what was given up is."""
+    for ledger in ledgers:
+        for (lock, owner), token in ledger.held.items():
+            assert cli("LOCK.FENCE", lock, token) == 1, (lock, owner, token)
+            assert owner_of(cli, lock) == owner
+        for (lock, owner), token in ledger.released.items():
+            assert cli("LOCK.FENCE", lock, token) == 0, (lock, owner, token)
+
+
+def test_kill_9_under_load_loses_no_lock_and_repeats_no_token(start_server):
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    highest = 0
+    everything = []
+    for round_number in range(ROUNDS):
+        ledgers = run_until_killed(server, round_number)
+        everything += ledgers
+        tokens = [token for ledger in ledgers for token in ledger.tokens]
+        assert len(tokens) > 20, "there was load"
+        assert len(set(tokens)) == len(tokens), "no token twice"
+        assert min(tokens) > highest, "tokens go on above those before the restart"
+        highest = max(tokens)
+        cli = server.start().connect()
+        assert_nothing_was_lost(cli, everything)
+        assert cli("LOCK.ACQUIRE", f"after:{round_number}", "x", "EX", 3600) > highest
+    held = sum(len(ledger.held) for ledger in everything)
+    released = sum(len(ledger.released) for ledger in everything)
+    assert held > 20 and released > 20, "both were put to the test"
+
+
+def test_a_killed_server_forgets_who_waited_but_not_who_held(start_server):
+    # SPEC 4: queues live in memory; G7: their connections are gone
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    cli = server.connect()
+    token = cli("LOCK.ACQUIRE door alice PX 3600000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert bob.waits()
+    server.kill()
+    cli = server.start().connect()
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert cli("LOCK.ACQUIRE door carol PX 60000") is None
+    assert cli("LOCK.RELEASE door alice") == 1
+    assert cli("DBSIZE") == 0
+    assert cli("LOCK.ACQUIRE door carol PX 60000") > token
+
+
+def test_a_token_of_a_freed_lock_is_not_minted_again_after_a_kill(start_server):
+    # G4: no key is left to remember it
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    cli = server.connect()
+    tokens = []
+    for n in range(200):
+        tokens.append(cli("LOCK.ACQUIRE", f"door:{n}", "alice", "PX", 60000))
+        cli("LOCK.RELEASE", f"door:{n}", "alice")
+    server.kill()
+    cli = server.start().connect()
+    assert cli("DBSIZE") == 0
+    assert cli("LOCK.ACQUIRE door alice PX 60000") > max(tokens)
+
+
+def test_a_lease_that_ended_while_the_server_was_down_or_later_does_end(start_server):
+    # G3 over a restart
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    cli = server.connect()
+    cli("LOCK.ACQUIRE door alice PX 500")
+    cli("LOCK.ACQUIRE gate alice PX 3600000")
+    server.kill()
+    cli = server.start().connect()
+    deadline = time.monotonic() + 15
+    while cli("LOCK.FENCE door") is not None:
+        assert time.monotonic() < deadline, "the lease does not end"
+        time.sleep(0.01)
+    assert owner_of(cli, "gate") == "alice"

@@ -1,0 +1,356 @@
+"""Locks that are dumped, restored, copied, renamed, moved or reloaded (SPEC 5)."""
+
+import pytest
+
+from harness.limits import eventually
+from harness.payload import dump
+from harness.replies import holder, lock_info, owner_of, queue_of
+from harness.wire import ServerError, refused
+
+
+def assert_empty_lock(cli, name, *dead_tokens):
+    """A key of the type stands there, but nobody holds it (SPEC 5, RENAME)."""
+    assert cli("EXISTS", name) == 1
+    assert cli("LOCK.INFO", name) is None
+    assert cli("LOCK.INFO", name, "FULL") is None
+    assert cli("LOCK.FENCE", name) is None
+    for token in dead_tokens:
+        assert cli("LOCK.FENCE", name, token) == 0
+    assert cli("LOCK.RENEW", name, "alice", "PX", 60000) == 0
+    assert cli("LOCK.RELEASE", name, "alice") == 0
+
+
+# RENAME and MOVE
+
+
+def test_renaming_a_lock_breaks_the_hold(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    assert cli("LOCK.INFO door") is None
+    assert_empty_lock(cli, "gate", token)
+
+
+def test_an_empty_lock_can_be_taken_by_anybody(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    new = cli("LOCK.ACQUIRE gate bob PX 60000")
+    assert new > token
+    assert owner_of(cli, "gate") == "bob"
+    assert cli("LOCK.RELEASE gate bob") == 1
+    assert cli("DBSIZE") == 0
+
+
+def test_an_empty_lock_can_be_taken_by_who_held_it_before_with_a_new_token(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    assert cli("LOCK.ACQUIRE gate alice PX 60000") > token
+
+
+def test_an_empty_lock_can_be_deleted(cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    assert cli("DEL gate") == 1
+    assert cli("DBSIZE") == 0
+
+
+def test_waiting_for_an_empty_lock_is_not_needed(server, cli):
+    # It counts as free
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    assert isinstance(cli("LOCK.ACQUIRE gate bob PX 60000 BLOCK 0"), int)
+    assert server.info("clients")["blocked_clients"] == "0"
+
+
+def test_both_names_can_be_held_after_a_rename(cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    door = cli("LOCK.ACQUIRE door bob PX 60000")
+    gate = cli("LOCK.ACQUIRE gate carol PX 60000")
+    assert door < gate
+    assert (owner_of(cli, "door"), owner_of(cli, "gate")) == ("bob", "carol")
+
+
+def test_the_old_lease_does_not_end_the_hold_under_the_new_name(cli):
+    cli("LOCK.ACQUIRE door alice PX 200")
+    cli("RENAME door gate")
+    cli("LOCK.ACQUIRE gate bob PX 60000")
+    eventually(lambda: holder(cli, "gate")["held-ms"] > 400, "the old lease is over")
+    assert owner_of(cli, "gate") == "bob"
+
+
+def test_moving_a_lock_to_another_database_breaks_the_hold(server, cli):
+    other = server.connect(db=1)
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    assert cli("MOVE door 1") == 1
+    assert cli("LOCK.INFO door") is None
+    assert_empty_lock(other, "door", token)
+    assert isinstance(other("LOCK.ACQUIRE door bob PX 60000"), int)
+
+
+def test_swapping_databases_breaks_the_holds(server, cli):
+    other = server.connect(db=1)
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("SWAPDB 0 1")
+    assert cli("LOCK.FENCE", "door", token) == 0
+    assert_empty_lock(other, "door", token)
+
+
+# COPY
+
+
+@pytest.mark.parametrize("command", ["COPY door gate", "COPY door gate REPLACE"])
+def test_a_lock_cannot_be_copied(cli, command):
+    # Two locks never share a token
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    with pytest.raises(ServerError):
+        cli(command)
+    assert cli("EXISTS gate") == 0
+    assert cli("LOCK.FENCE", "door", token) == 1
+
+
+# DUMP and RESTORE
+
+
+def test_a_lock_restored_under_its_name_is_held_as_before(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    hold = holder(cli, "door")
+    assert (hold["owner"], hold["token"]) == ("alice", token)
+    assert 0 < hold["lease-left-ms"] <= 60_000
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert cli("LOCK.ACQUIRE door bob PX 60000") is None
+    assert cli("LOCK.ACQUIRE door alice PX 60000") == token
+    assert cli("LOCK.RENEW", "door", "alice", "PX", 60000, "TOKEN", token) == 1
+    assert cli("LOCK.RELEASE", "door", "alice", "TOKEN", token) == 1
+    assert cli("DBSIZE") == 0
+
+
+def test_a_lock_restored_on_another_server_is_held_there(cli, start_server):
+    # G4: that server's tokens go on above it
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    other = start_server().connect()
+    other("RESTORE", "door", 0, payload)
+    assert owner_of(other, "door") == "alice"
+    assert other("LOCK.FENCE", "door", token) == 1
+    assert other("LOCK.ACQUIRE gate bob PX 60000") > token
+
+
+def test_a_restored_lease_ends(cli):
+    # G3
+    cli("LOCK.ACQUIRE door alice PX 300")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    assert cli("DBSIZE") == 1
+    eventually(lambda: cli("DBSIZE") == 0, "the restored lease ends")
+
+
+def test_who_waits_for_a_restored_lock_is_granted_when_it_is_free(server, cli):
+    # G6
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert bob.waits()
+    cli("LOCK.RELEASE", "door", "alice", "TOKEN", token)
+    assert bob.answer() > token
+
+
+def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
+    # G3, G6
+    cli("LOCK.ACQUIRE door alice PX 300")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert isinstance(bob.answer(), int)
+
+
+def test_restore_replace_over_a_lock_breaks_the_newer_hold(cli):
+    # SPEC 5: RESTORE REPLACE breaks; the holder that travels is the payload's
+    first = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("LOCK.RELEASE door alice")
+    second = cli("LOCK.ACQUIRE door bob PX 60000")
+    cli("RESTORE", "door", 0, payload, "REPLACE")
+    assert cli("LOCK.FENCE", "door", second) == 0
+    assert cli("LOCK.RENEW door bob PX 60000") == 0
+    assert cli("LOCK.ACQUIRE gate carol PX 60000") > second
+    if owner_of(cli, "door") == "alice":
+        assert cli("LOCK.FENCE", "door", first) == 1
+
+
+def test_restore_replace_while_somebody_waits_leaves_one_holder(server, cli):
+    # G1, G6: whoever it is, the waiter gets it next
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    cli("RESTORE", "door", 0, payload, "REPLACE")
+    if bob.waits():
+        assert owner_of(cli, "door") == "alice"
+        assert cli("LOCK.RELEASE door alice") == 1
+    token = bob.answer()
+    assert owner_of(cli, "door") == "bob"
+    assert cli("LOCK.FENCE", "door", token) == 1
+
+
+def test_restore_without_replace_is_refused_while_the_lock_is_held(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    with refused("BUSYKEY"):
+        cli("RESTORE", "door", 0, payload)
+    assert cli("LOCK.FENCE", "door", token) == 1
+
+
+def test_a_lock_restored_under_another_name_is_empty(cli):
+    # SPEC 5: two locks never share a token
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("RESTORE", "gate", 0, payload)
+    assert_empty_lock(cli, "gate", token)
+    assert cli("LOCK.FENCE", "door", token) == 1, "the lock itself is as it was"
+    assert isinstance(cli("LOCK.ACQUIRE gate bob PX 60000"), int)
+
+
+def test_a_lock_restored_in_another_database_does_not_share_its_token(server, cli):
+    # G1 for (db, name): the same owner and token may not be live twice
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    other = server.connect(db=1)
+    other("RESTORE", "door", 0, payload)
+    assert other("LOCK.ACQUIRE door bob PX 1000") is None or (
+        other("LOCK.FENCE", "door", token) == 0
+    )
+    assert cli("LOCK.FENCE", "door", token) == 1
+
+
+def test_restore_with_a_ttl_is_a_ttl_by_a_user(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 100, payload)
+    eventually(lambda: cli("DBSIZE") == 0, "the key goes when the server says")
+    assert cli("LOCK.FENCE", "door", token) == 0
+
+
+def test_migrate_carries_the_hold_to_another_server(cli, server, start_server):
+    # SPEC 5
+    target = start_server()
+    other = target.connect()
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    assert cli("MIGRATE", "127.0.0.1", target.port, "door", 0, 5000) == "OK"
+    assert cli("EXISTS door") == 0
+    assert cli("LOCK.FENCE", "door", token) == 0
+    assert other("LOCK.FENCE", "door", token) == 1
+    assert owner_of(other, "door") == "alice"
+    assert other("LOCK.ACQUIRE gate bob PX 60000") > token
+
+
+# DEBUG RELOAD
+
+
+def test_holds_survive_a_reload(server, cli):
+    # G13
+    other = server.connect(db=3)
+    tokens = [cli("LOCK.ACQUIRE", f"door:{n}", "alice", "PX", 60000) for n in range(50)]
+    there = other("LOCK.ACQUIRE door bob EX 60")
+    before = cli("DEBUG DIGEST")
+    cli("DEBUG RELOAD")
+    assert cli("DEBUG DIGEST") == before
+    for n, token in enumerate(tokens):
+        hold = holder(cli, f"door:{n}")
+        assert (hold["owner"], hold["token"]) == ("alice", token)
+        assert 0 < hold["lease-left-ms"] <= 60_000
+    assert other("LOCK.FENCE", "door", there) == 1
+    assert cli("LOCK.ACQUIRE gate alice PX 60000") > there
+
+
+def test_tokens_go_up_over_a_reload_without_locks(cli):
+    # G4: the clock of tokens is saved although no lock is
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("LOCK.RELEASE door alice")
+    cli("DEBUG RELOAD")
+    assert cli("LOCK.ACQUIRE door alice PX 60000") > token
+
+
+def test_a_reloaded_lease_ends(cli):
+    # G3
+    cli("LOCK.ACQUIRE door alice PX 500")
+    cli("DEBUG RELOAD")
+    eventually(lambda: cli("DBSIZE") == 0, "the reloaded lease ends")
+
+
+def test_who_waits_over_a_reload_goes_on_waiting(server, cli):
+    # G1, G6: the keys are gone for a moment, but nothing is granted while loading
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    cli("DEBUG RELOAD")
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert bob.waits()
+    assert queue_of(cli, "door") == ["bob"]
+    assert cli("LOCK.RELEASE door alice") == 1
+    assert bob.answer() > token
+
+
+def test_an_empty_lock_is_empty_after_a_reload_too(cli):
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("RENAME door gate")
+    before = cli("DEBUG DIGEST")
+    cli("DEBUG RELOAD")
+    assert cli("DEBUG DIGEST") == before
+    assert cli("LOCK.FENCE", "gate", token) == 0
+    assert cli("LOCK.INFO gate") is None
+
+
+# What the server can tell about the key
+
+
+def test_the_digest_tells_locks_apart(cli):
+    # G13
+    seen = {cli("DEBUG DIGEST-VALUE door")[0]}
+    for owner in ("alice", "bob"):
+        cli("LOCK.ACQUIRE", "door", owner, "PX", 60000)
+        seen.add(cli("DEBUG DIGEST-VALUE door")[0])
+        cli("LOCK.RELEASE", "door", owner)
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    seen.add(cli("DEBUG DIGEST-VALUE door")[0])
+    assert len(seen) == 4, "no key, alice, bob, alice with another token"
+
+
+def test_memory_usage_and_object(cli):
+    cli("LOCK.ACQUIRE", "small", "a", "PX", 60000)
+    cli("LOCK.ACQUIRE", "large", "a" * 256, "PX", 60000)
+    small, large = cli("MEMORY USAGE small"), cli("MEMORY USAGE large")
+    assert 0 < small < 2000
+    assert small < large < 4000
+    assert cli("OBJECT ENCODING small") == "raw"
+    assert cli("OBJECT REFCOUNT small") == 1
+    assert cli("OBJECT IDLETIME small") >= 0
+
+
+def test_scan_finds_locks_by_type(cli):
+    for n in range(30):
+        cli("LOCK.ACQUIRE", f"door:{n}", "alice", "PX", 60000)
+        cli("SET", f"note:{n}", "text")
+    cursor, found = "0", []
+    for _ in range(100):
+        cursor, keys = cli("SCAN", cursor, "TYPE", "redislock", "COUNT", 10)
+        found += keys
+        if cursor == "0":
+            break
+    assert sorted(found) == sorted(f"door:{n}" for n in range(30))
+
+
+def test_the_module_cannot_be_unloaded(server, cli):
+    # SPEC 5: refused by the server while the type is in use
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    with refused("ERR"):
+        cli("MODULE UNLOAD redislock")
+    assert bob.waits()
+    assert lock_info(cli, "door")["waiters"] == 1
+    assert "redislock" in str(cli("MODULE LIST"))

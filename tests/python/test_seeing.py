@@ -1,0 +1,300 @@
+"""Seeing what happens (SPEC 8): INFO redislock, the log, keyspace events, tracking,
+WATCH.
+"""
+
+import pytest
+
+from harness.limits import eventually
+from harness.replies import module_info, waiters_of
+from harness.wire import refused
+
+# INFO redislock: what is told -> the name of its field.
+LOCKS = "locks"
+HOLDS = "holds"
+WAITERS = "waiters"
+GRANTS = "grants"
+CONTENDED = "contended_grants"
+RELEASES = "releases"
+EXPIRATIONS = "expirations"
+BROKEN = "broken"
+TIMEOUTS = "timeouts"
+LAST_TOKEN = "last_token"
+TOKEN_LEAD = "token_lead"
+ROLE = "role"
+VERSION = "version"
+COMMIT = "commit"
+COUNTERS = [GRANTS, CONTENDED, RELEASES, EXPIRATIONS, BROKEN, TIMEOUTS]
+
+
+def field(info, name):
+    """The one field that has this name, or this name and a unit (token_lead_us)."""
+    found = [key for key in info if key == name or key.startswith(f"{name}_us")]
+    found = found or [key for key in info if key.startswith(f"{name}_")]
+    assert found, f"INFO redislock has no {name}: {sorted(info)}"
+    return info[found[0]]
+
+
+def count(cli, name):
+    """A field as a number."""
+    return int(field(module_info(cli), name))
+
+
+# INFO
+
+
+def test_info_has_a_section_of_the_module(cli):
+    info = module_info(cli)
+    for name in (LOCKS, HOLDS, WAITERS, LAST_TOKEN, TOKEN_LEAD, ROLE, VERSION, COMMIT):
+        assert field(info, name) != "", name
+    for name in COUNTERS:
+        assert int(field(info, name)) >= 0, name
+    for what in ("wait", "hold"):
+        for which in ("p50", "p99", "max"):
+            assert any(what in key and which in key for key in info), (what, which)
+
+
+def test_info_everything_has_the_section_too(cli):
+    assert "redislock_locks" in cli("INFO everything")
+
+
+def test_locks_holds_and_waiters_are_what_is_there(server, cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("LOCK.ACQUIRE gate alice PX 60000")
+    server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert count(cli, LOCKS) == 2
+    assert count(cli, HOLDS) == 2
+    assert count(cli, WAITERS) == 1
+    cli("FLUSHALL")
+    eventually(lambda: count(cli, WAITERS) == 0, "bob is granted")
+    # The server may free what was flushed on a thread, a moment later.
+    eventually(
+        lambda: (count(cli, LOCKS), count(cli, HOLDS)) == (1, 1), "one lock is left"
+    )
+    cli("LOCK.RELEASE door bob")
+    assert (count(cli, LOCKS), count(cli, HOLDS)) == (0, 0)
+
+
+def test_totals_count_what_happened(start_server):
+    server = start_server()
+    cli = server.connect()
+    assert [count(cli, name) for name in COUNTERS] == [0] * 6
+    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("LOCK.ACQUIRE door alice PX 60000")  # no grant: it held it already
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 1").answer() is None
+    cli("LOCK.RELEASE door alice")
+    bob.answer()
+    cli("LOCK.RELEASE door carol")  # no release: she held nothing
+    cli("DEL door")
+    eventually(lambda: count(cli, BROKEN) == 1, "the broken hold is counted")
+    last = cli("LOCK.ACQUIRE gate alice PX 1")
+    eventually(lambda: cli("DBSIZE") == 0, "the lease ends")
+    totals = {name: count(cli, name) for name in COUNTERS}
+    assert totals == {
+        GRANTS: 3,
+        CONTENDED: 1,
+        RELEASES: 1,
+        EXPIRATIONS: 1,
+        BROKEN: 1,
+        TIMEOUTS: 1,
+    }
+    assert count(cli, LAST_TOKEN) == last > token
+
+
+def test_the_role_is_told(cli):
+    assert field(module_info(cli), ROLE) in ("master", "primary")
+
+
+def test_the_log_has_a_line_at_load(server):
+    # SPEC 8: version, limits
+    lines = [line for line in server.log_text().splitlines() if "redislock" in line]
+    assert any(character.isdigit() for line in lines for character in line[30:]), lines
+
+
+def test_the_log_tells_when_a_lock_is_broken_from_outside(server, cli):
+    cli("LOCK.ACQUIRE door:of:the:log alice PX 60000")
+    cli("DEL door:of:the:log")
+    eventually(lambda: "door:of:the:log" in server.log_text(), "a line about it")
+
+
+# Keyspace events
+
+
+@pytest.fixture
+def listener(server, cli):
+    """A subscriber to the module's events, of keys and of event names."""
+    cli("CONFIG SET notify-keyspace-events KEd")
+    subscriber = server.connect()
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    return subscriber
+
+
+def next_event(subscriber):
+    """(event, key, database) of the next message."""
+    kind, _, channel, key = subscriber.read()
+    assert kind == "pmessage"
+    where, _, event = channel.partition(":")
+    return event, key, int(where.partition("@")[2].strip("_"))
+
+
+def test_acquired_and_released_are_events(listener, cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert next_event(listener) == ("lock.acquired", "door", 0)
+    cli("LOCK.RELEASE door alice")
+    assert next_event(listener) == ("lock.released", "door", 0)
+
+
+def test_the_end_of_a_lease_is_an_event(listener, cli):
+    cli("LOCK.ACQUIRE door alice PX 1")
+    assert next_event(listener) == ("lock.acquired", "door", 0)
+    assert next_event(listener) == ("lock.expired", "door", 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["DEL door", "FLUSHALL", "SET door x", "RENAME door gate", "PEXPIRE door -1"],
+)
+def test_a_broken_hold_is_an_event(listener, cli, command):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert next_event(listener) == ("lock.acquired", "door", 0)
+    cli(command)
+    assert next_event(listener) == ("lock.broken", "door", 0)
+
+
+def test_a_handover_is_two_events(listener, server, cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    cli("LOCK.RELEASE door alice")
+    bob.answer()
+    events = [next_event(listener)[0] for _ in range(3)]
+    assert events == ["lock.acquired", "lock.released", "lock.acquired"]
+
+
+def test_events_name_the_database(listener, server):
+    other = server.connect(db=4)
+    other("LOCK.ACQUIRE door alice PX 30")
+    assert next_event(listener) == ("lock.acquired", "door", 4)
+    assert next_event(listener) == ("lock.expired", "door", 4)
+
+
+def test_nothing_happened_is_no_event(listener, cli):
+    cli("LOCK.RELEASE door alice")
+    cli("LOCK.RENEW door alice PX 60000")
+    cli("LOCK.FENCE door")
+    cli("LOCK.INFO door")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert next_event(listener)[0] == "lock.acquired"
+    cli("LOCK.ACQUIRE door bob PX 60000")
+    cli("LOCK.RELEASE door bob")
+    cli("LOCK.RELEASE door alice")
+    assert next_event(listener)[0] == "lock.released"
+
+
+def test_events_are_silent_unless_asked_for(server, cli):
+    cli("CONFIG SET notify-keyspace-events KE$")
+    subscriber = server.connect()
+    subscriber("PSUBSCRIBE __key*")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli("SET note text")
+    assert subscriber.read()[3] in ("set", "note"), "the first event is of the note"
+
+
+def test_key_channels_carry_the_event_name(server, cli):
+    cli("CONFIG SET notify-keyspace-events Kd")
+    subscriber = server.connect()
+    subscriber("SUBSCRIBE __keyspace@0__:door")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert subscriber.read() == ["message", "__keyspace@0__:door", "lock.acquired"]
+
+
+# CLIENT TRACKING
+
+
+def invalidated(cli3):
+    """The keys of the next invalidation push."""
+    eventually(lambda: cli3("PING") and cli3.pushes, "an invalidation")
+    kind, keys = cli3.pushes.pop(0)
+    assert kind == "invalidate"
+    return keys
+
+
+CHANGES = {
+    "release": "LOCK.RELEASE door alice",
+    "renewal": "LOCK.RENEW door alice PX 50000",
+    "end of the lease": "LOCK.RENEW door alice PX 1",
+    "break": "DEL door",
+    "rename": "RENAME door gate",
+}
+
+
+@pytest.mark.parametrize("read", ["LOCK.INFO door", "LOCK.FENCE door"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_tracking_sees_every_change_of_a_held_lock(cli, cli3, read, change):
+    # SPEC 8
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    cli3("CLIENT TRACKING ON")
+    cli3(read)
+    cli(CHANGES[change])
+    assert invalidated(cli3) == ["door"]
+
+
+@pytest.mark.parametrize("read", ["LOCK.INFO door", "LOCK.FENCE door"])
+def test_tracking_sees_a_free_lock_taken(cli, cli3, read):
+    cli3("CLIENT TRACKING ON")
+    assert cli3(read) is None
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert invalidated(cli3) == ["door"]
+
+
+def test_tracking_sees_a_lease_end_and_a_handover_by_the_module(server, cli, cli3):
+    # Not a command of any client changes the key here
+    cli("LOCK.ACQUIRE door alice PX 400")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 400 BLOCK 0")
+    cli3("CLIENT TRACKING ON")
+    cli3("LOCK.INFO door")
+    bob.answer()
+    assert invalidated(cli3) == ["door"]
+    cli3("LOCK.INFO door")
+    eventually(lambda: cli("DBSIZE") == 0, "bob's lease ends")
+    assert invalidated(cli3) == ["door"]
+
+
+# WATCH
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_watch_sees_every_change_of_a_held_lock(server, cli, change):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    watcher = server.connect()
+    watcher("WATCH door")
+    cli(CHANGES[change])
+    if change == "end of the lease":
+        eventually(lambda: cli("DBSIZE") == 0, "the lease ends")
+    assert watcher.pipeline("MULTI", "PING", "EXEC")[-1] is None
+
+
+def test_watch_sees_a_lock_taken_and_a_handover(server, cli):
+    watcher = server.connect()
+    watcher("WATCH door")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    assert watcher.pipeline("MULTI", "PING", "EXEC")[-1] is None
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    cli("LOCK.RENEW door alice PX 400")
+    watcher("WATCH door")
+    bob.answer()
+    assert watcher.pipeline("MULTI", "PING", "EXEC")[-1] is None
+
+
+def test_watch_does_not_mind_who_only_looks_or_waits_or_is_refused(server, cli):
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    watcher = server.connect()
+    watcher("WATCH door")
+    cli("LOCK.INFO door")
+    cli("LOCK.FENCE door")
+    cli("LOCK.ACQUIRE door bob PX 60000")
+    cli("LOCK.RELEASE door bob")
+    with refused("ERR"):
+        cli("LOCK.ACQUIRE door bob PX 0")
+    server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 0")
+    assert waiters_of(cli, "door") == 1
+    assert watcher.pipeline("MULTI", "PING", "EXEC")[-1] == ["PONG"]

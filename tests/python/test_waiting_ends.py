@@ -1,0 +1,284 @@
+"""How a wait ends without a grant: the waiter leaves, is sent away, or is one too many.
+
+G7 (every waiter is answered exactly once), G8 (the dead do not hold up the living),
+SPEC 4 (limits).
+"""
+
+import pytest
+
+from harness.limits import eventually
+from harness.replies import owner_of, queue_of, waiters_of
+from harness.server import at_least
+from harness.wire import Closed, refused
+
+HAS_UNBLOCK_TIMEOUT = at_least(redis=(7, 4), valkey=(8, 0))
+
+
+def line_up(server, cli, *names, lease=3600000):
+    """alice holds the door; the others wait for it in this order."""
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    return [
+        server.ask("LOCK.ACQUIRE", "door", name, "PX", lease, "BLOCK", 0)
+        for name in names
+    ]
+
+
+# Waiters that go away
+
+
+@pytest.mark.parametrize("how", ["leave", "crash"])
+def test_a_waiter_whose_connection_closed_leaves_the_queue(server, cli, how):
+    # G8
+    bob, carol = line_up(server, cli, "bob", "carol")
+    getattr(bob, how)()
+    eventually(lambda: queue_of(cli, "door") == ["carol"], "bob leaves the queue")
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(carol.answer(), int)
+    assert owner_of(cli, "door") == "carol"
+
+
+def test_when_all_waiters_are_gone_the_lock_is_free(server, cli):
+    # G8
+    for waiter in line_up(server, cli, "bob", "carol", "dave"):
+        waiter.crash()
+    eventually(lambda: waiters_of(cli, "door") == 0, "the queue is empty")
+    cli("LOCK.RELEASE door alice")
+    assert cli("DBSIZE") == 0
+    assert isinstance(cli("LOCK.ACQUIRE door erin PX 60000"), int)
+
+
+def test_a_waiter_in_the_middle_leaves_the_others_in_order(server, cli):
+    # G5, G8
+    bob, carol, dave = line_up(server, cli, "bob", "carol", "dave")
+    carol.leave()
+    eventually(lambda: queue_of(cli, "door") == ["bob", "dave"], "carol leaves")
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(bob.answer(), int)
+    cli("LOCK.RELEASE door bob")
+    assert isinstance(dave.answer(), int)
+
+
+@pytest.mark.parametrize("how", ["leave", "crash"])
+def test_a_waiter_that_leaves_as_the_lock_is_freed_does_not_block_it(server, cli, how):
+    # G8, G6: whichever the server sees first, carol has the lock in the end
+    for turn in range(30):
+        lock = f"door:{turn}"
+        cli("LOCK.ACQUIRE", lock, "alice", "PX", 60000)
+        bob = server.ask("LOCK.ACQUIRE", lock, "bob", "PX", 40, "BLOCK", 0)
+        carol = server.ask("LOCK.ACQUIRE", lock, "carol", "PX", 60000, "BLOCK", 0)
+        cli.send("LOCK.RELEASE", lock, "alice")
+        getattr(bob, how)()
+        assert cli.read() == 1
+        assert isinstance(carol.answer(), int)
+        carol.leave()
+
+
+def test_two_hundred_waiters_that_vanish_leave_nothing(server, cli):
+    # G8
+    waiters = line_up(server, cli, *[f"w{n}" for n in range(200)])
+    for waiter in waiters[:-1]:
+        waiter.crash()
+    eventually(lambda: waiters_of(cli, "door") == 1, "199 waiters leave")
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(waiters[-1].answer(), int)
+    assert waiters_of(cli, "door") == 0
+
+
+def test_client_kill_takes_the_waiter_out_of_the_queue(server, cli):
+    # G8
+    bob, carol = line_up(server, cli, "bob", "carol")
+    assert cli("CLIENT", "KILL", "ID", bob.client_id) == 1
+    assert bob.was_closed()
+    assert queue_of(cli, "door") == ["carol"]
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(carol.answer(), int)
+
+
+def test_the_holder_that_disconnects_keeps_the_lock(server, cli):
+    # G10: without EPHEMERAL a hold does not depend on a connection
+    alice = server.connect()
+    alice("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    alice.close()
+    assert bob.waits()
+    assert owner_of(cli, "door") == "alice"
+
+
+# Waiters that are sent away
+
+
+def test_a_release_withdraws_the_owners_waiting_request(server, cli):
+    # SPEC 2, LOCK.RELEASE: that request gets nil; 0, as no hold was given up
+    bob, carol = line_up(server, cli, "bob", "carol")
+    assert cli("LOCK.RELEASE door bob") == 0
+    assert bob.answer() is None
+    assert queue_of(cli, "door") == ["carol"]
+    assert owner_of(cli, "door") == "alice"
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(carol.answer(), int)
+
+
+def test_a_withdrawn_request_can_be_made_again_at_the_end(server, cli):
+    # G5
+    bob, _ = line_up(server, cli, "bob", "carol")
+    cli("LOCK.RELEASE door bob")
+    assert bob.answer() is None
+    server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    assert queue_of(cli, "door") == ["carol", "bob"]
+
+
+def test_a_release_withdraws_nobody_elses_request(server, cli):
+    # G10
+    bob, carol = line_up(server, cli, "bob", "carol")
+    assert cli("LOCK.RELEASE door dave") == 0
+    assert bob.waits() and carol.waits()
+
+
+def test_client_unblock_timeout_ends_the_wait_with_nil_or_not_at_all(server, cli):
+    # G7; 0, and the wait goes on, is for Redis before 7.4, which may lose the answer
+    bob, carol = line_up(server, cli, "bob", "carol")
+    ended = cli("CLIENT", "UNBLOCK", bob.client_id)
+    if HAS_UNBLOCK_TIMEOUT:
+        assert ended == 1
+    if ended == 1:
+        assert bob.answer() is None
+        eventually(lambda: queue_of(cli, "door") == ["carol"], "bob leaves the queue")
+        assert bob.connection("PING") == "PONG"
+    else:
+        assert ended == 0
+        assert bob.waits()
+        assert queue_of(cli, "door") == ["bob", "carol"]
+    assert carol.waits()
+
+
+def test_client_unblock_error_ends_the_wait_with_an_error(server, cli):
+    # G7, SPEC 9
+    bob, carol = line_up(server, cli, "bob", "carol")
+    ended = cli("CLIENT", "UNBLOCK", bob.client_id, "ERROR")
+    if HAS_UNBLOCK_TIMEOUT:
+        assert ended == 1
+    if ended == 1:
+        with refused("UNBLOCKED"):
+            bob.answer()
+        eventually(lambda: queue_of(cli, "door") == ["carol"], "bob leaves the queue")
+        assert bob.connection("PING") == "PONG"
+        cli("LOCK.RELEASE door alice")
+        assert isinstance(carol.answer(), int)
+    else:
+        assert ended == 0
+        assert bob.waits()
+
+
+@pytest.mark.parametrize("kind", ["TIMEOUT", "ERROR"])
+def test_client_unblock_as_the_lock_is_freed_loses_no_reply_and_no_lock(
+    server, cli, kind
+):
+    # G6, G7: release and CLIENT UNBLOCK in one packet, so in one turn of the server
+    for turn in range(30):
+        lock = f"door:{turn}"
+        cli("LOCK.ACQUIRE", lock, "alice", "PX", 60000)
+        bob = server.ask("LOCK.ACQUIRE", lock, "bob", "PX", 40, "BLOCK", 0)
+        carol = server.ask("LOCK.ACQUIRE", lock, "carol", "PX", 60000, "BLOCK", 0)
+        release = ("LOCK.RELEASE", lock, "alice")
+        unblock = ("CLIENT", "UNBLOCK", bob.client_id, kind)
+        cli.pipeline(*((release, unblock) if turn % 2 else (unblock, release)))
+        assert_answered_once(bob)
+        assert isinstance(carol.answer(), int)
+        bob.leave()
+        carol.leave()
+
+
+def assert_answered_once(request):
+    """A token, nil or UNBLOCKED, and then the connection goes on. Redis before 7.4 may
+    lose the answer of a client that it unblocks: then the connection must be closed.
+    """
+    try:
+        answer = request.connection.read_any()
+        assert answer is None or isinstance(answer, int) or "UNBLOCKED" in str(answer)
+        assert request.connection("PING") == "PONG", "answered once, not twice"
+    except Closed:
+        assert not HAS_UNBLOCK_TIMEOUT, "closed, although the server loses no answer"
+
+
+def test_shutdown_ends_with_waiters(start_server):
+    # G7: their connections are gone, and the server ends well
+    server = start_server()
+    cli = server.connect()
+    bob, carol = line_up(server, cli, "bob", "carol")
+    cli.send("SHUTDOWN NOSAVE")
+    assert server.process.wait(30) == 0
+    assert bob.connection.is_closed(1) and carol.connection.is_closed(1)
+    server.process = None
+
+
+# One too many
+
+
+def test_a_lock_has_at_most_so_many_waiters(server, cli):
+    # SPEC 4, 7
+    cli("CONFIG SET redislock.max-waiters-per-lock 2")
+    line_up(server, cli, "bob", "carol")
+    with refused("LOCKQUEUE"):
+        cli("LOCK.ACQUIRE door dave PX 60000 BLOCK 0")
+    assert queue_of(cli, "door") == ["bob", "carol"]
+    assert cli("LOCK.ACQUIRE door dave PX 60000") is None, "not waiting is no error"
+    cli("LOCK.ACQUIRE gate alice PX 60000")
+    dave = server.ask("LOCK.ACQUIRE gate dave PX 60000 BLOCK 0")
+    assert dave.waits(), "each lock has its own queue"
+
+
+def test_a_full_queue_has_room_again_when_somebody_leaves(server, cli):
+    cli("CONFIG SET redislock.max-waiters-per-lock 2")
+    bob, carol = line_up(server, cli, "bob", "carol")
+    cli("LOCK.RELEASE door alice")
+    bob.answer()
+    dave = server.ask("LOCK.ACQUIRE door dave PX 60000 BLOCK 0")
+    assert dave.waits()
+    carol.leave()
+    eventually(lambda: waiters_of(cli, "door") == 1, "carol leaves")
+    assert server.ask("LOCK.ACQUIRE door erin PX 60000 BLOCK 0").waits()
+
+
+def test_a_repeated_request_needs_no_second_place(server, cli):
+    # G9 with a full queue
+    cli("CONFIG SET redislock.max-waiters-per-lock 2")
+    old, _ = line_up(server, cli, "bob", "carol")
+    new = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    with refused("UNBLOCKED"):
+        old.answer()
+    assert new.waits()
+
+
+def test_the_server_has_at_most_so_many_waiters(server, cli):
+    # SPEC 4, 7
+    cli("CONFIG SET redislock.max-waiters 3")
+    line_up(server, cli, "bob", "carol")
+    cli("LOCK.ACQUIRE gate alice PX 60000")
+    server.ask("LOCK.ACQUIRE gate bob PX 60000 BLOCK 0")
+    with refused("LOCKQUEUE"):
+        cli("LOCK.ACQUIRE gate carol PX 60000 BLOCK 0")
+    with refused("LOCKQUEUE"):
+        cli("LOCK.ACQUIRE door dave PX 60000 BLOCK 0")
+
+
+@pytest.mark.parametrize("setting", ["max-waiters", "max-waiters-per-lock"])
+def test_with_no_room_at_all_only_free_locks_are_granted(server, cli, setting):
+    cli("CONFIG", "SET", f"redislock.{setting}", 0)
+    assert isinstance(cli("LOCK.ACQUIRE door alice PX 60000 BLOCK 0"), int)
+    with refused("LOCKQUEUE"):
+        cli("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    with refused("LOCKQUEUE"):
+        cli("LOCK.ACQUIRE door * PX 60000 BLOCK 10")
+
+
+def test_a_wait_can_be_capped(server, cli):
+    # SPEC 7, max-wait: 0 ms asked = this cap
+    cli("CONFIG SET redislock.max-wait 200")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    with refused("ERR", "BLOCK", "0 to 200"):
+        cli("LOCK.ACQUIRE door bob PX 60000 BLOCK 201")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    carol = server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 200")
+    assert bob.answer() is None
+    assert carol.answer() is None
+    assert waiters_of(cli, "door") == 0
