@@ -13,7 +13,7 @@ use rustix::time::{
 };
 
 use super::api::api;
-use super::{guard, pump, state};
+use super::{clock, guard, pump, state};
 use crate::lock::types::Moment;
 
 /// The timer of this process.
@@ -40,14 +40,15 @@ impl Timer {
         let Some(fd) = &self.fd else {
             return;
         };
-        // Zero would disarm it.
-        let micros = at.0.max(1);
+        // From now, and not at a moment: whoever runs the server under a library that shifts its clocks
+        // shifts what we read and not what the kernel waits for. Zero would disarm it.
+        let micros = at.0.saturating_sub(clock::boot().0).max(1);
         let value = Timespec {
             tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
             tv_nsec: ((micros % 1_000_000) * 1_000) as _,
         };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-        if timerfd_settime(fd, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
+        if timerfd_settime(fd, TimerfdTimerFlags::empty(), &once).is_ok() {
             self.armed = Some(at);
         }
     }

@@ -119,9 +119,9 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
             && flags.decides()
         {
             // A payload that somebody sends, not a file or a primary: it must not run away with the
-            // clock of tokens (G14).
-            let newest = state.table.last_token().max(now.wall_us);
-            if saved.token.get() > newest.saturating_add(settings::token_lead_us_max()) {
+            // clock of tokens (G14), nor a series of them step by step.
+            let ahead_max = now.wall_us.saturating_add(settings::token_lead_us_max());
+            if saved.token.get() > ahead_max.max(state.table.last_token()) {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }

@@ -67,14 +67,21 @@ def test_the_comparison_sees_what_it_should():
     assert not same("(integer) 1", low)
     assert not same("(nil)", low)
     assert same(low, high)
-    assert same(f"{low}|{high}", "(integer) 1795000000000001|(integer) 1795000000000009")
+    assert same(
+        f"{low}|{high}", "(integer) 1795000000000001|(integer) 1795000000000009"
+    )
     assert not same(f"{low}|{low}", f"{low}|{high}")
     assert not same(f"{low}|{high}", f"{low}|{low}")
     assert not same(f"{low}|{high}", f"{high}|{low}")
     names = Names()
     assert same(low, "(integer) 1795000000000001", names)
-    assert names.typed("LOCK.FENCE a 1795243208114201") == "LOCK.FENCE a 1795000000000001"
-    one, other = "0b0e5f5c-6a07-4d5f-93a3-1f6b5a4b7d11", "aaaaaaaa-0000-4000-8000-000000000000"
+    assert (
+        names.typed("LOCK.FENCE a 1795243208114201") == "LOCK.FENCE a 1795000000000001"
+    )
+    one, other = (
+        "0b0e5f5c-6a07-4d5f-93a3-1f6b5a4b7d11",
+        "aaaaaaaa-0000-4000-8000-000000000000",
+    )
     assert same(f'1) "{one}"', f'1) "{other}"')
     assert not same(f'1) "{one}"|2) "{one}"', f'1) "{one}"|2) "{other}"')
     assert same('5) "held-ms"|6) (integer) 7', '5) "held-ms"|6) (integer) 1234')
@@ -82,7 +89,9 @@ def test_the_comparison_sees_what_it_should():
     assert not same('5) "count"|6) (integer) 1', '5) "count"|6) (integer) 2')
     assert same('2# "held-ms" => (integer) 7', '2# "held-ms" => (integer) 8')
     assert not same('2# "count" => (integer) 7', '2# "count" => (integer) 8')
-    assert same("redislock_commit:abc|redislock_locks:1", "redislock_commit:d|redislock_locks:1")
+    assert same(
+        "redislock_commit:abc|redislock_locks:1", "redislock_commit:d|redislock_locks:1"
+    )
     assert not same("redislock_locks:1", "redislock_locks:2")
     assert same("a|...|z", "a|b|c|z")
     assert not same("a|...|z", "a|b|c")
@@ -118,7 +127,10 @@ def test_every_test_that_a_page_names_exists():
     assert len(names) > 40
     for file, name in names:
         definition = rf"^\s*(?:fn|def) {name}\("
-        assert re.search(definition, (ROOT / file).read_text(), re.MULTILINE), (file, name)
+        assert re.search(definition, (ROOT / file).read_text(), re.MULTILINE), (
+            file,
+            name,
+        )
 
 
 def test_every_source_file_that_a_page_names_exists():
@@ -187,7 +199,10 @@ SETTING = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| (.*?) \|", re.MULTILINE)
 def test_the_settings_are_those_that_the_readme_lists(cli):
     listed = {name: (default, span) for name, default, span in SETTING.findall(README)}
     real = cli("CONFIG GET redislock.*")
-    real = {name.removeprefix("redislock."): value for name, value in zip(real[::2], real[1::2])}
+    real = {
+        name.removeprefix("redislock."): value
+        for name, value in zip(real[::2], real[1::2])
+    }
     assert {name: default for name, (default, _) in listed.items()} == real
     for name, (_, span) in listed.items():
         if span == "yes, no":
@@ -262,7 +277,10 @@ def connect(port, process, log):
 
 def test_the_readme_names_the_servers_that_are_tested():
     names = subprocess.run(
-        [ROOT / "scripts" / "servers", "names"], capture_output=True, text=True, check=True
+        [ROOT / "scripts" / "servers", "names"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     listed = README[README.index("## Works with") :]
     for name in names:

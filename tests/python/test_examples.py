@@ -70,7 +70,9 @@ def test_an_example_fails_where_there_are_no_locks(start_server, name):
     assert "unknown command" in output
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name
+)
 def test_an_example_is_short_and_uses_no_scripts(path):
     text = path.read_text()
     assert len(text.splitlines()) < 100

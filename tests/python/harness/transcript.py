@@ -40,7 +40,9 @@ LATE = re.compile(r"(client-[a-z]): (.*)")
 REMARK = re.compile(r"\s{2,}<- .*")
 TOOK = re.compile(r"\(\d+\.\d\ds\)")
 TOKEN = re.compile(r"\b\d{13,}\b")
-NAME = re.compile(rf"{TOKEN.pattern}|\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b")
+NAME = re.compile(
+    rf"{TOKEN.pattern}|\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"
+)
 VARIES = re.compile(
     r'"(lease-left-ms|held-ms|waited-ms|client-id)"'
     r"|redislock_(commit|wait_ms_\w+|hold_ms_\w+|token_lead_us):"
@@ -227,7 +229,9 @@ class Session:
 
     def _all_are_parked(self):
         blocked = int(self.server.info("clients")["blocked_clients"])
-        return blocked == sum(not self.windows[name].is_ready() for name in self.waiting)
+        return blocked == sum(
+            not self.windows[name].is_ready() for name in self.waiting
+        )
 
     def close(self):
         """Closes the windows; nobody may still wait for a reply that the page shows."""
