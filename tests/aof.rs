@@ -138,6 +138,33 @@ fn live_on(server: &Server) {
     server.in_line("fresh", "bob", 600_000).granted();
 }
 
+// G13, G4: the first grants in a new file, which says nothing yet of the tokens before them.
+#[test]
+fn grants_in_the_moment_of_a_rewrite_have_the_same_tokens() {
+    for preamble in PREAMBLES {
+        let mut server = server_with_aof(preamble);
+        let mut client = server.client();
+        // In one go, so that nothing comes between.
+        let mut pipe = redis::pipe();
+        for line in [
+            "LOCK.ACQUIRE gone alice PX 600000",
+            "LOCK.RELEASE gone alice",
+            "BGREWRITEAOF",
+            "LOCK.ACQUIRE first alice PX 600000",
+            "LOCK.ACQUIRE second alice PX 600000",
+        ] {
+            let mut words = line.split(' ');
+            pipe.cmd(words.next().unwrap());
+            words.for_each(|word| drop(pipe.arg(word)));
+        }
+        client.run_pipe(&pipe);
+        await_written(&mut client);
+        let before = state(&server);
+        server.restart();
+        assert_eq!(state(&server), before, "preamble {preamble}");
+    }
+}
+
 // G13, G2
 #[test]
 fn a_lease_read_from_the_file_is_no_shorter_than_it_was() {

@@ -19,8 +19,8 @@ struct Command {
     key: c_int,
     /// What it does to the key.
     key_flags: u32,
-    /// ACL categories beyond those that follow from the flags.
-    categories: &'static CStr,
+    /// ACL categories, ours last: the server derives none from the flags of a module's command.
+    categories: [&'static CStr; 2],
     /// As COMMAND INFO counts; negative: at least that many.
     arity: c_int,
     summary: &'static CStr,
@@ -61,7 +61,21 @@ const LEASE: Arg = Arg {
 };
 
 const SINCE: &CStr = c"0.1.0";
-const IN_CATEGORY: &CStr = c"redislock";
+/// The module's own category, where the server allows one.
+const CATEGORY: &CStr = c"redislock";
+
+/// The categories of a command without and with our own.
+macro_rules! categories {
+    ($server:literal) => {
+        match (
+            CStr::from_bytes_with_nul(concat!($server, "\0").as_bytes()),
+            CStr::from_bytes_with_nul(concat!($server, " redislock\0").as_bytes()),
+        ) {
+            (Ok(without), Ok(with)) => [without, with],
+            _ => [c"", c""],
+        }
+    };
+}
 const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
 static COMMANDS: [Command; 7] = [
@@ -73,7 +87,7 @@ static COMMANDS: [Command; 7] = [
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
-        categories: IN_CATEGORY,
+        categories: categories!("write fast blocking"),
         arity: -5,
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
@@ -88,7 +102,7 @@ static COMMANDS: [Command; 7] = [
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_DELETE,
-        categories: IN_CATEGORY,
+        categories: categories!("write fast"),
         arity: -3,
         summary:
             c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
@@ -103,7 +117,7 @@ static COMMANDS: [Command; 7] = [
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
-        categories: IN_CATEGORY,
+        categories: categories!("write fast"),
         arity: -5,
         summary:
             c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
@@ -116,7 +130,7 @@ static COMMANDS: [Command; 7] = [
         flags: c"readonly fast",
         key: 1,
         key_flags: READS,
-        categories: IN_CATEGORY,
+        categories: categories!("read fast"),
         arity: -2,
         summary: c"Returns the fencing token of the live hold, or whether a token is that of a live hold.",
         complexity: c"O(1)",
@@ -128,7 +142,7 @@ static COMMANDS: [Command; 7] = [
         flags: c"readonly",
         key: 1,
         key_flags: READS,
-        categories: IN_CATEGORY,
+        categories: categories!("read slow"),
         arity: -2,
         summary: c"Shows who holds a lock and who waits for it.",
         complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
@@ -140,7 +154,7 @@ static COMMANDS: [Command; 7] = [
         flags: c"write deny-script",
         key: 1,
         key_flags: raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
-        categories: c"",
+        categories: [c"write slow", c"write slow"],
         arity: -3,
         summary: c"Internal: a record of the replication stream. Clients cannot use it.",
         complexity: c"O(log N) with N being the number of leases on the server",
@@ -152,7 +166,7 @@ static COMMANDS: [Command; 7] = [
         flags: c"write fast",
         key: 0,
         key_flags: 0,
-        categories: c"",
+        categories: [c"write fast", c"write fast"],
         arity: -1,
         summary: c"Internal: a record of the append-only file. Clients cannot use it.",
         complexity: c"O(1)",
@@ -163,7 +177,7 @@ static COMMANDS: [Command; 7] = [
 /// Registers the commands. Once, at load.
 pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
     // SAFETY: within OnLoad. Not on all servers, and then there is no category.
-    let has_category = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), IN_CATEGORY.as_ptr()) }
+    let has_category = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), CATEGORY.as_ptr()) }
         == Some(raw::REDISMODULE_OK as c_int);
     for command in &COMMANDS {
         register(ctx, command, has_category)
@@ -185,10 +199,10 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
         if handle.is_null() {
             return None;
         }
-        if has_category && !command.categories.is_empty() {
-            // Only a category: on a server that refuses it the command works all the same.
-            api!(RedisModule_SetCommandACLCategories, handle, command.categories.as_ptr());
-        }
+        // Not on Redis 7.0, which has no way to say so: there a category neither gives nor takes them.
+        let categories = command.categories[usize::from(has_category)].as_ptr();
+        let set = api!(RedisModule_SetCommandACLCategories, handle, categories);
+        set.filter(|&set| set != ok).map_or(Some(()), |_| None)?;
         describe(handle, command)
     }
 }

@@ -1,4 +1,4 @@
-"""The examples do what they claim, against a real server; and notice when they do not."""
+"""The examples do what they claim on a real server, and notice when they do not."""
 
 import os
 import re

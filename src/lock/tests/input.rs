@@ -16,7 +16,8 @@ pub(super) enum Input {
         lease_ms: u64,
         wait: Option<u64>,
         client: u64,
-        named: bool,
+        /// `*`: the server has just made up the owner, whose name the client's own words do not tell.
+        minted: bool,
     },
     Release {
         at: At,

@@ -33,6 +33,7 @@ pub(super) struct Pending {
     pub(super) owner: Name,
     pub(super) client: u64,
     pub(super) lease_ms: u64,
+    pub(super) is_minted: bool,
     /// Until when, in the world's time; `None`: without limit.
     pub(super) until: Option<u64>,
 }
@@ -206,9 +207,13 @@ impl Judge {
         };
         let pending = line.remove(index);
         let is_over = pending.until.is_some_and(|until| until <= world.time);
-        let Pending { owner, lease_ms, .. } = pending;
+        let Pending { owner, lease_ms, is_minted, .. } = pending;
         let (is_justified, what) = match *answer {
-            Answer::Granted { ref place, token, .. } => {
+            Answer::Granted { ref place, token, ref minted_owner } => {
+                let named = minted_owner.as_deref();
+                must(named == is_minted.then_some(owner.as_bytes()), || {
+                    format!("{owner:?} is called {named:?}")
+                })?;
                 must(index == 0, || format!("G5: {owner:?} was granted {at} before {:?}", self.line(at)))?;
                 must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
                 self.new_hold(at, owner, token, lease_ms, world)?;
@@ -257,7 +262,7 @@ impl Judge {
     }
 
     fn acquired(&mut self, input: &Input, reply: Reply, world: &World) -> Verdict {
-        let Input::Acquire { at, owner, lease_ms, wait, client, .. } = *input else {
+        let Input::Acquire { at, owner, lease_ms, wait, client, minted: is_minted } = *input else {
             return Ok(());
         };
         let held = self.live(at, world);
@@ -287,7 +292,7 @@ impl Judge {
             (Reply::Busy, Some(_)) => must(wait.is_none(), || "it wanted to wait".to_owned()),
             (Reply::Waiting(number), Some(_)) => {
                 let until = wait.filter(|&ms| ms != 0).map(|ms| world.time + ms * 1000);
-                self.joined(at, Pending { wait: number, owner, client, lease_ms, until })
+                self.joined(at, Pending { wait: number, owner, client, lease_ms, is_minted, until })
             }
             (Reply::Refused(why), _) => self.refused(at, owner, why, world),
             (Reply::None, _) => must(world.refuses(at), || "an acquire got no answer".to_owned()),
@@ -386,31 +391,37 @@ impl Judge {
     /// What must hold after every step.
     fn check(&mut self, world: &World) -> Verdict {
         let server = &world.server;
-        for at in self.promises.keys().chain(server.keys.keys()) {
-            let held = self.live(*at, world);
-            let token = server.live_token(*at);
-            match held {
-                Some(promise) if promise.is_ownerless => {}
-                Some(promise) => must(token == Some(promise.token), || {
-                    format!(
-                        "G2, G10: {at} is {token:?} now, and {promise:?} was not ended by anybody who may"
-                    )
-                })?,
-                None => must(token.is_none(), || format!("G3: {at} is held ({token:?}) by nobody's right"))?,
-            }
+        for &at in self.promises.keys().chain(server.keys.keys()) {
+            self.check_hold(at, world)?;
         }
-        self.empties
-            .retain(|at| matches!(server.keys.get(at), Some(Key::Lock(_))) && server.saved(*at).is_none());
-        for (&at, key) in &server.keys {
-            let is_empty = matches!(key, Key::Lock(_)) && server.saved(at).is_none();
-            must(!is_empty || self.empties.contains(&at), || {
-                format!("a lock that nobody holds is left at {at}")
-            })?;
-        }
+        let is_empty =
+            |at: &At| matches!(server.keys.get(at), Some(Key::Lock(_))) && server.saved(*at).is_none();
+        self.empties.retain(is_empty);
+        let left = server.keys.keys().find(|at| is_empty(at) && !self.empties.contains(at));
+        must(left.is_none(), || format!("a lock that nobody holds was left at {left:?}"))?;
         self.lines.retain(|_, line| !line.is_empty());
         let waiting = self.lines.values().map(Vec::len).sum();
         must(server.table.waiters() == waiting, || {
             format!("G7, G8: {} wait, and {waiting} should: {:?}", server.table.waiters(), self.lines)
+        })
+    }
+
+    /// A promised hold is there, with the lease that was promised; and there is no other.
+    fn check_hold(&self, at: At, world: &World) -> Verdict {
+        let token = world.server.live_token(at);
+        let Some(promise) = self.live(at, world) else {
+            return must(token.is_none(), || format!("G3: {at} is held ({token:?}) by nobody's right"));
+        };
+        if promise.is_ownerless {
+            return Ok(());
+        }
+        must(token == Some(promise.token), || {
+            format!("G2, G10: {at} is {token:?} now, and {promise:?} was not ended by anybody who may")
+        })?;
+        let left_ms = world.server.saved(at).map(|saved| saved.left_ms);
+        let promised_ms = (promise.until - world.time).div_ceil(1000);
+        must(left_ms == Some(promised_ms), || {
+            format!("G2, G3: {left_ms:?} ms are left at {at}, and {promised_ms} were promised")
         })
     }
 }

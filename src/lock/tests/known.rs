@@ -26,7 +26,7 @@ pub(super) fn is_known_bug(input: &Input, world: &World, judge: &Judge) -> bool 
 const K: At = At::new(0, "k");
 
 const fn acquire(owner: &'static str, client: u64) -> Input {
-    Input::Acquire { at: K, owner, lease_ms: 30_000, wait: Some(0), client, named: false }
+    Input::Acquire { at: K, owner, lease_ms: 30_000, wait: Some(0), client, minted: false }
 }
 
 /// Lets all this happen before the judge.

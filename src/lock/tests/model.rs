@@ -72,7 +72,7 @@ impl Move {
         match self {
             Self::Acquire { who, at, wait, connection } => {
                 let client = client(who, connection);
-                Input::Acquire { at, owner: OWNERS[who], lease_ms: LEASE_MS, wait, client, named: false }
+                Input::Acquire { at, owner: OWNERS[who], lease_ms: LEASE_MS, wait, client, minted: false }
             }
             Self::Release { who, at } => Input::Release { at, owner: OWNERS[who], token: None },
             Self::ReleaseStale { who, at } => {

@@ -97,8 +97,8 @@ impl Life {
         match self.random.below(100) {
             0..38 => {
                 let wait = [None, Some(0), Some(0), Some(1 + self.random.below(30))];
-                let (wait, named) = (self.random.of(&wait), self.random.percent(5));
-                Input::Acquire { at, owner, lease_ms, wait, client, named }
+                let (wait, minted) = (self.random.of(&wait), self.random.percent(5));
+                Input::Acquire { at, owner, lease_ms, wait, client, minted }
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
             50..56 => Input::Renew { at, owner, token: self.token(at), lease_ms, client },

@@ -7,7 +7,7 @@
 //! [readers](super::reader) look on in every story.
 //!
 //! ```text
-//! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [named]
+//! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [minted]
 //! > release KEY OWNER [token T]         > renew KEY OWNER LEASE-MS [token T]       > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
 //! > dump KEY   > payload NAME OWNER TOKEN LEFT-MS   > restore KEY
@@ -137,7 +137,7 @@ impl Story {
         let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
         let wait = if words.is("wait") { Some(words.number().unwrap_or(0)) } else { None };
         let client = if words.is("on") { self.connection(words.next()?) } else { self.connection(owner) };
-        Ok(Input::Acquire { at, owner, lease_ms, wait, client, named: words.is("named") })
+        Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted: words.is("minted") })
     }
 
     fn print(&self, out: &Outcome, text: &mut String) {
@@ -242,7 +242,10 @@ const fn published(event: Event) -> &'static str {
 
 fn answered(answer: &Answer) -> String {
     match answer {
-        Answer::Granted { token, .. } => format!("granted {token}"),
+        Answer::Granted { token, minted_owner: None, .. } => format!("granted {token}"),
+        Answer::Granted { token, minted_owner: Some(owner), .. } => {
+            format!("granted {token} as {}", String::from_utf8_lossy(owner))
+        }
         Answer::Refused(why) => format!("refused: {why}"),
         Answer::Moved(where_to) => where_to.clone(),
         Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),

@@ -27,6 +27,9 @@ struct Wait {
 /// How long the pump leaves a lock alone whose slot is not ours.
 pub(super) const LOOK_AGAIN_MS: u64 = 100;
 
+/// More than can be due in a test: what was due once must not be due again.
+const PUMP_STEPS_MAX: usize = 10_000;
+
 /// See the [module](self).
 pub(super) struct World {
     pub(super) server: Server,
@@ -183,7 +186,7 @@ impl World {
     }
 
     fn acquire(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
-        let Input::Acquire { at, owner, lease_ms, wait, client, named } = *input else {
+        let Input::Acquire { at, owner, lease_ms, wait, client, minted } = *input else {
             return Err(format!("{input:?} is no acquire"));
         };
         self.owners.insert(owner);
@@ -192,11 +195,11 @@ impl World {
             wait.map(|ms| Block { client: ClientId(client), until: (ms != 0).then(|| now.plus_ms(ms)) });
         let ask = Ask {
             owner: owner.as_bytes(),
-            owner_is_minted: false,
+            owner_is_minted: minted,
             lease_ms,
             block,
             client: Some(ClientId(client)),
-            must_be_named: named,
+            must_be_named: minted,
         };
         let asked = Fact::Acquire { at, owner, lease_ms };
         let reply = self.decide(at, Some(asked), out, |table, now, found, gate, fx| {
@@ -297,7 +300,7 @@ impl World {
         let decides = self.writes != Writes::Paused;
         // Notes made during this run, because nothing can be granted now, wait for the next one.
         let mut tasks = self.server.table.tasks();
-        loop {
+        for _ in 0..PUMP_STEPS_MAX {
             if let Some(due) = self.server.table.due(self.server.now.boot, decides) {
                 self.end(due, out)?;
                 continue;
@@ -310,6 +313,10 @@ impl World {
                 self.look(task, out)?;
             }
         }
+        Err(format!(
+            "G3: the pump never ends: {:?} is due",
+            self.server.table.due(self.server.now.boot, decides)
+        ))
     }
 
     fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {

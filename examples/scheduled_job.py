@@ -1,0 +1,80 @@
+"""A job that several instances schedule, and exactly one runs.
+
+Every instance of a program wakes up at the scheduled minute and asks for the lock of
+that minute. One is granted it and runs the job; the others get nil at once and go on.
+
+The lock is not released when the job is done: it stands for "this minute is taken care
+of", also for an instance whose clock is late. Its lease says how late that may be. If
+the instance dies in the middle, nobody runs the job for this minute: for a job that must
+be done to the end, release the lock when it fails, or take steps that can be repeated.
+"""
+
+import multiprocessing
+import os
+import sqlite3
+import sys
+import tempfile
+import uuid
+from datetime import datetime, timedelta
+
+import redis
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+INSTANCES = 6
+LEASE_SECONDS = 60  # longer than the clocks of two instances can differ
+
+
+def at_the_scheduled_minute(job, minute, instance, database):
+    """What each instance does when its clock says that it is time."""
+    server = redis.from_url(REDIS_URL)
+    lock = f"job:{job}:{minute}"
+    token = server.execute_command("LOCK.ACQUIRE", lock, instance, "EX", LEASE_SECONDS)
+    if token is not None:
+        run_the_job(minute, instance, token, database)
+
+
+def run_the_job(minute, instance, token, database):
+    print(f"{minute}: {instance} runs the job (token {token})", flush=True)
+    database.execute("INSERT INTO run VALUES (?, ?, ?)", (minute, instance, token))
+
+
+def be_an_instance(job, minutes, instance, path, start):
+    """One instance of the program, in a process of its own."""
+    database = sqlite3.connect(path, timeout=60, isolation_level=None)
+    start.wait()
+    for minute in minutes:
+        at_the_scheduled_minute(job, minute, instance, database)
+
+
+def main():
+    job = f"report-{uuid.uuid4()}"  # a real job has a name of its own, always the same
+    now = datetime.now()
+    minutes = [
+        (now + timedelta(minutes=n)).strftime("%Y-%m-%dT%H:%M") for n in range(3)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "runs.db")
+        database = sqlite3.connect(path)
+        database.execute("CREATE TABLE run (minute TEXT, instance TEXT, token INTEGER)")
+        database.commit()
+        start = multiprocessing.Barrier(INSTANCES)
+        instances = [
+            multiprocessing.Process(
+                target=be_an_instance, args=(job, minutes, f"instance-{n}", path, start)
+            )
+            for n in range(INSTANCES)
+        ]
+        for instance in instances:
+            instance.start()
+        for instance in instances:
+            instance.join()
+        runs = database.execute(
+            "SELECT minute, count(*) FROM run GROUP BY minute"
+        ).fetchall()
+    total = sum(count for _, count in runs)
+    print(f"{INSTANCES} instances, {len(minutes)} minutes: the job ran {total} times")
+    return runs == [(minute, 1) for minute in minutes]
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
