@@ -155,7 +155,9 @@ fn grants_in_the_moment_of_a_rewrite_have_the_same_tokens() {
         ] {
             let mut words = line.split(' ');
             pipe.cmd(words.next().unwrap());
-            words.for_each(|word| drop(pipe.arg(word)));
+            for word in words {
+                pipe.arg(word);
+            }
         }
         client.run_pipe(&pipe);
         await_written(&mut client);

@@ -1,6 +1,7 @@
 //! Slots: where a lock lives, and what becomes of those who wait for it when it moves.
 
-use crate::server::client::as_text;
+use crate::server::client::{CLOSED, as_text};
+use crate::server::topology::{assert_agree, await_caught_up, await_link};
 use crate::server::{Client, Lease, Server, await_that, let_pass, millis};
 
 const SLOTS: u32 = 16_384;
@@ -148,6 +149,37 @@ fn a_lease_runs_out_after_the_move() {
     two.finish_moving(slot);
     let heir = two.nodes[1].in_line(&key, "bob", 60_000);
     assert!(heir.granted() > old);
+}
+
+// G7: the server itself does not tell them so in every version.
+#[test]
+fn waiters_of_a_node_that_loses_its_role_are_turned_away() {
+    let nodes = [node(), node()];
+    nodes[0].client().call(&format!("CLUSTER ADDSLOTSRANGE 0 {}", SLOTS - 1));
+    nodes[1].client().call("CLUSTER SET-CONFIG-EPOCH 2");
+    nodes[0].client().call(&format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[1].port, nodes[1].bus_port()));
+    nodes.iter().for_each(await_cluster);
+    let id = nodes[0].client().text("CLUSTER MYID");
+    let mut heir = nodes[1].client();
+    await_that("it knows its primary", || heir.ask(&format!("CLUSTER REPLICATE {id}")).is_ok());
+    await_link(&nodes[1]);
+
+    let mut client = nodes[0].client();
+    let token = client.acquire("held", "alice", 600_000);
+    let short = client.acquire("short", "alice", 5000);
+    let waiters = ["held", "short"].map(|key| nodes[0].in_line(key, "bob", 600_000));
+    await_caught_up(&nodes[0], &nodes[1]);
+    heir.call("CLUSTER FAILOVER TAKEOVER");
+    for waiter in &waiters {
+        let reason = waiter.refused();
+        let is_known =
+            is_redirection(&reason) || reason.starts_with("UNBLOCKED") || reason.starts_with(CLOSED);
+        assert!(is_known, "{reason}");
+    }
+    assert_eq!(heir.fence("held"), Some(token));
+    assert!(nodes[1].in_line("short", "carol", 600_000).granted() > short);
+    await_link(&nodes[0]);
+    assert_agree(&nodes[1], &[&nodes[0]]);
 }
 
 // G7: nobody moved the lock, only the slot: there is nothing left here to wait for.

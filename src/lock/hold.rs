@@ -33,6 +33,8 @@ pub struct Lock {
     pub place: PlaceBuf,
     /// Who holds it; `None` for an empty lock, which counts as free (SPEC 5).
     pub hold: Option<Hold>,
+    /// Whether it may have been read from a payload that no key came to hold.
+    pub(super) is_doubtful: bool,
     pub(super) seat: Seat,
 }
 
@@ -40,7 +42,7 @@ impl Lock {
     /// A lock at this place.
     #[must_use]
     pub fn new(place: Place<'_>, hold: Option<Hold>) -> Self {
-        Self { place: place.to_owned(), hold, seat: Seat::NONE }
+        Self { place: place.to_owned(), hold, is_doubtful: false, seat: Seat::NONE }
     }
 
     /// The hold if its lease has not ended.

@@ -23,7 +23,7 @@ use super::hold::{Hold, Lock};
 use super::queue::Queues;
 use super::stats::Stats;
 use super::token::{TokenClock, Travel};
-use super::types::{ClientId, Moment, Now, Place, Token};
+use super::types::{ClientId, Moment, Now, Place, PlaceBuf, Token};
 
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal};
 pub use view::{Description, HoldView, WaiterView};
@@ -69,6 +69,8 @@ pub struct Table {
     queues: Queues,
     clock: TokenClock,
     tasks: VecDeque<Task>,
+    /// Broken holds that nobody waits behind: to be published when nothing else is to be done.
+    broken: VecDeque<PlaceBuf>,
     stats: Stats,
     limits: Limits,
 }

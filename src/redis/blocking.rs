@@ -89,9 +89,8 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
         }
         // Answered, and not told: the connection is gone, or Redis 7.0 has lost the answer.
         let _ = state::with(|state| {
-            if let Some(client) = state.answered.remove(&handle) {
-                state.pump.untold.push(client);
-            }
+            let client = state.answered.remove(&handle);
+            state.pump.untold.extend(client.filter(|_| server::kind().loses_answers()));
         });
         pump::request();
     });

@@ -8,7 +8,9 @@ use super::state::{self, lock_type};
 use crate::lock::effect::{Change, Effect, Event, Record, Step};
 
 /// Carries out a step and its effects on an open key.
-pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: &Key<'_>, step: &Step<R>, fx: Vec<Effect>) {
+///
+/// The key is closed before anything is published: whoever listens may use it.
+pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, step: &Step<R>, fx: Vec<Effect>) {
     match step.change {
         Change::Nothing => {}
         Change::Touched => ctx.signal_modified(name),
@@ -26,6 +28,7 @@ pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: &Key<'_>, step: &Step<R>, f
             ctx.signal_modified(name);
         }
     }
+    drop(key);
     record(ctx, name, step.record);
     effects(ctx, Some(name), fx);
     rearm();

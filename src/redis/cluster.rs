@@ -9,20 +9,9 @@ use redis_module::raw;
 use super::api::{Ctx, Str, api};
 use super::server;
 
-/// Who answers for a key.
-pub(crate) enum Ownership {
-    /// This server.
-    Ours,
-    /// Not this server, or not now: the error that sends a client on.
-    Elsewhere(String),
-}
-
-/// Who answers for this key.
-pub(crate) fn ownership(ctx: &Ctx, name: Str<'_>) -> Ownership {
-    if !ctx.flags().is_cluster() || may_access(ctx, name) {
-        return Ownership::Ours;
-    }
-    Ownership::Elsewhere(redirection(ctx, name))
+/// Whether this server answers for the key.
+pub(crate) fn is_ours(ctx: &Ctx, name: Str<'_>) -> bool {
+    !ctx.flags().is_cluster() || may_access(ctx, name)
 }
 
 /// The server refuses a call for a key of a slot that is not its own, or that is on its way to another
@@ -41,8 +30,8 @@ fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
     }
 }
 
-/// What to tell a client that waits for a key of another server.
-fn redirection(ctx: &Ctx, name: Str<'_>) -> String {
+/// What to tell a client that waits for a key that is not ours.
+pub(crate) fn redirection(ctx: &Ctx, name: Str<'_>) -> String {
     let slot = slot_of(name.bytes());
     match owner_of(ctx, i64::from(slot)) {
         Some(address) => format!("MOVED {slot} {address}"),

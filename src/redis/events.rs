@@ -7,7 +7,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, guard, pump, settings};
+use super::{carry_out, clock, ffi, guard, pump, settings};
 use crate::lock::effect::Answer;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -63,7 +63,7 @@ extern "C" fn on_flush(
 }
 
 extern "C" fn on_swap(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _sub: u64,
     data: *mut c_void,
@@ -76,7 +76,13 @@ extern "C" fn on_swap(
         });
         // On replicas and while loading too: the databases change places there as well.
         if let Some((a, b)) = numbers {
-            let _ = state::with(|state| state.table.swapped(a, b));
+            // SAFETY: the context of the running callback.
+            let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
+            let _ = state::with(|state| {
+                state.table.swapped(a, b);
+                // What another server decided is published there.
+                while !decides && state.table.next_task().is_some() {}
+            });
             pump::request();
         }
     });
@@ -90,12 +96,29 @@ extern "C" fn on_loading(
 ) {
     guard::callback((), || match sub {
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
+            warn_of_lead(ctx);
             note(ctx, |state| state.table.note_everything());
         }
         _ => {
             let _ = state::with(|state| state.table.clock().begin_load());
         }
     });
+}
+
+/// Says so if the data set that was loaded is far ahead of the wall clock: a file is believed (tokens
+/// must not go back when the wall clock does), but not in silence.
+fn warn_of_lead(ctx: *mut raw::RedisModuleCtx) {
+    let wall_us = clock::wall_us();
+    let lead_us = state::with(|state| state.table.token_lead_us(wall_us)).unwrap_or(0);
+    if lead_us > settings::token_lead_us_max() {
+        let text = format!(
+            "the loaded tokens are {} seconds ahead of the wall clock, more than redislock.max-token-lead: \
+             either the clock was set back or the data set is not to be trusted",
+            lead_us / 1_000_000
+        );
+        // SAFETY: the context of the running callback.
+        unsafe { Ctx::from_raw(ctx) }.log(ffi::SERVER_LOG_WARNING, &text);
+    }
 }
 
 extern "C" fn on_role(
@@ -149,18 +172,19 @@ extern "C" fn on_config(
     });
 }
 
-/// Ten times a second: what was freed elsewhere is buried, and a timer that was lost would be set again.
+/// Ten times a second: what was freed elsewhere is buried, and whatever was lost is asked for again.
 extern "C" fn on_cron(
-    ctx: *mut raw::RedisModuleCtx,
+    _ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _sub: u64,
     _data: *mut c_void,
 ) {
     guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
-        state::bury(decides);
-        if state::with(|state| state.table.tasks() > 0) == Some(true) {
+        let has_tasks = state::with(|state| {
+            state.give_back_memory();
+            state.table.tasks() > 0
+        });
+        if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();
         }
         carry_out::rearm();

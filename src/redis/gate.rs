@@ -29,10 +29,16 @@ impl<'a> Gate<'a> {
         Self { ctx, refuses_writes: None }
     }
 
+    /// Whether nothing can be granted now.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        let ctx = self.ctx;
+        *self.refuses_writes.get_or_insert_with(|| refuses_writes(ctx))
+    }
+
     /// Asks about one grant.
     pub(crate) fn admit(&mut self, client: ClientId, place: Place<'_>) -> Admission {
         let ctx = self.ctx;
-        if *self.refuses_writes.get_or_insert_with(|| refuses_writes(ctx)) {
+        if self.is_closed() {
             return Admission::NotNow;
         }
         if may_acquire(ctx, client, place.name) { Admission::Granted } else { Admission::Forbidden }

@@ -142,6 +142,16 @@ fn ask<R>(
     name: Str<'_>,
     step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Vec<Effect>) -> Step<R>,
 ) -> Option<R> {
+    ask_and(ctx, name, step, |_| ())
+}
+
+/// The same, with something to do before the step is carried out.
+fn ask_and<R>(
+    ctx: &Ctx,
+    name: Str<'_>,
+    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Vec<Effect>) -> Step<R>,
+    before: impl FnOnce(&R),
+) -> Option<R> {
     let now = clock::now();
     let place = place_of(ctx, name);
     let key = Key::open_write(ctx, name);
@@ -151,7 +161,8 @@ fn ask<R>(
         let mut fx = std::mem::take(fx);
         (step(table, now, place, found, &mut gate, &mut fx), fx)
     })?;
-    carry_out::step(ctx, name, &key, &step, fx);
+    before(&step.reply);
+    carry_out::step(ctx, name, key, &step, fx);
     Some(step.reply)
 }
 
@@ -184,20 +195,29 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
         request.owner.unwrap_or_else(|| uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes());
     let client = ctx.client().filter(|_| !flags.is_script());
     let can_wait = request.block_ms.is_some() && !flags.denies_blocking();
-    let reply = ask(ctx, name, |table, now, place, found, gate, fx| {
-        let ask = Ask {
-            owner,
-            owner_is_minted: request.owner.is_none(),
-            lease_ms: request.lease_ms,
-            block: client.filter(|_| can_wait).map(|client| Block {
+    let mut is_parked = false;
+    // A waiter is given its client before anything is published: whoever listens may free the lock.
+    let park = |reply: &Acquired| {
+        if let Acquired::Waiting(waiter) = *reply {
+            is_parked = blocking::park(ctx, waiter);
+        }
+    };
+    let step =
+        |table: &mut Table, now: Now, place: Place<'_>, found, gate: &mut Gate<'_>, fx: &mut Vec<Effect>| {
+            let ask = Ask {
+                owner,
+                owner_is_minted: request.owner.is_none(),
+                lease_ms: request.lease_ms,
+                block: client.filter(|_| can_wait).map(|client| Block {
+                    client,
+                    until: request.block_ms.filter(|&ms| ms > 0).map(|ms| now.boot.plus_ms(ms)),
+                }),
                 client,
-                until: request.block_ms.filter(|&ms| ms > 0).map(|ms| now.boot.plus_ms(ms)),
-            }),
-            client,
-            must_be_named: request.owner.is_none() || flags.is_cluster(),
+                must_be_named: request.owner.is_none() || flags.is_cluster(),
+            };
+            table.acquire(now, place, found, &ask, &mut |c, p| gate.admit(c, p), fx)
         };
-        table.acquire(now, place, found, &ask, &mut |c, p| gate.admit(c, p), fx)
-    });
+    let reply = ask_and(ctx, name, step, park);
     match reply {
         None => internal_error(ctx),
         Some(Acquired::Busy) => ctx.reply_null(),
@@ -210,8 +230,7 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
             ctx.reply_integer(token.get())
         }
         Some(Acquired::Waiting(waiter)) => {
-            if blocking::park(ctx, waiter) {
-                carry_out::rearm();
+            if is_parked {
                 return raw::REDISMODULE_OK as c_int;
             }
             let _ = state::with(|state| state.table.leave(waiter));

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Key, api, append_tick};
+use super::api::{Ctx, Key, Str, api, append_tick};
 use super::carry_out;
-use super::cluster::{self, Ownership};
+use super::cluster;
 use super::gate::Gate;
 use super::state::{self, State, lock_type};
 use super::{clock, guard};
 use crate::lock::effect::{Event, Found, LockId, Task};
 use crate::lock::table::Due;
-use crate::lock::types::{ClientId, Now, PlaceBuf};
+use crate::lock::types::{ClientId, Moment, Now, PlaceBuf};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once.
 const RUN_BUDGET: Duration = Duration::from_millis(2);
@@ -27,14 +27,20 @@ const RUN_BUDGET: Duration = Duration::from_millis(2);
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = 64;
 
-/// When the pump may not write: how long until it looks again.
-const RETRY_MS: u64 = 5;
+/// While the server is paused: how long until the pump looks again.
+const PAUSE_RETRY_MS: u64 = 5;
+
+/// While the server refuses writes (too few replicas, a disk error): how long until the pump looks again.
+const REFUSED_RETRY_MS: u64 = 50;
 
 /// What the pump remembers between runs.
 pub(crate) struct Pump {
     /// A detached context, to make timers with; null until load.
     ctx: *mut raw::RedisModuleCtx,
-    is_requested: bool,
+    /// Since when a run is asked for that has not begun.
+    requested: Option<Moment>,
+    /// The last run did not get to the end of its work.
+    is_behind: bool,
     /// Clients whose answer got lost: see [`super::blocking`].
     pub(crate) untold: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.
@@ -47,7 +53,8 @@ impl Default for Pump {
     fn default() -> Self {
         Self {
             ctx: std::ptr::null_mut(),
-            is_requested: false,
+            requested: None,
+            is_behind: false,
             untold: Vec::new(),
             must_tick: false,
             decides: false,
@@ -69,9 +76,12 @@ pub(crate) fn begin(ctx: &Ctx) {
 /// Asks for a run, as soon as the running command or event is over.
 pub(crate) fn request() {
     let ctx = state::with(|state| {
-        let is_new = !state.pump.is_requested && !state.pump.ctx.is_null();
-        state.pump.is_requested |= is_new;
-        is_new.then_some(state.pump.ctx)
+        let now = clock::boot();
+        if !state.pump.may_request(now) {
+            return None;
+        }
+        state.pump.requested = Some(now);
+        Some(state.pump.ctx)
     });
     if let Some(ctx) = ctx.flatten() {
         // SAFETY: our own detached context.
@@ -79,9 +89,24 @@ pub(crate) fn request() {
     }
 }
 
+/// Whether a run that was asked for does not begin: the server's timers run on the wall clock, and if
+/// that steps back while one is pending, it is late by the whole step. Then another one is made.
+pub(crate) fn is_late() -> bool {
+    let now = clock::boot();
+    state::with(|state| state.pump.requested.is_some() && state.pump.may_request(now)) == Some(true)
+}
+
+impl Pump {
+    fn may_request(&self, now: Moment) -> bool {
+        const LATE_MS: u64 = 20;
+        let is_new = self.requested.is_none_or(|since| since.plus_ms(LATE_MS) <= now);
+        is_new && !self.ctx.is_null()
+    }
+}
+
 extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     guard::callback((), || {
-        let _ = state::with(|state| state.pump.is_requested = false);
+        let _ = state::with(|state| state.pump.requested = None);
         // SAFETY: the context of the running callback.
         run(&unsafe { Ctx::from_raw(ctx) });
     });
@@ -107,33 +132,48 @@ fn turn(ctx: &Ctx) -> Turn {
 }
 
 fn run(ctx: &Ctx) {
+    let started = clock::boot();
     let turn = turn(ctx);
     let decides = !matches!(turn, Turn::Follow);
-    let _ = state::with(|state| state.pump.decides = decides);
-    state::bury(decides);
-    close_untold(ctx);
     let is_paused = matches!(turn, Turn::Pause);
+    let is_behind = state::with(|state| {
+        state.pump.decides = decides;
+        std::mem::take(&mut state.pump.is_behind)
+    });
+    close_untold(ctx);
     if !is_paused {
         tick(ctx);
     }
-    let is_done = match turn {
-        Turn::Decide => decide(ctx),
-        Turn::Pause | Turn::Follow => {
-            time_outs(ctx);
-            true
-        }
-    };
+    // Behind a mountain of leases nobody waits longer than asked for.
+    if !matches!(turn, Turn::Decide) || is_behind == Some(true) {
+        time_outs(ctx);
+    }
+    let mut is_done = !matches!(turn, Turn::Decide) || decide(ctx, started);
+    while is_done && !state::bury_some(decides) {
+        is_done = !is_spent(started);
+    }
+    let _ = state::with(|state| state.pump.is_behind = !is_done);
     if !is_done {
         request();
     }
+    wake_again(decides, is_paused);
+}
+
+/// Whether this run has taken as long as it may.
+fn is_spent(started: Moment) -> bool {
+    u128::from(clock::boot().0.saturating_sub(started.0)) > RUN_BUDGET.as_micros()
+}
+
+/// Sets the timer to when the pump has to look again.
+fn wake_again(decides: bool, is_paused: bool) {
     let _ = state::with(|state| {
         if !decides {
             // Nobody can be granted anything here.
             while state.table.next_task().is_some() {}
         }
-        let now = clock::boot();
         let next = state.table.next_deadline(decides && !is_paused);
-        let retry = (is_paused || state.table.tasks() > 0).then(|| now.plus_ms(RETRY_MS));
+        let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
+        let retry = (is_paused || state.table.tasks() > 0).then(|| clock::boot().plus_ms(retry_ms));
         state.timer.wake_at(match (next, retry) {
             (Some(next), Some(retry)) => Some(next.min(retry)),
             (next, retry) => next.or(retry),
@@ -180,36 +220,42 @@ fn time_outs(ctx: &Ctx) {
 }
 
 /// Works off what is due and what was noted. `false`: the budget of this run is spent.
-fn decide(ctx: &Ctx) -> bool {
+fn decide(ctx: &Ctx, started: Moment) -> bool {
     let mut broken = BrokenLog::default();
-    let is_done = work_off(ctx, &mut broken);
+    let is_done = work_off(ctx, started, &mut broken);
     broken.write(ctx);
     is_done
 }
 
-fn work_off(ctx: &Ctx, broken: &mut BrokenLog) -> bool {
-    let started = clock::boot();
+/// In turns, so that neither a million leases nor a million broken locks keep the others waiting.
+fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
     let mut now = clock::now();
     let mut gate = Gate::of_pump(ctx);
     // Notes made during this run, because nothing can be granted now, wait for the next one.
     let mut tasks = state::with(|state| state.table.tasks()).unwrap_or(0);
+    if tasks > 0 && gate.is_closed() {
+        tasks = 0;
+    }
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
             now = clock::now();
-            if u128::from(now.boot.0 - started.0) > RUN_BUDGET.as_micros() {
+            if is_spent(started) {
                 return false;
             }
         }
-        if let Some(due) = state::with(|state| state.table.due(now.boot, true)).flatten() {
-            end(ctx, now, due, &mut gate);
-            continue;
-        }
-        if tasks == 0 {
+        let due = state::with(|state| state.table.due(now.boot, true)).flatten();
+        let is_idle = due.is_none() && tasks == 0;
+        if is_idle {
             return true;
         }
-        tasks -= 1;
-        if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
-            look(ctx, now, task, &mut gate, broken);
+        if let Some(due) = due {
+            end(ctx, now, due, &mut gate);
+        }
+        if tasks > 0 {
+            tasks -= 1;
+            if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
+                look(ctx, now, task, &mut gate, broken);
+            }
         }
     }
     true
@@ -238,7 +284,7 @@ fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>, broken: &mut Broke
                 return;
             };
             // A lock that left with its slot is not broken.
-            if let Ownership::Ours = cluster::ownership(ctx, name.as_str()) {
+            if cluster::is_ours(ctx, name.as_str()) {
                 carry_out::publish(ctx, name.as_str(), Event::Broken);
                 broken.add(place);
             }
@@ -290,12 +336,12 @@ enum Job {
 fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
     let name = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db));
     let Some(name) = name else {
-        return;
+        return postpone(now, &job);
     };
     let name = name.as_str();
-    match cluster::ownership(ctx, name) {
-        Ownership::Ours => {}
-        Ownership::Elsewhere(redirection) => return redirect(ctx, now, place, &job, redirection),
+    if !cluster::is_ours(ctx, name) {
+        postpone(now, &job);
+        return redirect(ctx, name, place);
     }
     let key = Key::open_write(ctx, name);
     let found = key.found(lock_type());
@@ -316,19 +362,26 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
         (step, fx)
     });
     if let Some((step, fx)) = done {
-        carry_out::step(ctx, name, &key, &step, fx);
+        carry_out::step(ctx, name, key, &step, fx);
+    }
+}
+
+/// The lease of this lock is over, and it cannot be ended now.
+fn postpone(now: Now, job: &Job) {
+    const LOOK_AGAIN_MS: u64 = 1_000;
+    if let Job::Expire(lock) = *job {
+        let _ = state::with(|state| state.table.postpone(lock, now.boot.plus_ms(LOOK_AGAIN_MS)));
     }
 }
 
 /// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
-fn redirect(ctx: &Ctx, now: Now, place: &PlaceBuf, job: &Job, redirection: String) {
-    const LOOK_AGAIN_MS: u64 = 100;
+fn redirect(ctx: &Ctx, name: Str<'_>, place: &PlaceBuf) {
+    if state::with(|state| state.table.is_waited_for(place.as_place())) != Some(true) {
+        return;
+    }
+    let answer = crate::lock::effect::Answer::Moved(cluster::redirection(ctx, name));
     let fx = state::with(|state| {
         let mut fx = std::mem::take(&mut state.fx);
-        if let Job::Expire(lock) = *job {
-            state.table.postpone(lock, now.boot.plus_ms(LOOK_AGAIN_MS));
-        }
-        let answer = crate::lock::effect::Answer::Moved(redirection);
         state.table.dismiss(place.as_place(), &answer, &mut fx);
         fx
     });

@@ -82,6 +82,11 @@ impl Kind {
         self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
     }
 
+    /// Whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop.
+    pub(crate) const fn loses_answers(self) -> bool {
+        !self.is_valkey && self.version < 0x07_0200
+    }
+
     /// Whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
     /// that asks, and crashes where there is none.
     pub(crate) const fn can_ask_for_slots(self) -> bool {

@@ -30,8 +30,27 @@ pub(crate) struct State {
     pub(crate) waiters: HashMap<Handle, WaiterId>,
     /// Clients that were answered and not told yet.
     pub(crate) answered: HashMap<Handle, ClientId>,
+    /// Locks whose values were freed elsewhere, to be forgotten.
+    pub(crate) dead: Vec<LockId>,
     pub(crate) timer: super::timer::Timer,
     pub(crate) pump: super::pump::Pump,
+}
+
+impl State {
+    /// After a storm of waiters the maps shrink again.
+    pub(crate) fn give_back_memory(&mut self) {
+        const KEPT: usize = 1024;
+        if self.handles.is_empty() && self.handles.capacity() > KEPT {
+            self.handles = HashMap::new();
+            self.waiters = HashMap::new();
+        }
+        if self.answered.is_empty() && self.answered.capacity() > KEPT {
+            self.answered = HashMap::new();
+        }
+        if self.fx.is_empty() && self.fx.capacity() > KEPT {
+            self.fx = Vec::new();
+        }
+    }
 }
 
 struct MainThread(RefCell<Option<State>>);
@@ -78,17 +97,29 @@ pub(crate) fn bury_later(lock: LockId) {
     }
 }
 
-/// Forgets the locks whose values were freed elsewhere.
-pub(crate) fn bury(is_ours: bool) {
-    if !GRAVEYARD_IS_USED.swap(false, Ordering::Acquire) {
-        return;
+/// Whether values were freed elsewhere that the table still knows.
+pub(crate) fn has_dead() -> bool {
+    GRAVEYARD_IS_USED.load(Ordering::Acquire) || with(|state| !state.dead.is_empty()) == Some(true)
+}
+
+/// Forgets some of the locks whose values were freed elsewhere. `false`: there are more.
+pub(crate) fn bury_some(is_ours: bool) -> bool {
+    const AT_ONCE: usize = 64;
+    if GRAVEYARD_IS_USED.swap(false, Ordering::Acquire) {
+        let dead = GRAVEYARD.lock().map(|mut graveyard| std::mem::take(&mut *graveyard));
+        let _ = with(|state| state.dead.append(&mut dead.unwrap_or_default()));
     }
-    let dead = GRAVEYARD.lock().map(|mut graveyard| std::mem::take(&mut *graveyard));
-    let _ = with(|state| {
-        for lock in dead.unwrap_or_default() {
+    let is_done = with(|state| {
+        let rest = state.dead.len().saturating_sub(AT_ONCE);
+        for lock in state.dead.drain(rest..) {
             state.table.forget(lock, is_ours);
         }
+        if rest == 0 {
+            state.dead = Vec::new();
+        }
+        rest == 0
     });
+    is_done != Some(false)
 }
 
 /// Our type, as the server knows it.

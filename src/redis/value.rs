@@ -17,6 +17,9 @@ use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
 const ENCODING: c_int = 1;
 
+/// Two days: twice the largest `max-token-lead`, for clocks that differ.
+const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
+
 /// Registers the type. Once, at load.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = server::kind().has_optional_aux();
@@ -116,17 +119,25 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     let now = clock::now();
     state::with(|state| {
         if let Some(saved) = &saved
-            && flags.decides()
+            && !flags.is_loading()
         {
             // A payload that somebody sends, not a file or a primary: it must not run away with the
             // clock of tokens (G14), nor a series of them step by step.
-            let ahead_max = now.wall_us.saturating_add(settings::token_lead_us_max());
+            // What a primary sends to its replica has passed the primary's own bound, whatever it is set to.
+            let lead_max =
+                if flags.is_replica() { LEAD_OF_ANY_PRIMARY_US } else { settings::token_lead_us_max() };
+            let ahead_max = now.wall_us.saturating_add(lead_max);
             if saved.token.get() > ahead_max.max(state.table.last_token()) {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
         let place = Place { db: db.unwrap_or(0), name };
-        Ok(value_of(state.table.load(now.boot, place, saved.as_ref())))
+        let lock = state.table.load(now.boot, place, saved.as_ref());
+        if !flags.is_loading() {
+            // RESTORE may find afterwards that the key is past its time.
+            state.table.doubt(lock);
+        }
+        Ok(value_of(lock))
     })
     .unwrap_or(Err("the table is in use"))
     .inspect(|_| carry_out::rearm())

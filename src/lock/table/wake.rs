@@ -109,6 +109,10 @@ impl Table {
         };
         let was_live = !hold.is_over(now);
         let since = hold.since;
+        if let Some(lock) = self.locks.get_mut(id) {
+            // It had a key: this one.
+            lock.is_doubtful = false;
+        }
         if is_ours {
             self.stats.holds.add(now.ms_since(since));
             if was_live {
@@ -130,6 +134,14 @@ impl Table {
         self.locks.remove(id);
     }
 
+    /// This lock was read from a payload, and it is not sure that a key will hold it: if not, nobody is told
+    /// that it was broken.
+    pub fn doubt(&mut self, id: LockId) {
+        if let Some(lock) = self.locks.get_mut(id) {
+            lock.is_doubtful = true;
+        }
+    }
+
     /// These databases (all, if `None`) were emptied: whoever waits there is next.
     pub fn flushed(&mut self, db: Option<u32>) {
         self.note_all(|place_db| db.is_none_or(|db| db == place_db));
@@ -137,6 +149,9 @@ impl Table {
 
     /// Two databases changed places. A hold is tied to its name: all of both are broken.
     pub fn swapped(&mut self, a: u32, b: u32) {
+        if a == b {
+            return;
+        }
         let is_concerned = |db: u32| db == a || db == b;
         let held: Vec<LockId> = self
             .locks
@@ -172,9 +187,14 @@ impl Table {
 
     /// A live hold of ours is about to be ended from outside: counts that and has it published.
     fn count_broken(&mut self, id: LockId) {
-        if let Some(lock) = self.locks.get(id).filter(|lock| lock.hold.is_some()) {
+        if let Some(lock) = self.locks.get(id).filter(|lock| lock.hold.is_some() && !lock.is_doubtful) {
             self.stats.broken += 1;
-            self.tasks.push_back(Task::Broken(lock.place.clone()));
+            // The event comes before that of the next grant; without a waiter there is no hurry.
+            if self.queues.at(lock.place.as_place()).is_some() {
+                self.tasks.push_back(Task::Broken(lock.place.clone()));
+            } else {
+                self.broken.push_back(lock.place.clone());
+            }
         }
     }
 
@@ -202,7 +222,7 @@ impl Table {
     /// How many places the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks.len()
+        self.tasks.len() + self.broken.len()
     }
 
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
@@ -214,8 +234,10 @@ impl Table {
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
         let task = self.tasks.pop_front();
-        if self.tasks.is_empty() && self.tasks.capacity() > 1024 {
+        let task = task.or_else(|| self.broken.pop_front().map(Task::Broken));
+        if self.tasks() == 0 && self.tasks.capacity() + self.broken.capacity() > 1024 {
             self.tasks = VecDeque::new();
+            self.broken = VecDeque::new();
         }
         if let Some(Task::Settle(place)) = &task
             && let Some(queue) = self.queues.at(place.as_place())

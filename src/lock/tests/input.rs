@@ -49,6 +49,8 @@ pub(super) enum Input {
     },
     /// RESTORE REPLACE of the last payload.
     Restore(At),
+    /// The same with a time to live that is over: the server reads the payload, and throws it away.
+    RestoreTooLate(At),
     /// A connection is closed.
     Close(u64),
     /// CLIENT UNBLOCK: the server answers the client itself.
@@ -71,8 +73,8 @@ pub(super) enum Input {
     Pump,
     /// The background thread has freed what lazy flushes left.
     Free,
-    /// A replica synchronises in full.
-    NewReplica,
+    /// A replica synchronises in full, whose newest token from an earlier life is this far ahead.
+    NewReplica(u64),
     /// A new append-only file begins.
     NewFile,
     /// The first reader, a replica, begins an append-only file of its own.

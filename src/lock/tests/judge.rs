@@ -112,7 +112,7 @@ impl Judge {
             Outside::Del(gone) | Outside::Set(gone) | Outside::Move(gone, _) => *at == gone,
             Outside::Rename(from, to) => *at == from || *at == to,
             Outside::Flush(db, _) => db.is_none_or(|db| db == at.db),
-            Outside::Swap(a, b) => at.db == a || at.db == b,
+            Outside::Swap(a, b) => a != b && (at.db == a || at.db == b),
             Outside::Restore(over, _) => *at == over,
         };
         let time = world.time;

@@ -304,7 +304,8 @@ impl Oracle {
         if self.writes == Writes::Paused {
             return Reply::None;
         }
-        let is_over = |value: Value| matches!(value, Value::Lock(Some(hold)) if hold.until <= time || hold.is_undelivered);
+        let ends = |hold: Hold| hold.until <= time || hold.is_undelivered;
+        let is_over = |value: Value| matches!(value, Value::Lock(Some(hold)) if ends(hold));
         self.keys.retain(|&(_, value)| !is_over(value));
         let places: Vec<At> = self.waiters.iter().map(|waiter| waiter.at).collect();
         for at in places {
@@ -324,6 +325,8 @@ impl Oracle {
                 hold.is_undelivered = false;
             }
         }
+        // The new primary may have had higher tokens in an earlier life; the judge sees to it that none is lower.
+        self.last_token = self.last_token.max(world.server.table.last_token());
         Reply::Bool(true)
     }
 
@@ -346,7 +349,8 @@ impl Oracle {
                 return Reply::Bool(to != at && self.value(to).is_none() && self.rename(at, to));
             }
             Input::Flush(db, _) => self.keys.retain(|key| db.is_some_and(|db| db != key.0.db)),
-            Input::Swap(a, b) => self.swap(a, b),
+            Input::Swap(a, b) if a != b => self.swap(a, b),
+            Input::Swap(..) => {}
             Input::Dump(at) => {
                 let Some(&mut Value::Lock(hold)) = self.value(at) else { return Reply::Bool(false) };
                 // A dump counts whole milliseconds, and its lease stands still while it is under way.
@@ -354,6 +358,14 @@ impl Oracle {
                 self.dump = Some((at.name, hold.map(|hold| Hold { until: left_us(hold), ..hold })));
             }
             Input::Restore(at) => return self.restore(at),
+            Input::RestoreTooLate(at) => {
+                let is_there = self.value(at).is_some();
+                if self.dump.is_some() {
+                    self.put(at, None);
+                    return Reply::Bool(is_there);
+                }
+                return Reply::None;
+            }
             Input::Close(client) => {
                 self.waiters.retain(|waiter| waiter.client != client);
                 for &(at, token) in &out.undelivered {

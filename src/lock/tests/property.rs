@@ -18,11 +18,6 @@ use crate::lock::types::Token;
 const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
 const NAMES: [Name; 3] = ["k", "m", "n"];
 
-const FIRST: Token = match Token::new(1) {
-    Some(token) => token,
-    None => unreachable!(),
-};
-
 /// One random life.
 struct Life {
     random: Random,
@@ -41,7 +36,7 @@ impl Life {
         // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
         let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
         let mut world = World::new(5_000_000_000 + seed, wall_us);
-        world.step(&Input::NewReplica)?;
+        world.step(&Input::NewReplica(seed % 5 * 10_000))?;
         world.step(&Input::NewFile)?;
         Ok(Self {
             random: Random::new(seed),
@@ -117,11 +112,15 @@ impl Life {
     /// What others do to keys.
     fn keys(&mut self, at: At) -> Input {
         let other = self.at();
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 => {
                 let (owner, ahead) = (self.random.of(&OWNERS), self.random.below(100_000));
-                let token = Token::new(self.world.server.table.last_token() + ahead).unwrap_or(FIRST);
-                Input::Payload { name: at.name, owner, token, left_ms: self.random.below(40) }
+                match Token::new(self.world.server.table.last_token() + ahead) {
+                    Some(token) => {
+                        Input::Payload { name: at.name, owner, token, left_ms: self.random.below(40) }
+                    }
+                    None => Input::Pump,
+                }
             }
             1 => Input::Del(at),
             2 => Input::Set(at),
@@ -133,6 +132,7 @@ impl Life {
                 Input::Flush([Some(at.db), None][usize::from(self.random.percent(50))], lazy)
             }
             7 => Input::Dump(at),
+            8 if self.world.is_payload_old() => Input::RestoreTooLate(at),
             _ => Input::Restore(at),
         }
     }
@@ -165,7 +165,7 @@ impl Life {
     fn readers(&mut self) -> Input {
         let count = self.world.readers.len();
         match self.random.below(6) {
-            0 if count < 3 => Input::NewReplica,
+            0 if count < 3 => Input::NewReplica(self.random.of(&[0, 0, 1, 50_000])),
             1 if count < 3 => Input::NewFile,
             2 => Input::NewFileOfReplica,
             3 if count > 0 && self.grain_us == 1000 => {

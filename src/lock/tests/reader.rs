@@ -59,6 +59,8 @@ pub(super) struct Reader {
     under_way: VecDeque<Fact>,
     /// Whether it could count tokens by now. The reader of a new file cannot until one was named.
     can_count: bool,
+    /// The newest token of its earlier life.
+    past: u64,
     /// The append-only file of a replica.
     pub(super) file: Option<Box<Self>>,
 }
@@ -70,16 +72,28 @@ impl Reader {
             server: Server::at_clocks(boot, primary.now.wall_us),
             under_way: VecDeque::new(),
             can_count: false,
+            past: 0,
             file: None,
         }
     }
 
     /// A full synchronisation, or the load of an RDB file: the clock's hands are at the head of it.
-    pub(super) fn from_snapshot(primary: &mut Server) -> Self {
+    ///
+    /// Whoever loads may have been a primary itself, with tokens so far `ahead`: it counts with its new
+    /// primary, and yet must never mint below its own past.
+    pub(super) fn from_snapshot(primary: &mut Server, ahead: u64) -> Self {
         let mut reader = Self::empty(primary);
         let (last, told) = (primary.table.last_token(), primary.table.clock().told());
-        reader.server.table.clock().begin_load();
-        reader.server.table.clock().adopt(last, told);
+        let clock = reader.server.table.clock();
+        if let Some(past) = Token::new(last + ahead).filter(|_| ahead > 0) {
+            clock.hear(past);
+            reader.past = past.get();
+        }
+        clock.begin_load();
+        // A file that was written before the first grant says nothing of the clock.
+        if last > 0 {
+            clock.adopt(last, told);
+        }
         for (&at, key) in &primary.keys {
             let loaded = match key {
                 Key::Lock(_) => {
@@ -97,9 +111,10 @@ impl Reader {
     /// A new append-only file: the rewritten part names every hold, the writer's next grant is named.
     pub(super) fn from_new_file(writer: &mut Server) -> Result<Self, String> {
         let mut reader = Self::empty(writer);
-        let (last, told) = (writer.table.last_token(), writer.table.clock().told());
+        let last = writer.table.last_token();
         writer.table.clock().begin_file();
-        reader.server.table.clock().adopt(last, told);
+        // From where to count is told by a LOCK.TICK that may come behind the first grant.
+        reader.server.table.clock().adopt(last, 0);
         for (&at, key) in &writer.keys {
             reader.apply(&match (key, writer.saved(at)) {
                 (Key::Lock(_), Some(saved)) => Fact::Hold(at, saved),
@@ -209,7 +224,7 @@ impl Reader {
         for &at in primary.keys.keys() {
             self.check_key(primary, at)?;
         }
-        if self.server.table.last_token() < primary.table.last_token() {
+        if self.server.table.last_token() < primary.table.last_token().max(self.past) {
             return Err("G4: a reader's clock of tokens is behind".to_owned());
         }
         let own_told = self.told();
@@ -239,13 +254,37 @@ impl Reader {
     }
 
     /// What could be told apart of it by what it does next.
-    pub(super) fn fingerprint(&self) -> [u8; 2] {
+    pub(super) fn fingerprint(&self, primary: &Server) -> [u8; 3] {
         let file = self.file.as_ref().map_or(2, |file| u8::from(file.can_count));
-        [u8::from(self.can_count), file]
+        let is_ahead = self.server.table.last_token() > primary.table.last_token();
+        [u8::from(self.can_count), file, u8::from(is_ahead)]
     }
 
     /// What it counts from.
     pub(super) const fn told(&mut self) -> u64 {
         self.server.table.clock().told()
     }
+}
+
+/// Whatever a fact says, it says it of one hold: another one that stands there is left alone.
+#[test]
+fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
+    let at = At::new(0, "k");
+    let mut reader = Reader::from_snapshot(&mut Server::default(), 0);
+    let token = |number| Token::new(number).ok_or("no token");
+    let (held, other) = (token(7)?, Some(token(6)?));
+    reader.apply(&Fact::Hold(at, SavedHold { owner: (*b"ann").into(), token: held, left_ms: 50 }))?;
+    for fact in [
+        Fact::Ended(at, token(6)?),
+        Fact::Release { at, owner: "ann", token: other },
+        Fact::Release { at, owner: "bob", token: None },
+        Fact::Renew { at, owner: "ann", token: other, lease_ms: 90 },
+        Fact::Renew { at, owner: "bob", token: None, lease_ms: 90 },
+    ] {
+        if reader.apply(&fact).is_ok() {
+            return Err(format!("{fact:?} changed something"));
+        }
+    }
+    let saved = reader.server.saved(at).map(|saved| (saved.token, saved.left_ms));
+    if saved == Some((held, 50)) { Ok(()) } else { Err(format!("it is {saved:?} now")) }
 }

@@ -10,11 +10,11 @@
 //! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [minted]
 //! > release KEY OWNER [token T]         > renew KEY OWNER LEASE-MS [token T]       > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
-//! > dump KEY   > payload NAME OWNER TOKEN LEFT-MS   > restore KEY
+//! > dump KEY   > payload NAME OWNER TOKEN LEFT-MS   > restore KEY   > restore-too-late KEY
 //! > close CONNECTION   > unblock CONNECTION   > forbid CONNECTION   > allow CONNECTION
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
-//! > replica   > file   > file-of-replica   > promote NUMBER
+//! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
 //! > show   > count
 //! ```
 //!
@@ -115,6 +115,7 @@ impl Story {
                 left_ms: words.number()?,
             },
             "restore" => Input::Restore(words.at()?),
+            "restore-too-late" => Input::RestoreTooLate(words.at()?),
             "close" => Input::Close(self.connection(words.next()?)),
             "unblock" => Input::Unblock(self.connection(words.next()?)),
             "forbid" => Input::Forbid(self.connection(words.next()?), true),
@@ -125,7 +126,8 @@ impl Story {
             "writes" => Input::Writes(words.writes()?),
             "elsewhere" => Input::Elsewhere(words.at()?, true),
             "back" => Input::Elsewhere(words.at()?, false),
-            "replica" => Input::NewReplica,
+            "replica" => Input::NewReplica(0),
+            "replica-ahead" => Input::NewReplica(words.number()?),
             "file" => Input::NewFile,
             "file-of-replica" => Input::NewFileOfReplica,
             "promote" => Input::Promote(words.size()?),

@@ -165,12 +165,25 @@ impl Server {
             }
             Outside::Restore(at, ref saved) => {
                 // The server reads the payload first and deletes the old key then.
-                let id = self.table.load(self.now.boot, at.place(), saved.as_ref());
+                let id = self.restored(at, saved.as_ref());
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));
                 true
             }
         }
+    }
+
+    fn restored(&mut self, at: At, saved: Option<&SavedHold>) -> LockId {
+        let id = self.table.load(self.now.boot, at.place(), saved);
+        self.table.doubt(id);
+        id
+    }
+
+    /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
+    pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedHold>) {
+        let id = self.restored(at, saved);
+        self.remove(at);
+        self.table.forget(id, self.decides);
     }
 
     fn rename(&mut self, from: At, to: At) -> bool {

@@ -138,6 +138,14 @@ impl World {
                 Some(saved) => self.outside(Outside::Restore(at, saved?), out),
                 None => out.reply = Reply::Bool(false),
             },
+            Input::RestoreTooLate(at) => {
+                if let Some(saved) = self.payload_for(at) {
+                    let is_there = self.server.keys.contains_key(&at);
+                    self.server.restore_too_late(at, saved?.as_ref());
+                    out.reply = Reply::Bool(is_there);
+                    out.facts.extend(is_there.then_some(Fact::Outside(Outside::Del(at))));
+                }
+            }
             Input::Forbid(client, true) => drop(self.forbidden.insert(client)),
             Input::Forbid(client, false) => drop(self.forbidden.remove(&client)),
             Input::Limit { per_lock, total } => {
@@ -158,7 +166,9 @@ impl World {
                 self.server.free();
                 self.readers.iter_mut().for_each(Reader::free);
             }
-            Input::NewReplica => self.readers.push(Reader::from_snapshot(&mut self.server)),
+            Input::NewReplica(ahead) => {
+                self.readers.push(Reader::from_snapshot(&mut self.server, ahead));
+            }
             Input::NewFile => self.readers.push(Reader::from_new_file(&mut self.server)?),
             Input::NewFileOfReplica => {
                 if let Some(reader) = self.readers.first_mut() {
@@ -421,6 +431,12 @@ impl World {
         encode(name.as_bytes(), saved.as_ref(), |number| numbers.push(number));
         let mut numbers = numbers.into_iter();
         Some(decode(at.name.as_bytes(), || numbers.next()).map_err(str::to_owned))
+    }
+
+    /// Whether the payload's token is none from the future.
+    pub(super) fn is_payload_old(&self) -> bool {
+        let saved = self.dump.as_ref().and_then(|(_, saved)| saved.as_ref());
+        saved.is_some_and(|saved| saved.token.get() <= self.server.table.last_token())
     }
 
     /// Whether RESTORE would make an owner hold the lock that it waits for.
