@@ -8,11 +8,11 @@ use crate::server::{Client, Server, Waiter, await_that, let_pass, millis};
 /// Longer than any test: pauses are ended by the test.
 const LONG_MS: u32 = 600_000;
 
-/// A server with a lock whose lease runs out in a second, and a waiter for it.
+/// A server with a lock whose lease runs out in two seconds, and a waiter for it.
 fn server_with_heir() -> (Server, Client, Waiter) {
     let server = Server::start();
     let mut client = server.client();
-    client.acquire("short", "alice", 1000);
+    client.acquire("short", "alice", 2000);
     let heir = server.in_line("short", "bob", 600_000);
     (server, client, heir)
 }
@@ -21,9 +21,9 @@ fn server_with_heir() -> (Server, Client, Waiter) {
 #[test]
 fn nothing_ends_and_nothing_is_granted_while_writes_are_paused() {
     let (mut server, mut client, heir) = server_with_heir();
-    client.acquire("unattended", "alice", 1000);
+    client.acquire("unattended", "alice", 2000);
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
-    heir.waits_for(millis(1500));
+    heir.waits_for(millis(2500));
     assert_eq!(client.int("EXISTS unattended short"), 2);
     assert!(server.is_alive());
     client.call("CLIENT UNPAUSE");
@@ -35,11 +35,11 @@ fn nothing_ends_and_nothing_is_granted_while_writes_are_paused() {
 #[test]
 fn nothing_is_granted_while_everything_is_paused() {
     let (mut server, mut client, heir) = server_with_heir();
-    client.acquire("unattended", "alice", 1000);
-    let impatient = server.waiter("LOCK.ACQUIRE short carol PX 1000 BLOCK 1200");
+    client.acquire("unattended", "alice", 2000);
+    let impatient = server.waiter("LOCK.ACQUIRE short carol PX 1000 BLOCK 2500");
     client.await_waiters("short", 2);
-    client.call("CLIENT PAUSE 2500 ALL");
-    heir.waits_for(millis(1800));
+    client.call("CLIENT PAUSE 4500 ALL");
+    heir.waits_for(millis(3500));
     heir.granted();
     impatient.timed_out();
     await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
@@ -66,7 +66,7 @@ fn a_waiter_that_leaves_while_writes_are_paused_is_not_granted() {
     let (server, mut client, heir) = server_with_heir();
     let next = server.in_line("short", "carol", 600_000);
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
-    heir.waits_for(millis(1300));
+    heir.waits_for(millis(2500));
     client.call(&format!("CLIENT KILL ID {}", heir.client_id));
     client.await_waiters("short", 1);
     client.call("CLIENT UNPAUSE");
@@ -179,7 +179,7 @@ fn a_shutdown_called_off_lets_grants_go_on() {
 fn nothing_is_granted_while_there_are_too_few_replicas() {
     let (primary, mut client, heir) = server_with_heir();
     client.call("CONFIG SET min-replicas-to-write 1");
-    heir.waits_for(millis(1500));
+    heir.waits_for(millis(2500));
     assert!(client.refused("LOCK.ACQUIRE other carol PX 1000").starts_with("NOREPLICAS"));
     let replica = Server::start();
     follow(&replica, &primary);
@@ -216,7 +216,7 @@ fn nothing_is_granted_while_the_disk_fails() {
     client.call("BGSAVE");
     await_that("it fails to save", || client.info("persistence", "rdb_last_bgsave_status") == "err");
     assert!(client.refused("SET x y").starts_with("MISCONF"));
-    heir.waits_for(millis(1500));
+    heir.waits_for(millis(2500));
     client.call("CONFIG SET stop-writes-on-bgsave-error no");
     heir.granted();
 }
@@ -225,9 +225,9 @@ fn nothing_is_granted_while_the_disk_fails() {
 #[test]
 fn a_server_that_was_stopped_ends_leases_when_it_goes_on() {
     let (mut server, mut client, heir) = server_with_heir();
-    client.acquire("unattended", "alice", 1000);
+    client.acquire("unattended", "alice", 2000);
     server.freeze();
-    let_pass(millis(1500));
+    let_pass(millis(2500));
     server.thaw();
     heir.granted();
     await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
@@ -241,7 +241,7 @@ fn leases_and_waits_end_after_a_long_command() {
     client.acquire("held", "alice", 600_000);
     let impatient = server.waiter("LOCK.ACQUIRE held carol PX 1000 BLOCK 500");
     client.await_waiters("held", 1);
-    client.call("DEBUG SLEEP 1.5");
+    client.call("DEBUG SLEEP 2.2");
     impatient.timed_out();
     heir.granted();
 }

@@ -70,10 +70,10 @@ fn leases_run_out_on_a_promoted_replica() {
 #[test]
 fn a_lease_that_ran_out_before_the_promotion_ends_with_it() {
     let mut pair = Pair::start();
-    pair.primary.client().acquire("stock", "alice", 200);
+    pair.primary.client().acquire("stock", "alice", 1500);
     await_caught_up(&pair.primary, &pair.replica);
     pair.primary.kill();
-    let_pass(millis(400));
+    let_pass(millis(1800));
     let mut client = pair.replica.client();
     assert_eq!(client.int("EXISTS stock"), 1, "a replica keeps it");
     promote(&pair.replica);
@@ -125,11 +125,11 @@ fn waiters_of_a_primary_that_becomes_a_replica_are_turned_away() {
 fn a_replica_without_a_primary_grants_nothing() {
     let server = Server::start();
     let mut client = server.client();
-    client.acquire("stock", "alice", 500);
+    client.acquire("stock", "alice", 2000);
     let waiter = server.in_line("stock", "bob", 600_000);
     client.call("REPLICAOF 127.0.0.1 1");
     waiter.turned_away();
-    let_pass(millis(800));
+    let_pass(millis(2500));
     let mut client = server.client();
     assert_eq!(client.int("EXISTS stock"), 1, "only its primary could say that the lease ended");
     promote(&server);

@@ -320,7 +320,7 @@ fn grants_in_several_databases_go_to_the_right_ones() {
     for db in [3, 0, 7, 1] {
         let mut client = chain.primary.client();
         client.select(db);
-        client.acquire("stock", "alice", 300);
+        client.acquire("stock", "alice", 2500);
         let mut blocked = chain.primary.client();
         blocked.select(db);
         let line = format!("LOCK.ACQUIRE stock bob-{db} PX 600000 BLOCK 0");

@@ -46,6 +46,27 @@ fn leases_end_on_time_though_the_wall_clock_was_set_back() {
     await_that("the later lock is gone", || client.int("EXISTS later") == 0);
 }
 
+// G3, G6: set back in the moment between a cause and its effect, when something is due already.
+#[test]
+fn what_is_due_when_the_wall_clock_is_set_back_is_done() {
+    let clock = WallClock::ahead(0);
+    let server = server_with(&clock);
+    let mut client = server.client();
+    client.acquire("stock", "alice", 600_000);
+    client.acquire("unattended", "alice", 200);
+    let heir = server.in_line("stock", "bob", 600_000);
+    for line in ["MULTI", "DEL stock", "DEBUG SLEEP 1"] {
+        client.call(line);
+    }
+    // The lock is free, and for a second the server cannot hand it over.
+    client.send("EXEC");
+    let_pass(millis(500));
+    clock.set_ahead(-3600);
+    heir.granted();
+    let mut client = server.client();
+    await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
+}
+
 // G7
 #[test]
 fn waits_end_on_time_though_the_wall_clock_was_set() {

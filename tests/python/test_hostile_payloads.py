@@ -214,6 +214,17 @@ def test_a_token_that_the_server_has_seen_is_not_from_outside(server, cli):
     assert cli("LOCK.FENCE", "door", token) == 1
 
 
+def test_an_older_snapshot_does_not_lower_the_clock_of_tokens(server, cli):
+    # G4: last is never lowered by a load; seen where tokens lead the wall clock
+    cli("LOCK.ACQUIRE gate alice PX 60000")
+    cli("SAVE")
+    changed, payload, forged = with_token(cli, lambda token: token + 30_000_000)
+    assert restore(cli, changed, payload) == "OK"
+    cli("DEBUG RELOAD NOSAVE")
+    assert cli("LOCK.INFO door") is None, "the snapshot is older"
+    assert cli("LOCK.ACQUIRE door bob PX 60000") > forged
+
+
 def test_the_payload_of_another_type_is_not_taken_for_a_lock(server, cli, payload):
     for make in ("SET x 1", "RPUSH l 1 2 3", "HSET h f v", "ZADD z 1 a", "SADD s a b"):
         cli(make)
