@@ -9,7 +9,7 @@ help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
-	@echo "make valgrind      the integration tests under valgrind"
+	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 

@@ -16,6 +16,8 @@ pub struct Hold {
     pub until: Moment,
     /// The connection that acquired or renewed it last, where known.
     pub client: Option<ClientId>,
+    /// Whether its owner has heard of it by another answer than the one to its wait.
+    pub is_known: bool,
 }
 
 impl Hold {

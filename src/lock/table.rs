@@ -69,6 +69,8 @@ pub struct Table {
     queues: Queues,
     clock: TokenClock,
     tasks: VecDeque<Task>,
+    /// Broken holds that somebody waits behind: to be published before the next grant.
+    broken_first: VecDeque<PlaceBuf>,
     /// Broken holds that nobody waits behind: to be published when nothing else is to be done.
     broken: VecDeque<PlaceBuf>,
     stats: Stats,
@@ -117,6 +119,7 @@ impl Table {
             since: now,
             until: now.plus_ms(new.lease_ms),
             client: new.client,
+            is_known: false,
         };
         let until = hold.until;
         let (id, change) = match found {

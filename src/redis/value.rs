@@ -140,7 +140,12 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
         Ok(value_of(lock))
     })
     .unwrap_or(Err("the table is in use"))
-    .inspect(|_| carry_out::rearm())
+    .inspect(|_| {
+        carry_out::rearm();
+        if state::with(|state| state.table.tasks() > 0) == Some(true) {
+            pump::request();
+        }
+    })
 }
 
 /// What is saved of a value.

@@ -121,6 +121,8 @@ impl Table {
         let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
         let (id, _) = self.begin_hold(now, place, Found::Nothing, &new, saved.token);
         self.clock.raise(saved.token);
+        // Its owner may be waiting here: it does not wait for what it holds.
+        self.note(place);
         id
     }
 

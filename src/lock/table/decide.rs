@@ -113,6 +113,7 @@ impl Table {
         };
         let token = hold.token;
         hold.client = ask.client.or(hold.client);
+        hold.is_known = true;
         let until = now.boot.plus_ms(ask.lease_ms);
         if until <= hold.until {
             return step.reply(Granted(token));
@@ -267,6 +268,7 @@ impl Table {
         if let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) {
             hold.until = until;
             hold.client = client.or(hold.client);
+            hold.is_known = true;
             self.leases.set(&mut self.locks, id, until);
         }
     }

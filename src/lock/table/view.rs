@@ -158,6 +158,7 @@ impl Table {
                     return Err(format!("{place:?} has a token that was never minted"));
                 }
                 if let Some(queue) = self.queues.at(place)
+                    && !self.queues.queue(queue).is_some_and(|queue| queue.is_noted)
                     && self.queues.of_owner(queue, &hold.owner).is_some()
                 {
                     return Err(format!("the holder of {place:?} waits for it"));

@@ -50,11 +50,25 @@ impl Table {
         if let Some(over) = self.end_if_over(now.boot, found, fx) {
             return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
         }
-        if self.live(now.boot, found).is_some() {
+        if let Some((_, hold)) = self.live(now.boot, found) {
+            let (owner, token) = (hold.owner.clone(), hold.token);
+            self.tell_holder(place, &owner, token, fx);
             return Step::unchanged(());
         }
         let step = self.grant_next(now, place, found, gate, fx);
         step.unwrap_or(Step::unchanged(()))
+    }
+
+    /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
+    fn tell_holder(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Vec<Effect>) {
+        let queue = self.queues.at(place);
+        let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) else {
+            return;
+        };
+        let is_minted = self.queues.waiter(waiter).is_some_and(|w| w.request.owner_is_minted);
+        let answer =
+            Answer::Granted { place: place.to_owned(), token, minted_owner: is_minted.then(|| owner.into()) };
+        self.answer(waiter, answer, fx);
     }
 
     /// The lease of this lock ran out, and the key where it should stand holds something else: it went
@@ -63,7 +77,8 @@ impl Table {
         self.break_hold(id);
     }
 
-    /// A grant whose client was gone before it was told is as good as released.
+    /// A grant whose client was gone before it was told is as good as released, unless the owner asked again
+    /// meanwhile and was told then (G9).
     pub fn take_back(
         &mut self,
         now: Now,
@@ -73,7 +88,7 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Vec<Effect>,
     ) -> Step<()> {
-        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token == token);
+        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token == token && !hold.is_known);
         let Some(id) = granted.map(|(id, _)| id) else {
             return self.settle(now, place, found, gate, fx);
         };
@@ -191,7 +206,7 @@ impl Table {
             self.stats.broken += 1;
             // The event comes before that of the next grant; without a waiter there is no hurry.
             if self.queues.at(lock.place.as_place()).is_some() {
-                self.tasks.push_back(Task::Broken(lock.place.clone()));
+                self.broken_first.push_back(lock.place.clone());
             } else {
                 self.broken.push_back(lock.place.clone());
             }
@@ -222,7 +237,7 @@ impl Table {
     /// How many places the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks.len() + self.broken.len()
+        self.tasks.len() + self.broken_first.len() + self.broken.len()
     }
 
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
@@ -233,10 +248,12 @@ impl Table {
 
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
-        let task = self.tasks.pop_front();
+        let task = self.broken_first.pop_front().map(Task::Broken);
+        let task = task.or_else(|| self.tasks.pop_front());
         let task = task.or_else(|| self.broken.pop_front().map(Task::Broken));
         if self.tasks() == 0 && self.tasks.capacity() + self.broken.capacity() > 1024 {
             self.tasks = VecDeque::new();
+            self.broken_first = VecDeque::new();
             self.broken = VecDeque::new();
         }
         if let Some(Task::Settle(place)) = &task

@@ -22,7 +22,10 @@ pub(super) struct Promise {
     pub(super) token: Token,
     /// Until when the hold must live, in the world's time; then it must be gone.
     pub(super) until: u64,
-    /// The client of the grant was gone before it was told: the next run of the pump must take it back.
+    /// Whether the owner knows of it by more than the answer to a wait, which may get lost.
+    pub(super) is_known: bool,
+    /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
+    /// of the pump must take it back.
     pub(super) is_ownerless: bool,
 }
 
@@ -137,7 +140,9 @@ impl Judge {
                 self.newest = self.newest.max(saved.token.get());
                 if let Some(owner) = world.owner(&saved.owner) {
                     let until = time + saved.left_ms * 1000;
-                    let promise = Promise { owner, token: saved.token, until, is_ownerless: false };
+                    // Whoever made the payload knows of the hold.
+                    let promise =
+                        Promise { owner, token: saved.token, until, is_known: true, is_ownerless: false };
                     self.promises.insert(at, promise);
                     self.see("restored");
                 }
@@ -157,7 +162,7 @@ impl Judge {
         }
         for &(at, token) in &out.undelivered {
             if let Some(promise) = self.promises.get_mut(&at).filter(|promise| promise.token == token) {
-                promise.is_ownerless = true;
+                promise.is_ownerless = !promise.is_known;
             }
         }
     }
@@ -208,6 +213,13 @@ impl Judge {
         let pending = line.remove(index);
         let is_over = pending.until.is_some_and(|until| until <= world.time);
         let Pending { owner, lease_ms, is_minted, .. } = pending;
+        if let (Answer::Granted { token, .. }, Some(promise)) = (answer, self.live(at, world))
+            && (promise.owner, promise.token) == (owner, *token)
+        {
+            // G9: a RESTORE made it hold what it waits for.
+            self.see("told of its own hold");
+            return Ok(());
+        }
         let (is_justified, what) = match *answer {
             Answer::Granted { ref place, token, ref minted_owner } => {
                 let named = minted_owner.as_deref();
@@ -257,7 +269,7 @@ impl Judge {
         must(token.get() > self.newest, || format!("G4: {token} was minted after {}", self.newest))?;
         self.newest = token.get();
         let until = world.time + lease_ms * 1000;
-        self.promises.insert(at, Promise { owner, token, until, is_ownerless: false });
+        self.promises.insert(at, Promise { owner, token, until, is_known: false, is_ownerless: false });
         Ok(())
     }
 
@@ -274,14 +286,17 @@ impl Judge {
                 if promise.is_ownerless {
                     self.see("retried after an undelivered grant");
                 }
-                let promise = Promise { until: until.max(promise.until), is_ownerless: false, ..promise };
+                let until = until.max(promise.until);
+                let promise = Promise { until, is_known: true, is_ownerless: false, ..promise };
                 self.promises.insert(at, promise);
                 Ok(())
             }
             (Reply::Granted(token), _) => {
                 must(self.line(at).is_empty(), || format!("G5: {owner:?} passed {:?}", self.line(at)))?;
                 self.see("granted at once");
-                self.new_hold(at, owner, token, lease_ms, world)
+                self.new_hold(at, owner, token, lease_ms, world)?;
+                self.promises.entry(at).and_modify(|promise| promise.is_known = true);
+                Ok(())
             }
             (Reply::Busy | Reply::Waiting(_), None) => {
                 Err(format!("G6: {owner:?} was turned away from {at}, which nobody holds"))
@@ -339,7 +354,8 @@ impl Judge {
             (Reply::Bool(true), Some(promise)) => {
                 let until = world.time + lease_ms * 1000;
                 self.see(if until < promise.until { "renewed, shorter" } else { "renewed" });
-                self.promises.insert(at, Promise { until, is_ownerless: false, ..promise });
+                let promise = Promise { until, is_known: true, is_ownerless: false, ..promise };
+                self.promises.insert(at, promise);
                 Ok(())
             }
             (Reply::Bool(false), None) => Ok(()),

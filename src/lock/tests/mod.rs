@@ -9,17 +9,17 @@
 //! | `oracle.rs` | the rules of locking once more, naively |
 //! | `world.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
 //! | `server.rs`, `reader.rs` | a keyspace with its clocks; replicas and files, fed by the stream |
-//! | `known.rs` | bugs that are known and not mended |
+//! | `regression.rs` | bugs that the others found |
 //! | `random.rs` | random numbers that are the same in every run |
 
 mod input;
 mod judge;
-mod known;
 mod model;
 mod oracle;
 mod property;
 mod random;
 mod reader;
+mod regression;
 mod scenario;
 mod server;
 mod world;

@@ -16,6 +16,7 @@ struct Hold {
     owner: Name,
     token: u64,
     until: u64,
+    is_known: bool,
     is_undelivered: bool,
 }
 
@@ -309,9 +310,19 @@ impl Oracle {
         self.keys.retain(|&(_, value)| !is_over(value));
         let places: Vec<At> = self.waiters.iter().map(|waiter| waiter.at).collect();
         for at in places {
-            if self.live(at).is_none() {
+            let Some(holder) = self.live(at).map(|hold| hold.owner) else {
                 self.grant_next(at, out);
-            }
+                continue;
+            };
+            // A RESTORE made it hold what it waits for.
+            let answers = &mut self.answers;
+            self.waiters.retain(|waiter| {
+                let holds = waiter.at == at && waiter.owner == holder;
+                if holds {
+                    answers.push((waiter.wait, "granted"));
+                }
+                !holds
+            });
         }
         Reply::None
     }

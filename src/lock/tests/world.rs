@@ -439,12 +439,6 @@ impl World {
         saved.is_some_and(|saved| saved.token.get() <= self.server.table.last_token())
     }
 
-    /// Whether RESTORE would make an owner hold the lock that it waits for.
-    pub(super) fn would_restore_a_waiter(&self, at: At) -> bool {
-        let Some(Ok(Some(saved))) = self.payload_for(at) else { return false };
-        self.waits.values().any(|wait| wait.at == at && *wait.owner.as_bytes() == *saved.owner)
-    }
-
     fn promote(&mut self, reader: usize, out: &mut Outcome) -> Result<(), String> {
         if reader >= self.readers.len() {
             out.reply = Reply::Bool(false);
