@@ -130,6 +130,7 @@ impl Table {
                         lock.place = place.to_owned();
                     }
                     lock.hold = Some(hold);
+                    lock.is_doubtful = false;
                 }
                 (id, Change::Renewed)
             }

@@ -37,8 +37,8 @@ const REFUSED_RETRY_MS: u64 = 50;
 pub(crate) struct Pump {
     /// A detached context, to make timers with; null until load.
     ctx: *mut raw::RedisModuleCtx,
-    /// Since when a run is asked for that has not begun.
-    requested: Option<Moment>,
+    /// Since when a run is asked for that has not begun, and the server's timer for it.
+    requested: Option<(Moment, raw::RedisModuleTimerID)>,
     /// The last run did not get to the end of its work.
     is_behind: bool,
     /// Clients whose answer got lost: see [`super::blocking`].
@@ -75,18 +75,24 @@ pub(crate) fn begin(ctx: &Ctx) {
 
 /// Asks for a run, as soon as the running command or event is over.
 pub(crate) fn request() {
-    let ctx = state::with(|state| {
-        let now = clock::boot();
-        if !state.pump.may_request(now) {
-            return None;
-        }
-        state.pump.requested = Some(now);
-        Some(state.pump.ctx)
+    let now = clock::boot();
+    let asked = state::with(|state| {
+        let pump = &state.pump;
+        pump.may_request(now).then_some((pump.ctx, pump.requested.map(|(_, timer)| timer)))
     });
-    if let Some(ctx) = ctx.flatten() {
-        // SAFETY: our own detached context.
-        unsafe { api!(RedisModule_CreateTimer, ctx, 0, Some(on_timer), std::ptr::null_mut()) };
-    }
+    let Some((ctx, late)) = asked.flatten() else {
+        return;
+    };
+    // SAFETY: 1. our own detached context; 2. a late timer is not the one that is running, which is
+    // forgotten before it runs. It must go: the server looks at its timers in their order, and would look
+    // at none behind it.
+    let timer = unsafe {
+        if let Some(late) = late {
+            api!(RedisModule_StopTimer, ctx, late, std::ptr::null_mut());
+        }
+        api!(RedisModule_CreateTimer, ctx, 0, Some(on_timer), std::ptr::null_mut())
+    };
+    let _ = state::with(|state| state.pump.requested = timer.map(|timer| (now, timer)));
 }
 
 /// Whether a run that was asked for does not begin: the server's timers run on the wall clock, and if
@@ -99,7 +105,7 @@ pub(crate) fn is_late() -> bool {
 impl Pump {
     fn may_request(&self, now: Moment) -> bool {
         const LATE_MS: u64 = 20;
-        let is_new = self.requested.is_none_or(|since| since.plus_ms(LATE_MS) <= now);
+        let is_new = self.requested.is_none_or(|(since, _)| since.plus_ms(LATE_MS) <= now);
         is_new && !self.ctx.is_null()
     }
 }

@@ -121,6 +121,9 @@ impl Table {
         let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
         let (id, _) = self.begin_hold(now, place, Found::Nothing, &new, saved.token);
         self.clock.raise(saved.token);
+        if let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) {
+            hold.is_known = true;
+        }
         // Its owner may be waiting here: it does not wait for what it holds.
         self.note(place);
         id

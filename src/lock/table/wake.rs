@@ -28,7 +28,7 @@ impl Table {
     #[must_use]
     pub fn due(&self, now: Moment, leases: bool) -> Option<Due> {
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
-        // A lease that ends at the same moment comes first: the waiter gets the lock.
+        // A lease that ends at the same moment comes first: whoever still waits gets the lock.
         if leases
             && let Some((lease_at, id)) = self.leases.first()
             && lease_at == at

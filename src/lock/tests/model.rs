@@ -2,8 +2,68 @@
 //!
 //! A state is what clients, the keyspace and the pump could tell apart; owners that could change places
 //! are the same. Every state is judged, and every reader compared, on every way into it; then the pump
-//! is run on a copy, so that a lost wake-up shows wherever it was lost. The number of states is pinned:
+//! is run, so that a lost wake-up shows wherever it was lost. The number of states is pinned:
 //! a model that silently shrinks fails.
+//!
+//! # Which seeded bugs are caught by what
+//!
+//! Each was put into a copy of the core by hand, once, and the tests were run: F a test of single facts
+//! (`reader.rs`), S the stories, P the random lives, 1 to 3 the models below. Where two are in one row,
+//! what caught both. Nothing survived but one: a reader that shortens a lease at a retry. It cannot
+//! matter, because a retry is told only if it makes the lease longer on the primary, and it arrives later.
+//!
+//! | broken | how | caught by |
+//! |---|---|---|
+//! | G1 | the pump grants what is held | S P 1 2 3 |
+//! | G1 | an acquire takes what another holds | S P 1 2 3 |
+//! | G1 | a payload restored under another name keeps its hold | S P |
+//! | G2 | a lease ends 1 ms early | S P 1 |
+//! | G2 | a retry shortens the lease | S P 1 |
+//! | G2 | what is left is rounded down in a dump | P |
+//! | G3 | a renewal, or a retry, leaves the old deadline | P 1 |
+//! | G3 | the pump looks at leases only if nobody waits with a timeout | S P 1 |
+//! | G4 | tokens follow the wall clock back | S P |
+//! | G4 | a restored token does not raise the clock | S P 3 |
+//! | G4 | a snapshot does not raise the clock, or lowers it | S P 3 |
+//! | G4 | a reader does not keep the token that it hears | S P 1 2 3 |
+//! | G5 | a newcomer takes a free lock past the line | S P 1 2 |
+//! | G5 | the last in line is granted first | S P 1 |
+//! | G5 | a retry goes to the end of the line | S P 1 |
+//! | G6 | a broken hold is not noted for the pump | S P 1 2 3 |
+//! | G6 | SWAPDB, or a lazy FLUSHALL, is not noted | S P 2 |
+//! | G6 | a line is not looked at again after refused writes | S P |
+//! | G6 | a note is never taken off its line | S P |
+//! | G6 | the line stops at who may not have the lock | S P |
+//! | G6 | a release lets the key go, and the line with it | S P 1 2 3 |
+//! | G7 | a timeout, or a withdrawal, is not answered | S P 1 |
+//! | G7 | who was replaced is not told | S P 1 2 3 |
+//! | G7 | a timeout is answered twice | S P 1 |
+//! | G7 | who waited too long is granted | S P 1 |
+//! | G7 | a request that took over a place has no timeout | P 1 |
+//! | G7 | demotion forgets the lines | S P 3 |
+//! | G8 | a closed connection stays in line | S P 1 |
+//! | G8 | an undelivered grant is kept | S P 1 |
+//! | G9 | a retry gets a new token | S P 1 2 3 |
+//! | G9 | a repeated request stands in line twice | S P 1 2 3 |
+//! | G9 | a holder that asks again waits for itself | S P 1 2 3 |
+//! | G9 | whom a RESTORE made hold what it waits for goes on waiting | P 3 |
+//! | G9 | a request that took over a place keeps the old lease | S P |
+//! | G10 | anybody releases | F S P 1 2 3 |
+//! | G10 | the token that a release names is not looked at | F S P 1 |
+//! | G10 | a token that is not the hold's takes it back | P 1 |
+//! | G10 | a grant that its owner knows of by now is taken back | P 1 |
+//! | G10 | SWAPDB breaks the locks of every database | S P |
+//! | G10 | a closed connection ends a hold | P |
+//! | G10 | a renamed lock keeps its hold | S P 2 3 |
+//! | G13 | a jump of the clock travels as it was asked | S P 3 |
+//! | G13 | the same owner's grant after its lease travels as it was asked | P 1 2 |
+//! | G13 | an expiry, or a grant that was taken back, is not told | S P 1 |
+//! | G13 | a renewal, or a longer retry, is not told | S P 1 |
+//! | G13 | nothing is named in a new file, or in a replica's | S P 3 |
+//! | G13 | a restored token counts as told | S P 3 |
+//! | G13 | a reader counts from its newest token, or from an older life's | P 3 |
+//! | G13 | an empty lock keeps its old place | S P 2 |
+//! | G13 | the end of a hold ends whatever stands there | F |
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -264,7 +324,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
             let in_flight = world.in_flight.iter().find(|grant| grant.token == promise.token);
             let in_flight = in_flight.map_or(9, |grant| grant.client % 10) as u8;
             print.extend([
-                4 + u8::from(promise.is_ownerless),
+                10 + u8::from(promise.is_ownerless) + 2 * u8::from(promise.is_known),
                 number_of(promise.owner),
                 left(promise.until),
                 in_flight,
@@ -356,7 +416,7 @@ fn one_lock() -> Result<(), String> {
         "withdrawn",
         "wrong type",
     ];
-    check(&model, 1262, &sometimes)
+    check(&model, 1391, &sometimes)
 }
 
 /// Two owners, two names, two databases: everything that others can do to keys.
@@ -402,5 +462,5 @@ fn readers_and_clocks() -> Result<(), String> {
     ]));
     let model = Model { begin: vec![], moves, depth: ANY_DEPTH };
     let sometimes = ["demoted", "granted out of the line", "promoted", "restored"];
-    check(&model, 7922, &sometimes)
+    check(&model, 8814, &sometimes)
 }

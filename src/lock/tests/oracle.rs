@@ -184,7 +184,7 @@ impl Oracle {
     fn begin(&mut self, asked: Waiter, token: u64) {
         self.minted.push(token);
         let until = self.time + asked.lease_ms * 1000;
-        let hold = Hold { owner: asked.owner, token, until, is_undelivered: false };
+        let hold = Hold { owner: asked.owner, token, until, is_known: false, is_undelivered: false };
         self.put(asked.at, Some(Value::Lock(Some(hold))));
     }
 
@@ -230,7 +230,7 @@ impl Oracle {
         let until = self.time + lease_ms * 1000;
         if let Some(hold) = self.own(at, owner, None) {
             hold.until = hold.until.max(until);
-            hold.is_undelivered = false;
+            (hold.is_known, hold.is_undelivered) = (true, false);
             let token = hold.token;
             return granted(token);
         }
@@ -240,6 +240,9 @@ impl Oracle {
             }
             let token = self.next_token();
             self.begin(asked, token);
+            if let Some(hold) = self.hold(at) {
+                hold.is_known = true;
+            }
             return granted(token);
         }
         if !wants_to_wait {
@@ -283,7 +286,7 @@ impl Oracle {
         let until = self.time + lease_ms * 1000;
         if let Some(hold) = self.own(at, owner, token) {
             hold.until = until;
-            hold.is_undelivered = false;
+            (hold.is_known, hold.is_undelivered) = (true, false);
             return Reply::Bool(true);
         }
         if self.hold(at).is_some() && self.live(at).is_none() {
@@ -333,7 +336,7 @@ impl Oracle {
             if let (Value::Lock(Some(hold)), Some(saved)) = (value, world.server.saved(*at)) {
                 // What came by way of a reader may last longer; the judge has seen that it is not shorter.
                 hold.until = self.time + saved.left_ms * 1000;
-                hold.is_undelivered = false;
+                (hold.is_known, hold.is_undelivered) = (true, false);
             }
         }
         // The new primary may have had higher tokens in an earlier life; the judge sees to it that none is lower.
@@ -381,7 +384,7 @@ impl Oracle {
                 self.waiters.retain(|waiter| waiter.client != client);
                 for &(at, token) in &out.undelivered {
                     if let Some(hold) = self.hold(at).filter(|hold| hold.token == token.get()) {
-                        hold.is_undelivered = true;
+                        hold.is_undelivered = !hold.is_known;
                     }
                 }
                 return Reply::None;
@@ -397,7 +400,13 @@ impl Oracle {
     fn set(&mut self, input: &Input) {
         match *input {
             Input::Payload { name, owner, token, left_ms } => {
-                let hold = Hold { owner, token: token.get(), until: left_ms * 1000, is_undelivered: false };
+                let hold = Hold {
+                    owner,
+                    token: token.get(),
+                    until: left_ms * 1000,
+                    is_known: true,
+                    is_undelivered: false,
+                };
                 self.dump = Some((name, Some(hold)));
             }
             Input::Unblock(client) => self.waiters.retain(|waiter| waiter.client != client),
@@ -429,7 +438,12 @@ impl Oracle {
     fn restore(&mut self, at: At) -> Reply {
         let Some((name, hold)) = self.dump else { return Reply::Bool(false) };
         let hold = hold.filter(|_| name == at.name);
-        let hold = hold.map(|hold| Hold { until: self.time + hold.until, is_undelivered: false, ..hold });
+        let hold = hold.map(|hold| Hold {
+            until: self.time + hold.until,
+            is_known: true,
+            is_undelivered: false,
+            ..hold
+        });
         self.put(at, Some(Value::Lock(hold)));
         self.last_token = self.last_token.max(hold.map_or(0, |hold| hold.token));
         Reply::Bool(true)

@@ -63,7 +63,7 @@ impl Life {
     }
 
     fn at(&mut self) -> At {
-        At::new(u32::from(self.random.percent(30)), self.random.of(&NAMES))
+        At::new(self.random.of(&[0, 0, 0, 0, 0, 1, 1, 2]), self.random.of(&NAMES))
     }
 
     /// The token of the hold, a dead one, or none.

@@ -41,3 +41,20 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000 };
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
+
+/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. Whoever
+/// made the payload knows of the hold all the same: it must not be taken back (G10).
+#[test]
+fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
+    let token = Token::new(2_000_000).ok_or("no token")?;
+    let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000 };
+    let told = [
+        acquire("alice", 1),
+        acquire("bob", 2),
+        acquire("carol", 3),
+        payload,
+        Input::Restore(K),
+        Input::Pump,
+    ];
+    live(&[&told[..], &[Input::Close(2), Input::Pump]].concat())
+}
