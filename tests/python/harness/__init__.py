@@ -8,4 +8,5 @@
     payload.py     what DUMP gives, taken apart and sealed again
     native_lock.py redis-py's Lock, on LOCK.* commands
     history.py     what clients saw, and whether one lock can have done that
+    transcript.py  the transcripts of the documentation, run
 """
