@@ -1,0 +1,75 @@
+"""What is measured and how often: figures, and rounds in which the subjects take turns.
+
+A machine gets slower and faster while one looks. So nothing is measured once, nothing is compared with
+a number of another run, and within a run the subjects alternate: each round measures all of them, in an
+order that shifts by one from round to round. What is told is the median of the rounds, with the lowest
+and the highest, and ratios are taken within a round, between neighbours in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+#: The subject that all others are compared with.
+OURS = "redislock"
+
+#: What a published figure needs at least.
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One quantity of one subject, a value a round."""
+
+    scenario: str  # the file that measured it: "uncontended"
+    server: str  # "redis-7.0"; a peer that is no Redis: its name and version
+    setting: str  # "50 connections, pipelined by 16, AOF everysec"
+    subject: str  # OURS or a peer: "SET NX PX + DEL"
+    metric: str  # "pairs per second"
+    values: tuple[float, ...]  # one a round, in the order of the rounds
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def over(self, other: Figure) -> Ratio:
+        """This figure as a multiple of another one, round by round."""
+        if len(self.values) != len(other.values):
+            raise ValueError(f"{self.subject} has {len(self.values)} rounds, {other.subject} {len(other.values)}")
+        ratios = [mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)]
+        return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two figures over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def in_turns(rounds: int, subjects: Mapping[str, Callable[[], Mapping[str, float]]]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Measures every subject once a round, in shifting order.
+
+    Each subject is a function that measures once and returns values by metric. The result is
+    `{subject: {metric: values}}`.
+    """
+    names = list(subjects)
+    seen: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            for metric, value in subjects[name]().items():
+                seen[name].setdefault(metric, []).append(value)
+    return {name: {metric: tuple(values) for metric, values in found.items()} for name, found in seen.items()}

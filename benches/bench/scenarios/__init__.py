@@ -1,0 +1,1 @@
+"""One file a scenario; each has `run(bench) -> list[Figure]`."""
