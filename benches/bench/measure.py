@@ -24,7 +24,7 @@ class Figure:
     """One quantity of one subject, a value a round."""
 
     scenario: str  # the file that measured it: "uncontended"
-    server: str  # "redis-7.0"; a peer that is no Redis: its name and version
+    server: str  # Release.label: "Redis 7.0.15"; a peer that is no Redis: its name and version
     setting: str  # "50 connections, pipelined by 16, AOF everysec"
     subject: str  # OURS or a peer: "SET NX PX + DEL"
     metric: str  # "pairs per second"
@@ -41,6 +41,11 @@ class Figure:
     @property
     def high(self) -> float:
         return max(self.values)
+
+    @property
+    def is_more_better(self) -> bool:
+        """Whether a higher value is the better one: rates and fairness; time, work and memory are costs."""
+        return self.metric.endswith("per second") or "fairness" in self.metric
 
     def over(self, other: Figure) -> Ratio:
         """This figure as a multiple of another one, round by round."""
