@@ -1,0 +1,78 @@
+"""Locks by the million: encoded by the thousand, because one by one Python would take longer than the server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from .measure import OURS
+from .servers import Connection, Server, encode
+
+#: Locks in one piece.
+PIECE = 5_000
+
+SET = "SET NX PX"
+REDISSON = "Redisson's hash"
+
+KEY = b"$17\r\nlock:order:%06d\r\n"  # as `subjects.key` writes it
+OWNER = b"$36\r\n%s\r\n"
+MS = b"%s"  # a whole bulk, because leases differ in length
+
+#: How a lock is taken, as a template with the places of key, owner and lease in their order, and the
+#: number of its replies. What Redisson's script leaves behind is a hash of one field with a time to live.
+TAKES = {
+    OURS: (b"*5\r\n$12\r\nLOCK.ACQUIRE\r\n" + KEY + OWNER + b"$2\r\nPX\r\n" + MS, "kom", 1),
+    SET: (b"*6\r\n$3\r\nSET\r\n" + KEY + OWNER + b"$2\r\nNX\r\n$2\r\nPX\r\n" + MS, "kom", 1),
+    REDISSON: (
+        b"*4\r\n$4\r\nHSET\r\n" + KEY + b"$38\r\n%s:1\r\n$1\r\n1\r\n" + b"*3\r\n$7\r\nPEXPIRE\r\n" + KEY + MS,
+        "kokm",
+        2,
+    ),
+}
+
+
+@cache
+def owners(count: int) -> list[bytes]:
+    """UUIDs of version 4 in canonical text; the same ones in every run."""
+    digits = random.Random(count).randbytes(16 * count).hex()
+    texts = (digits[at : at + 32] for at in range(0, 32 * count, 32))
+    return [f"{t[:8]}-{t[8:12]}-4{t[13:16]}-a{t[17:20]}-{t[20:]}".encode() for t in texts]
+
+
+def pieces(subject: str, count: int, lease_ms: Callable[[int], int]) -> Iterator[tuple[bytes, int]]:
+    """Commands that take so many locks, in pieces, each with the number of its replies."""
+    template, places, replies = TAKES[subject]
+    bulks: dict[int, bytes] = {}
+    for start in range(0, count, PIECE):
+        numbers = range(start, min(start + PIECE, count))
+        leases = [lease_ms(number) for number in numbers]
+        for lease in set(leases) - bulks.keys():
+            bulks[lease] = encode(lease)[4:]  # without the head of a command
+        columns = {"k": numbers, "o": owners(count)[numbers.start : numbers.stop], "m": [bulks[lease] for lease in leases]}
+        rows = zip(*(columns[place] for place in places), strict=True)
+        yield template * len(numbers) % tuple(value for row in rows for value in row), replies * len(numbers)
+
+
+def take(server: Server, subject: str, count: int, lease_ms: Callable[[int], int]) -> None:
+    """Takes so many locks over a connection of its own."""
+    with server.connect() as connection:
+        sent = answered = 0
+        for commands, replies in pieces(subject, count, lease_ms):
+            connection.socket.sendall(commands)
+            # All but this piece: so that encoding and executing overlap.
+            while answered < sent:
+                answered += skim(connection)
+            sent += replies
+        while answered < sent:
+            answered += skim(connection)
+
+
+def skim(connection: Connection) -> int:
+    """Reads replies of one line each, of which none may be an error or a nil, and tells how many."""
+    seen = connection.socket.recv(1 << 18)
+    if not seen:
+        raise ConnectionError("the server closed the connection")
+    if b"-" in seen:
+        raise RuntimeError(f"not taken: {seen[:300]!r}")
+    return seen.count(b"\n")
