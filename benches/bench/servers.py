@@ -31,6 +31,10 @@ class Release:
         return self.name.startswith("valkey")
 
     @property
+    def number(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.version.split("."))
+
+    @property
     def label(self) -> str:
         return f"{'Valkey' if self.is_valkey else 'Redis'} {self.version}"
 
@@ -143,6 +147,15 @@ class Connection:
             return None if rest == b"-1" else [self.read() for _ in range(count)]
         return None if kind == b"_" else line
 
+    def first_line(self) -> bytes:
+        """One reply that is no array: its first line, as it was sent."""
+        line = self.reader.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionError("the server closed the connection")
+        if line[:1] == b"$" and line != b"$-1\r\n":
+            self.reader.read(int(line[1:]) + 2)
+        return line[:-2]
+
     def pipeline(self, batch: bytes, replies: int) -> None:
         """Sends a batch and reads its replies, none of which may be an error."""
         self.socket.sendall(batch)
@@ -163,6 +176,7 @@ def encode(*words: str | int | bytes) -> bytes:
 @contextlib.contextmanager
 def replicated(release: Release, *options: str, with_module: bool = True, under: Iterable[str] = ()) -> Iterator[Server]:
     """A primary with one replica that is in sync."""
+    options = ("--repl-diskless-sync-delay", "0", *options)  # 5 seconds by default
     with Server(release, *options, with_module=with_module, under=under) as primary:
         follow = ("--replicaof", f"127.0.0.1 {primary.port}")
         with Server(release, *follow, with_module=with_module), primary.connect() as connection:
@@ -172,3 +186,20 @@ def replicated(release: Release, *options: str, with_module: bool = True, under:
                     raise RuntimeError("the replica did not come online")
                 time.sleep(0.05)
             yield primary
+
+
+#: How a server keeps what it is told: options, and whether there is a replica.
+SETTINGS = {
+    "no persistence": ((), False),
+    "AOF everysec": (("--appendonly", "yes", "--appendfsync", "everysec"), False),
+    "one replica": ((), True),
+}
+
+
+@contextlib.contextmanager
+def started(release: Release, setting: str, *options: str, with_module: bool = True, under: Iterable[str] = ()) -> Iterator[Server]:
+    """A server in one of the settings."""
+    own, has_replica = SETTINGS[setting]
+    start = replicated if has_replica else Server
+    with start(release, *own, *options, with_module=with_module, under=under) as server:
+        yield server

@@ -1,34 +1,66 @@
 """Instructions of the server for each pair of acquire and release: repeatable where time is not.
 
-The server runs under callgrind, which counts the instructions of its process. Each subject is run twice,
-for `PAIRS_FEW` and for `PAIRS_MANY` pairs; the difference, divided by the difference in pairs, is what
-one more pair costs, without start, connection and reading of arguments. Pairs are sent in batches of 16
-commands. callgrind_control reads the counter between runs, so one process serves all subjects.
+The server runs under callgrind, which counts the instructions of its process. Each subject is run twice a
+round, for a few and for many pairs; the difference, divided by the difference in pairs, is what one more
+pair costs, without what is done once. Pairs are sent in batches of 16 commands. The counter is read between
+runs, so one process serves all subjects, in turns.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..measure import OURS, Figure
-from ..servers import Connection, Release, Server, replicated
-from ..subjects import Pair, pairs
+from ..context import Bench
+from ..measure import OURS, Figure, in_turns
+from ..servers import SETTINGS, Connection, Release, Server, started
+from ..subjects import Pair, floor, pairs
 
+METRIC = "instructions per pair"
 BATCH_COMMANDS = 16
 BATCH_PAIRS = BATCH_COMMANDS // 2
-PAIRS_FEW = 400
-PAIRS_MANY = 2_000
-KEYS = 200
+KEYS = 40
 
-CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=callgrind.out.%p", "--quiet")
+#: The server's housekeeping, at least once a second, is the machine's speed more than the pair's work: it is not counted.
+HOUSEKEEPING = ("serverCron", "clientsTimeProc")
 
-SETTINGS = {
-    "no persistence": ((), False),
-    "AOF everysec": (("--appendonly", "yes", "--appendfsync", "everysec"), False),
-    "one replica": ((), True),
-}
+CALLGRIND = (
+    *("valgrind", "--tool=callgrind", "--callgrind-out-file=callgrind.out.%p", "--quiet"),
+    *(f"--toggle-collect={name}" for name in HOUSEKEEPING),
+    "--collect-atstart=yes",  # behind what would turn it off
+)
+
+#: The servers that run at once: counts do not depend on time, and half of it is waiting for callgrind.
+AT_ONCE = 4
+
+#: As seldom as it goes.
+QUIET = ("--hz", "1", "--dynamic-hz", "no")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many pairs the two runs of a round have."""
+
+    few: int
+    many: int
+
+    @property
+    def difference(self) -> int:
+        return self.many - self.few
+
+
+LENGTHS = Lengths(40, 280)
+
+
+def require_callgrind() -> None:
+    for program in ("valgrind", "callgrind_control"):
+        if shutil.which(program) is None:
+            raise RuntimeError(f"counting instructions needs {program}: apt-get install valgrind")
 
 
 def counted(server: Server) -> int:
@@ -37,7 +69,9 @@ def counted(server: Server) -> int:
     command = ["callgrind_control", "--dump", str(server.process.pid)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     (dump,) = set(server.folder.glob("callgrind.out.*")) - before
-    return total_of(dump)
+    total = total_of(dump)
+    dump.unlink()
+    return total
 
 
 def total_of(dump: Path) -> int:
@@ -49,35 +83,58 @@ def total_of(dump: Path) -> int:
 
 def run_pairs(connection: Connection, pair: Pair, count: int) -> None:
     for done in range(0, count, BATCH_PAIRS):
-        connection.pipeline(pair.batch(done % KEYS, BATCH_PAIRS), BATCH_COMMANDS)
+        pair.run(connection, done % KEYS, BATCH_PAIRS)
 
 
-def per_pair(server: Server, connection: Connection, pair: Pair) -> float:
-    """Instructions that one more pair costs."""
-    run_pairs(connection, pair, PAIRS_FEW)  # tables grow to their size
+def per_pair(server: Server, connection: Connection, pair: Pair, lengths: Lengths = LENGTHS) -> float:
+    """Instructions that one more pair costs, on a server that holds nothing else."""
+    run_pairs(connection, pair, KEYS)  # tables grow to their size
+    counted(server)
     totals = []
-    for count in (PAIRS_FEW, PAIRS_MANY):
-        counted(server)
+    for count in (lengths.few, lengths.many):
         run_pairs(connection, pair, count)
         totals.append(counted(server))
-    return (totals[1] - totals[0]) / (PAIRS_MANY - PAIRS_FEW)
+    if connection.call("DBSIZE") != b":0":
+        connection.call("FLUSHALL", "SYNC")  # counters of tokens stay behind
+    return (totals[1] - totals[0]) / lengths.difference
+
+
+def measure_pairs(
+    server: Server, connection: Connection, subjects: list[Pair], rounds: int, lengths: Lengths = LENGTHS
+) -> dict[str, tuple[float, ...]]:
+    """The counts of these pairs on a server that runs under callgrind, a value a round."""
+
+    def once(pair: Pair) -> Mapping[str, float]:
+        return {METRIC: per_pair(server, connection, pair, lengths)}
+
+    seen = in_turns(rounds, {pair.name: lambda pair=pair: once(pair) for pair in subjects})
+    return {name: values[METRIC] for name, values in seen.items()}
 
 
 def measure(release: Release, setting: str, only: tuple[str, ...] = (), rounds: int = 1) -> list[Figure]:
     """One release in one setting; `only` names the subjects, all if empty."""
-    options, has_replica = SETTINGS[setting]
-    # Housekeeping once a second: it is not the pair's.
-    options = (*options, "--hz", "1", "--dynamic-hz", "no")
-    start = replicated if has_replica else Server
-    seen: dict[str, list[float]] = {}
-    with start(release, *options, under=CALLGRIND) as server, server.connect() as connection:
-        for _ in range(rounds):
-            for pair in pairs(release, connection):
-                if not only or pair.name in only:
-                    seen.setdefault(pair.name, []).append(per_pair(server, connection, pair))
-    metric = "instructions per pair"
+    require_callgrind()
+    with started(release, setting, *QUIET, under=CALLGRIND) as server, server.connect() as connection:
+        # What does not write costs the same in all settings.
+        floors = [floor()] if setting == "no persistence" else []
+        subjects = [pair for pair in [*pairs(release, connection), *floors] if not only or pair.name in only]
+        seen = measure_pairs(server, connection, subjects, rounds)
     setting = f"pipelined by {BATCH_COMMANDS}, {setting}"
-    return [Figure("instructions", release.label, setting, name, metric, tuple(v)) for name, v in seen.items()]
+    return [Figure("instructions", release.label, setting, name, METRIC, values) for name, values in seen.items()]
+
+
+def run(bench: Bench) -> list[Figure]:
+    require_callgrind()
+    wanted = [(release, setting) for release in bench.releases for setting in SETTINGS]
+
+    def one(release: Release, setting: str) -> list[Figure]:
+        figures = measure(release, setting, rounds=bench.rounds)
+        bench.say(f"instructions: {release.label}, {setting}")
+        return figures
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda pair: one(*pair), wanted))
+    return [figure for figures in found for figure in figures]
 
 
 def show(figures: list[Figure]) -> None:
