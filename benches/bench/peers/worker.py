@@ -1,0 +1,74 @@
+"""Programs that contend for a lock, spoken to in lines: see benches/contend/main.rs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+
+from .turns import Run, Turn
+
+
+class Worker:
+    """One peer's contenders, in one process or a few that share them out. Use it in a `with` statement."""
+
+    def __init__(self, *command: object, processes: int = 1, cwd: object = None) -> None:
+        self.errors = tempfile.TemporaryFile("w+")
+        self.processes = [
+            subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                text=True,
+                cwd=cwd,
+            )
+            for _ in range(processes)
+        ]
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        self.errors.close()
+
+    def open(self, contenders: int) -> None:
+        """Opens the connections of so many. What is open stays open."""
+        self._ask([f"open {share}" for share in self._shares(contenders)])
+
+    def run(self, contenders: int, hold_us: int, warm_up: float, window: float) -> Run:
+        """All contenders start, and those who get a turn after `end` do not ask again."""
+        shares = self._shares(contenders)
+        start = time.monotonic_ns() + int(warm_up * 1e9)
+        end = start + int(window * 1e9)
+        answers = self._ask([f"run {share} {hold_us} {end}" for share in shares])
+        turns, first = [], 0
+        for share, answer in zip(shares, answers, strict=True):
+            turns += [Turn(first + who, *times) for who, *times in answer["turns"]]
+            first += share
+        granted = sorted((turn for turn in turns if turn.granted), key=lambda turn: turn.granted)
+        run = Run(contenders, start, end, granted, [turn for turn in turns if not turn.granted])
+        run.check()
+        return run
+
+    def _shares(self, contenders: int) -> list[int]:
+        count = len(self.processes)
+        return [contenders // count + (number < contenders % count) for number in range(count)]
+
+    def _ask(self, lines: Sequence[str]) -> list[dict]:
+        for process, line in zip(self.processes, lines, strict=True):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        return [self._answer(process) for process in self.processes]
+
+    def _answer(self, process: subprocess.Popen) -> dict:
+        line = process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            raise RuntimeError(f"{process.args}: {self.errors.read()[-2000:]}")
+        return json.loads(line)

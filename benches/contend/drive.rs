@@ -1,0 +1,219 @@
+//! The loop that all peers share, and what it writes down.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::time::{self, ClockId, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+/// What came of bytes that arrived.
+#[derive(Clone, Copy)]
+pub enum Event {
+    Granted(usize),
+    Freed(usize),
+}
+
+/// A lock as its clients see it. Contenders are numbers from 0; connections have tokens, which the peer
+/// chooses.
+pub trait Peer {
+    /// Opens the connections that contenders below this number still lack, and has them watched.
+    fn open(&mut self, contenders: usize, watch: &Watch) -> io::Result<()>;
+    /// Brings the lock into the free state.
+    fn reset(&mut self) -> io::Result<()>;
+    fn take(&mut self, who: usize) -> io::Result<()>;
+    fn free(&mut self, who: usize) -> io::Result<()>;
+    /// A connection can be read.
+    fn read(&mut self, token: usize, events: &mut Vec<Event>) -> io::Result<()>;
+}
+
+/// The set of connections that are waited for.
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    pub fn add(&self, stream: &TcpStream, token: usize) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let data = epoll::EventData::new_u64(token as u64);
+        Ok(epoll::add(&self.0, stream, data, epoll::EventFlags::IN)?)
+    }
+}
+
+pub struct Plan {
+    pub contenders: usize,
+    pub hold: Duration,
+    /// Who frees the lock after this time of CLOCK_MONOTONIC does not ask again.
+    pub end_ns: u64,
+}
+
+/// One turn: nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    who: usize,
+    asked: u64,
+    granted: u64,
+    freed: u64,
+}
+
+/// Every turn of a run, from the first to the last.
+pub struct Outcome(Vec<Turn>);
+
+/// As one line of JSON.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{\"turns\": [")?;
+        for (number, turn) in self.0.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma}[{},{},{},{}]", turn.who, turn.asked, turn.granted, turn.freed)?;
+        }
+        f.write_str("]}")
+    }
+}
+
+/// The token of the timer that ends a hold; no connection has it.
+const TIMER: u64 = u64::MAX;
+/// A run that stands still for so long has failed.
+const PATIENCE_S: u64 = 30;
+const EVENTS_MAX: usize = 256;
+
+/// What the loop does while nothing has arrived.
+#[derive(Clone, Copy)]
+pub enum Idle {
+    /// Asks again at once. A processor that sleeps takes tens of microseconds to wake up in a virtual machine,
+    /// several times what a hand-over takes, and that is neither the server's nor the lock's.
+    Polls,
+    Sleeps,
+}
+
+pub struct Driver {
+    idle: Idle,
+    peer: Box<dyn Peer>,
+    watch: Watch,
+    /// Ends a hold: there is one lock, so one holder, so one timer.
+    timer: OwnedFd,
+    ready: Vec<epoll::Event>,
+    events: Vec<Event>,
+}
+
+/// The state of one run.
+struct Run {
+    hold: Duration,
+    stop: u64,
+    asked: Vec<u64>,
+    turns: Vec<Turn>,
+    holder: Option<usize>,
+    waiting: usize,
+}
+
+impl Driver {
+    pub fn new(peer: Box<dyn Peer>, idle: Idle) -> io::Result<Self> {
+        let watch = Watch(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let timer =
+            time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        epoll::add(&watch.0, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        Ok(Self { idle, peer, watch, timer, ready: Vec::with_capacity(EVENTS_MAX), events: Vec::new() })
+    }
+
+    pub fn open(&mut self, contenders: usize) -> io::Result<()> {
+        self.peer.open(contenders, &self.watch)
+    }
+
+    /// All ask, go on until the time is over, and leave.
+    pub fn run(&mut self, plan: Plan) -> io::Result<Outcome> {
+        self.peer.reset()?;
+        let mut run = Run {
+            hold: plan.hold,
+            stop: plan.end_ns,
+            asked: vec![0; plan.contenders],
+            turns: Vec::with_capacity(1 << 16),
+            holder: None,
+            waiting: plan.contenders,
+        };
+        for who in 0..plan.contenders {
+            run.asked[who] = now();
+            self.peer.take(who)?;
+        }
+        while run.waiting > 0 {
+            self.step(&mut run)?;
+        }
+        Ok(Outcome(run.turns))
+    }
+
+    /// Waits for something to arrive, and answers it.
+    fn step(&mut self, run: &mut Run) -> io::Result<()> {
+        self.ready.clear();
+        let (until, timeout) = match self.idle {
+            Idle::Polls => (now() + PATIENCE_S * 1_000_000_000, Timespec::default()),
+            Idle::Sleeps => (0, Timespec { tv_sec: PATIENCE_S.cast_signed(), tv_nsec: 0 }),
+        };
+        while epoll::wait(&self.watch.0, spare_capacity(&mut self.ready), Some(&timeout))? == 0 {
+            if now() >= until {
+                let waiting = run.waiting;
+                return Err(io::Error::other(format!(
+                    "nothing happened for {PATIENCE_S} s, {waiting} still wait"
+                )));
+            }
+        }
+        for number in 0..self.ready.len() {
+            let token = self.ready[number].data.u64();
+            if token == TIMER {
+                let mut count = [MaybeUninit::uninit(); 8];
+                rustix::io::read(&self.timer, &mut count[..])?;
+                self.free(run)?;
+                continue;
+            }
+            self.peer.read(usize::try_from(token).map_err(io::Error::other)?, &mut self.events)?;
+            while let Some(event) = self.events.pop() {
+                self.answer(run, event)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, run: &mut Run, event: Event) -> io::Result<()> {
+        match event {
+            Event::Granted(who) => {
+                if let Some(other) = run.holder.replace(who) {
+                    return Err(io::Error::other(format!("{who} was granted what {other} holds")));
+                }
+                run.turns.push(Turn { who, asked: run.asked[who], granted: now(), freed: 0 });
+                if run.hold.is_zero() { self.free(run) } else { self.set_timer(run.hold) }
+            }
+            Event::Freed(who) => {
+                let time = now();
+                if time >= run.stop {
+                    run.waiting -= 1;
+                    return Ok(());
+                }
+                run.asked[who] = time;
+                self.peer.take(who)
+            }
+        }
+    }
+
+    /// The holder's time is over. It holds no longer from the moment when it sends its release.
+    fn free(&mut self, run: &mut Run) -> io::Result<()> {
+        let who = run.holder.take().ok_or_else(|| io::Error::other("nobody holds the lock"))?;
+        if let Some(turn) = run.turns.last_mut() {
+            turn.freed = now();
+        }
+        self.peer.free(who)
+    }
+
+    fn set_timer(&self, after: Duration) -> io::Result<()> {
+        let value = time::Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec::try_from(after).map_err(io::Error::other)?,
+        };
+        time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)?;
+        Ok(())
+    }
+}
+
+fn now() -> u64 {
+    let now = time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
