@@ -165,6 +165,12 @@ class Connection:
                 raise RuntimeError(reply.decode(errors="replace"))
 
 
+def cleared(connection: Connection) -> None:
+    """Empties the server, if anything is left."""
+    if connection.call("DBSIZE") != b":0":
+        connection.call("FLUSHALL", "SYNC")
+
+
 def encode(*words: str | int | bytes) -> bytes:
     parts = [b"*%d\r\n" % len(words)]
     for word in words:

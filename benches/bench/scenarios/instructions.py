@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..context import Bench
 from ..measure import OURS, Figure, in_turns
-from ..servers import SETTINGS, Connection, Release, Server, started
+from ..servers import SETTINGS, Connection, Release, Server, cleared, started
 from ..subjects import Pair, floor, pairs
 
 METRIC = "instructions per pair"
@@ -94,8 +94,7 @@ def per_pair(server: Server, connection: Connection, pair: Pair, lengths: Length
     for count in (lengths.few, lengths.many):
         run_pairs(connection, pair, count)
         totals.append(counted(server))
-    if connection.call("DBSIZE") != b":0":
-        connection.call("FLUSHALL", "SYNC")  # counters of tokens stay behind
+    cleared(connection)  # counters of tokens stay behind
     return (totals[1] - totals[0]) / lengths.difference
 
 
