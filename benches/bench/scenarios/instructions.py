@@ -24,7 +24,6 @@ from ..subjects import Pair, floor, pairs
 METRIC = "instructions per pair"
 BATCH_COMMANDS = 16
 BATCH_PAIRS = BATCH_COMMANDS // 2
-KEYS = 40
 
 #: The server's housekeeping, at least once a second, is the machine's speed more than the pair's work: it is not counted.
 HOUSEKEEPING = ("serverCron", "clientsTimeProc")
@@ -44,17 +43,18 @@ QUIET = ("--hz", "1", "--dynamic-hz", "no")
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many pairs the two runs of a round have."""
+    """How many pairs the two runs of a round have, and on how many keys."""
 
     few: int
     many: int
+    keys: int
 
     @property
     def difference(self) -> int:
         return self.many - self.few
 
 
-LENGTHS = Lengths(40, 280)
+LENGTHS = Lengths(40, 280, 40)
 
 
 def require_callgrind() -> None:
@@ -81,20 +81,19 @@ def total_of(dump: Path) -> int:
     return int(found.group(1))
 
 
-def run_pairs(connection: Connection, pair: Pair, count: int) -> None:
+def run_pairs(connection: Connection, pair: Pair, count: int, keys: int) -> None:
     for done in range(0, count, BATCH_PAIRS):
-        pair.run(connection, done % KEYS, BATCH_PAIRS)
+        pair.run(connection, done % keys, BATCH_PAIRS)
 
 
 def per_pair(server: Server, connection: Connection, pair: Pair, lengths: Lengths = LENGTHS) -> float:
-    """Instructions that one more pair costs, on a server that holds nothing else."""
-    run_pairs(connection, pair, KEYS)  # tables grow to their size
+    """Instructions that one more pair costs."""
+    run_pairs(connection, pair, lengths.keys, lengths.keys)  # tables grow to their size
     counted(server)
     totals = []
     for count in (lengths.few, lengths.many):
-        run_pairs(connection, pair, count)
+        run_pairs(connection, pair, count, lengths.keys)
         totals.append(counted(server))
-    cleared(connection)  # counters of tokens stay behind
     return (totals[1] - totals[0]) / lengths.difference
 
 
@@ -104,7 +103,9 @@ def measure_pairs(
     """The counts of these pairs on a server that runs under callgrind, a value a round."""
 
     def once(pair: Pair) -> Mapping[str, float]:
-        return {METRIC: per_pair(server, connection, pair, lengths)}
+        count = per_pair(server, connection, pair, lengths)
+        cleared(connection)  # counters of tokens stay behind
+        return {METRIC: count}
 
     seen = in_turns(rounds, {pair.name: lambda pair=pair: once(pair) for pair in subjects})
     return {name: values[METRIC] for name, values in seen.items()}
