@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from .measure import OURS
@@ -11,6 +12,9 @@ from .servers import Connection, Server, encode
 
 #: Locks in one piece.
 PIECE = 5_000
+
+#: Longer than any measurement, and not longer than `redislock.max-lease`.
+LEASE_MS = 3_000_000
 
 SET = "SET NX PX"
 REDISSON = "Redisson's hash"
@@ -40,25 +44,41 @@ def owners(count: int) -> list[bytes]:
     return [f"{t[:8]}-{t[8:12]}-4{t[13:16]}-a{t[17:20]}-{t[20:]}".encode() for t in texts]
 
 
-def pieces(subject: str, count: int, lease_ms: Callable[[int], int]) -> Iterator[tuple[bytes, int]]:
+def pieces(subject: str, count: int, leases_ms: Callable[[range], Iterable[int]]) -> Iterator[tuple[bytes, int]]:
     """Commands that take so many locks, in pieces, each with the number of its replies."""
     template, places, replies = TAKES[subject]
     bulks: dict[int, bytes] = {}
     for start in range(0, count, PIECE):
         numbers = range(start, min(start + PIECE, count))
-        leases = [lease_ms(number) for number in numbers]
+        leases = list(leases_ms(numbers))
         for lease in set(leases) - bulks.keys():
             bulks[lease] = encode(lease)[4:]  # without the head of a command
-        columns = {"k": numbers, "o": owners(count)[numbers.start : numbers.stop], "m": [bulks[lease] for lease in leases]}
+        names = owners(count)[numbers.start : numbers.stop]
+        columns = {"k": numbers, "o": names, "m": [bulks[lease] for lease in leases]}
         rows = zip(*(columns[place] for place in places), strict=True)
         yield template * len(numbers) % tuple(value for row in rows for value in row), replies * len(numbers)
 
 
-def take(server: Server, subject: str, count: int, lease_ms: Callable[[int], int]) -> None:
+def for_ever(numbers: range) -> Iterable[int]:
+    """Leases that do not end while anybody measures."""
+    return [LEASE_MS] * len(numbers)
+
+
+def together(end: float, spread_ms: int) -> Callable[[range], Iterable[int]]:
+    """Leases that end spread over so long a time from `end` on, a moment of `time.monotonic`."""
+
+    def leases_ms(numbers: range) -> Iterable[int]:
+        left_ms = max(1, int((end - time.monotonic()) * 1e3))
+        return [left_ms + number % spread_ms for number in numbers]
+
+    return leases_ms
+
+
+def take(server: Server, subject: str, count: int, leases_ms: Callable[[range], Iterable[int]]) -> None:
     """Takes so many locks over a connection of its own."""
     with server.connect() as connection:
         sent = answered = 0
-        for commands, replies in pieces(subject, count, lease_ms):
+        for commands, replies in pieces(subject, count, leases_ms):
             connection.socket.sendall(commands)
             # All but this piece: so that encoding and executing overlap.
             while answered < sent:
