@@ -16,6 +16,8 @@ use rustix::time::{self, ClockId, TimerfdClockId, TimerfdFlags, TimerfdTimerFlag
 pub enum Event {
     Granted(usize),
     Freed(usize),
+    /// The run is over, and it was waiting.
+    GaveUp(usize),
 }
 
 /// A lock as its clients see it. Contenders are numbers from 0; connections have tokens, which the peer
@@ -29,6 +31,15 @@ pub trait Peer {
     fn free(&mut self, who: usize) -> io::Result<()>;
     /// A connection can be read.
     fn read(&mut self, token: usize, events: &mut Vec<Event>) -> io::Result<()>;
+    /// Whether what arrives on a connection wakes a contender, and should be read before replies.
+    fn is_signal(&self, _token: u64) -> bool {
+        false
+    }
+    /// The run is over: contenders who wait without having asked the server anything may give up. The others
+    /// are still served, which takes a moment.
+    fn close(&mut self, _events: &mut Vec<Event>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The set of connections that are waited for.
@@ -49,7 +60,7 @@ pub struct Plan {
     pub end_ns: u64,
 }
 
-/// One turn: nanoseconds of CLOCK_MONOTONIC.
+/// One turn: nanoseconds of CLOCK_MONOTONIC; 0 if it did not come to that.
 #[derive(Clone, Copy)]
 pub struct Turn {
     who: usize,
@@ -106,6 +117,7 @@ struct Run {
     turns: Vec<Turn>,
     holder: Option<usize>,
     waiting: usize,
+    is_closed: bool,
 }
 
 impl Driver {
@@ -131,6 +143,7 @@ impl Driver {
             turns: Vec::with_capacity(1 << 16),
             holder: None,
             waiting: plan.contenders,
+            is_closed: false,
         };
         for who in 0..plan.contenders {
             run.asked[who] = now();
@@ -157,6 +170,13 @@ impl Driver {
                 )));
             }
         }
+        if !run.is_closed && now() >= run.stop {
+            // What is left of the line is served without a hold.
+            (run.is_closed, run.hold) = (true, Duration::ZERO);
+            self.peer.close(&mut self.events)?;
+            self.answer_all(run)?;
+        }
+        self.ready.sort_by_key(|event| !self.peer.is_signal(event.data.u64()));
         for number in 0..self.ready.len() {
             let token = self.ready[number].data.u64();
             if token == TIMER {
@@ -166,9 +186,14 @@ impl Driver {
                 continue;
             }
             self.peer.read(usize::try_from(token).map_err(io::Error::other)?, &mut self.events)?;
-            while let Some(event) = self.events.pop() {
-                self.answer(run, event)?;
-            }
+            self.answer_all(run)?;
+        }
+        Ok(())
+    }
+
+    fn answer_all(&mut self, run: &mut Run) -> io::Result<()> {
+        while let Some(event) = self.events.pop() {
+            self.answer(run, event)?;
         }
         Ok(())
     }
@@ -191,13 +216,18 @@ impl Driver {
                 run.asked[who] = time;
                 self.peer.take(who)
             }
+            Event::GaveUp(who) => {
+                run.turns.push(Turn { who, asked: run.asked[who], granted: 0, freed: 0 });
+                run.waiting -= 1;
+                Ok(())
+            }
         }
     }
 
     /// The holder's time is over. It holds no longer from the moment when it sends its release.
     fn free(&mut self, run: &mut Run) -> io::Result<()> {
         let who = run.holder.take().ok_or_else(|| io::Error::other("nobody holds the lock"))?;
-        if let Some(turn) = run.turns.last_mut() {
+        if let Some(turn) = run.turns.iter_mut().rev().find(|turn| turn.who == who) {
             turn.freed = now();
         }
         self.peer.free(who)

@@ -7,6 +7,9 @@
 //! is a single process whose threads contend. `OneEach` is a process for each contender, which is what a lock
 //! between machines is for; there a message wakes all. The watchdog that renews leases does nothing within the
 //! seconds of a run, and is left out.
+//!
+//! Who has freed the lock asks again at once, and races with those who were woken. Here messages are read before
+//! replies, so that the woken one is first: which is how a hand-over comes about, and in favour of the algorithm.
 
 use std::collections::VecDeque;
 use std::io;
@@ -75,6 +78,7 @@ pub struct Redisson {
     scripts: [String; 2],
     subscribe: Vec<u8>,
     unsubscribe: Vec<u8>,
+    is_closed: bool,
 }
 
 /// Tokens from here on are those of subscriptions.
@@ -100,6 +104,7 @@ impl Redisson {
             scripts: [load(TAKE)?, load(FREE)?],
             subscribe: encode(&["SUBSCRIBE", &channel()]),
             unsubscribe: encode(&["UNSUBSCRIBE", &channel()]),
+            is_closed: false,
         })
     }
 
@@ -192,6 +197,11 @@ impl Redisson {
                 events.push(Event::Granted(who));
                 self.leave(who)?;
             }
+            (Stage::First, b':') if self.is_closed => events.push(Event::GaveUp(who)),
+            (Stage::Again, b':') if self.is_closed => {
+                events.push(Event::GaveUp(who));
+                self.leave(who)?;
+            }
             (Stage::First, b':') => self.join(who)?,
             (Stage::Again, b':') => self.wait(who)?,
             _ => return Err(unexpected("EVALSHA", &reply)),
@@ -230,6 +240,7 @@ impl Peer for Redisson {
     }
 
     fn reset(&mut self) -> io::Result<()> {
+        self.is_closed = false;
         Ok(())
     }
 
@@ -248,5 +259,19 @@ impl Peer for Redisson {
             Some(number) => self.read_process(number),
             None => self.read_contender(token, events),
         }
+    }
+    fn is_signal(&self, token: u64) -> bool {
+        token >= PROCESSES as u64 && token != u64::MAX
+    }
+
+    fn close(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.is_closed = true;
+        for number in 0..self.processes.len() {
+            for who in std::mem::take(&mut self.processes[number].waiting) {
+                events.push(Event::GaveUp(who));
+                self.leave(who)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -71,13 +71,21 @@ class Peer:
     commands: Callable[[], int] | None = None  # how many the server has executed so far
     is_slow: bool = False  # hands over some hundred times a second, and needs a longer look
     settles_s: float = 0.0  # how long a thousand contenders take to line up
+    is_variant: bool = False  # of another peer, and told in the middle setting only
+
+    def takes_part(self, contenders: int, hold_ms: int) -> bool:
+        if self.is_variant:
+            return contenders == MIDDLE
+        return not self.is_slow or hold_ms == 0 or contenders == MIDDLE
 
     def measure(self, contenders: int, hold_ms: int) -> dict[str, float]:
         """One run."""
         self.worker.open(contenders)
-        warm_up, window = (0.1, 0.4) if self.is_slow else (0.04, 0.18)
+        warm_up, window = (0.1, 0.3) if self.is_slow else (0.04, 0.18)
         if contenders > MIDDLE:
             warm_up += self.settles_s
+        elif contenders == MIDDLE and hold_ms:
+            window = 0.36  # three turns for each
         before = self.commands() if self.commands else 0
         run = self.worker.run(contenders, hold_ms * 1000, warm_up, window)
         found = run.figures()
@@ -93,12 +101,9 @@ def run(bench: Bench) -> list[Figure]:
     first = next((release for release in bench.releases if release.name == "redis-7.0"), bench.releases[0])
     figures: list[Figure] = []
     with contextlib.ExitStack() as stack, family(first, program) as server:
-        ours = list(server.peers())
-        databases = list(server_peers(bench, stack, program))
-        libraries = list(slow_peers(bench, stack, first, program))
+        peers = [*server.peers(), *databases(bench, stack, program), *slow_peers(bench, stack, first, program)]
         for contenders, hold_ms in settings(bench.is_quick):
-            with_slow = hold_ms == 0 or contenders == MIDDLE
-            taking_part = ours + databases + (libraries if with_slow else [])
+            taking_part = [peer for peer in peers if peer.takes_part(contenders, hold_ms)]
             bench.say(f"handover: {contenders} contenders, hold {hold_ms} ms, {len(taking_part)} peers")
             figures += measure(bench, taking_part, contenders, hold_ms)
     for release in bench.releases:
@@ -207,7 +212,7 @@ def started(bench: Bench, stack: contextlib.ExitStack, kind: type[Daemon]) -> Da
         return None
 
 
-def server_peers(bench: Bench, stack: contextlib.ExitStack, program: Path) -> Iterator[Peer]:
+def databases(bench: Bench, stack: contextlib.ExitStack, program: Path) -> Iterator[Peer]:
     for kind, known_as, name in ((Postgres, "postgres", "pg_advisory_lock"), (MariaDB, "mariadb", "GET_LOCK")):
         if server := started(bench, stack, kind):
             place(server.process.pid, one_processor())
@@ -220,7 +225,7 @@ def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, prog
     the other one's cost."""
     if server := started(bench, stack, Etcd):
         worker = stack.enter_context(Worker(program, "etcd", server.address, "sleep"))
-        yield Peer("etcd lock service", server.label, worker, is_slow=True, settles_s=1.5)
+        yield Peer("etcd lock service", server.label, worker, is_slow=True, settles_s=2.5)
     if server := started(bench, stack, ZooKeeper):
         worker = stack.enter_context(python("kazoo_lock", server.port))
         yield Peer("ZooKeeper kazoo Lock", server.label, worker, is_slow=True, settles_s=2.5)
@@ -234,7 +239,8 @@ def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, prog
     }
     for name, start in workers.items():
         worker = stack.enter_context(start())
-        yield Peer(name, release.label, worker, lambda: executed(asker), is_slow=True, settles_s=0.3)
+        is_variant = "=" in name
+        yield Peer(name, release.label, worker, lambda: executed(asker), True, settles_s=0.3, is_variant=is_variant)
 
 
 def python(module: str, port: int, *options: str) -> Worker:
