@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::lock::table::{NO_TOKENS, Refusal};
+use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS};
 
 /// Bad input: nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +85,7 @@ pub fn refusal(refusal: Refusal) -> Cow<'static, str> {
             format!("LOCKQUEUE {max} requests wait on this server already (redislock.max-waiters)").into()
         }
         Refusal::NoTokens => NO_TOKENS.into(),
+        Refusal::TooManyLocks => TOO_MANY_LOCKS.into(),
     }
 }
 

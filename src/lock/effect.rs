@@ -6,12 +6,10 @@
 //! answers.
 
 use super::arena::Id;
-use super::hold::Lock;
 use super::queue::Waiter;
 use super::types::{ClientId, PlaceBuf, Token};
 
-/// Number of a lock: what the server's keyspace stores as the value of the key.
-pub type LockId = Id<Lock>;
+pub use super::locks::LockId;
 
 /// Number of a waiting request.
 pub type WaiterId = Id<Waiter>;

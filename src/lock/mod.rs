@@ -6,7 +6,7 @@
 //!
 //! # The rules in prose
 //!
-//! * A key of our type stands for a [`hold::Lock`]; it is there if and only if somebody holds it (an
+//! * A key of our type stands for a [`locks::Lock`]; it is there if and only if somebody holds it (an
 //!   *empty* lock, left by RENAME, MOVE, SWAPDB or RESTORE under another name, counts as free).
 //! * The *server's keyspace is the index*: the value of a key is the number of its lock. A step is told
 //!   what the key holds ([`effect::Found`]) and says what becomes of it ([`effect::Change`]). Nothing is
@@ -23,7 +23,7 @@ pub mod arena;
 pub mod codec;
 pub mod deadline;
 pub mod effect;
-pub mod hold;
+pub mod locks;
 pub mod queue;
 pub mod stats;
 pub mod table;

@@ -16,11 +16,9 @@ mod wake;
 
 use std::collections::VecDeque;
 
-use super::arena::Arena;
-use super::deadline::Deadlines;
 use super::effect::{Answer, Change, Effect, Event, Found, LockId, Record, Step, Task, WaiterId};
-use super::hold::{Hold, Lock};
-use super::queue::Queues;
+use super::locks::{Ended, Hold, Locks, NewHold};
+use super::queue::{Queues, Request};
 use super::stats::Stats;
 use super::token::{TokenClock, Travel};
 use super::types::{ClientId, Moment, Now, Place, PlaceBuf, Token};
@@ -64,8 +62,7 @@ pub enum Admission {
 /// The locks of one server. See the [module](self).
 #[derive(Default)]
 pub struct Table {
-    locks: Arena<Lock>,
-    leases: Deadlines<Lock>,
+    locks: Locks,
     queues: Queues,
     clock: TokenClock,
     tasks: VecDeque<Task>,
@@ -75,13 +72,6 @@ pub struct Table {
     broken: VecDeque<PlaceBuf>,
     stats: Stats,
     limits: Limits,
-}
-
-/// A hold about to begin.
-struct NewHold<'a> {
-    owner: &'a [u8],
-    lease_ms: u64,
-    client: Option<ClientId>,
 }
 
 impl Table {
@@ -96,74 +86,32 @@ impl Table {
     }
 
     /// The hold at a found key whose lease has not ended.
-    fn live(&self, now: Moment, found: Found) -> Option<(LockId, &Hold)> {
+    #[inline]
+    fn live(&self, now: Moment, found: Found) -> Option<(LockId, Hold<'_>)> {
+        self.any_hold(found).filter(|(_, hold)| !hold.is_over(now))
+    }
+
+    /// The hold at a found key, even if its lease is over by this server's clock.
+    #[inline]
+    fn any_hold(&self, found: Found) -> Option<(LockId, Hold<'_>)> {
         let Found::Lock(id) = found else {
             return None;
         };
-        let hold = self.locks.get(id)?.live(now)?;
-        Some((id, hold))
-    }
-
-    /// Begins a hold with this token at the place: in the lock that is found there, or in a new one.
-    fn begin_hold(
-        &mut self,
-        now: Moment,
-        place: Place<'_>,
-        found: Found,
-        new: &NewHold<'_>,
-        token: Token,
-    ) -> (LockId, Change) {
-        let hold = Hold {
-            owner: new.owner.into(),
-            token,
-            since: now,
-            until: now.plus_ms(new.lease_ms),
-            client: new.client,
-            is_known: false,
-        };
-        let until = hold.until;
-        let (id, change) = match found {
-            Found::Lock(id) if self.locks.get(id).is_some() => {
-                if let Some(lock) = self.locks.get_mut(id) {
-                    // An empty lock may stand under another name than the one it was made for.
-                    if lock.place.as_place() != place {
-                        lock.place = place.to_owned();
-                    }
-                    lock.hold = Some(hold);
-                    lock.is_doubtful = false;
-                }
-                (id, Change::Renewed)
-            }
-            _ => {
-                let id = self.locks.insert(Lock::new(place, Some(hold)));
-                (id, Change::Stored(id))
-            }
-        };
-        self.leases.set(&mut self.locks, id, until);
-        (id, change)
-    }
-
-    /// Ends the hold of a lock, whatever the reason, and returns it.
-    fn end_hold(&mut self, id: LockId) -> Option<Hold> {
-        let hold = self.locks.get_mut(id)?.hold.take()?;
-        self.leases.clear(&mut self.locks, id);
-        Some(hold)
+        Some((id, self.locks.hold(id)?))
     }
 
     /// Ends the hold at a found key if its lease has run out; returns its token.
+    #[inline]
     fn end_if_over(&mut self, now: Moment, found: Found, fx: &mut Vec<Effect>) -> Option<Token> {
-        let Found::Lock(id) = found else {
-            return None;
-        };
-        let is_over = self.locks.get(id)?.hold.as_ref()?.is_over(now);
-        if !is_over {
+        let (id, hold) = self.any_hold(found)?;
+        if !hold.is_over(now) {
             return None;
         }
-        let hold = self.end_hold(id)?;
+        let Ended { token, held_ms } = self.locks.end(id, now)?;
         self.stats.expirations += 1;
-        self.stats.holds.add(now.ms_since(hold.since));
+        self.stats.holds.add(held_ms);
         fx.push(Effect::Publish(Event::Expired));
-        Some(hold.token)
+        Some(token)
     }
 
     /// Takes a request out of its line and answers it.
@@ -205,10 +153,14 @@ impl Table {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
+            let Request { owner, lease_ms, client, .. } = &self.queues.waiter(id)?.request;
+            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(*client) };
+            let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
+            let Some((lock, change)) = begun else {
+                self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
+                continue;
+            };
             let request = self.queues.leave(id)?.request;
-            let new =
-                NewHold { owner: &request.owner, lease_ms: request.lease_ms, client: Some(request.client) };
-            let (lock, change) = self.begin_hold(now.boot, place, found, &new, token);
             self.stats.grants += 1;
             self.stats.contended_grants += 1;
             self.stats.waits.add(now.boot.ms_since(request.since));
@@ -246,6 +198,29 @@ impl Table {
     }
 }
 
+/// Begins a hold at the place: in the lock that is found there, or in a new one. `None`: there are too
+/// many locks.
+#[inline]
+fn begin_hold(
+    locks: &mut Locks,
+    now: Moment,
+    place: Place<'_>,
+    found: Found,
+    new: &NewHold<'_>,
+) -> Option<(LockId, Change)> {
+    match found {
+        Found::Lock(id) if locks.get(id).is_some() => {
+            // An empty lock may stand under another name than the one it was made for.
+            locks.begin(id, now, place, new);
+            Some((id, Change::Renewed))
+        }
+        _ => {
+            let id = locks.insert(now, place, Some(new))?;
+            Some((id, Change::Stored(id)))
+        }
+    }
+}
+
 /// What a waiter is told whose user lost the right to the lock.
 pub const NO_PERMISSION: &str =
     "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
@@ -253,3 +228,6 @@ pub const NO_PERMISSION: &str =
 /// What is said when no token is left below 2^53.
 pub const NO_TOKENS: &str =
     "ERR no fencing token is left below 2^53: the token clock was set too far ahead by a loaded file";
+
+/// What is said when there are as many locks as numbers for them: more than a billion.
+pub const TOO_MANY_LOCKS: &str = "ERR there are too many locks on this server: their numbers have run out";

@@ -78,8 +78,9 @@ extern "C" fn on_swap(
         if let Some((a, b)) = numbers {
             // SAFETY: the context of the running callback.
             let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
+            let now = clock::boot();
             let _ = state::with(|state| {
-                state.table.swapped(a, b);
+                state.table.swapped(now, a, b);
                 // What another server decided is published there.
                 while !decides && state.table.next_task().is_some() {}
             });

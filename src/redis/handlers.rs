@@ -266,7 +266,7 @@ fn told_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = release::parse(args) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
-    tell(ctx, name, |table, _, _, found, fx| table.apply_release(found, request.owner, request.token, fx))
+    tell(ctx, name, |table, now, _, found, fx| table.apply_release(now, found, request.owner, request.token, fx))
 }
 
 fn asked_to_renew(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) -> c_int {
@@ -301,8 +301,8 @@ fn told_to_apply(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     };
     tell(ctx, name, |table, now, place, found, fx| match &record {
         internal::Apply::Hold(hold) => table.apply_hold(now, place, found, hold, fx),
-        internal::Apply::Ended(token) => table.apply_ended(found, *token, fx),
-        internal::Apply::Empty if found == Found::Nothing => table.apply_empty(place),
+        internal::Apply::Ended(token) => table.apply_ended(now, found, *token, fx),
+        internal::Apply::Empty if found == Found::Nothing => table.apply_empty(now, place),
         internal::Apply::Empty => {
             Step { reply: (), change: Change::Nothing, record: crate::lock::effect::Record::Nothing }
         }
@@ -369,7 +369,7 @@ fn describe(ctx: &Ctx, lock: &Description<'_>) -> c_int {
     if let Some(hold) = &lock.hold {
         ctx.reply_map(8);
         field("owner");
-        ctx.reply_bytes(hold.owner);
+        ctx.reply_bytes(&hold.owner);
         field("token");
         ctx.reply_integer(hold.token.get());
         field("lease-left-ms");

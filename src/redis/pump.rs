@@ -277,6 +277,7 @@ fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
             });
             carry_out::effects(ctx, None, fx.unwrap_or_default());
         }
+        Due::AskAgain => {}
         Due::Lease(lock, place) => at(ctx, now, &place, Job::Expire(lock), gate),
     }
 }
@@ -354,7 +355,7 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
     if let Job::Expire(lock) = job
         && found != Found::Lock(lock)
     {
-        let _ = state::with(|state| state.table.lost(lock));
+        let _ = state::with(|state| state.table.lost(now.boot, lock));
         return;
     }
     let place = place.as_place();

@@ -109,10 +109,14 @@ pub(crate) fn bury_some(is_ours: bool) -> bool {
         let dead = GRAVEYARD.lock().map(|mut graveyard| std::mem::take(&mut *graveyard));
         let _ = with(|state| state.dead.append(&mut dead.unwrap_or_default()));
     }
+    if with(|state| state.dead.is_empty()) == Some(true) {
+        return true;
+    }
+    let now = super::clock::boot();
     let is_done = with(|state| {
         let rest = state.dead.len().saturating_sub(AT_ONCE);
         for lock in state.dead.drain(rest..) {
-            state.table.forget(lock, is_ours);
+            state.table.forget(now, lock, is_ours);
         }
         if rest == 0 {
             state.dead = Vec::new();

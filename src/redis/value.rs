@@ -3,6 +3,7 @@
 //! The value of a key is the number of a lock in the table, in the place of a pointer that nobody
 //! follows. So nothing here can be freed twice or used after it was freed.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
@@ -11,7 +12,7 @@ use super::api::{Ctx, Flags, Str, api, lock_of, value_of};
 use super::state::{self, TYPE};
 use super::{carry_out, clock, ffi, guard, pump, server, settings};
 use crate::lock::codec::{self, SavedHold};
-use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
+use crate::lock::types::{LEASE_MS_MAX, Moment, Place, TOKEN_MAX};
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
@@ -133,6 +134,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
         }
         let place = Place { db: db.unwrap_or(0), name };
         let lock = state.table.load(now.boot, place, saved.as_ref());
+        let lock = lock.ok_or("there are too many locks")?;
         if !flags.is_loading() {
             // RESTORE may find afterwards that the key is past its time.
             state.table.doubt(lock);
@@ -196,7 +198,7 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
             let (owner, token) = state
                 .table
                 .identity(lock_of(value))
-                .map_or((&[][..], 0), |(owner, token)| (owner, token.get()));
+                .map_or((Cow::Borrowed(&[][..]), 0), |(owner, token)| (owner, token.get()));
             // SAFETY: the digest of the running callback; the bytes are read at once.
             unsafe {
                 api!(RedisModule_DigestAddStringBuffer, digest, owner.as_ptr().cast(), owner.len());
@@ -212,7 +214,7 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard::callback((), || {
         let lock = lock_of(value.cast_mut());
-        let is_held = state::with(|state| state.table.identity(lock).is_some());
+        let is_held = state::with(|state| state.table.is_held(lock));
         if is_held != Some(true) {
             // The usual case: the core itself has ended the hold and lets the key go.
             return;
@@ -233,19 +235,14 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
 extern "C" fn free(value: *mut c_void) {
     guard::callback((), || {
         let lock = lock_of(value);
-        let is_held = state::with(|state| {
-            let is_held = state.table.identity(lock).is_some();
-            if !is_held {
-                state.table.forget(lock, false);
-            }
-            is_held
-        });
-        match is_held {
-            Some(false) => {}
-            Some(true) => {
+        // The usual case needs no clock: nothing ends here.
+        match state::with(|state| state.table.forget_free(Moment::default(), lock)) {
+            Some(true) => {}
+            Some(false) => {
                 let is_ours = server_flags().decides();
+                let now = clock::boot();
                 let has_tasks = state::with(|state| {
-                    state.table.forget(lock, is_ours);
+                    state.table.forget(now, lock, is_ours);
                     state.table.tasks() > 0
                 });
                 if has_tasks == Some(true) {

@@ -20,20 +20,20 @@ impl Table {
         fx: &mut Vec<Effect>,
     ) -> Step<()> {
         if let Some((id, hold)) = self.any_hold(found)
-            && *hold.owner == *owner
+            && hold.is_of(owner)
         {
-            let until = now.plus_ms(lease_ms).max(hold.until);
-            if let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) {
-                hold.until = until;
-                self.leases.set(&mut self.locks, id, until);
+            if hold.ends_before(now, lease_ms) {
+                self.locks.extend(id, now, lease_ms);
             }
             return told(Change::Touched);
         }
         let Some((token, travel)) = self.clock.count() else {
             return Step::unchanged(());
         };
-        let new = NewHold { owner, lease_ms, client: None };
-        let (id, change) = self.begin_hold(now, place, found, &new, token);
+        let new = NewHold { owner, token, lease_ms, client: None };
+        let Some((id, change)) = begin_hold(&mut self.locks, now, place, found, &new) else {
+            return Step::unchanged(());
+        };
         fx.push(Effect::Publish(Event::Acquired));
         let record = match travel {
             Travel::Counted => Record::AsAsked,
@@ -45,13 +45,14 @@ impl Table {
     /// A release that the primary carried out.
     pub fn apply_release(
         &mut self,
+        now: Moment,
         found: Found,
         owner: &[u8],
         token: Option<Token>,
         fx: &mut Vec<Effect>,
     ) -> Step<()> {
-        let held = self.any_hold(found).filter(|(_, hold)| is_of(hold, owner, token));
-        self.apply_end(held.map(|(id, _)| id), Event::Released, fx)
+        let held = self.any_hold(found).filter(|(_, hold)| is_of(*hold, owner, token));
+        self.apply_end(now, held.map(|(id, _)| id), Event::Released, fx)
     }
 
     /// A renewal that the primary carried out.
@@ -65,7 +66,8 @@ impl Table {
     ) -> Step<()> {
         match self.any_hold(found) {
             Some((id, hold)) if is_of(hold, owner, token) => {
-                self.extend(now, id, lease_ms, None);
+                self.locks.extend(id, now, lease_ms);
+                self.locks.note_known(id, None);
                 told(Change::Touched)
             }
             _ => Step::unchanged(()),
@@ -82,29 +84,37 @@ impl Table {
         fx: &mut Vec<Effect>,
     ) -> Step<()> {
         if let Some((id, _)) = self.any_hold(found) {
-            self.end_hold(id);
+            self.locks.end(id, now);
             fx.push(Effect::Publish(Event::Released));
         }
-        let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
-        let (_, change) = self.begin_hold(now, place, found, &new, saved.token);
+        let Some((_, change)) = begin_hold(&mut self.locks, now, place, found, &new_hold(saved)) else {
+            return Step::unchanged(());
+        };
         self.clock.hear(saved.token);
         fx.push(Effect::Publish(Event::Acquired));
         told(change)
     }
 
     /// The hold with this token ended by itself.
-    pub fn apply_ended(&mut self, found: Found, token: Token, fx: &mut Vec<Effect>) -> Step<()> {
-        let held = self.any_hold(found).filter(|(_, hold)| hold.token == token);
-        self.apply_end(held.map(|(id, _)| id), Event::Expired, fx)
+    pub fn apply_ended(&mut self, now: Moment, found: Found, token: Token, fx: &mut Vec<Effect>) -> Step<()> {
+        let held = self.any_hold(found).filter(|(_, hold)| hold.token() == token);
+        self.apply_end(now, held.map(|(id, _)| id), Event::Expired, fx)
     }
 
     /// An empty lock stands here.
-    pub fn apply_empty(&mut self, place: Place<'_>) -> Step<()> {
-        told(Change::Stored(self.locks.insert(Lock::new(place, None))))
+    pub fn apply_empty(&mut self, now: Moment, place: Place<'_>) -> Step<()> {
+        let made = self.locks.insert(now, place, None);
+        made.map_or(Step::unchanged(()), |id| told(Change::Stored(id)))
     }
 
-    fn apply_end(&mut self, held: Option<LockId>, event: Event, fx: &mut Vec<Effect>) -> Step<()> {
-        match held.and_then(|id| self.end_hold(id)) {
+    fn apply_end(
+        &mut self,
+        now: Moment,
+        held: Option<LockId>,
+        event: Event,
+        fx: &mut Vec<Effect>,
+    ) -> Step<()> {
+        match held.and_then(|id| self.locks.end(id, now)) {
             Some(_) => {
                 fx.push(Effect::Publish(event));
                 told(Change::Deleted)
@@ -113,36 +123,31 @@ impl Table {
         }
     }
 
-    /// A lock was read from a file or a payload; the key that will hold its number comes after.
-    pub fn load(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedHold>) -> LockId {
+    /// A lock was read from a file or a payload; the key that will hold its number comes after. `None`: there
+    /// are too many locks.
+    pub fn load(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedHold>) -> Option<LockId> {
         let Some(saved) = saved else {
-            return self.locks.insert(Lock::new(place, None));
+            return self.locks.insert(now, place, None);
         };
-        let new = NewHold { owner: &saved.owner, lease_ms: saved.left_ms, client: None };
-        let (id, _) = self.begin_hold(now, place, Found::Nothing, &new, saved.token);
+        let id = self.locks.insert(now, place, Some(&new_hold(saved)))?;
         self.clock.raise(saved.token);
-        if let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) {
-            hold.is_known = true;
-        }
+        self.locks.note_known(id, None);
         // Its owner may be waiting here: it does not wait for what it holds.
         self.note(place);
-        id
+        Some(id)
     }
 
     /// What a file or a payload says of a lock; `None` for an empty one.
     #[must_use]
     pub fn save(&self, now: Moment, id: LockId) -> Option<SavedHold> {
-        let hold = self.locks.get(id)?.hold.as_ref()?;
-        Some(SavedHold { owner: hold.owner.clone(), token: hold.token, left_ms: now.ms_until(hold.until) })
+        let hold = self.locks.hold(id)?;
+        Some(SavedHold { owner: hold.owner().into(), token: hold.token(), left_ms: hold.left_ms(now) })
     }
+}
 
-    /// The hold at a found key, even if its lease is over by this server's clock.
-    fn any_hold(&self, found: Found) -> Option<(LockId, &Hold)> {
-        let Found::Lock(id) = found else {
-            return None;
-        };
-        Some((id, self.locks.get(id)?.hold.as_ref()?))
-    }
+/// The hold that was told of.
+const fn new_hold(saved: &SavedHold) -> NewHold<'_> {
+    NewHold { owner: &saved.owner, token: saved.token, lease_ms: saved.left_ms, client: None }
 }
 
 /// A fact that travels on as it came.

@@ -1,7 +1,6 @@
 //! A client asks, on a primary: acquire, release, renew.
 
 use super::{Acquired::*, *};
-use crate::lock::queue::Request;
 
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +53,8 @@ pub enum Refusal {
     ServerIsFull(usize),
     /// No token is left.
     NoTokens,
+    /// No number for a lock is left.
+    TooManyLocks,
 }
 
 impl Table {
@@ -93,7 +94,7 @@ impl Table {
         fx: &mut Vec<Effect>,
     ) -> Step<Acquired> {
         if let Some((id, hold)) = self.live(now.boot, found)
-            && *hold.owner == *ask.owner
+            && hold.is_of(ask.owner)
         {
             return self.grant_again(now, id, ask, step);
         }
@@ -108,18 +109,15 @@ impl Table {
 
     /// G9: the same owner again: the same token, and a lease that is never shortened.
     fn grant_again(&mut self, now: Now, id: LockId, ask: &Ask<'_>, step: Step<()>) -> Step<Acquired> {
-        let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) else {
+        let Some(hold) = self.locks.hold(id) else {
             return step.reply(Busy);
         };
-        let token = hold.token;
-        hold.client = ask.client.or(hold.client);
-        hold.is_known = true;
-        let until = now.boot.plus_ms(ask.lease_ms);
-        if until <= hold.until {
+        let (token, is_longer) = (hold.token(), hold.ends_before(now.boot, ask.lease_ms));
+        self.locks.note_known(id, ask.client);
+        if !is_longer {
             return step.reply(Granted(token));
         }
-        hold.until = until;
-        self.leases.set(&mut self.locks, id, until);
+        self.locks.extend(id, now.boot, ask.lease_ms);
         let (change, record) = match step.record {
             Record::Nothing => (Change::Touched, Record::AsAsked),
             told => (step.change, told),
@@ -140,15 +138,19 @@ impl Table {
         if found == Found::Other {
             return Step::unchanged(Refused(Refusal::WrongType));
         }
-        let Some((token, travel)) = self.clock.mint(now.wall_us) else {
-            let reply = Refused(Refusal::NoTokens);
-            return match over {
-                Some(token) => Step { reply, change: Change::Deleted, record: Record::Ended(token) },
-                None => Step::unchanged(reply),
-            };
+        let refused = |reply| match over {
+            Some(token) => {
+                Step { reply: Refused(reply), change: Change::Deleted, record: Record::Ended(token) }
+            }
+            None => Step::unchanged(Refused(reply)),
         };
-        let new = NewHold { owner: ask.owner, lease_ms: ask.lease_ms, client: ask.client };
-        let (id, change) = self.begin_hold(now.boot, place, found, &new, token);
+        let Some((token, travel)) = self.clock.mint(now.wall_us) else {
+            return refused(Refusal::NoTokens);
+        };
+        let new = NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client };
+        let Some((id, change)) = begin_hold(&mut self.locks, now.boot, place, found, &new) else {
+            return refused(Refusal::TooManyLocks);
+        };
         self.stats.grants += 1;
         fx.push(Effect::Publish(Event::Acquired));
         // Word for word, a reader takes the request of an owner that it still sees holding for a
@@ -225,9 +227,9 @@ impl Table {
         }
         match self.live(now.boot, found) {
             Some((id, hold)) if is_of(hold, owner, token) => {
-                if let Some(hold) = self.end_hold(id) {
+                if let Some(ended) = self.locks.end(id, now.boot) {
                     self.stats.releases += 1;
-                    self.stats.holds.add(now.boot.ms_since(hold.since));
+                    self.stats.holds.add(ended.held_ms);
                 }
                 fx.push(Effect::Publish(Event::Released));
                 let step = self.pass_on(now, place, found, Record::AsAsked, gate, fx);
@@ -258,19 +260,9 @@ impl Table {
             Some((id, hold)) if is_of(hold, renewal.owner, renewal.token) => id,
             _ => return Step::unchanged(Some(false)),
         };
-        self.extend(now.boot, id, renewal.lease_ms, renewal.client);
+        self.locks.extend(id, now.boot, renewal.lease_ms);
+        self.locks.note_known(id, renewal.client);
         Step { reply: Some(true), change: Change::Touched, record: Record::AsAsked }
-    }
-
-    /// Sets a lease to end exactly `lease_ms` from now.
-    pub(super) fn extend(&mut self, now: Moment, id: LockId, lease_ms: u64, client: Option<ClientId>) {
-        let until = now.plus_ms(lease_ms);
-        if let Some(hold) = self.locks.get_mut(id).and_then(|lock| lock.hold.as_mut()) {
-            hold.until = until;
-            hold.client = client.or(hold.client);
-            hold.is_known = true;
-            self.leases.set(&mut self.locks, id, until);
-        }
     }
 }
 
@@ -288,6 +280,6 @@ pub struct Renewal<'a> {
 }
 
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.
-pub(super) fn is_of(hold: &Hold, owner: &[u8], token: Option<Token>) -> bool {
-    *hold.owner == *owner && token.is_none_or(|token| token == hold.token)
+pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool {
+    token.is_none_or(|token| token == hold.token()) && hold.is_of(owner)
 }

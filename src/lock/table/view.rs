@@ -1,12 +1,14 @@
 //! What FENCE, INFO and the tests want to know. Nothing here changes anything.
 
+use std::borrow::Cow;
+
 use super::*;
 
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldView<'a> {
     /// Who.
-    pub owner: &'a [u8],
+    pub owner: Cow<'a, [u8]>,
     /// The fencing token.
     pub token: Token,
     /// What is left of the lease.
@@ -49,14 +51,21 @@ impl Table {
     /// The token of the live hold at a found key. LOCK.FENCE.
     #[must_use]
     pub fn live_token(&self, now: Moment, found: Found) -> Option<Token> {
-        self.live(now, found).map(|(_, hold)| hold.token)
+        self.live(now, found).map(|(_, hold)| hold.token())
     }
 
     /// The owner and the token that a lock has, live or not; for digests.
     #[must_use]
-    pub fn identity(&self, id: LockId) -> Option<(&[u8], Token)> {
-        let hold = self.locks.get(id)?.hold.as_ref()?;
-        Some((&hold.owner, hold.token))
+    pub fn identity(&self, id: LockId) -> Option<(Cow<'_, [u8]>, Token)> {
+        let hold = self.locks.hold(id)?;
+        Some((hold.owner(), hold.token()))
+    }
+
+    /// Whether somebody holds this lock, live or not.
+    #[inline]
+    #[must_use]
+    pub fn is_held(&self, id: LockId) -> bool {
+        self.locks.hold(id).is_some()
     }
 
     /// Everything about the lock at a place; `None` if nobody holds it and nobody waits for it.
@@ -70,11 +79,11 @@ impl Table {
     ) -> Option<Description<'_>> {
         let queue = self.queues.at(place);
         let hold = self.live(now, found).map(|(_, hold)| HoldView {
-            owner: &hold.owner,
-            token: hold.token,
-            left_ms: now.ms_until(hold.until),
-            held_ms: now.ms_since(hold.since),
-            client: hold.client,
+            owner: hold.owner(),
+            token: hold.token(),
+            left_ms: hold.left_ms(now),
+            held_ms: hold.held_ms(now),
+            client: hold.client(),
         });
         if hold.is_none() && queue.is_none() {
             return None;
@@ -103,7 +112,7 @@ impl Table {
     /// How many of them are held.
     #[must_use]
     pub const fn holds(&self) -> usize {
-        self.leases.len()
+        self.locks.holds()
     }
 
     /// How many requests wait.
@@ -133,11 +142,7 @@ impl Table {
     /// Bytes that a lock occupies, its key not counted.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
-        self.locks.get(id).map_or(0, |lock| {
-            let owner = lock.hold.as_ref().map_or(0, |hold| hold.owner.len());
-            // The record, its name and owner, and its entry in the queue of deadlines.
-            size_of::<Lock>() + lock.place.name.len() + owner + size_of::<(Moment, LockId)>()
-        })
+        self.locks.memory_of(id)
     }
 
     /// Tells what is wrong with the table, if anything is: what is true after every step.
@@ -149,30 +154,30 @@ impl Table {
         for (place, id) in keys {
             count += 1;
             let lock = self.locks.get(id).ok_or_else(|| format!("{place:?} holds a dead number"))?;
-            if let Some(hold) = &lock.hold {
+            if let Some(hold) = lock.hold() {
                 held += 1;
-                if lock.place.as_place() != place {
-                    return Err(format!("{place:?} holds a lock of {:?}", lock.place));
+                if !lock.is_at(place) || lock.place().is_none_or(|own| own.as_place() != place) {
+                    return Err(format!("{place:?} holds a lock of {:?}", lock.place()));
                 }
-                if hold.token.get() > self.clock.last() {
+                if hold.token().get() > self.clock.last() {
                     return Err(format!("{place:?} has a token that was never minted"));
                 }
                 if let Some(queue) = self.queues.at(place)
                     && !self.queues.queue(queue).is_some_and(|queue| queue.is_noted)
-                    && self.queues.of_owner(queue, &hold.owner).is_some()
+                    && self.queues.of_owner(queue, &hold.owner()).is_some()
                 {
                     return Err(format!("the holder of {place:?} waits for it"));
                 }
             }
         }
-        if held != self.leases.len() || count != self.locks.len() {
+        if held != self.locks.holds() || count != self.locks.len() {
             return Err(format!(
                 "{count} keys, {held} held, but {} locks and {} leases",
                 self.locks.len(),
-                self.leases.len()
+                self.locks.holds()
             ));
         }
-        self.leases.check(&self.locks, |lock| lock.seat)?;
+        self.locks.check()?;
         self.queues.check()
     }
 }

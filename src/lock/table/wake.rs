@@ -1,11 +1,13 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
 use super::*;
-use crate::lock::types::PlaceBuf;
+use crate::lock::locks::Due as LeaseDue;
 
 /// What is due.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Due {
+    /// Nothing yet: a little work was done that finds out.
+    AskAgain,
     /// The lease of this lock, here, has run out.
     Lease(LockId, PlaceBuf),
     /// This request has waited long enough.
@@ -17,7 +19,7 @@ impl Table {
     #[must_use]
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
         let timeout = self.queues.first_timeout().map(|first| first.0);
-        let lease = self.leases.first().map(|first| first.0).filter(|_| leases);
+        let lease = self.locks.next_end().filter(|_| leases);
         match (timeout, lease) {
             (Some(timeout), Some(lease)) => Some(timeout.min(lease)),
             (timeout, lease) => timeout.or(lease),
@@ -26,14 +28,14 @@ impl Table {
 
     /// The first thing that is due, in the order of time.
     #[must_use]
-    pub fn due(&self, now: Moment, leases: bool) -> Option<Due> {
+    pub fn due(&mut self, now: Moment, leases: bool) -> Option<Due> {
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
         // A lease that ends at the same moment comes first: whoever still waits gets the lock.
-        if leases
-            && let Some((lease_at, id)) = self.leases.first()
-            && lease_at == at
-        {
-            return Some(Due::Lease(id, self.locks.get(id)?.place.clone()));
+        if leases && self.locks.next_end() == Some(at) {
+            return match self.locks.due(now) {
+                LeaseDue::Lease(id) => Some(Due::Lease(id, self.locks.get(id)?.place()?)),
+                LeaseDue::AskAgain | LeaseDue::Nothing => Some(Due::AskAgain),
+            };
         }
         Some(Due::Timeout(self.queues.first_timeout()?.1))
     }
@@ -51,7 +53,7 @@ impl Table {
             return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
         }
         if let Some((_, hold)) = self.live(now.boot, found) {
-            let (owner, token) = (hold.owner.clone(), hold.token);
+            let (owner, token) = (hold.owner().into_owned(), hold.token());
             self.tell_holder(place, &owner, token, fx);
             return Step::unchanged(());
         }
@@ -73,8 +75,8 @@ impl Table {
 
     /// The lease of this lock ran out, and the key where it should stand holds something else: it went
     /// away by a way that nobody told us.
-    pub fn lost(&mut self, id: LockId) {
-        self.break_hold(id);
+    pub fn lost(&mut self, now: Moment, id: LockId) {
+        self.break_hold(now, id);
     }
 
     /// A grant whose client was gone before it was told is as good as released, unless the owner asked again
@@ -88,11 +90,11 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Vec<Effect>,
     ) -> Step<()> {
-        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token == token && !hold.is_known);
+        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token() == token && !hold.is_known());
         let Some(id) = granted.map(|(id, _)| id) else {
             return self.settle(now, place, found, gate, fx);
         };
-        self.end_hold(id);
+        self.locks.end(id, now.boot);
         self.stats.releases += 1;
         fx.push(Effect::Publish(Event::Released));
         self.pass_on(now, place, found, Record::Ended(token), gate, fx)
@@ -119,42 +121,47 @@ impl Table {
     /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
     /// was broken.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
-        let Some(hold) = self.locks.get(id).and_then(|lock| lock.hold.as_ref()) else {
+        let Some(hold) = self.locks.hold(id) else {
             return false;
         };
-        let was_live = !hold.is_over(now);
-        let since = hold.since;
-        if let Some(lock) = self.locks.get_mut(id) {
-            // It had a key: this one.
-            lock.is_doubtful = false;
-        }
+        let (was_live, held_ms) = (!hold.is_over(now), hold.held_ms(now));
+        // It had a key: this one.
+        self.locks.doubt(id, false);
         if is_ours {
-            self.stats.holds.add(now.ms_since(since));
+            self.stats.holds.add(held_ms);
             if was_live {
                 self.count_broken(id);
             } else {
                 self.stats.expirations += 1;
             }
         }
-        self.break_hold(id);
+        self.break_hold(now, id);
         was_live
     }
 
+    /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
+    #[inline]
+    pub fn forget_free(&mut self, now: Moment, id: LockId) -> bool {
+        let is_free = !self.is_held(id);
+        if is_free {
+            self.locks.remove(id, now);
+        }
+        is_free
+    }
+
     /// The value of a key is gone for good: its number dies.
-    pub fn forget(&mut self, id: LockId, is_ours: bool) {
+    pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if is_ours {
             self.count_broken(id);
         }
-        self.break_hold(id);
-        self.locks.remove(id);
+        self.break_hold(now, id);
+        self.locks.remove(id, now);
     }
 
     /// This lock was read from a payload, and it is not sure that a key will hold it: if not, nobody is told
     /// that it was broken.
     pub fn doubt(&mut self, id: LockId) {
-        if let Some(lock) = self.locks.get_mut(id) {
-            lock.is_doubtful = true;
-        }
+        self.locks.doubt(id, true);
     }
 
     /// These databases (all, if `None`) were emptied: whoever waits there is next.
@@ -163,7 +170,7 @@ impl Table {
     }
 
     /// Two databases changed places. A hold is tied to its name: all of both are broken.
-    pub fn swapped(&mut self, a: u32, b: u32) {
+    pub fn swapped(&mut self, now: Moment, a: u32, b: u32) {
         if a == b {
             return;
         }
@@ -171,12 +178,12 @@ impl Table {
         let held: Vec<LockId> = self
             .locks
             .iter()
-            .filter(|(_, lock)| lock.hold.is_some() && is_concerned(lock.place.db))
+            .filter(|(_, lock)| lock.hold().is_some() && lock.db().is_some_and(is_concerned))
             .map(|(id, _)| id)
             .collect();
         for id in held {
             self.count_broken(id);
-            self.end_hold(id);
+            self.locks.end(id, now);
         }
         self.note_all(is_concerned);
     }
@@ -202,25 +209,25 @@ impl Table {
 
     /// A live hold of ours is about to be ended from outside: counts that and has it published.
     fn count_broken(&mut self, id: LockId) {
-        if let Some(lock) = self.locks.get(id).filter(|lock| lock.hold.is_some() && !lock.is_doubtful) {
+        let lock = self.locks.get(id).filter(|lock| lock.hold().is_some() && !lock.is_doubtful());
+        if let Some(place) = lock.and_then(|lock| lock.place()) {
             self.stats.broken += 1;
             // The event comes before that of the next grant; without a waiter there is no hurry.
-            if self.queues.at(lock.place.as_place()).is_some() {
-                self.broken_first.push_back(lock.place.clone());
+            if self.queues.at(place.as_place()).is_some() {
+                self.broken_first.push_back(place);
             } else {
-                self.broken.push_back(lock.place.clone());
+                self.broken.push_back(place);
             }
         }
     }
 
-    fn break_hold(&mut self, id: LockId) -> bool {
-        if self.end_hold(id).is_none() {
-            return false;
-        }
-        if let Some(place) = self.locks.get(id).map(|lock| lock.place.clone()) {
+    fn break_hold(&mut self, now: Moment, id: LockId) {
+        if self.locks.end(id, now).is_some()
+            && self.queues.waiters() > 0
+            && let Some(place) = self.locks.get(id).and_then(|lock| lock.place())
+        {
             self.note(place.as_place());
         }
-        true
     }
 
     /// Asks the pump to look at a place, if somebody waits there.
@@ -243,7 +250,7 @@ impl Table {
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
     /// yet): look again at this moment.
     pub fn postpone(&mut self, id: LockId, at: Moment) {
-        self.leases.set(&mut self.locks, id, at);
+        self.locks.postpone(id, at);
     }
 
     /// What the pump is to look at next.

@@ -338,6 +338,7 @@ impl Judge {
                 let is_full = max == world.limits.waiters_max && waiting >= max;
                 (is_new && is_full && self.live(at, world).is_some(), "server full")
             }
+            Refusal::TooManyLocks => (false, "too many locks"),
             Refusal::NoTokens => (self.newest == TOKEN_MAX && self.live(at, world).is_none(), "no tokens"),
         };
         self.see(what);

@@ -26,6 +26,8 @@ struct Life {
     /// Time passes in multiples of this. Reading a dumped lease back rounds it up to a millisecond, so
     /// whoever compares leases to the microsecond cannot promote a reader, and the other way round.
     grain_us: u64,
+    /// The pump is next: it runs on whole milliseconds of the clock, and that has just come to one.
+    is_pump_next: bool,
     /// Whether readers lag: what was sent arrives only sometimes.
     is_lagging: bool,
 }
@@ -34,7 +36,8 @@ impl Life {
     fn new(seed: u64) -> Result<Self, String> {
         // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
         let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
-        let mut world = World::new(5_000_000_000 + seed, wall_us);
+        let grain_us = if seed.is_multiple_of(2) { 1000 } else { 1 };
+        let mut world = World::new(5_000_000_000 + seed * grain_us, wall_us);
         world.step(&Input::NewReplica(seed % 5 * 10_000))?;
         world.step(&Input::NewFile)?;
         Ok(Self {
@@ -42,7 +45,8 @@ impl Life {
             oracle: Oracle::new(&world),
             judge: Judge::default(),
             world,
-            grain_us: if seed.is_multiple_of(2) { 1000 } else { 1 },
+            grain_us,
+            is_pump_next: false,
             is_lagging: seed % 4 >= 2,
         })
     }
@@ -83,6 +87,9 @@ impl Life {
     fn input(&mut self) -> Input {
         let (at, owner) = (self.at(), self.random.of(&OWNERS));
         let client = self.client_of(owner);
+        if std::mem::take(&mut self.is_pump_next) {
+            return Input::Pump;
+        }
         if self.world.writes != Writes::Allowed && self.random.percent(10) {
             return Input::Writes(Writes::Allowed);
         }
@@ -96,7 +103,7 @@ impl Life {
             38..50 => Input::Release { at, owner, token: self.token(at) },
             50..56 => Input::Renew { at, owner, token: self.token(at), lease_ms, client },
             56..70 => Input::Pass(self.random.below(12_000 / self.grain_us) * self.grain_us),
-            70..83 => Input::Pump,
+            70..83 => self.pump(),
             83..86 => Input::Close(client),
             86 => Input::Unblock(client),
             87..93 => self.keys(at),
@@ -105,6 +112,13 @@ impl Life {
             96..98 => self.settings(client),
             _ => self.readers(),
         }
+    }
+
+    /// The pump, or the time until it can run.
+    fn pump(&mut self) -> Input {
+        let rest = self.world.server.now.boot.0 % 1_000;
+        self.is_pump_next = rest != 0;
+        if rest == 0 { Input::Pump } else { Input::Pass(1_000 - rest) }
     }
 
     /// What others do to keys.
@@ -117,7 +131,7 @@ impl Life {
                     Some(token) => {
                         Input::Payload { name: at.name, owner, token, left_ms: self.random.below(40) }
                     }
-                    None => Input::Pump,
+                    None => self.pump(),
                 }
             }
             1 => Input::Del(at),
@@ -169,7 +183,7 @@ impl Life {
             3 if count > 0 && self.grain_us == 1000 => {
                 Input::Promote(self.random.below(count as u64) as usize)
             }
-            _ => Input::Pump,
+            _ => self.pump(),
         }
     }
 }

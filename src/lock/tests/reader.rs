@@ -98,7 +98,7 @@ impl Reader {
             let loaded = match key {
                 Key::Lock(_) => {
                     let saved = primary.saved(at);
-                    Key::Lock(reader.server.table.load(reader.server.now.boot, at.place(), saved.as_ref()))
+                    Key::Lock(reader.server.loaded(at, saved.as_ref()))
                 }
                 Key::Other => Key::Other,
             };
@@ -179,13 +179,13 @@ impl Reader {
             Fact::Acquire { owner, lease_ms, .. } => {
                 table.apply_acquire(now, place, found, owner.as_bytes(), lease_ms, fx)
             }
-            Fact::Release { owner, token, .. } => table.apply_release(found, owner.as_bytes(), token, fx),
+            Fact::Release { owner, token, .. } => table.apply_release(now, found, owner.as_bytes(), token, fx),
             Fact::Renew { owner, token, lease_ms, .. } => {
                 table.apply_renew(now, found, owner.as_bytes(), token, lease_ms)
             }
             Fact::Hold(_, ref saved) => table.apply_hold(now, place, found, saved, fx),
-            Fact::Ended(_, token) => table.apply_ended(found, token, fx),
-            Fact::Empty(_) => table.apply_empty(place),
+            Fact::Ended(_, token) => table.apply_ended(now, found, token, fx),
+            Fact::Empty(_) => table.apply_empty(now, place),
             Fact::Outside(_) => Step::unchanged(()),
         }
     }

@@ -133,7 +133,7 @@ impl Server {
 
     fn remove(&mut self, at: At) {
         if let Some(Key::Lock(id)) = self.unlink(at) {
-            self.table.forget(id, self.decides);
+            self.table.forget(self.now.boot, id, self.decides);
         }
     }
 
@@ -174,16 +174,21 @@ impl Server {
     }
 
     fn restored(&mut self, at: At, saved: Option<&SavedHold>) -> LockId {
-        let id = self.table.load(self.now.boot, at.place(), saved);
+        let id = self.loaded(at, saved);
         self.table.doubt(id);
         id
+    }
+
+    /// A lock as it is read from a file.
+    pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedHold>) -> LockId {
+        self.table.load(self.now.boot, at.place(), saved).expect("there is room for a few locks")
     }
 
     /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
     pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedHold>) {
         let id = self.restored(at, saved);
         self.remove(at);
-        self.table.forget(id, self.decides);
+        self.table.forget(self.now.boot, id, self.decides);
     }
 
     fn rename(&mut self, from: At, to: At) -> bool {
@@ -207,7 +212,7 @@ impl Server {
             stays
         });
         match lazy {
-            Lazy::No => gone.into_iter().for_each(|id| self.table.forget(id, self.decides)),
+            Lazy::No => gone.into_iter().for_each(|id| self.table.forget(self.now.boot, id, self.decides)),
             Lazy::Yes => self.unfreed.append(&mut gone),
         }
         self.table.flushed(db);
@@ -216,7 +221,7 @@ impl Server {
     /// The background thread has freed the values of emptied databases.
     pub(super) fn free(&mut self) {
         for id in std::mem::take(&mut self.unfreed) {
-            self.table.forget(id, self.decides);
+            self.table.forget(self.now.boot, id, self.decides);
         }
     }
 
@@ -228,7 +233,7 @@ impl Server {
         };
         let keys = std::mem::take(&mut self.keys).into_iter();
         self.keys = keys.map(|(at, key)| (At { db: swapped(at.db), ..at }, key)).collect();
-        self.table.swapped(a, b);
+        self.table.swapped(self.now.boot, a, b);
     }
 
     /// What is wrong with the core's own records, if anything is.

@@ -331,6 +331,7 @@ impl World {
 
     fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {
         match due {
+            Due::AskAgain => Ok(()),
             Due::Timeout(waiter) => {
                 let at = self.waits.get(&waiter.number()).map(|wait| wait.at);
                 let at = at.ok_or("G7: the time of a wait is over that has ended")?;
@@ -348,7 +349,7 @@ impl World {
                 } else if self.server.found(at) == Found::Lock(id) {
                     self.settle(at, out)
                 } else {
-                    self.server.table.lost(id);
+                    self.server.table.lost(self.server.now.boot, id);
                     Ok(())
                 }
             }

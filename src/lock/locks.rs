@@ -1,0 +1,529 @@
+//! All locks: what a number in the keyspace stands for.
+//!
+//! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
+//! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
+
+mod pack;
+mod record;
+mod slab;
+mod wheel;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use self::pack::{NO_PREFIX, Prefixes};
+use self::record::{Flag, HEAD, Head, Name, Owner, Records, SPILLED, Tail, UNTIL_MAX};
+use self::wheel::{Links, NONE, Next, Wheel};
+use super::types::{ClientId, Moment, Place, PlaceBuf, Token};
+
+/// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
+///
+/// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockId(u64);
+
+impl LockId {
+    /// No number is 0: the edge stores it where null means "no value".
+    const SOME: u64 = 1 << 63;
+    const MARK_SHIFT: u32 = 32;
+
+    /// The number as the edge may store it.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The id with this number. A number that was never given out finds nothing.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    const fn new(index: u32, mark: u8) -> Self {
+        Self(Self::SOME | (mark as u64) << Self::MARK_SHIFT | index as u64)
+    }
+
+    const fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn mark(self) -> u8 {
+        (self.0 >> Self::MARK_SHIFT) as u8
+    }
+}
+
+impl std::fmt::Debug for LockId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "#{}.{}", self.index(), self.mark())
+    }
+}
+
+/// A hold about to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHold<'a> {
+    /// Who, 1 to 256 bytes.
+    pub owner: &'a [u8],
+    /// The fencing token.
+    pub token: Token,
+    /// For how long.
+    pub lease_ms: u64,
+    /// The connection that acquired it, where known.
+    pub client: Option<ClientId>,
+}
+
+/// What a hold was that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Its fencing token.
+    pub token: Token,
+    /// How long it lasted, in milliseconds.
+    pub held_ms: u64,
+}
+
+/// A name or owner that no slot has room for.
+struct Spilled {
+    place: PlaceBuf,
+    owner: Box<[u8]>,
+}
+
+/// All locks. See the [module](self).
+#[derive(Default)]
+pub struct Locks {
+    records: Records,
+    prefixes: Prefixes,
+    spilled: HashMap<u32, Spilled>,
+    leases: Wheel,
+    /// Leases that are over and were to be left alone until this moment (ms).
+    postponed: BTreeSet<(u64, LockId)>,
+    newest_client: u64,
+    holds: usize,
+}
+
+/// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
+const fn tick(until_us: u64) -> u64 {
+    until_us.div_ceil(1_000)
+}
+
+impl Locks {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.records.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many are held.
+    #[must_use]
+    pub const fn holds(&self) -> usize {
+        self.holds
+    }
+
+    /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.
+    #[inline]
+    pub fn insert(&mut self, now: Moment, place: Place<'_>, hold: Option<&NewHold<'_>>) -> Option<LockId> {
+        let owner = hold.map_or(&[][..], |hold| hold.owner);
+        if now.0 > UNTIL_MAX / 2 && hold.is_some_and(|hold| now.plus_ms(hold.lease_ms).0 > UNTIL_MAX) {
+            return None;
+        }
+        let tail = Tail::new(&mut self.prefixes, place, owner);
+        let slot = match tail.len() {
+            Some(len) => self.records.0.insert(HEAD + len),
+            None => self.records.0.insert(HEAD),
+        };
+        let Some(index) = slot else {
+            self.prefixes.give_back(tail.prefix());
+            return None;
+        };
+        self.write(index, &tail, place, owner);
+        let head = self.records.head_mut(index)?;
+        head.clear();
+        let mark = head.mark();
+        if let Some(hold) = hold {
+            self.begin_at(index, now, hold);
+        }
+        Some(LockId::new(index, mark))
+    }
+
+    /// Writes name and owner into a slot, or beside it if there is no room.
+    #[inline]
+    fn write(&mut self, index: u32, tail: &Tail<'_>, place: Place<'_>, owner: &[u8]) {
+        if !self.records.0.get_mut(index).is_some_and(|slot| tail.write(slot)) {
+            self.spill(index, tail, place, owner);
+        }
+    }
+
+    #[cold]
+    fn spill(&mut self, index: u32, tail: &Tail<'_>, place: Place<'_>, owner: &[u8]) {
+        self.prefixes.give_back(tail.prefix());
+        if let Some(head) = self.records.head_mut(index) {
+            (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
+            self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
+        }
+    }
+
+    /// Begins a hold in a lock, instead of the one that it may have.
+    pub fn begin(&mut self, id: LockId, now: Moment, place: Place<'_>, hold: &NewHold<'_>) {
+        let index = id.index();
+        if self.head(id).is_none() {
+            return;
+        }
+        self.end(id, now);
+        self.forget_name(index);
+        let tail = Tail::new(&mut self.prefixes, place, hold.owner);
+        self.write(index, &tail, place, hold.owner);
+        self.begin_at(index, now, hold);
+    }
+
+    #[inline]
+    fn begin_at(&mut self, index: u32, now: Moment, hold: &NewHold<'_>) {
+        let until = now.plus_ms(hold.lease_ms).0;
+        let Some(head) = self.records.head_mut(index) else {
+            return;
+        };
+        head.begin(hold.token, now, until, hold.client);
+        self.note_client(hold.client);
+        self.leases.insert(&mut self.records, index, tick(until), now.0 / 1_000);
+        self.holds += 1;
+    }
+
+    fn note_client(&mut self, client: Option<ClientId>) {
+        self.newest_client = self.newest_client.max(client.map_or(0, |client| client.0));
+    }
+
+    /// Gives back what the name of a record takes outside of its slot.
+    #[inline]
+    fn forget_name(&mut self, index: u32) {
+        let Some((head, _)) = self.records.head(index) else {
+            return;
+        };
+        if head.shape == SPILLED {
+            self.spilled.remove(&index);
+            if self.spilled.is_empty() {
+                self.spilled = HashMap::new();
+            }
+        } else {
+            self.prefixes.give_back(head.prefix);
+        }
+    }
+
+    /// Ends the hold of a lock, if it has one.
+    #[inline]
+    pub fn end(&mut self, id: LockId, now: Moment) -> Option<Ended> {
+        let head = self.head_mut(id)?;
+        if !head.has(Flag::Held) {
+            return None;
+        }
+        head.set(Flag::Held, false);
+        let ended = Ended { token: head.token()?, held_ms: head.held_ms(now) };
+        self.leases.remove(&mut self.records, id.index());
+        self.holds -= 1;
+        Some(ended)
+    }
+
+    /// Makes a hold end so long after now.
+    pub fn extend(&mut self, id: LockId, now: Moment, lease_ms: u64) {
+        let until = now.plus_ms(lease_ms).0;
+        let Some(head) = self.head_mut(id).filter(|head| head.has(Flag::Held)) else {
+            return;
+        };
+        head.set_until_us(until);
+        head.keep_since(now);
+        self.leases.remove(&mut self.records, id.index());
+        self.leases.insert(&mut self.records, id.index(), tick(until), now.0 / 1_000);
+    }
+
+    /// The holder has heard of its hold, on this connection.
+    pub fn note_known(&mut self, id: LockId, client: Option<ClientId>) {
+        if let Some(head) = self.head_mut(id) {
+            head.set(Flag::Known, true);
+            if client.is_some() {
+                head.set_client(client);
+            }
+            self.note_client(client);
+        }
+    }
+
+    /// Whether a key holds this lock is in doubt, or no more.
+    pub fn doubt(&mut self, id: LockId, is_doubtful: bool) {
+        if let Some(head) = self.head_mut(id) {
+            head.set(Flag::Doubtful, is_doubtful);
+        }
+    }
+
+    /// Takes a lock away; its number is dead from here on.
+    #[inline]
+    pub fn remove(&mut self, id: LockId, now: Moment) {
+        if self.head(id).is_some() {
+            self.end(id, now);
+            self.forget_name(id.index());
+            self.records.0.remove(id.index());
+        }
+    }
+
+    #[inline]
+    fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
+        self.records.head(id.index()).filter(|(head, _)| head.mark() == id.mark())
+    }
+
+    #[inline]
+    fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
+        self.records.head_mut(id.index()).filter(|head| head.mark() == id.mark())
+    }
+
+    /// The lock with this number.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, id: LockId) -> Option<Lock<'_>> {
+        let (head, tail) = self.head(id)?;
+        Some(Lock { locks: self, index: id.index(), head, tail })
+    }
+
+    /// The hold of the lock with this number.
+    #[inline]
+    #[must_use]
+    pub fn hold(&self, id: LockId) -> Option<Hold<'_>> {
+        self.get(id)?.hold()
+    }
+
+    /// All locks, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
+        self.records.0.iter().filter_map(|index| {
+            let (head, tail) = self.records.head(index)?;
+            Some((LockId::new(index, head.mark()), Lock { locks: self, index, head, tail }))
+        })
+    }
+
+    /// When leases have to be looked at next: never later than the first end.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Moment> {
+        let tick = self.leases.next_tick();
+        let postponed = self.postponed.first().map(|first| first.0);
+        let next = match (tick, postponed) {
+            (Some(tick), Some(postponed)) => Some(tick.min(postponed)),
+            (tick, postponed) => tick.or(postponed),
+        };
+        next.map(|ms| Moment(ms * 1_000))
+    }
+
+    /// One lease that is over. It stays so until it is ended, renewed or postponed.
+    pub fn due(&mut self, now: Moment) -> Due {
+        let now_ms = now.0 / 1_000;
+        if let Some(&(at, id)) = self.postponed.first()
+            && at <= now_ms
+        {
+            self.postponed.pop_first();
+            // It may have been ended meanwhile, and held again.
+            if self.hold(id).is_some() && self.records.previous(id.index()) == NONE {
+                self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
+            }
+            return Due::AskAgain;
+        }
+        match self.leases.next_due(&mut self.records, now_ms) {
+            Next::Nothing => Due::Nothing,
+            Next::Sorted => Due::AskAgain,
+            Next::Due(index) => match self.records.head(index) {
+                Some((head, _)) => Due::Lease(LockId::new(index, head.mark())),
+                None => Due::Nothing,
+            },
+        }
+    }
+
+    /// A lease that is over is not to be told as due before this moment.
+    pub fn postpone(&mut self, id: LockId, at: Moment) {
+        if self.hold(id).is_some() {
+            self.leases.remove(&mut self.records, id.index());
+            self.postponed.insert((at.0.div_ceil(1_000), id));
+        }
+    }
+
+    /// Bytes that a lock occupies.
+    #[must_use]
+    pub fn memory_of(&self, id: LockId) -> usize {
+        let spilled = self.spilled.get(&id.index()).filter(|_| self.head(id).is_some());
+        let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.place.name.len() + s.owner.len());
+        self.records.0.size(id.index()) + spilled
+    }
+
+    /// Tells what is wrong, if anything is.
+    pub fn check(&self) -> Result<(), String> {
+        let mut on_wheel = BTreeSet::new();
+        self.leases.for_each(&self.records, |index| _ = on_wheel.insert(index));
+        let postponed: BTreeSet<LockId> = self.postponed.iter().map(|entry| entry.1).collect();
+        let (mut holds, mut packed, mut spilled) = (0, 0_usize, 0);
+        for (id, lock) in self.iter() {
+            let is_on_wheel = on_wheel.contains(&id.index());
+            if lock.hold().is_some() {
+                holds += 1;
+                if is_on_wheel == postponed.contains(&id) && !is_on_wheel {
+                    return Err(format!("{id:?} has no end"));
+                }
+            } else if is_on_wheel {
+                return Err(format!("{id:?} is not held and has an end"));
+            }
+            packed += usize::from(lock.head.prefix != NO_PREFIX);
+            spilled += usize::from(lock.head.shape == SPILLED);
+            lock.place().ok_or_else(|| format!("{id:?} has no name"))?;
+        }
+        let uses: usize = self.prefixes.uses().map(|uses| uses as usize).sum();
+        if (holds, packed, spilled) != (self.holds, uses, self.spilled.len()) {
+            return Err(format!(
+                "{holds} holds, {packed} packed and {spilled} spilled names, but {}, {uses} and {} are counted",
+                self.holds,
+                self.spilled.len()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What leases want.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Nothing ends now.
+    Nothing,
+    /// Ask again: a little work was done that finds out.
+    AskAgain,
+    /// This lease is over.
+    Lease(LockId),
+}
+
+/// A look at a lock.
+#[derive(Clone, Copy)]
+pub struct Lock<'a> {
+    locks: &'a Locks,
+    index: u32,
+    head: &'a Head,
+    tail: &'a [u8],
+}
+
+impl<'a> Lock<'a> {
+    /// Who holds it; `None` for an empty lock, which counts as free (SPEC 5).
+    #[inline]
+    #[must_use]
+    pub fn hold(self) -> Option<Hold<'a>> {
+        Some(Hold { lock: self, token: self.head.token().filter(|_| self.head.has(Flag::Held))? })
+    }
+
+    /// Whether it may have been read from a payload that no key came to hold.
+    #[must_use]
+    pub fn is_doubtful(self) -> bool {
+        self.head.has(Flag::Doubtful)
+    }
+
+    fn spilled(self) -> Option<&'a Spilled> {
+        self.locks.spilled.get(&self.index)
+    }
+
+    fn name(self) -> Option<Name<'a>> {
+        if self.head.shape == SPILLED {
+            return Some(Name::Plain(self.spilled()?.place.as_place()));
+        }
+        Some(record::read(self.head, self.tail)?.0)
+    }
+
+    /// Where its key is. A hold is tied to its name: a lock that was renamed has none.
+    #[must_use]
+    pub fn place(self) -> Option<PlaceBuf> {
+        self.name()?.place(&self.locks.prefixes)
+    }
+
+    /// Whether its key is there.
+    #[must_use]
+    pub fn is_at(self, place: Place<'_>) -> bool {
+        self.name().is_some_and(|name| name.is(&self.locks.prefixes, place))
+    }
+
+    /// The database of its key.
+    #[must_use]
+    pub fn db(self) -> Option<u32> {
+        self.name()?.db(&self.locks.prefixes)
+    }
+}
+
+/// A look at one owner's possession of one lock (SPEC 1).
+#[derive(Clone, Copy)]
+pub struct Hold<'a> {
+    lock: Lock<'a>,
+    token: Token,
+}
+
+impl<'a> Hold<'a> {
+    /// The fencing token.
+    #[must_use]
+    pub const fn token(self) -> Token {
+        self.token
+    }
+
+    /// Whether the lease has ended. The hold is over, even if nothing has cleared it away yet.
+    #[inline]
+    #[must_use]
+    pub fn is_over(self, now: Moment) -> bool {
+        self.lock.head.until_us() <= now.0
+    }
+
+    /// Whether a lease of this length, from now, would end later.
+    #[must_use]
+    pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
+        self.lock.head.until_us() < now.plus_ms(lease_ms).0
+    }
+
+    /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
+    #[must_use]
+    pub fn left_ms(self, now: Moment) -> u64 {
+        now.ms_until(Moment(self.lock.head.until_us()))
+    }
+
+    /// How long it has been held, as far as this server knows, in milliseconds.
+    #[must_use]
+    pub fn held_ms(self, now: Moment) -> u64 {
+        self.lock.head.held_ms(now)
+    }
+
+    /// The connection that acquired or renewed it last, where known.
+    #[must_use]
+    pub fn client(self) -> Option<ClientId> {
+        self.lock.head.client(self.lock.locks.newest_client)
+    }
+
+    /// Whether its owner has heard of it by another answer than the one to its wait.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        self.lock.head.has(Flag::Known)
+    }
+
+    #[inline]
+    fn stored_owner(self) -> Option<Owner<'a>> {
+        if self.lock.head.shape == SPILLED {
+            return Some(Owner::Plain(&self.lock.spilled()?.owner));
+        }
+        Some(record::read(self.lock.head, self.lock.tail)?.1)
+    }
+
+    /// Who.
+    #[must_use]
+    pub fn owner(self) -> Cow<'a, [u8]> {
+        match self.stored_owner() {
+            Some(Owner::Uuid(bytes)) => Cow::Owned(pack::uuid_text(bytes)),
+            Some(Owner::Plain(owner)) => Cow::Borrowed(owner),
+            None => Cow::Borrowed(&[]),
+        }
+    }
+
+    /// Whether this is the owner.
+    #[inline]
+    #[must_use]
+    pub fn is_of(self, owner: &[u8]) -> bool {
+        match self.stored_owner() {
+            Some(Owner::Uuid(bytes)) => pack::uuid_bytes(owner).is_some_and(|uuid| *bytes == uuid),
+            Some(Owner::Plain(own)) => *own == *owner,
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! How a lock lies in its slot: a head of 31 bytes, then its name and its owner.
+//!
+//! With a name like `lock:order:123456` and a UUID for an owner that makes 50 bytes, the deadline's place
+//! on the wheel included.
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
+use super::slab::{INDEX_BITS, Slab};
+use super::wheel::{Links, NONE};
+use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
+
+/// Bytes of a [`Head`].
+pub(super) const HEAD: usize = size_of::<Head>();
+
+/// Longest name that is kept in the slot.
+const NAME_MAX: usize = 108;
+
+/// Says that name and owner are kept elsewhere.
+pub(super) const SPILLED: u8 = 0;
+
+const UUID_OWNER: u8 = 0x80;
+/// Latest end of a lease, in microseconds: 8.9 years after the clock's beginning.
+pub(super) const UNTIL_MAX: u64 = (1 << 48) - 1;
+
+/// What a link has beside a name.
+const LINK_EXTRA: u32 = !0 << INDEX_BITS;
+
+const FLAGS_SHIFT: u32 = 8;
+const TOKEN_SHIFT: u32 = 11;
+
+/// What may be true of a lock.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+pub(super) enum Flag {
+    /// Somebody holds it.
+    Held = 1 << FLAGS_SHIFT,
+    /// It may have been read from a payload that no key came to hold.
+    Doubtful = 2 << FLAGS_SHIFT,
+    /// The holder has heard of it by another answer than the one to its wait.
+    Known = 4 << FLAGS_SHIFT,
+}
+
+/// The fixed part of a record. All of it is meaningful only while the lock is held, but for the links.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Head {
+    /// From the low end: 8 bits of mark, which is the slab's; 3 of flags; 53 of token.
+    word: U64,
+    /// When the lease ends, in microseconds: the low 40 bits. The links have the others.
+    until: [u8; 5],
+    since: U32,
+    /// The low half of the connection's number; 0: not known.
+    client: U32,
+    next: U32,
+    previous: U32,
+    /// What the name begins with: a seat in [`Prefixes`].
+    pub(super) prefix: u8,
+    /// How name and owner are written: see [`Tail`].
+    pub(super) shape: u8,
+}
+
+impl Head {
+    pub(super) fn mark(&self) -> u8 {
+        self.word.get() as u8
+    }
+
+    pub(super) fn has(&self, flag: Flag) -> bool {
+        self.word.get() & flag as u64 != 0
+    }
+
+    pub(super) fn set(&mut self, flag: Flag, on: bool) {
+        let word = self.word.get();
+        self.word = U64::new(if on { word | flag as u64 } else { word & !(flag as u64) });
+    }
+
+    pub(super) fn token(&self) -> Option<Token> {
+        Token::new(self.word.get() >> TOKEN_SHIFT)
+    }
+
+    /// The end of the lease, in microseconds.
+    #[inline]
+    pub(super) fn until_us(&self) -> u64 {
+        let [a, b, c, d, e] = self.until;
+        let high = (self.next.get() & LINK_EXTRA) >> 4 | (self.previous.get() & LINK_EXTRA) >> 8;
+        u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]) | u64::from(high >> 20) << 40
+    }
+
+    #[inline]
+    pub(super) fn set_until_us(&mut self, us: u64) {
+        let [a, b, c, d, e, high, ..] = us.min(UNTIL_MAX).to_le_bytes();
+        self.until = [a, b, c, d, e];
+        let high = u32::from(high);
+        self.next = U32::new(self.next.get() & !LINK_EXTRA | high >> 4 << INDEX_BITS);
+        self.previous = U32::new(self.previous.get() & !LINK_EXTRA | high << INDEX_BITS);
+    }
+
+    /// The connection, given the newest one that was ever stored: as many are told apart as have half a
+    /// number, four billion.
+    pub(super) fn client(&self, newest: u64) -> Option<ClientId> {
+        let low = u64::from(self.client.get());
+        let id = newest & !u64::from(u32::MAX) | low;
+        let id = if id > newest { id.saturating_sub(1 << 32) } else { id };
+        (low != 0).then_some(ClientId(id))
+    }
+
+    pub(super) fn set_client(&mut self, client: Option<ClientId>) {
+        self.client = U32::new(client.map_or(0, |client| client.0 as u32));
+    }
+
+    /// How long it has been held, in milliseconds.
+    pub(super) fn held_ms(&self, now: Moment) -> u64 {
+        Since(self.since.get()).age_ms(now)
+    }
+
+    /// Begins a hold. The links stay as they are.
+    pub(super) fn begin(&mut self, token: Token, now: Moment, until_us: u64, client: Option<ClientId>) {
+        let mark = u64::from(self.mark());
+        self.word = U64::new(token.get() << TOKEN_SHIFT | Flag::Held as u64 | mark);
+        self.since = U32::new(Since::at(now).0);
+        self.set_until_us(until_us);
+        self.set_client(client);
+    }
+
+    /// A record that nobody holds.
+    pub(super) fn clear(&mut self) {
+        self.word = U64::new(u64::from(self.mark()));
+        (self.next, self.previous) = (U32::new(NONE), U32::new(NONE));
+    }
+
+    /// To be called at least once in twelve days while the hold lasts, which each renewal does: a lease is a
+    /// day at most.
+    pub(super) fn keep_since(&mut self, now: Moment) {
+        self.since = U32::new(Since(self.since.get()).kept(now).0);
+    }
+}
+
+/// A moment in the past in 32 bits: to the millisecond for 12 days, to the second after that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Since(u32);
+
+impl Since {
+    const IN_SECONDS: u32 = 1 << 31;
+
+    const fn at(now: Moment) -> Self {
+        Self((now.0 / 1_000) as u32 & !Self::IN_SECONDS)
+    }
+
+    const fn age_ms(self, now: Moment) -> u64 {
+        let value = self.0 & !Self::IN_SECONDS;
+        if self.0 & Self::IN_SECONDS == 0 {
+            (((now.0 / 1_000) as u32).wrapping_sub(value) & !Self::IN_SECONDS) as u64
+        } else {
+            (now.0 / 1_000_000).saturating_sub(value as u64) * 1_000
+        }
+    }
+
+    const fn kept(self, now: Moment) -> Self {
+        let age_ms = self.age_ms(now);
+        if self.0 & Self::IN_SECONDS != 0 || age_ms < 1 << 30 {
+            return self;
+        }
+        let then_s = (now.0 / 1_000).saturating_sub(age_ms) / 1_000;
+        Self(then_s as u32 & !Self::IN_SECONDS | Self::IN_SECONDS)
+    }
+}
+
+/// Name and owner as they are to be written behind the head.
+///
+/// The name: the bytes of its number if it ends in one and its beginning has a seat, with the number of
+/// digits as its shape; else the database (4 bytes) and all of the name, with 19 + its length. The owner:
+/// the 16 bytes of a UUID, with the high bit of the shape set; else its length less one, and all of it.
+pub(super) struct Tail<'a> {
+    place: Place<'a>,
+    prefix: u8,
+    digits: usize,
+    number: u64,
+    owner: &'a [u8],
+    uuid: Option<[u8; 16]>,
+}
+
+impl<'a> Tail<'a> {
+    /// Packs name and owner; takes a seat for the beginning of the name.
+    #[inline]
+    pub(super) fn new(prefixes: &mut Prefixes, place: Place<'a>, owner: &'a [u8]) -> Self {
+        let number = pack::split_number(place.name)
+            .and_then(|(word, digits, number)| Some((prefixes.take(place.db, word)?, digits, number)));
+        let (prefix, digits, number) = number.unwrap_or((NO_PREFIX, 0, 0));
+        Self { place, prefix, digits, number, owner, uuid: pack::uuid_bytes(owner) }
+    }
+
+    const fn name_len(&self) -> usize {
+        if self.prefix == NO_PREFIX { 4 + self.place.name.len() } else { pack::bytes_of_digits(self.digits) }
+    }
+
+    const fn owner_len(&self) -> usize {
+        if self.uuid.is_some() { 16 } else { 1 + self.owner.len() }
+    }
+
+    /// How many bytes it takes. `None`: the name is too long for a slot.
+    #[inline]
+    pub(super) const fn len(&self) -> Option<usize> {
+        if self.prefix == NO_PREFIX && self.place.name.len() > NAME_MAX {
+            return None;
+        }
+        Some(self.name_len() + self.owner_len())
+    }
+
+    /// Writes it into a slot. `false`: there is not enough room, and nothing was written.
+    #[inline]
+    pub(super) fn write(&self, slot: &mut [u8]) -> bool {
+        let Some(len) = self.len() else {
+            return false;
+        };
+        let Ok((head, tail)) = Head::mut_from_prefix(slot) else {
+            return false;
+        };
+        let Some((name, owner)) = tail.get_mut(..len).and_then(|tail| tail.split_at_mut_checked(self.name_len()))
+        else {
+            return false;
+        };
+        let mut shape = self.digits;
+        if self.prefix == NO_PREFIX {
+            name[..4].copy_from_slice(&self.place.db.to_le_bytes());
+            name[4..].copy_from_slice(self.place.name);
+            shape = DIGITS_MAX + 1 + self.place.name.len();
+        } else {
+            name.copy_from_slice(&self.number.to_le_bytes()[..name.len()]);
+        }
+        match self.uuid {
+            Some(uuid) => {
+                owner.copy_from_slice(&uuid);
+                shape |= usize::from(UUID_OWNER);
+            }
+            None => {
+                // An owner has a byte at least; none is written for a lock that nobody holds.
+                owner[0] = self.owner.len().saturating_sub(1) as u8;
+                owner[1..].copy_from_slice(self.owner);
+            }
+        }
+        (head.prefix, head.shape) = (self.prefix, shape as u8);
+        true
+    }
+
+    /// The prefix's seat that it took.
+    pub(super) const fn prefix(&self) -> u8 {
+        self.prefix
+    }
+}
+
+/// A name as it was written.
+pub(super) enum Name<'a> {
+    /// The prefix's seat, how many digits, their value.
+    Packed(u8, usize, u64),
+    /// As it is.
+    Plain(Place<'a>),
+}
+
+/// An owner as it was written.
+#[derive(Clone, Copy)]
+pub(super) enum Owner<'a> {
+    /// The bytes of a UUID.
+    Uuid(&'a [u8]),
+    /// As it is.
+    Plain(&'a [u8]),
+}
+
+/// Reads name and owner of a record that is not spilled.
+#[inline]
+pub(super) fn read<'a>(head: &Head, tail: &'a [u8]) -> Option<(Name<'a>, Owner<'a>)> {
+    let shape = usize::from(head.shape & !UUID_OWNER);
+    let is_packed = shape <= DIGITS_MAX;
+    let name_len = if is_packed { pack::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 };
+    let (name, rest) = tail.split_at_checked(name_len)?;
+    let name = if is_packed {
+        let mut number = [0; 8];
+        number[..name.len()].copy_from_slice(name);
+        Name::Packed(head.prefix, shape, u64::from_le_bytes(number))
+    } else {
+        let (db, name) = name.split_first_chunk()?;
+        Name::Plain(Place { db: u32::from_le_bytes(*db), name })
+    };
+    let owner = if head.shape & UUID_OWNER != 0 {
+        Owner::Uuid(rest.get(..16)?)
+    } else {
+        let (&len, rest) = rest.split_first()?;
+        Owner::Plain(rest.get(..=usize::from(len)).unwrap_or(rest))
+    };
+    Some((name, owner))
+}
+
+/// The records in their slots.
+#[derive(Default)]
+pub(super) struct Records(pub(super) Slab);
+
+impl Records {
+    #[inline]
+    pub(super) fn head(&self, index: u32) -> Option<(&Head, &[u8])> {
+        Head::ref_from_prefix(self.0.get(index)?).ok()
+    }
+
+    #[inline]
+    pub(super) fn head_mut(&mut self, index: u32) -> Option<&mut Head> {
+        Some(Head::mut_from_prefix(self.0.get_mut(index)?).ok()?.0)
+    }
+}
+
+impl Links for Records {
+    #[inline]
+    fn next(&self, index: u32) -> u32 {
+        self.head(index).map_or(NONE, |(head, _)| head.next.get() & !LINK_EXTRA)
+    }
+    #[inline]
+    fn previous(&self, index: u32) -> u32 {
+        self.head(index).map_or(NONE, |(head, _)| head.previous.get() & !LINK_EXTRA)
+    }
+    #[inline]
+    fn set_next(&mut self, index: u32, next: u32) {
+        if let Some(head) = self.head_mut(index) {
+            head.next = U32::new(head.next.get() & LINK_EXTRA | next);
+        }
+    }
+    #[inline]
+    fn set_previous(&mut self, index: u32, previous: u32) {
+        if let Some(head) = self.head_mut(index) {
+            head.previous = U32::new(head.previous.get() & LINK_EXTRA | previous);
+        }
+    }
+    fn tick(&self, index: u32) -> u64 {
+        self.head(index).map_or(0, |(head, _)| head.until_us().div_ceil(1_000))
+    }
+}
+
+impl Name<'_> {
+    /// The place that it names.
+    pub(super) fn place(&self, prefixes: &Prefixes) -> Option<PlaceBuf> {
+        match *self {
+            Self::Packed(seat, digits, number) => prefixes.name(seat, digits, number),
+            Self::Plain(place) => Some(place.to_owned()),
+        }
+    }
+
+    pub(super) fn is(&self, prefixes: &Prefixes, place: Place<'_>) -> bool {
+        match *self {
+            Self::Packed(seat, digits, number) => prefixes.is_name(seat, digits, number, place),
+            Self::Plain(own) => own == place,
+        }
+    }
+
+    pub(super) fn db(&self, prefixes: &Prefixes) -> Option<u32> {
+        match *self {
+            Self::Packed(seat, ..) => prefixes.db(seat),
+            Self::Plain(place) => Some(place.db),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slab::INDEX_END;
+    use super::*;
+
+    const DAY_MS: u64 = 86_400_000;
+
+    #[test]
+    fn a_usual_record_is_50_bytes() {
+        let mut prefixes = Prefixes::default();
+        let place = Place { db: 0, name: b"lock:order:123456" };
+        let tail = Tail::new(&mut prefixes, place, b"01234567-89ab-cdef-0123-456789abcdef");
+        assert_eq!(HEAD + tail.len().expect("short"), 50);
+    }
+
+    #[test]
+    fn the_age_of_a_hold_is_right_for_years() {
+        for start_ms in [0, 1, (1 << 31) - 1, 1 << 31, 1 << 40] {
+            let mut since = Since::at(Moment(start_ms * 1_000));
+            for day in 1..=800_u64 {
+                for part in [1, DAY_MS / 2, DAY_MS] {
+                    let age = (day - 1) * DAY_MS + part;
+                    let told = since.age_ms(Moment((start_ms + age) * 1_000));
+                    let wrong = told.abs_diff(age);
+                    assert!(wrong == 0 || (day > 12 && wrong <= 1_000), "{age} is told as {told}");
+                }
+                since = since.kept(Moment((start_ms + day * DAY_MS) * 1_000));
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_and_its_links_do_not_touch_each_other() {
+        let mut head = Head::new_zeroed_for_tests();
+        for us in [0, 1, 0xff_ffff_ffff, 0x1234_5678_9abc, UNTIL_MAX] {
+            for link in [0, 5, INDEX_END, NONE] {
+                head.set_until_us(us);
+                head.next = U32::new(head.next.get() & LINK_EXTRA | link);
+                head.previous = U32::new(head.previous.get() & LINK_EXTRA | (NONE - link));
+                assert_eq!(head.until_us(), us);
+                head.set_until_us(us ^ UNTIL_MAX);
+                assert_eq!(head.until_us(), us ^ UNTIL_MAX);
+                assert_eq!(head.next.get() & !LINK_EXTRA, link);
+                assert_eq!(head.previous.get() & !LINK_EXTRA, NONE - link);
+            }
+        }
+    }
+
+    #[test]
+    fn connections_are_told_apart_across_the_half_number() {
+        let mut head = Head::new_zeroed_for_tests();
+        for (stored, newest) in [(1, 1), (7, 1 << 31), ((1 << 32) - 1, (1 << 32) + 5), ((5 << 32) + 9, (6 << 32) + 8)] {
+            head.set_client(Some(ClientId(stored)));
+            assert_eq!(head.client(newest), Some(ClientId(stored)), "{stored} of {newest}");
+        }
+        head.set_client(None);
+        assert_eq!(head.client(9), None);
+    }
+
+    impl Head {
+        fn new_zeroed_for_tests() -> Self {
+            zerocopy::FromZeros::new_zeroed()
+        }
+    }
+}

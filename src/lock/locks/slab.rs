@@ -1,0 +1,317 @@
+//! Slots of bytes under numbers: where the records of locks live.
+//!
+//! A million locks are a million small records of nearly the same size. An allocation for each would cost
+//! as many instructions as the rest of an acquire, and the allocator's rounding as much memory as a
+//! token. So records stand in pages of 16 KiB, each cut into slots of one size; a size has its own pages.
+//! (Bonwick, "The Slab Allocator", 1994.)
+//!
+//! The first byte of a slot is its *mark*: whether it is occupied, and a count of its lives, so that a
+//! number kept too long does not find somebody else's record.
+
+/// Bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
+const PAGE_BYTES: usize = 16 * 1024;
+
+/// A number is 19 bits of page and 9 bits of slot: 8 GiB of records, 170 million of the usual size.
+const SLOT_BITS: u32 = 9;
+
+/// Bits of a number.
+pub(super) const INDEX_BITS: u32 = 28;
+
+/// Numbers from here on name no slot, so that links can tell other things with them.
+pub(super) const INDEX_END: u32 = (1 << INDEX_BITS) - (1 << 16);
+
+/// Most pages.
+const PAGES_MAX: usize = (INDEX_END >> SLOT_BITS) as usize;
+
+/// Smallest slot.
+const SIZE_MIN: usize = 36;
+
+/// Up to here sizes are even, so that the usual record wastes nothing; beyond, they go by 16.
+const FINE_MAX: usize = 64;
+
+/// Largest slot.
+pub(super) const SIZE_MAX: usize = FINE_MAX + 16 * COARSE;
+
+const FINE: usize = (FINE_MAX - SIZE_MIN) / 2 + 1;
+const COARSE: usize = 21;
+const CLASSES: usize = FINE + COARSE;
+
+const OCCUPIED: u8 = 0x80;
+const NO_SLOT: u16 = u16::MAX;
+
+#[derive(Default)]
+struct Page {
+    /// Empty: the page went back to the allocator.
+    bytes: Box<[u8]>,
+    size: u16,
+    /// How many slots it has.
+    slots: u16,
+    /// How many slots are occupied.
+    live: u16,
+    /// Slots from here on were never used.
+    fresh: u16,
+    /// The slot that was vacated last; each vacant slot names the next one.
+    vacant: u16,
+}
+
+impl Page {
+    /// The page has no room left: a slot more would not fit behind the used ones.
+    const fn is_full(&self) -> bool {
+        self.live == self.slots
+    }
+}
+
+/// Slots of bytes. See the [module](self).
+#[derive(Default)]
+pub(super) struct Slab {
+    pages: Vec<Page>,
+    /// Pages with room by class of size, the next one to use last. Names each page once at most.
+    open: Vec<Vec<u32>>,
+    /// Numbers of pages that went back to the allocator.
+    gone: Vec<u32>,
+    /// How many pages were opened: lives are counted from there, so that a page that comes back does not
+    /// give its old numbers again.
+    openings: u8,
+    len: usize,
+}
+
+/// The class of sizes that a record of this size belongs to.
+const fn class_of(size: usize) -> usize {
+    if size <= SIZE_MIN {
+        0
+    } else if size <= FINE_MAX {
+        (size - SIZE_MIN).div_ceil(2)
+    } else {
+        FINE - 1 + (size - FINE_MAX).div_ceil(16)
+    }
+}
+
+const fn size_of_class(class: usize) -> usize {
+    if class < FINE { SIZE_MIN + 2 * class } else { FINE_MAX + 16 * (class + 1 - FINE) }
+}
+
+const fn page_of(index: u32) -> usize {
+    (index >> SLOT_BITS) as usize
+}
+
+const fn slot_of(index: u32) -> usize {
+    (index & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+impl Slab {
+    /// How many slots are occupied.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Occupies a slot of at least so many bytes. `None`: the record is too large, or there are too many.
+    pub(super) fn insert(&mut self, size: usize) -> Option<u32> {
+        if size > SIZE_MAX {
+            return None;
+        }
+        let class = class_of(size);
+        let number = match self.open.get(class).and_then(|open| open.last()) {
+            Some(&number) => number,
+            None => self.open_page(class)?,
+        };
+        let page = self.pages.get_mut(number as usize)?;
+        let slot = if page.vacant == NO_SLOT {
+            page.fresh += 1;
+            page.fresh - 1
+        } else {
+            page.vacant
+        };
+        let start = usize::from(slot) * usize::from(page.size);
+        let bytes = page.bytes.get_mut(start..start + usize::from(page.size))?;
+        if page.vacant == slot {
+            page.vacant = u16::from_le_bytes([bytes[1], bytes[2]]);
+        }
+        bytes[0] = bytes[0].wrapping_add(1) | OCCUPIED;
+        page.live += 1;
+        if page.is_full() {
+            self.open[class].pop();
+        }
+        self.len += 1;
+        Some(number << SLOT_BITS | u32::from(slot))
+    }
+
+    #[cold]
+    fn open_page(&mut self, class: usize) -> Option<u32> {
+        let size = size_of_class(class);
+        let mut bytes = vec![0; PAGE_BYTES];
+        self.openings = self.openings.wrapping_add(37);
+        bytes.iter_mut().step_by(size).for_each(|mark| *mark = self.openings & !OCCUPIED);
+        let page = Page {
+            bytes: bytes.into(),
+            size: size as u16,
+            slots: (PAGE_BYTES / size) as u16,
+            live: 0,
+            fresh: 0,
+            vacant: NO_SLOT,
+        };
+        let number = match self.gone.pop() {
+            Some(number) => number,
+            None if self.pages.len() < PAGES_MAX => {
+                self.pages.push(Page::default());
+                (self.pages.len() - 1) as u32
+            }
+            None => return None,
+        };
+        self.pages[number as usize] = page;
+        self.open.resize_with(CLASSES, Vec::new);
+        self.open[class].push(number);
+        Some(number)
+    }
+
+    /// The bytes of a slot, the mark first; `None` if it is not occupied.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&[u8]> {
+        let page = self.pages.get(page_of(index))?;
+        let start = slot_of(index) * usize::from(page.size);
+        let slot = page.bytes.get(start..start + usize::from(page.size))?;
+        (slot.first()? & OCCUPIED != 0).then_some(slot)
+    }
+
+    /// The same, to change it. The mark stays as it is.
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut [u8]> {
+        let page = self.pages.get_mut(page_of(index))?;
+        let start = slot_of(index) * usize::from(page.size);
+        let slot = page.bytes.get_mut(start..start + usize::from(page.size))?;
+        (slot.first()? & OCCUPIED != 0).then_some(slot)
+    }
+
+    /// Vacates a slot.
+    pub(super) fn remove(&mut self, index: u32) {
+        let (number, slot) = (page_of(index), slot_of(index));
+        let Some(page) = self.pages.get_mut(number) else {
+            return;
+        };
+        let was_full = page.is_full();
+        let start = slot * usize::from(page.size);
+        let Some(bytes) = page.bytes.get_mut(start..start + usize::from(page.size)) else {
+            return;
+        };
+        if bytes.first().is_none_or(|mark| mark & OCCUPIED == 0) {
+            return;
+        }
+        bytes[0] &= !OCCUPIED;
+        bytes[1..3].copy_from_slice(&page.vacant.to_le_bytes());
+        page.vacant = slot as u16;
+        page.live -= 1;
+        self.len -= 1;
+        let (is_empty, class) = (page.live == 0, class_of(usize::from(page.size)));
+        if was_full {
+            self.open[class].push(number as u32);
+        } else if is_empty && self.open[class].len() > 1 {
+            self.close_page(class, number);
+        }
+    }
+
+    /// Gives an empty page back to the allocator if its class has another one with room: so one lock
+    /// taken and freed again and again does not allocate a page each time.
+    #[cold]
+    fn close_page(&mut self, class: usize, number: usize) {
+        let open = &mut self.open[class];
+        let Some(place) = open.iter().rposition(|&page| page as usize == number) else {
+            return;
+        };
+        open.swap_remove(place);
+        self.pages[number] = Page::default();
+        self.gone.push(number as u32);
+    }
+
+    /// The bytes that a slot takes.
+    pub(super) fn size(&self, index: u32) -> usize {
+        self.pages.get(page_of(index)).map_or(0, |page| usize::from(page.size))
+    }
+
+    /// The numbers of all occupied slots, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.pages.iter().enumerate().flat_map(move |(number, page)| {
+            (0..page.fresh)
+                .map(move |slot| (number as u32) << SLOT_BITS | u32::from(slot))
+                .filter(|&index| self.get(index).is_some())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn classes_cover_all_sizes_and_waste_little() {
+        for size in 1..=SIZE_MAX {
+            let class = class_of(size);
+            let given = size_of_class(class);
+            assert!(class < CLASSES && given >= size, "{size} gets {given}");
+            assert_eq!(class_of(given), class);
+            let waste = given - size;
+            assert!(size < SIZE_MIN || waste < if size <= FINE_MAX { 2 } else { 16 }, "{size} gets {given}");
+        }
+        assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS);
+        assert_eq!(Slab::default().insert(SIZE_MAX + 1), None);
+    }
+
+    #[test]
+    fn a_number_finds_its_own_bytes_under_random_use() {
+        let mut slab = Slab::default();
+        let mut oracle: BTreeMap<u32, (usize, u8)> = BTreeMap::new();
+        let mut seed = 7_u64;
+        for step in 0..200_000_u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let pick = (seed >> 33) as usize;
+            if pick % 5 < 2 + usize::from(oracle.len() < 3_000) {
+                let size = 3 + pick / 8 % (SIZE_MAX - 3);
+                let index = slab.insert(size).expect("there is room");
+                let fill = step as u8;
+                slab.get_mut(index).expect("occupied")[1..size].fill(fill);
+                assert_eq!(oracle.insert(index, (size, fill)), None);
+            } else if let Some((&index, _)) = oracle.range(pick as u32 % 70_000..).next() {
+                let (size, fill) = oracle.remove(&index).expect("known");
+                let bytes = slab.get(index).expect("occupied");
+                assert!(bytes[1..size].iter().all(|&byte| byte == fill));
+                slab.remove(index);
+                assert_eq!(slab.get(index), None);
+                slab.remove(index);
+            }
+        }
+        assert_eq!(slab.len(), oracle.len());
+        assert!(slab.iter().eq(oracle.keys().copied()));
+    }
+
+    #[test]
+    fn a_million_records_leave_no_pages_and_their_room_is_used_again() {
+        let mut slab = Slab::default();
+        let indexes: Vec<u32> = (0..1_000_000).map(|_| slab.insert(50).expect("there is room")).collect();
+        let bytes: usize = slab.pages.iter().map(|page| page.bytes.len()).sum();
+        assert!(bytes < 50_200_000, "{bytes} bytes for a million records of 50");
+        for index in indexes {
+            slab.remove(index);
+        }
+        let kept = slab.pages.iter().filter(|page| !page.bytes.is_empty()).count();
+        assert_eq!((slab.len(), kept), (0, 1));
+        let before = slab.pages.len();
+        for _ in 0..10_000 {
+            slab.insert(50).expect("there is room");
+        }
+        assert_eq!(slab.pages.len(), before);
+    }
+
+    #[test]
+    fn a_slot_that_comes_back_has_another_mark() {
+        let mut slab = Slab::default();
+        let mut marks = Vec::new();
+        for _ in 0..100 {
+            let index = slab.insert(40).expect("there is room");
+            marks.push(slab.get(index).expect("occupied")[0]);
+            slab.remove(index);
+        }
+        marks.sort_unstable();
+        marks.dedup();
+        assert_eq!(marks.len(), 100);
+    }
+}
