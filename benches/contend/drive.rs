@@ -56,6 +56,8 @@ impl Watch {
 pub struct Plan {
     pub contenders: usize,
     pub hold: Duration,
+    /// Who is granted the lock before this time of CLOCK_MONOTONIC keeps it until then.
+    pub open_ns: u64,
     /// Who frees the lock after this time of CLOCK_MONOTONIC does not ask again.
     pub end_ns: u64,
 }
@@ -112,6 +114,7 @@ pub struct Driver {
 /// The state of one run.
 struct Run {
     hold: Duration,
+    open: u64,
     stop: u64,
     asked: Vec<u64>,
     turns: Vec<Turn>,
@@ -138,6 +141,7 @@ impl Driver {
         self.peer.reset()?;
         let mut run = Run {
             hold: plan.hold,
+            open: plan.open_ns,
             stop: plan.end_ns,
             asked: vec![0; plan.contenders],
             turns: Vec::with_capacity(1 << 16),
@@ -204,8 +208,10 @@ impl Driver {
                 if let Some(other) = run.holder.replace(who) {
                     return Err(io::Error::other(format!("{who} was granted what {other} holds")));
                 }
-                run.turns.push(Turn { who, asked: run.asked[who], granted: now(), freed: 0 });
-                if run.hold.is_zero() { self.free(run) } else { self.set_timer(run.hold) }
+                let granted = now();
+                run.turns.push(Turn { who, asked: run.asked[who], granted, freed: 0 });
+                let hold = run.hold.max(Duration::from_nanos(run.open.saturating_sub(granted)));
+                if hold.is_zero() { self.free(run) } else { self.set_timer(hold) }
             }
             Event::Freed(who) => {
                 let time = now();

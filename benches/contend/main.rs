@@ -8,8 +8,10 @@
 //! Each line on standard input is answered by a line of JSON on standard output:
 //!
 //!     open CONTENDERS                      opens the connections that so many still lack: {}
-//!     run CONTENDERS HOLD_US END_NS        all take turns until then: when who asked, got and freed the lock
+//!     run CONTENDERS HOLD_US OPEN_NS END_NS
+//!                                          all take turns until the end: when who asked, got and freed the lock
 //!
+//! Who gets the lock before the opening keeps it until then, so that a line can form that is not served meanwhile.
 //! Times are those of CLOCK_MONOTONIC. What they mean is worked out by benches/bench/peers/turns.py, for all
 //! peers alike.
 
@@ -78,9 +80,9 @@ fn serve(mut driver: Driver) -> io::Result<()> {
         let numbers: Vec<u64> = rest.split(' ').map_while(|word| word.parse().ok()).collect();
         let answer = match (verb, &numbers[..]) {
             ("open", &[contenders]) => driver.open(contenders as usize).map(|()| "{}".to_owned())?,
-            ("run", &[contenders, hold_us, end_ns]) => {
+            ("run", &[contenders, hold_us, open_ns, end_ns]) => {
                 let hold = Duration::from_micros(hold_us);
-                driver.run(Plan { contenders: contenders as usize, hold, end_ns })?.to_string()
+                driver.run(Plan { contenders: contenders as usize, hold, open_ns, end_ns })?.to_string()
             }
             _ => return Err(io::Error::other(format!("not understood: {line}"))),
         };

@@ -27,29 +27,32 @@ async function open(count) {
   return {};
 }
 
-async function turns(who, holdMs, end, seen) {
+async function turns(who, holdMs, opening, end, seen) {
   for (;;) {
     const asked = now();
     if (asked >= end) return;
     const lock = await contenders[who].acquire(["lock:node-redlock"], LEASE_MS);
     const granted = now();
-    if (holdMs > 0) await new Promise((resolve) => setTimeout(resolve, holdMs));
+    const keepMs = Math.max(holdMs, Number(opening - granted) / 1e6);
+    if (keepMs > 0) await new Promise((resolve) => setTimeout(resolve, keepMs));
     const freed = now();
     await lock.release();
     seen.push([who, Number(asked), Number(granted), Number(freed)]);
   }
 }
 
-async function run(count, holdUs, end) {
+async function run(count, holdUs, opening, end) {
   const seen = [];
-  await Promise.all(Array.from({ length: count }, (_, who) => turns(who, holdUs / 1000, end, seen)));
+  await Promise.all(Array.from({ length: count }, (_, who) => turns(who, holdUs / 1000, opening, end, seen)));
   return { turns: seen };
 }
 
 async function main() {
   for await (const line of readline.createInterface({ input: process.stdin })) {
-    const [verb, count, holdUs, end] = line.split(" ");
-    const answer = verb === "open" ? await open(Number(count)) : await run(Number(count), Number(holdUs), BigInt(end));
+    const [verb, count, ...rest] = line.split(" ");
+    const [holdUs, opening, end] = rest.map(BigInt);
+    const answer =
+      verb === "open" ? await open(Number(count)) : await run(Number(count), Number(holdUs), opening, end);
     process.stdout.write(JSON.stringify(answer) + "\n");
   }
   process.exit(0);

@@ -30,25 +30,25 @@ class Contender(Protocol):
     def free(self) -> None: ...
 
 
-def turns(who: int, contender: Contender, hold: float, end: int, seen: list[list[int]]) -> None:
-    """Takes turns until the time is over. What is appended to a list by threads is appended in one piece."""
+def turns(who: int, contender: Contender, hold: float, opening: int, end: int, seen: list[list[int]]) -> None:
+    """Takes turns until the end. What is granted before the opening is kept until then. What is appended to a list by threads is appended in one piece."""
     now = time.monotonic_ns
     while (asked := now()) < end:
         if not contender.take((end - asked) / 1e9 + GRACE_S):
             seen.append([who, asked, 0, 0])
             return
         granted = now()
-        if hold:
-            time.sleep(hold)
+        if keep := max(hold, (opening - granted) / 1e9):
+            time.sleep(keep)
         freed = now()
         contender.free()
         seen.append([who, asked, granted, freed])
 
 
-def run(contenders: list[Contender], hold: float, end: int) -> dict:
+def run(contenders: list[Contender], hold: float, opening: int, end: int) -> dict:
     seen: list[list[int]] = []
     threads = [
-        threading.Thread(target=turns, args=(who, contender, hold, end, seen), daemon=True)
+        threading.Thread(target=turns, args=(who, contender, hold, opening, end, seen), daemon=True)
         for who, contender in enumerate(contenders)
     ]
     for thread in threads:
@@ -68,8 +68,8 @@ def main(module: str, port: str, *options: str) -> None:
         if verb == "open":
             contenders += [make(int(port), who, *options) for who in range(len(contenders), int(count))]
         else:
-            hold_us, end = map(int, rest)
-            answer = run(contenders[: int(count)], hold_us / 1e6, end)
+            hold_us, opening, end = map(int, rest)
+            answer = run(contenders[: int(count)], hold_us / 1e6, opening, end)
         print(json.dumps(answer), flush=True)
 
 

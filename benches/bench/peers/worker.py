@@ -41,12 +41,13 @@ class Worker:
         """Opens the connections of so many. What is open stays open."""
         self._ask([f"open {share}" for share in self._shares(contenders)])
 
-    def run(self, contenders: int, hold_us: int, warm_up: float, window: float) -> Run:
-        """All contenders start, and those who get a turn after `end` do not ask again."""
+    def run(self, contenders: int, hold_us: int, line_up: float, warm_up: float, window: float) -> Run:
+        """All contenders line up and then take turns, and those who had one in the end do not ask again."""
         shares = self._shares(contenders)
-        start = time.monotonic_ns() + int(warm_up * 1e9)
+        opening = time.monotonic_ns() + int(line_up * 1e9)
+        start = opening + int(warm_up * 1e9)
         end = start + int(window * 1e9)
-        answers = self._ask([f"run {share} {hold_us} {end}" for share in shares])
+        answers = self._ask([f"run {share} {hold_us} {opening} {end}" for share in shares])
         turns, first = [], 0
         for share, answer in zip(shares, answers, strict=True):
             turns += [Turn(first + who, *times) for who, *times in answer["turns"]]

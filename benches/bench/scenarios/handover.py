@@ -70,7 +70,7 @@ class Peer:
     worker: Worker
     commands: Callable[[], int] | None = None  # how many the server has executed so far
     is_slow: bool = False  # hands over some hundred times a second, and needs a longer look
-    settles_s: float = 0.0  # how long a thousand contenders take to line up
+    lines_up_s: float = 0.03  # a thousand contenders do within this time
     is_variant: bool = False  # of another peer, and told in the middle setting only
 
     def takes_part(self, contenders: int, hold_ms: int) -> bool:
@@ -81,13 +81,13 @@ class Peer:
     def measure(self, contenders: int, hold_ms: int) -> dict[str, float]:
         """One run."""
         self.worker.open(contenders)
-        warm_up, window = (0.1, 0.3) if self.is_slow else (0.04, 0.18)
+        line_up, warm_up, window = (0.04, 0.08, 0.3) if self.is_slow else (0.01, 0.03, 0.18)
         if contenders > MIDDLE:
-            warm_up += self.settles_s
+            line_up = self.lines_up_s
         elif contenders == MIDDLE and hold_ms:
             window = 0.36  # three turns for each
         before = self.commands() if self.commands else 0
-        run = self.worker.run(contenders, hold_ms * 1000, warm_up, window)
+        run = self.worker.run(contenders, hold_ms * 1000, line_up, warm_up, window)
         found = run.figures()
         if self.commands:
             executed_here = self.commands() - before
@@ -225,10 +225,10 @@ def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, prog
     the other one's cost."""
     if server := started(bench, stack, Etcd):
         worker = stack.enter_context(Worker(program, "etcd", server.address, "sleep"))
-        yield Peer("etcd lock service", server.label, worker, is_slow=True, settles_s=2.5)
+        yield Peer("etcd lock service", server.label, worker, is_slow=True, lines_up_s=1.5)
     if server := started(bench, stack, ZooKeeper):
         worker = stack.enter_context(python("kazoo_lock", server.port))
-        yield Peer("ZooKeeper kazoo Lock", server.label, worker, is_slow=True, settles_s=2.5)
+        yield Peer("ZooKeeper kazoo Lock", server.label, worker, is_slow=True, lines_up_s=2.5)
     redis = stack.enter_context(Server(release))
     asker = stack.enter_context(redis.connect())
     workers = {
@@ -240,7 +240,7 @@ def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, prog
     for name, start in workers.items():
         worker = stack.enter_context(start())
         is_variant = "=" in name
-        yield Peer(name, release.label, worker, lambda: executed(asker), True, settles_s=0.3, is_variant=is_variant)
+        yield Peer(name, release.label, worker, lambda: executed(asker), True, lines_up_s=0.3, is_variant=is_variant)
 
 
 def python(module: str, port: int, *options: str) -> Worker:
