@@ -3,13 +3,15 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind lint fmt clean
+.PHONY: help build run test test-servers valgrind bench bench-guard lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
 	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
+	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
+	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 
@@ -28,6 +30,12 @@ test-servers:
 
 valgrind:
 	@scripts/test valgrind
+
+bench:
+	@scripts/bench
+
+bench-guard:
+	@scripts/bench guard
 
 lint:
 	@scripts/lint

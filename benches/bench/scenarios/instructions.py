@@ -111,14 +111,16 @@ def measure_pairs(
     return {name: values[METRIC] for name, values in seen.items()}
 
 
-def measure(release: Release, setting: str, only: tuple[str, ...] = (), rounds: int = 1) -> list[Figure]:
+def measure(
+    release: Release, setting: str, only: tuple[str, ...] = (), rounds: int = 1, lengths: Lengths = LENGTHS
+) -> list[Figure]:
     """One release in one setting; `only` names the subjects, all if empty."""
     require_callgrind()
     with started(release, setting, *QUIET, under=CALLGRIND) as server, server.connect() as connection:
         # What does not write costs the same in all settings.
         floors = [floor()] if setting == "no persistence" else []
         subjects = [pair for pair in [*pairs(release, connection), *floors] if not only or pair.name in only]
-        seen = measure_pairs(server, connection, subjects, rounds)
+        seen = measure_pairs(server, connection, subjects, rounds, lengths)
     setting = f"pipelined by {BATCH_COMMANDS}, {setting}"
     return [Figure("instructions", release.label, setting, name, METRIC, values) for name, values in seen.items()]
 

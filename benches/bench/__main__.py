@@ -1,0 +1,107 @@
+"""Runs the benchmarks: `make bench`, or `scripts/bench --help`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from . import plots, report
+from .context import Bench
+from .measure import ROUNDS, Figure
+from .options import ROUNDS_QUICK, arguments
+from .results import write_csv
+from .servers import ROOT, releases
+
+def folder() -> Path:
+    """A new folder for the results, which `latest` names."""
+    parent = ROOT / "results" / "bench"
+    path = parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path.mkdir(parents=True)
+    latest = parent / "latest"
+    latest.unlink(missing_ok=True)
+    latest.symlink_to(path.name)
+    return path
+
+
+def commit() -> str:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = " with changes that are not committed" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return f"{git('rev-parse', '--short=12', 'HEAD') or 'unknown'}{changed}"
+
+
+def versions(scenarios: list[str]) -> list[str]:
+    """Of the compiler, and of the tools and libraries that these scenarios use."""
+
+    def told(*command: str) -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+
+    found = [told("rustc", "--version").split(" (")[0]]
+    if {"instructions", "others"} & set(scenarios):
+        found.append(told("valgrind", "--version").replace("-", " "))
+    if "handover" in scenarios:
+        found += [f"{name} {metadata.version(name)}" for name in ("redis", "python-redis-lock", "kazoo")]
+        packages = json.loads((ROOT / "benches" / "package-lock.json").read_text())["packages"]
+        wanted = packages[""]["dependencies"]
+        found += [f"{name} {packages[f'node_modules/{name}']['version']}" for name in wanted]
+        found += [f"Node {told('node', '--version')}", f"Python {sys.version.split()[0]}"]
+    return found
+
+
+def facts(bench: Bench, scenarios: list[str], figures: list[Figure], seconds: float) -> dict[str, str]:
+    """Under which circumstances this was measured."""
+    measured = list(dict.fromkeys(figure.server for figure in figures))
+    words = [word for word in sys.argv[1:] if word != "--load" and word != str(bench.load)]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": f"`{shlex.join(['scripts/bench', *words])}`",
+        "commit": commit(),
+        **report.machine(len(os.sched_getaffinity(0))),
+        "measured": ", ".join(measured),
+        "with": ", ".join(versions(scenarios)),
+        "scenarios": ", ".join(scenarios),
+        "rounds": f"{bench.rounds}{' (a smoke run)' if bench.is_quick else ''}",
+        "took": f"{seconds:.0f} s",
+    }
+
+
+def run(bench: Bench, scenarios: list[str]) -> list[Figure]:
+    figures: list[Figure] = []
+    for name in scenarios:
+        start = time.monotonic()
+        scenario = importlib.import_module(f".scenarios.{name}", __package__)
+        figures += scenario.run(bench)
+        bench.say(f"{name} took {time.monotonic() - start:.0f} s")
+        write_csv(bench.results / "figures.csv", figures)  # what is there if the next one fails
+    return figures
+
+
+def main() -> int:
+    asked = arguments()
+    rounds = asked.rounds or (ROUNDS_QUICK if asked.quick else ROUNDS)
+    bench = Bench(releases(asked.servers), rounds, asked.quick, asked.load, folder())
+    try:
+        figures = run(bench, asked.only)
+    except (RuntimeError, OSError, subprocess.SubprocessError) as reason:
+        print(f"bench: {reason}", file=sys.stderr)
+        return 1
+    seconds = time.monotonic() - bench.started
+    text = report.report(figures, facts(bench, asked.only, figures, seconds))
+    (bench.results / "report.md").write_text(text)
+    drawn = plots.draw(bench.results, figures)
+    print(text)
+    bench.say(f"report.md, figures.csv and {len(drawn)} plots are in {bench.results.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""The guard of the hot path: fails when acquire and release cost more instructions than what is committed.
+
+Counted on Redis 7.0 without persistence, in the figures of `benches/instructions.toml`. Another patch release
+of the server or of the C library moves all commands alike; so the committed count is first scaled by what
+SET NX PX + DEL costs now and cost then. Needs valgrind, and nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from dataclasses import dataclass
+
+from .measure import OURS
+from .scenarios.instructions import Lengths, measure
+from .servers import ROOT, releases
+from .subjects import CHEAPEST
+
+RELEASE = "redis-7.0"
+FILE = ROOT / "benches" / "instructions.toml"
+
+#: More than this is a reason to look. From run to run, ours differs by 0.1 % and the cheapest by 0.6 %.
+RISE_MAX = 0.03
+
+ROUNDS = 3
+LENGTHS = Lengths(400, 1_000, 400)
+
+TEXT = """\
+# Instructions of the server for one pair of acquire and release, pipelined by 16, on Redis 7.0 without
+# persistence. `make bench-guard` compares with it, and fails when ours rises by more than 3 %. After a change
+# that is worth it, `scripts/bench guard --write` writes this file anew; the commit says why.
+server = "{server}"
+redislock = {ours}
+set-nx-px-and-del = {cheapest}
+"""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Instructions per pair."""
+
+    ours: float
+    cheapest: float  # SET NX PX + DEL
+
+    def scaled_to(self, other: Count) -> float:
+        """Ours, as it would have been counted there where the cheapest was counted as in `other`."""
+        return self.ours * other.cheapest / self.cheapest
+
+
+def counted() -> tuple[str, Count]:
+    (release,) = releases([RELEASE])
+    figures = measure(release, "no persistence", (OURS, CHEAPEST), ROUNDS, LENGTHS)
+    # The lowest: what comes between can only add to it.
+    found = {figure.subject: figure.low for figure in figures}
+    return release.label, Count(found[OURS], found[CHEAPEST])
+
+
+def committed() -> Count:
+    if not FILE.exists():
+        raise RuntimeError(f"{FILE.relative_to(ROOT)} is missing: `scripts/bench guard --write` writes it")
+    try:
+        figures = tomllib.loads(FILE.read_text())
+        return Count(float(figures["redislock"]), float(figures["set-nx-px-and-del"]))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as reason:
+        raise RuntimeError(f"{FILE.relative_to(ROOT)} cannot be read: {reason!r}") from reason
+
+
+def write() -> str:
+    server, now = counted()
+    FILE.write_text(TEXT.format(server=server, ours=round(now.ours), cheapest=round(now.cheapest)))
+    return f"{FILE.relative_to(ROOT)}: {now.ours:,.0f} instructions per pair, SET NX PX + DEL {now.cheapest:,.0f}"
+
+
+def compare() -> tuple[bool, str]:
+    """Whether it holds, and what there is to say."""
+    before = committed()
+    _, now = counted()
+    expected = before.scaled_to(now)
+    rise = now.ours / expected - 1
+    told = (
+        f"acquire + release take {now.ours:,.0f} instructions, committed are {before.ours:,.0f}"
+        f" (here {expected:,.0f}, as SET NX PX + DEL takes {now.cheapest:,.0f}, then {before.cheapest:,.0f}): {rise:+.2%}"
+    )
+    if rise <= RISE_MAX:
+        return True, told
+    return False, (
+        f"{told}, and at most {RISE_MAX:+.0%} is allowed.\n"
+        f"If the change is worth it, run `scripts/bench guard --write` and commit benches/instructions.toml with the reason."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench guard", description="Fails when a pair costs more than is committed.")
+    parser.add_argument("--write", action="store_true", help="write benches/instructions.toml anew")
+    asked = parser.parse_args()
+    try:
+        holds, told = (True, write()) if asked.write else compare()
+    except (RuntimeError, OSError) as reason:
+        print(f"bench-guard: {reason}", file=sys.stderr)
+        return 1
+    print(f"bench-guard: {told}", file=sys.stdout if holds else sys.stderr)
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
