@@ -60,6 +60,8 @@ pub struct Plan {
     pub open_ns: u64,
     /// Who frees the lock after this time of CLOCK_MONOTONIC does not ask again.
     pub end_ns: u64,
+    /// Whether the line stays for the next run.
+    pub is_staying: bool,
 }
 
 /// One turn: nanoseconds of CLOCK_MONOTONIC; 0 if it did not come to that.
@@ -109,6 +111,8 @@ pub struct Driver {
     timer: OwnedFd,
     ready: Vec<epoll::Event>,
     events: Vec<Event>,
+    /// A run whose line has stayed.
+    standing: Option<Run>,
 }
 
 /// The state of one run.
@@ -116,11 +120,20 @@ struct Run {
     hold: Duration,
     open: u64,
     stop: u64,
+    /// When each one asked; 0 for who is not asking.
     asked: Vec<u64>,
     turns: Vec<Turn>,
     holder: Option<usize>,
     waiting: usize,
     is_closed: bool,
+    is_staying: bool,
+}
+
+impl Run {
+    /// Whether the end was reached with a line that stays, behind somebody who holds the lock.
+    fn stands(&self) -> bool {
+        self.is_staying && self.turns.last().is_some_and(|last| last.granted >= self.stop && last.freed == 0)
+    }
 }
 
 impl Driver {
@@ -129,15 +142,42 @@ impl Driver {
         let timer =
             time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         epoll::add(&watch.0, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
-        Ok(Self { idle, peer, watch, timer, ready: Vec::with_capacity(EVENTS_MAX), events: Vec::new() })
+        Ok(Self {
+            idle,
+            peer,
+            watch,
+            timer,
+            ready: Vec::with_capacity(EVENTS_MAX),
+            events: Vec::new(),
+            standing: None,
+        })
     }
 
     pub fn open(&mut self, contenders: usize) -> io::Result<()> {
         self.peer.open(contenders, &self.watch)
     }
 
-    /// All ask, go on until the time is over, and leave.
+    /// All ask, and go on until the time is over.
     pub fn run(&mut self, plan: Plan) -> io::Result<Outcome> {
+        let mut run = match self.standing.take() {
+            Some(run) if run.asked.len() == plan.contenders => self.go_on(run, &plan)?,
+            Some(_) => return Err(io::Error::other("another number of contenders stands in line")),
+            None => self.begin(&plan)?,
+        };
+        while run.waiting > 0 && !run.stands() {
+            self.step(&mut run)?;
+        }
+        let mut turns = run.turns.clone();
+        if run.stands() {
+            turns.pop(); // it is not over, and will be told by the next run
+            let asking = run.asked.iter().enumerate().filter(|(_, asked)| **asked > 0);
+            turns.extend(asking.map(|(who, &asked)| Turn { who, asked, granted: 0, freed: 0 }));
+            self.standing = Some(run);
+        }
+        Ok(Outcome(turns))
+    }
+
+    fn begin(&mut self, plan: &Plan) -> io::Result<Run> {
         self.peer.reset()?;
         let mut run = Run {
             hold: plan.hold,
@@ -148,15 +188,22 @@ impl Driver {
             holder: None,
             waiting: plan.contenders,
             is_closed: false,
+            is_staying: plan.is_staying,
         };
         for who in 0..plan.contenders {
             run.asked[who] = now();
             self.peer.take(who)?;
         }
-        while run.waiting > 0 {
-            self.step(&mut run)?;
-        }
-        Ok(Outcome(run.turns))
+        Ok(run)
+    }
+
+    /// The line is there already: its holder waits for the opening.
+    fn go_on(&mut self, mut run: Run, plan: &Plan) -> io::Result<Run> {
+        run.turns.drain(..run.turns.len() - 1);
+        (run.hold, run.open, run.stop) = (plan.hold, plan.open_ns, plan.end_ns);
+        run.is_staying = plan.is_staying;
+        self.set_timer(Duration::from_nanos(run.open.saturating_sub(now()).max(1)))?;
+        Ok(run)
     }
 
     /// Waits for something to arrive, and answers it.
@@ -174,7 +221,7 @@ impl Driver {
                 )));
             }
         }
-        if !run.is_closed && now() >= run.stop {
+        if !run.is_closed && !run.is_staying && now() >= run.stop {
             // What is left of the line is served without a hold.
             (run.is_closed, run.hold) = (true, Duration::ZERO);
             self.peer.close(&mut self.events)?;
@@ -210,12 +257,16 @@ impl Driver {
                 }
                 let granted = now();
                 run.turns.push(Turn { who, asked: run.asked[who], granted, freed: 0 });
+                run.asked[who] = 0;
+                if run.stands() {
+                    return Ok(());
+                }
                 let hold = run.hold.max(Duration::from_nanos(run.open.saturating_sub(granted)));
                 if hold.is_zero() { self.free(run) } else { self.set_timer(hold) }
             }
             Event::Freed(who) => {
                 let time = now();
-                if time >= run.stop {
+                if time >= run.stop && !run.is_staying {
                     run.waiting -= 1;
                     return Ok(());
                 }

@@ -8,10 +8,12 @@
 //! Each line on standard input is answered by a line of JSON on standard output:
 //!
 //!     open CONTENDERS                      opens the connections that so many still lack: {}
-//!     run CONTENDERS HOLD_US OPEN_NS END_NS
+//!     run CONTENDERS HOLD_US OPEN_NS END_NS [stay]
 //!                                          all take turns until the end: when who asked, got and freed the lock
 //!
 //! Who gets the lock before the opening keeps it until then, so that a line can form that is not served meanwhile.
+//! After the end the line is served until nobody is left; or, with `stay`, whoever gets the lock then keeps it until
+//! the next run opens, and the line stays.
 //! Times are those of CLOCK_MONOTONIC. What they mean is worked out by benches/bench/peers/turns.py, for all
 //! peers alike.
 
@@ -82,7 +84,9 @@ fn serve(mut driver: Driver) -> io::Result<()> {
             ("open", &[contenders]) => driver.open(contenders as usize).map(|()| "{}".to_owned())?,
             ("run", &[contenders, hold_us, open_ns, end_ns]) => {
                 let hold = Duration::from_micros(hold_us);
-                driver.run(Plan { contenders: contenders as usize, hold, open_ns, end_ns })?.to_string()
+                let is_staying = rest.ends_with(" stay");
+                let contenders = contenders as usize;
+                driver.run(Plan { contenders, hold, open_ns, end_ns, is_staying })?.to_string()
             }
             _ => return Err(io::Error::other(format!("not understood: {line}"))),
         };

@@ -33,6 +33,7 @@ class Turn:
 @dataclass(frozen=True)
 class Run:
     contenders: int
+    opening: int  # before, a line formed behind a holder who waited
     start: int  # what was granted before belongs to the start and is not counted
     end: int
     turns: Sequence[Turn]  # in the order of the grants
@@ -73,6 +74,6 @@ class Run:
 
     def _longest(self) -> int:
         """The longest that anybody had waited at a moment of the window, whether it was over then or not."""
-        waits = [min(turn.granted, self.end) - turn.asked for turn in self.turns if turn.granted >= self.start]
-        waits += [self.end - turn.asked for turn in self.given_up]
-        return max(waits, default=0)
+        over = [(turn.asked, min(turn.granted, self.end)) for turn in self.turns if turn.granted >= self.start]
+        waits = over + [(turn.asked, self.end) for turn in self.given_up]
+        return max((until - max(asked, self.opening) for asked, until in waits), default=0)

@@ -16,6 +16,7 @@ class Worker:
 
     def __init__(self, *command: object, processes: int = 1, cwd: object = None) -> None:
         self.errors = tempfile.TemporaryFile("w+")
+        self.standing = 0  # how many stand in line since the last run
         self.processes = [
             subprocess.Popen(
                 [str(word) for word in command],
@@ -41,19 +42,23 @@ class Worker:
         """Opens the connections of so many. What is open stays open."""
         self._ask([f"open {share}" for share in self._shares(contenders)])
 
-    def run(self, contenders: int, hold_us: int, line_up: float, warm_up: float, window: float) -> Run:
-        """All contenders line up and then take turns, and those who had one in the end do not ask again."""
+    def run(
+        self, contenders: int, hold_us: int, line_up: float, warm_up: float, window: float, *, stay: bool = False
+    ) -> Run:
+        """All contenders line up and then take turns. After the end they leave, or stay in line for the next run,
+        which benches/contend can do."""
         shares = self._shares(contenders)
         opening = time.monotonic_ns() + int(line_up * 1e9)
         start = opening + int(warm_up * 1e9)
         end = start + int(window * 1e9)
-        answers = self._ask([f"run {share} {hold_us} {opening} {end}" for share in shares])
+        answers = self._ask([f"run {share} {hold_us} {opening} {end}{' stay' * stay}" for share in shares])
+        self.standing = contenders if stay else 0
         turns, first = [], 0
         for share, answer in zip(shares, answers, strict=True):
             turns += [Turn(first + who, *times) for who, *times in answer["turns"]]
             first += share
         granted = sorted((turn for turn in turns if turn.granted), key=lambda turn: turn.granted)
-        run = Run(contenders, start, end, granted, [turn for turn in turns if not turn.granted])
+        run = Run(contenders, opening, start, end, granted, [turn for turn in turns if not turn.granted])
         run.check()
         return run
 
