@@ -1,6 +1,6 @@
 //! `LOCK.ACQUIRE key owner PX ms | EX seconds [BLOCK ms]`
 
-use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, owner, ranged};
+use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
 use super::error::Invalid;
 
 /// A parsed LOCK.ACQUIRE.
@@ -18,6 +18,13 @@ pub struct Acquire<'a> {
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
     let who = owner(who.as_ref())?;
+    // What most requests look like, without going through the options.
+    if let [px, lease] = rest
+        && px.as_ref().eq_ignore_ascii_case(b"PX")
+        && let Some(lease_ms) = integer(lease.as_ref()).filter(|ms| (1..=bounds.lease_ms_max).contains(ms))
+    {
+        return Ok(Acquire { owner: (who != b"*").then_some(who), lease_ms, block_ms: None });
+    }
     let mut options = Options::new(rest, "PX, EX or BLOCK");
     let mut lease = LeaseOption::default();
     let mut block_ms = None;

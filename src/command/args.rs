@@ -28,6 +28,17 @@ pub fn integer(bytes: &[u8]) -> Option<u64> {
         [b'1'..=b'9', ..] if bytes.len() <= 20 => {}
         _ => return None,
     }
+    // Up to 18 digits cannot overflow: then nothing needs to be checked for each.
+    if bytes.len() <= 18 {
+        let mut sum = 0;
+        for &digit in bytes {
+            if !digit.is_ascii_digit() {
+                return None;
+            }
+            sum = sum * 10 + u64::from(digit - b'0');
+        }
+        return Some(sum);
+    }
     bytes.iter().try_fold(0_u64, |sum, &digit| {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
         sum.checked_mul(10)?.checked_add(digit)

@@ -12,10 +12,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
+use zerocopy::FromBytes;
 
 use self::pack::{NO_PREFIX, Prefixes};
 use self::record::{Flag, HEAD, Head, Name, Owner, Records, SPILLED, Tail, UNTIL_MAX};
-use self::wheel::{Links, NONE, Next, Wheel};
+use self::wheel::{LIST, Links, NONE, Next, Wheel};
 use super::types::{ClientId, Moment, Place, PlaceBuf, Token};
 
 /// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
@@ -133,63 +134,84 @@ impl Locks {
             return None;
         }
         let tail = Tail::new(&mut self.prefixes, place, owner);
-        let slot = match tail.len() {
-            Some(len) => self.records.0.insert(HEAD + len),
-            None => self.records.0.insert(HEAD),
+        let Some(len) = tail.len() else {
+            return self.insert_spilled(now, place, hold, &tail);
         };
-        let Some(index) = slot else {
+        let Some((index, slot)) = self.records.0.insert(HEAD + len) else {
             self.prefixes.give_back(tail.prefix());
             return None;
         };
-        self.write(index, &tail, place, owner);
-        let head = self.records.head_mut(index)?;
+        let (head, rest) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
-        let mark = head.mark();
+        tail.write(head, rest);
+        let id = LockId::new(index, head.mark());
         if let Some(hold) = hold {
-            self.begin_at(index, now, hold);
+            let until = now.plus_ms(hold.lease_ms).0;
+            let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
+            head.begin(hold, now, until, (last, list));
+            self.begun(index, last, hold.client);
         }
-        Some(LockId::new(index, mark))
-    }
-
-    /// Writes name and owner into a slot, or beside it if there is no room.
-    #[inline]
-    fn write(&mut self, index: u32, tail: &Tail<'_>, place: Place<'_>, owner: &[u8]) {
-        if !self.records.0.get_mut(index).is_some_and(|slot| tail.write(slot)) {
-            self.spill(index, tail, place, owner);
-        }
+        Some(id)
     }
 
     #[cold]
-    fn spill(&mut self, index: u32, tail: &Tail<'_>, place: Place<'_>, owner: &[u8]) {
+    fn insert_spilled(
+        &mut self,
+        now: Moment,
+        place: Place<'_>,
+        hold: Option<&NewHold<'_>>,
+        tail: &Tail<'_>,
+    ) -> Option<LockId> {
         self.prefixes.give_back(tail.prefix());
-        if let Some(head) = self.records.head_mut(index) {
-            (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
-            self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
+        let (index, slot) = self.records.0.insert(HEAD)?;
+        let (head, _) = Head::mut_from_prefix(slot).ok()?;
+        head.clear();
+        (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
+        let id = LockId::new(index, head.mark());
+        let owner = hold.map_or(&[][..], |hold| hold.owner);
+        self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
+        if let Some(hold) = hold {
+            self.begin_at(index, now, hold);
         }
+        Some(id)
     }
 
     /// Begins a hold in a lock, instead of the one that it may have.
     pub fn begin(&mut self, id: LockId, now: Moment, place: Place<'_>, hold: &NewHold<'_>) {
         let index = id.index();
-        if self.head(id).is_none() {
+        let Some((shape, prefix)) = self.head(id).map(|(head, _)| (head.shape, head.prefix)) else {
             return;
-        }
+        };
         self.end(id, now);
-        self.forget_name(index);
+        self.forget_name(index, shape, prefix);
         let tail = Tail::new(&mut self.prefixes, place, hold.owner);
-        self.write(index, &tail, place, hold.owner);
+        if let Some((head, rest)) = self.records.both_mut(index)
+            && !tail.write(head, rest)
+        {
+            // There is not enough room: beside it.
+            (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
+            self.prefixes.give_back(tail.prefix());
+            self.spilled.insert(index, Spilled { place: place.to_owned(), owner: hold.owner.into() });
+        }
         self.begin_at(index, now, hold);
     }
 
-    #[inline]
     fn begin_at(&mut self, index: u32, now: Moment, hold: &NewHold<'_>) {
         let until = now.plus_ms(hold.lease_ms).0;
-        let Some(head) = self.records.head_mut(index) else {
-            return;
-        };
-        head.begin(hold.token, now, until, hold.client);
-        self.note_client(hold.client);
-        self.leases.insert(&mut self.records, index, tick(until), now.0 / 1_000);
+        let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
+        if let Some(head) = self.records.head_mut(index) {
+            head.begin(hold, now, until, (last, list));
+        }
+        self.begun(index, last, hold.client);
+    }
+
+    /// A hold has begun in this record, behind that one on the wheel.
+    #[inline]
+    fn begun(&mut self, index: u32, last: u32, client: Option<ClientId>) {
+        if last < LIST {
+            self.records.set_next(last, index);
+        }
+        self.note_client(client);
         self.holds += 1;
     }
 
@@ -199,17 +221,14 @@ impl Locks {
 
     /// Gives back what the name of a record takes outside of its slot.
     #[inline]
-    fn forget_name(&mut self, index: u32) {
-        let Some((head, _)) = self.records.head(index) else {
-            return;
-        };
-        if head.shape == SPILLED {
+    fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
+        if shape == SPILLED {
             self.spilled.remove(&index);
             if self.spilled.is_empty() {
                 self.spilled = HashMap::new();
             }
         } else {
-            self.prefixes.give_back(head.prefix);
+            self.prefixes.give_back(prefix);
         }
     }
 
@@ -220,9 +239,11 @@ impl Locks {
         if !head.has(Flag::Held) {
             return None;
         }
-        head.set(Flag::Held, false);
         let ended = Ended { token: head.token()?, held_ms: head.held_ms(now) };
-        self.leases.remove(&mut self.records, id.index());
+        let (previous, next) = head.end();
+        if previous != NONE {
+            self.leases.leave(&mut self.records, previous, next);
+        }
         self.holds -= 1;
         Some(ended)
     }
@@ -260,11 +281,23 @@ impl Locks {
     /// Takes a lock away; its number is dead from here on.
     #[inline]
     pub fn remove(&mut self, id: LockId, now: Moment) {
-        if self.head(id).is_some() {
-            self.end(id, now);
-            self.forget_name(id.index());
-            self.records.0.remove(id.index());
+        self.end(id, now);
+        self.remove_free(id);
+    }
+
+    /// Takes a lock away if nobody holds it. Returns whether nobody does.
+    #[inline]
+    pub fn remove_free(&mut self, id: LockId) -> bool {
+        let Some((head, _)) = self.head(id) else {
+            return true;
+        };
+        if head.has(Flag::Held) {
+            return false;
         }
+        let (shape, prefix) = (head.shape, head.prefix);
+        self.forget_name(id.index(), shape, prefix);
+        self.records.0.remove(id.index());
+        true
     }
 
     #[inline]
@@ -320,7 +353,7 @@ impl Locks {
         {
             self.postponed.pop_first();
             // It may have been ended meanwhile, and held again.
-            if self.hold(id).is_some() && self.records.previous(id.index()) == NONE {
+            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE {
                 self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
             }
             return Due::AskAgain;
@@ -425,7 +458,7 @@ impl<'a> Lock<'a> {
         if self.head.shape == SPILLED {
             return Some(Name::Plain(self.spilled()?.place.as_place()));
         }
-        Some(record::read(self.head, self.tail)?.0)
+        record::name(self.head, self.tail)
     }
 
     /// Where its key is. A hold is tied to its name: a lock that was renamed has none.
@@ -503,7 +536,7 @@ impl<'a> Hold<'a> {
         if self.lock.head.shape == SPILLED {
             return Some(Owner::Plain(&self.lock.spilled()?.owner));
         }
-        Some(record::read(self.lock.head, self.lock.tail)?.1)
+        record::owner(self.lock.head, self.lock.tail)
     }
 
     /// Who.
@@ -521,7 +554,7 @@ impl<'a> Hold<'a> {
     #[must_use]
     pub fn is_of(self, owner: &[u8]) -> bool {
         match self.stored_owner() {
-            Some(Owner::Uuid(bytes)) => pack::uuid_bytes(owner).is_some_and(|uuid| *bytes == uuid),
+            Some(Owner::Uuid(bytes)) => pack::is_uuid_text(bytes, owner),
             Some(Owner::Plain(own)) => *own == *owner,
             None => false,
         }

@@ -23,19 +23,41 @@ pub struct Stats {
     pub holds: Durations,
 }
 
+/// Durations below this are counted one by one.
+const SHORT_MS: usize = 64;
+
 /// A distribution of durations in milliseconds, to two significant digits.
-#[derive(Clone, Debug, Default)]
-pub struct Durations(Option<Histogram<u64>>);
+#[derive(Clone, Debug)]
+pub struct Durations {
+    /// How many lasted each of the first milliseconds: most do, and counting them here costs next to nothing.
+    short: [u64; SHORT_MS],
+    long: Option<Histogram<u64>>,
+}
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self { short: [0; SHORT_MS], long: None }
+    }
+}
 
 impl Durations {
     /// Counts one duration.
+    #[inline]
     pub fn add(&mut self, ms: u64) {
+        match usize::try_from(ms).ok().and_then(|ms| self.short.get_mut(ms)) {
+            Some(count) => *count += 1,
+            None => self.add_long(ms),
+        }
+    }
+
+    #[cold]
+    fn add_long(&mut self, ms: u64) {
         // Made at its first use: an idle module holds no table. Bounds that the library accepts
         // cannot fail; without it the figure is merely missing.
-        if self.0.is_none() {
-            self.0 = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
+        if self.long.is_none() {
+            self.long = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
         }
-        if let Some(histogram) = &mut self.0 {
+        if let Some(histogram) = &mut self.long {
             histogram.saturating_record(ms);
         }
     }
@@ -43,13 +65,25 @@ impl Durations {
     /// The duration that this share (0.0 to 1.0) of all did not exceed, 0 if there were none.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> u64 {
-        self.0.as_ref().map_or(0, |h| h.value_at_quantile(share).min(h.max()))
+        let long = self.long.as_ref().map_or(0, Histogram::len);
+        let all = self.short.iter().sum::<u64>() + long;
+        let wanted = ((all as f64 * share.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (ms, count) in (0..).zip(self.short) {
+            seen += count;
+            if seen >= wanted {
+                return ms;
+            }
+        }
+        let share = (wanted - seen) as f64 / long.max(1) as f64;
+        self.long.as_ref().map_or(0, |h| h.value_at_quantile(share).min(h.max()))
     }
 
     /// The longest, 0 if there were none.
     #[must_use]
     pub fn max_ms(&self) -> u64 {
-        self.0.as_ref().map_or(0, Histogram::max)
+        let short = self.short.iter().rposition(|&count| count > 0).unwrap_or(0) as u64;
+        self.long.as_ref().map_or(short, Histogram::max)
     }
 }
 
@@ -67,6 +101,9 @@ mod tests {
         assert!((495..=505).contains(&durations.quantile_ms(0.5)));
         assert!((980..=1000).contains(&durations.quantile_ms(0.99)));
         assert!((1000..=1007).contains(&durations.max_ms()));
+        assert_eq!(durations.quantile_ms(0.01), 10);
+        assert_eq!(durations.quantile_ms(0.0), 1);
+        assert!((990..=1007).contains(&durations.quantile_ms(1.0)));
         durations.add(u64::MAX);
         assert!(durations.max_ms() >= 2 * super::super::types::LEASE_MS_MAX);
     }

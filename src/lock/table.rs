@@ -122,7 +122,23 @@ impl Table {
     }
 
     /// Grants a free lock to the first in line who can have it. `None`: nobody waits (any more).
+    #[inline]
     fn grant_next(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        gate: Gate<'_>,
+        fx: &mut Vec<Effect>,
+    ) -> Option<Step<()>> {
+        // The usual case.
+        if self.queues.waiters() == 0 {
+            return None;
+        }
+        self.grant_in_line(now, place, found, gate, fx)
+    }
+
+    fn grant_in_line(
         &mut self,
         now: Now,
         place: Place<'_>,

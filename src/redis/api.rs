@@ -122,10 +122,6 @@ impl Flags {
     pub(crate) const fn denies_blocking(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING)
     }
-    /// A script runs the command, on a connection that is nobody's.
-    pub(crate) const fn is_script(self) -> bool {
-        self.has(raw::REDISMODULE_CTX_FLAGS_LUA)
-    }
     /// Whether grants and expiries are this server's to decide at all.
     pub(crate) const fn decides(self) -> bool {
         !self.is_replica() && !self.is_loading()
@@ -165,7 +161,8 @@ impl Ctx {
         (unsafe { api!(RedisModule_SelectDb, self.0, db) }) == Some(raw::REDISMODULE_OK as c_int)
     }
 
-    /// The connection that runs the command; `None` where there is none.
+    /// The connection that runs the command; `None` where there is none. In a script, and in another module's
+    /// call, it is one that [`is_connected`] does not know.
     pub(crate) fn client(&self) -> Option<ClientId> {
         // SAFETY: a live context.
         let id = unsafe { api!(RedisModule_GetClientId, self.0) }?;
@@ -205,6 +202,13 @@ impl Ctx {
         // SAFETY: a live context of a running command.
         unsafe { api!(RedisModule_ReplicateVerbatim, self.0) };
     }
+}
+
+/// Whether a client has this connection now.
+pub(crate) fn is_connected(client: ClientId) -> bool {
+    // SAFETY: null asks for nothing but whether it is there.
+    let found = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
+    found == Some(raw::REDISMODULE_OK as c_int)
 }
 
 /// Replies. Each command sends exactly one, after everything was parsed.

@@ -4,13 +4,20 @@
 use super::api::{Ctx, Key, Str, replicate_ended, replicate_hold};
 use super::blocking;
 use super::clock;
-use super::state::{self, lock_type};
-use crate::lock::effect::{Change, Effect, Event, Record, Step};
+use super::state::{self, State, lock_type};
+use crate::lock::effect::{Change, Effect, Event, Found, Record, Step};
 
 /// Carries out a step and its effects on an open key.
 ///
 /// The key is closed before anything is published: whoever listens may use it.
-pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, step: &Step<R>, fx: Vec<Effect>) {
+pub(crate) fn step<R>(
+    ctx: &Ctx,
+    name: Str<'_>,
+    key: Key<'_>,
+    found: Found,
+    step: &Step<R>,
+    fx: Vec<Effect>,
+) {
     match step.change {
         Change::Nothing => {}
         Change::Touched => ctx.signal_modified(name),
@@ -24,14 +31,26 @@ pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, step: &Step<R>, fx
             ctx.signal_modified(name);
         }
         Change::Deleted => {
-            key.delete();
+            // Its lock is nobody's any more; what the server would tell us about it is known.
+            state::let_go(found, || key.delete());
             ctx.signal_modified(name);
         }
     }
     drop(key);
     record(ctx, name, step.record);
-    effects(ctx, Some(name), fx);
-    rearm();
+    let fx = publish_and_answer(ctx, Some(name), fx);
+    let _ = state::with(|state| {
+        state.fx = fx;
+        if step.change == Change::Deleted
+            && let Found::Lock(lock) = found
+        {
+            state.table.forget_free(lock);
+        }
+        // What let its key go has nothing that could end.
+        if step.change != Change::Deleted {
+            state.rearm();
+        }
+    });
 }
 
 fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
@@ -50,7 +69,19 @@ fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
 }
 
 /// Carries out effects alone, and gives the buffer back.
-pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) {
+pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, fx: Vec<Effect>) {
+    let fx = publish_and_answer(ctx, name, fx);
+    let _ = state::with(|state| state.fx = fx);
+}
+
+/// Carries out effects; returns the empty buffer.
+fn publish_and_answer(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) -> Vec<Effect> {
+    // The usual case, without moving anything.
+    if let ([Effect::Publish(event)], Some(name)) = (fx.as_slice(), name) {
+        publish(ctx, name, *event);
+        fx.clear();
+        return fx;
+    }
     for effect in fx.drain(..) {
         match effect {
             Effect::Publish(event) => {
@@ -61,7 +92,7 @@ pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) {
             Effect::Answer { waiter, client, answer } => blocking::send(waiter, client, answer),
         }
     }
-    let _ = state::with(|state| state.fx = fx);
+    fx
 }
 
 /// Publishes a keyspace event.
@@ -77,8 +108,5 @@ pub(crate) fn publish(ctx: &Ctx, name: Str<'_>, event: Event) {
 
 /// Sees to it that the pump runs when the next thing ends.
 pub(crate) fn rearm() {
-    let _ = state::with(|state| {
-        let next = state.table.next_deadline(state.pump.decides);
-        state.timer.wake_at(next);
-    });
+    let _ = state::with(State::rearm);
 }

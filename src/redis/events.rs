@@ -7,7 +7,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, ffi, guard, pump, settings};
+use super::{carry_out, clock, ffi, guard, pump, server, settings};
 use crate::lock::effect::Answer;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -97,10 +97,13 @@ extern "C" fn on_loading(
 ) {
     guard::callback((), || match sub {
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
+            // SAFETY: the context of the running callback.
+            server::note_role(unsafe { Ctx::from_raw(ctx) }.flags());
             warn_of_lead(ctx);
             note(ctx, |state| state.table.note_everything());
         }
         _ => {
+            server::expect_facts();
             let _ = state::with(|state| state.table.clock().begin_load());
         }
     });
@@ -131,7 +134,9 @@ extern "C" fn on_role(
     guard::callback((), || {
         // SAFETY: the context of the running callback.
         let ctx = unsafe { Ctx::from_raw(ctx) };
+        server::note_role(ctx.flags());
         if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
+            server::expect_facts();
             let fx = state::with(|state| {
                 let mut fx = std::mem::take(&mut state.fx);
                 state.table.dismiss_all(&Answer::Demoted, &mut fx);

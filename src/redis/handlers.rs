@@ -8,10 +8,10 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Flags, Key, Str, place_of};
+use super::api::{Ctx, Key, Str, is_connected, place_of};
 use super::gate::Gate;
 use super::state::{self, State, lock_type};
-use super::{blocking, carry_out, clock, ffi, guard, settings};
+use super::{blocking, carry_out, clock, ffi, guard, server, settings};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{acquire, fence, info, internal, release, renew};
@@ -53,24 +53,24 @@ macro_rules! command {
 
 command!(
     /// LOCK.ACQUIRE
-    acquire, 3..=usize::MAX, |ctx, name, args| match way(ctx.flags()) {
-        Way::Asked(flags) => asked_to_acquire(ctx, flags, name, args),
+    acquire, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+        Way::Asked => asked_to_acquire(ctx, name, args),
         Way::Told => told_to_acquire(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
     }
 );
 command!(
     /// LOCK.RELEASE
-    release, 3..=usize::MAX, |ctx, name, args| match way(ctx.flags()) {
-        Way::Asked(_) => asked_to_release(ctx, name, args),
+    release, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+        Way::Asked => asked_to_release(ctx, name, args),
         Way::Told => told_to_release(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
     }
 );
 command!(
     /// LOCK.RENEW
-    renew, 3..=usize::MAX, |ctx, name, args| match way(ctx.flags()) {
-        Way::Asked(flags) => asked_to_renew(ctx, flags, name, args),
+    renew, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+        Way::Asked => asked_to_renew(ctx, name, args),
         Way::Told => told_to_renew(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
     }
@@ -113,18 +113,24 @@ pub(crate) extern "C" fn tick(
 
 /// How a command that writes came.
 enum Way {
-    Asked(Flags),
+    Asked,
     Told,
     Refused,
 }
 
-fn way(flags: Flags) -> Way {
+#[inline]
+fn way(ctx: &Ctx) -> Way {
+    // The usual case, known beforehand.
+    if server::hears_clients_only() {
+        return Way::Asked;
+    }
+    let flags = ctx.flags();
     if flags.is_fact() {
         Way::Told
     } else if flags.is_replica() {
         Way::Refused
     } else {
-        Way::Asked(flags)
+        Way::Asked
     }
 }
 
@@ -162,7 +168,7 @@ fn ask_and<R>(
         (step(table, now, place, found, &mut gate, &mut fx), fx)
     })?;
     before(&step.reply);
-    carry_out::step(ctx, name, key, &step, fx);
+    carry_out::step(ctx, name, key, found, &step, fx);
     Some(step.reply)
 }
 
@@ -179,7 +185,7 @@ fn tell(
     }
 }
 
-fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) -> c_int {
+fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let request = match acquire::parse(args, &settings::bounds()) {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
@@ -193,8 +199,8 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
     let owner =
         request.owner.unwrap_or_else(|| uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes());
-    let client = ctx.client().filter(|_| !flags.is_script());
-    let can_wait = request.block_ms.is_some() && !flags.denies_blocking();
+    let client = ctx.client();
+    let can_wait = request.block_ms.is_some() && !ctx.flags().denies_blocking();
     let mut is_parked = false;
     // A waiter is given its client before anything is published: whoever listens may free the lock.
     let park = |reply: &Acquired| {
@@ -213,7 +219,7 @@ fn asked_to_acquire(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) ->
                     until: request.block_ms.filter(|&ms| ms > 0).map(|ms| now.boot.plus_ms(ms)),
                 }),
                 client,
-                must_be_named: request.owner.is_none() || flags.is_cluster(),
+                must_be_named: request.owner.is_none() || server::is_cluster(),
             };
             table.acquire(now, place, found, &ask, &mut |c, p| gate.admit(c, p), fx)
         };
@@ -269,7 +275,7 @@ fn told_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     tell(ctx, name, |table, now, _, found, fx| table.apply_release(now, found, request.owner, request.token, fx))
 }
 
-fn asked_to_renew(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) -> c_int {
+fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let request = match renew::parse(args, &settings::bounds()) {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
@@ -278,7 +284,7 @@ fn asked_to_renew(ctx: &Ctx, flags: Flags, name: Str<'_>, args: &[Str<'_>]) -> c
         owner: request.owner,
         token: request.token,
         lease_ms: request.lease_ms,
-        client: ctx.client().filter(|_| !flags.is_script()),
+        client: ctx.client(),
     };
     let reply = ask(ctx, name, |table, now, place, found, gate, fx| {
         table.renew(now, place, found, &renewal, &mut |c, p| gate.admit(c, p), fx)
@@ -379,7 +385,8 @@ fn describe(ctx: &Ctx, lock: &Description<'_>) -> c_int {
         field("count");
         ctx.reply_integer(1);
         field("client-id");
-        maybe(hold.client.map(|client| client.0));
+        // A connection that is gone, or was only a script's, is nobody to look for.
+        maybe(hold.client.filter(|&client| is_connected(client)).map(|client| client.0));
         field("keepalive");
         ctx.reply_bool(false);
         field("ephemeral-ms");

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{docs, events, ffi, guard, info, pump, server, settings, state, timer, value};
+use super::{clock, docs, events, ffi, guard, info, pump, server, settings, state, timer, value};
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -46,6 +46,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     require_api()?;
     server::begin(ctx);
+    clock::begin();
     state::begin();
     set_options(ctx);
     value::register(ctx)?;

@@ -16,7 +16,7 @@ use super::carry_out;
 use super::cluster;
 use super::gate::Gate;
 use super::state::{self, State, lock_type};
-use super::{clock, guard};
+use super::{clock, guard, server};
 use crate::lock::effect::{Event, Found, LockId, Task};
 use crate::lock::table::Due;
 use crate::lock::types::{ClientId, Moment, Now, PlaceBuf};
@@ -66,7 +66,9 @@ impl Default for Pump {
 pub(crate) fn begin(ctx: &Ctx) {
     // SAFETY: a live context, within OnLoad; the detached one lives as long as the module.
     let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext, ctx.as_ptr()) };
-    let decides = ctx.flags().decides();
+    let flags = ctx.flags();
+    server::note_role(flags);
+    let decides = flags.decides();
     let _ = state::with(|state| {
         state.pump.ctx = detached.unwrap_or(std::ptr::null_mut());
         state.pump.decides = decides;
@@ -129,7 +131,9 @@ enum Turn {
 }
 
 fn turn(ctx: &Ctx) -> Turn {
-    if !ctx.flags().decides() {
+    let flags = ctx.flags();
+    server::note_role(flags);
+    if !flags.decides() {
         return Turn::Follow;
     }
     // SAFETY: no arguments. On a server without it (Redis before 6.2) this module does not load.
@@ -369,7 +373,7 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
         (step, fx)
     });
     if let Some((step, fx)) = done {
-        carry_out::step(ctx, name, key, &step, fx);
+        carry_out::step(ctx, name, key, found, &step, fx);
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
-use super::api::{Ctx, api};
+use super::api::{Ctx, Flags, api};
 
 /// Which server this is.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,31 @@ unsafe fn get_api(ctx: &Ctx, name: *const std::ffi::c_char, function: *mut *mut 
         let get_api: Option<GetApi> = *ctx.as_ptr().cast();
         get_api.is_some_and(|get_api| get_api(name, function.cast()) == raw::REDISMODULE_OK as c_int)
     }
+}
+
+static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
+static HEARS_CLIENTS_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// Whether it is a node of a cluster.
+pub(crate) fn is_cluster() -> bool {
+    IS_CLUSTER.load(Ordering::Relaxed)
+}
+
+/// Whether every command comes from a client that asks, so that nobody needs to look: this is a primary
+/// that loads nothing, and no cluster, where slots come in as facts.
+pub(crate) fn hears_clients_only() -> bool {
+    HEARS_CLIENTS_ONLY.load(Ordering::Relaxed)
+}
+
+/// Takes note of the server's role: at load, at each event that can change it, and in each run of the pump.
+pub(crate) fn note_role(flags: Flags) {
+    IS_CLUSTER.store(flags.is_cluster(), Ordering::Relaxed);
+    HEARS_CLIENTS_ONLY.store(flags.decides() && !flags.is_cluster(), Ordering::Relaxed);
+}
+
+/// Something begins after which facts may come: look at each command, until the role is noted again.
+pub(crate) fn expect_facts() {
+    HEARS_CLIENTS_ONLY.store(false, Ordering::Relaxed);
 }
 
 impl Kind {

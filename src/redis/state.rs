@@ -7,11 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 
-use crate::lock::effect::{Effect, LockId, WaiterId};
+use crate::lock::effect::{Effect, Found, LockId, WaiterId};
 use crate::lock::table::Table;
 use crate::lock::types::ClientId;
 
@@ -37,6 +37,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Sees to it that the pump runs when the next thing ends.
+    pub(crate) fn rearm(&mut self) {
+        let next = self.table.next_deadline(self.pump.decides);
+        self.timer.wake_at(next);
+    }
+
     /// After a storm of waiters the maps shrink again.
     pub(crate) fn give_back_memory(&mut self) {
         const KEPT: usize = 1024;
@@ -124,6 +130,25 @@ pub(crate) fn bury_some(is_ours: bool) -> bool {
         rest == 0
     });
     is_done != Some(false)
+}
+
+/// The number of the lock whose key is being deleted by ourselves; 0: none.
+static LETTING_GO: AtomicU64 = AtomicU64::new(0);
+
+/// Deletes the key of a lock that nobody holds. The server's callbacks about it have nothing to do: the
+/// caller forgets the lock.
+pub(crate) fn let_go(found: Found, delete: impl FnOnce()) {
+    let Found::Lock(lock) = found else {
+        return delete();
+    };
+    LETTING_GO.store(lock.number(), Ordering::Relaxed);
+    delete();
+    LETTING_GO.store(0, Ordering::Relaxed);
+}
+
+/// Whether this lock's key is being deleted by ourselves.
+pub(crate) fn is_letting_go(lock: LockId) -> bool {
+    LETTING_GO.load(Ordering::Relaxed) == lock.number()
 }
 
 /// Our type, as the server knows it.

@@ -12,7 +12,7 @@ use super::api::{Ctx, Flags, Str, api, lock_of, value_of};
 use super::state::{self, TYPE};
 use super::{carry_out, clock, ffi, guard, pump, server, settings};
 use crate::lock::codec::{self, SavedHold};
-use crate::lock::types::{LEASE_MS_MAX, Moment, Place, TOKEN_MAX};
+use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
@@ -212,6 +212,9 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 /// The key is about to leave its name. Nothing is written here: its effects would come before their
 /// cause in the stream. The pump does it.
 extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    if state::is_letting_go(lock_of(value.cast_mut())) {
+        return;
+    }
     guard::callback((), || {
         let lock = lock_of(value.cast_mut());
         let is_held = state::with(|state| state.table.is_held(lock));
@@ -233,10 +236,13 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
 
 /// The value is gone for good. May come on a thread of the server's own.
 extern "C" fn free(value: *mut c_void) {
+    if state::is_letting_go(lock_of(value)) {
+        return;
+    }
     guard::callback((), || {
         let lock = lock_of(value);
         // The usual case needs no clock: nothing ends here.
-        match state::with(|state| state.table.forget_free(Moment::default(), lock)) {
+        match state::with(|state| state.table.forget_free(lock)) {
             Some(true) => {}
             Some(false) => {
                 let is_ours = server_flags().decides();

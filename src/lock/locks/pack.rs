@@ -18,54 +18,81 @@ const fn each(byte: u8) -> u64 {
     0x0101_0101_0101_0101 * byte as u64
 }
 
-/// The value of eight lower-case hexadecimal digits, the first one most significant, as four bytes. All eight at
-/// once: digit by digit it would cost four times as much, and this is in the path of every command.
+/// Where each group of four digits begins.
+const FOURS: [(usize, usize); 4] = [(0, 4), (9, 14), (19, 24), (28, 32)];
+
+/// Two groups of four digits of a UUID's text.
 #[inline]
-fn hex_digits(text: [u8; 8]) -> Option<[u8; 4]> {
-    let text = u64::from_le_bytes(text);
-    // 1 where there is a letter: bit 6 tells 'a'..='f' (0x61..=0x66) from '0'..='9' (0x30..=0x39).
-    let letter = (text >> 6) & each(1);
-    let low = text & each(0x0f);
-    let is_high_right = text & each(0xf0) == each(0x30) + letter * 0x30;
-    // A digit is at most 9, a letter at most 6: with 6 or 9 more they stay below 16.
-    let is_low_enough = (low + each(6) + letter * 3) & each(0xf0) == 0;
-    // A letter is at least 1: with 15 more it reaches 16.
-    let is_not_zero = ((low + each(0x0f)) >> 4) & letter == letter;
-    if !(is_high_right && is_low_enough && is_not_zero) {
-        return None;
-    }
-    let digits = low + letter * 9;
-    // Two digits to a byte, then the four bytes next to one another.
-    let pairs = (digits << 4 | digits >> 8) & 0x00ff_00ff_00ff_00ff;
-    let pairs = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
-    let all = pairs | pairs >> 16;
-    Some(((all & 0xffff_ffff) as u32).to_le_bytes())
+fn eight(text: &[u8; UUID_TEXT], (first, second): (usize, usize)) -> u64 {
+    let four = |at: usize| text[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
+    u64::from(four(first)) | u64::from(four(second)) << 32
+}
+
+/// The hyphens of a UUID's text, and those that should be there.
+#[inline]
+const fn hyphens(text: &[u8; UUID_TEXT]) -> (u32, u32) {
+    let [a, b, c, d] = HYPHENS;
+    (u32::from_le_bytes([text[a], text[b], text[c], text[d]]), u32::from_le_bytes([b'-'; 4]))
 }
 
 /// The 16 bytes of a UUID in its canonical text: lower case, with hyphens. `None`: it is something else.
+///
+/// Eight digits at once: digit by digit it would cost four times as much, and this is in the path of every
+/// acquire.
 #[inline]
 pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; UUID_TEXT] = text.try_into().ok()?;
-    if HYPHENS.iter().any(|&at| text[at] != b'-') {
+    let (found, right) = hyphens(text);
+    let mut is_right = each(0x80);
+    // Bytes that are no ASCII: their sums below may spoil their neighbours', but nothing is accepted then.
+    let mut is_wide = 0;
+    let values = FOURS.map(|groups| {
+        let word = eight(text, groups);
+        is_wide |= word;
+        // The high bit of each sum tells whether the byte is at least so large.
+        let (from_0, from_colon) = (word.wrapping_add(each(0x80 - b'0')), word.wrapping_add(each(0x80 - b':')));
+        let (from_a, from_g) = (word.wrapping_add(each(0x80 - b'a')), word.wrapping_add(each(0x80 - b'g')));
+        is_right &= from_0 & !from_g & (!from_colon | from_a);
+        // Bit 6 tells a letter from a digit; the low half of 'a' is 1, and means 10.
+        let letter = (word >> 6) & each(1);
+        let digits = (word & each(0x0f)) + (letter << 3) + letter;
+        // Two digits to a byte, then the four bytes next to one another.
+        let pairs = (digits << 4 | digits >> 8) & 0x00ff_00ff_00ff_00ff;
+        let pairs = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+        (pairs | pairs >> 16) as u32
+    });
+    if found != right || is_right & !is_wide & each(0x80) != each(0x80) {
         return None;
     }
-    let join = |first: usize, second: usize| {
-        let mut word = [0; 8];
-        word[..4].copy_from_slice(&text[first..first + 4]);
-        word[4..].copy_from_slice(&text[second..second + 4]);
-        hex_digits(word)
+    let [a, b, c, d] = values.map(u128::from);
+    Some((a | b << 32 | c << 64 | d << 96).to_le_bytes())
+}
+
+/// Whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
+#[inline]
+pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
+    let Ok(text) = <&[u8; UUID_TEXT]>::try_from(text) else {
+        return false;
     };
-    let (a, b, c, d) = (join(0, 4)?, join(9, 14)?, join(19, 24)?, join(28, 32)?);
-    let mut bytes = [0; 16];
-    bytes[..4].copy_from_slice(&a);
-    bytes[4..8].copy_from_slice(&b);
-    bytes[8..12].copy_from_slice(&c);
-    bytes[12..].copy_from_slice(&d);
-    Some(bytes)
+    let all = u128::from_le_bytes(*bytes);
+    let (found, right) = hyphens(text);
+    let mut differing = u64::from(found ^ right);
+    for (number, groups) in (0..).zip(FOURS) {
+        // Each half byte to a byte, the higher half first.
+        let word = u64::from((all >> (32 * number)) as u32);
+        let pairs = (word | word << 16) & 0x0000_ffff_0000_ffff;
+        let pairs = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
+        let digits = (pairs >> 4 | pairs << 8) & each(0x0f);
+        // From 10 on a letter: 'a' is '0' + 10 + 39.
+        let letter = ((digits + each(6)) >> 4) & each(1);
+        let written = digits + each(b'0') + letter * 39;
+        differing |= written ^ eight(text, groups);
+    }
+    differing == 0
 }
 
 /// The canonical text of a UUID.
-pub(super) fn uuid_text(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn uuid_text(bytes: &[u8; 16]) -> Vec<u8> {
     let mut text = Vec::with_capacity(UUID_TEXT);
     for &byte in bytes {
         if HYPHENS.contains(&text.len()) {
@@ -88,6 +115,32 @@ pub(super) const fn bytes_of_digits(digits: usize) -> usize {
 /// A name that ends in a number: what stands before it, how many digits it has, its value.
 #[inline]
 pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
+    if let Some(last) = name.last_chunk() {
+        let word = u64::from_le_bytes(*last);
+        // The high bit of each byte that is no digit. Sums of seven bits do not reach the next byte.
+        let low = word & each(0x7f);
+        let is_other = (low + each(0x80 - b':') | !(low + each(0x80 - b'0')) | word) & each(0x80);
+        if is_other != 0 {
+            let digits = is_other.leading_zeros() as usize / 8;
+            return (digits > 0).then(|| (&name[..name.len() - digits], digits, eight_digits(word, digits)));
+        }
+    }
+    split_long_number(name)
+}
+
+/// The number that the last so many bytes of a word write, 1 to 7 of them.
+#[inline]
+fn eight_digits(word: u64, digits: usize) -> u64 {
+    // The others become zeros in front of it.
+    let shift = 64 - 8 * digits as u32;
+    let digits = (word >> shift << shift) & each(0x0f);
+    // Neighbours together: by tens, hundreds, ten thousands.
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    (fours * 10_000 + (fours >> 32)) & 0xffff_ffff
+}
+
+fn split_long_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     let mut value = 0;
     let mut unit = 1;
     let mut start = name.len();
@@ -180,18 +233,18 @@ impl Prefixes {
         self.0.get(usize::from(seat)).map(|prefix| prefix.db)
     }
 
-    /// Eight bytes at a time; nobody gains by words that share a seat, they are merely not packed.
+    /// By length, first and last eight bytes, which words that are in use together seldom share. Nobody gains by
+    /// words that share a seat: they are merely not packed.
+    #[inline]
     fn seat_of(db: u32, bytes: &[u8]) -> u8 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (words, rest) = bytes.as_chunks::<8>();
-        let mut hash = u64::from(db) ^ (bytes.len() as u64) << 32;
-        for word in words {
-            hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(29);
-        }
-        for &byte in rest {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(FACTOR).rotate_left(29);
-        }
-        ((hash.wrapping_mul(FACTOR) >> 32) % PREFIXES as u64) as u8
+        let (first, last) = match (bytes.first_chunk(), bytes.last_chunk()) {
+            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            _ => (bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)), 0),
+        };
+        let end = last.rotate_left(17) ^ u64::from(db) ^ (bytes.len() as u64) << 32;
+        let hash = (first.wrapping_mul(FACTOR) ^ end).wrapping_mul(FACTOR);
+        ((hash >> 32) % PREFIXES as u64) as u8
     }
 
     /// How many names use each seat.
@@ -211,6 +264,10 @@ mod tests {
             let text = uuid::Uuid::from_bytes(bytes).hyphenated().to_string();
             assert_eq!(uuid_bytes(text.as_bytes()), Some(bytes), "{text}");
             assert_eq!(uuid_text(&bytes), text.as_bytes());
+            assert!(is_uuid_text(&bytes, text.as_bytes()));
+            let mut other = bytes;
+            other[number as usize % 16] ^= 1 << (number % 8);
+            assert!(!is_uuid_text(&other, text.as_bytes()));
         }
     }
 
@@ -231,6 +288,8 @@ mod tests {
                 let packed = uuid_bytes(&text);
                 assert_eq!(packed.is_some(), should, "{byte:#x} at {at}");
                 assert!(packed.is_none_or(|bytes| uuid_text(&bytes) == text));
+                let original = uuid_bytes(good).expect("good");
+                assert_eq!(is_uuid_text(&original, &text), text == *good);
             }
         }
         assert_eq!(uuid_bytes(&good[1..]), None);
@@ -247,6 +306,17 @@ mod tests {
         assert_eq!(split(""), None);
         assert_eq!(split("12a"), None);
         assert_eq!(split("9999999999999999999999"), Some((4, 18, 999_999_999_999_999_999)));
+        // Every length, every value that is all of one digit, every byte before it.
+        for (digits, digit, before) in (1..=20).flat_map(|n| (b'0'..=b'9').map(move |d| (n, d))).flat_map(
+            |(n, d)| (0..=255_u8).map(move |before| (n, d, before)),
+        ) {
+            let mut name = b"some-word".to_vec();
+            name.push(before);
+            name.extend(std::iter::repeat_n(digit, digits));
+            assert_eq!(split_number(&name), split_long_number(&name), "{name:?}");
+            let short = &name[9..];
+            assert_eq!(split_number(short), split_long_number(short), "{short:?}");
+        }
         for digits in 1..=DIGITS_MAX {
             let largest = 10_u64.pow(digits as u32) - 1;
             assert!(largest >> (8 * bytes_of_digits(digits) - 1) >> 1 == 0, "{digits} digits");

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
 use super::slab::{INDEX_BITS, Slab};
 use super::wheel::{Links, NONE};
+use super::NewHold;
 use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
 
 /// Bytes of a [`Head`].
@@ -114,19 +115,42 @@ impl Head {
         Since(self.since.get()).age_ms(now)
     }
 
-    /// Begins a hold. The links stay as they are.
-    pub(super) fn begin(&mut self, token: Token, now: Moment, until_us: u64, client: Option<ClientId>) {
+    /// The neighbours on the wheel.
+    #[inline]
+    pub(super) fn links(&self) -> (u32, u32) {
+        (self.previous.get() & !LINK_EXTRA, self.next.get() & !LINK_EXTRA)
+    }
+
+    #[inline]
+    pub(super) fn set_links(&mut self, previous: u32, next: u32) {
+        self.next = U32::new(self.next.get() & LINK_EXTRA | next);
+        self.previous = U32::new(self.previous.get() & LINK_EXTRA | previous);
+    }
+
+    /// Begins a hold, with these neighbours on the wheel.
+    #[inline]
+    pub(super) fn begin(&mut self, hold: &NewHold<'_>, now: Moment, until_us: u64, (previous, next): (u32, u32)) {
         let mark = u64::from(self.mark());
-        self.word = U64::new(token.get() << TOKEN_SHIFT | Flag::Held as u64 | mark);
+        self.word = U64::new(hold.token.get() << TOKEN_SHIFT | Flag::Held as u64 | mark);
         self.since = U32::new(Since::at(now).0);
+        (self.previous, self.next) = (U32::new(previous), U32::new(next));
         self.set_until_us(until_us);
-        self.set_client(client);
+        self.set_client(hold.client);
     }
 
     /// A record that nobody holds.
     pub(super) fn clear(&mut self) {
         self.word = U64::new(u64::from(self.mark()));
-        (self.next, self.previous) = (U32::new(NONE), U32::new(NONE));
+        self.set_links(NONE, NONE);
+    }
+
+    /// Ends a hold; returns the neighbours that it had on the wheel.
+    #[inline]
+    pub(super) fn end(&mut self) -> (u32, u32) {
+        self.set(Flag::Held, false);
+        let links = self.links();
+        self.set_links(NONE, NONE);
+        links
     }
 
     /// To be called at least once in twelve days while the hold lasts, which each renewal does: a lease is a
@@ -209,11 +233,8 @@ impl<'a> Tail<'a> {
 
     /// Writes it into a slot. `false`: there is not enough room, and nothing was written.
     #[inline]
-    pub(super) fn write(&self, slot: &mut [u8]) -> bool {
+    pub(super) fn write(&self, head: &mut Head, tail: &mut [u8]) -> bool {
         let Some(len) = self.len() else {
-            return false;
-        };
-        let Ok((head, tail)) = Head::mut_from_prefix(slot) else {
             return false;
         };
         let Some((name, owner)) = tail.get_mut(..len).and_then(|tail| tail.split_at_mut_checked(self.name_len()))
@@ -226,7 +247,12 @@ impl<'a> Tail<'a> {
             name[4..].copy_from_slice(self.place.name);
             shape = DIGITS_MAX + 1 + self.place.name.len();
         } else {
-            name.copy_from_slice(&self.number.to_le_bytes()[..name.len()]);
+            // A loop of a few bytes, and no call for so few.
+            let mut number = self.number;
+            for byte in name {
+                *byte = number as u8;
+                number >>= 8;
+            }
         }
         match self.uuid {
             Some(uuid) => {
@@ -261,33 +287,39 @@ pub(super) enum Name<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Owner<'a> {
     /// The bytes of a UUID.
-    Uuid(&'a [u8]),
+    Uuid(&'a [u8; 16]),
     /// As it is.
     Plain(&'a [u8]),
 }
 
-/// Reads name and owner of a record that is not spilled.
+/// How many bytes of the tail are the name, of a record that is not spilled.
 #[inline]
-pub(super) fn read<'a>(head: &Head, tail: &'a [u8]) -> Option<(Name<'a>, Owner<'a>)> {
+fn name_len(head: &Head) -> usize {
     let shape = usize::from(head.shape & !UUID_OWNER);
-    let is_packed = shape <= DIGITS_MAX;
-    let name_len = if is_packed { pack::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 };
-    let (name, rest) = tail.split_at_checked(name_len)?;
-    let name = if is_packed {
-        let mut number = [0; 8];
-        number[..name.len()].copy_from_slice(name);
-        Name::Packed(head.prefix, shape, u64::from_le_bytes(number))
-    } else {
-        let (db, name) = name.split_first_chunk()?;
-        Name::Plain(Place { db: u32::from_le_bytes(*db), name })
-    };
-    let owner = if head.shape & UUID_OWNER != 0 {
-        Owner::Uuid(rest.get(..16)?)
-    } else {
-        let (&len, rest) = rest.split_first()?;
-        Owner::Plain(rest.get(..=usize::from(len)).unwrap_or(rest))
-    };
-    Some((name, owner))
+    if shape <= DIGITS_MAX { pack::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 }
+}
+
+/// Reads the name of a record that is not spilled.
+pub(super) fn name<'a>(head: &Head, tail: &'a [u8]) -> Option<Name<'a>> {
+    let shape = usize::from(head.shape & !UUID_OWNER);
+    let name = tail.get(..name_len(head))?;
+    if shape <= DIGITS_MAX {
+        let number = name.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+        return Some(Name::Packed(head.prefix, shape, number));
+    }
+    let (db, name) = name.split_first_chunk()?;
+    Some(Name::Plain(Place { db: u32::from_le_bytes(*db), name }))
+}
+
+/// Reads the owner of a record that is not spilled.
+#[inline]
+pub(super) fn owner<'a>(head: &Head, tail: &'a [u8]) -> Option<Owner<'a>> {
+    let rest = tail.get(name_len(head)..)?;
+    if head.shape & UUID_OWNER != 0 {
+        return Some(Owner::Uuid(rest.first_chunk()?));
+    }
+    let (&len, rest) = rest.split_first()?;
+    Some(Owner::Plain(rest.get(..=usize::from(len)).unwrap_or(rest)))
 }
 
 /// The records in their slots.
@@ -302,18 +334,25 @@ impl Records {
 
     #[inline]
     pub(super) fn head_mut(&mut self, index: u32) -> Option<&mut Head> {
-        Some(Head::mut_from_prefix(self.0.get_mut(index)?).ok()?.0)
+        Some(self.both_mut(index)?.0)
+    }
+
+    #[inline]
+    pub(super) fn both_mut(&mut self, index: u32) -> Option<(&mut Head, &mut [u8])> {
+        Head::mut_from_prefix(self.0.get_mut(index)?).ok()
     }
 }
 
 impl Links for Records {
     #[inline]
-    fn next(&self, index: u32) -> u32 {
-        self.head(index).map_or(NONE, |(head, _)| head.next.get() & !LINK_EXTRA)
+    fn links(&self, index: u32) -> (u32, u32) {
+        self.head(index).map_or((NONE, NONE), |(head, _)| head.links())
     }
     #[inline]
-    fn previous(&self, index: u32) -> u32 {
-        self.head(index).map_or(NONE, |(head, _)| head.previous.get() & !LINK_EXTRA)
+    fn set_links(&mut self, index: u32, previous: u32, next: u32) {
+        if let Some(head) = self.head_mut(index) {
+            head.set_links(previous, next);
+        }
     }
     #[inline]
     fn set_next(&mut self, index: u32, next: u32) {

@@ -104,8 +104,9 @@ impl Slab {
         self.len
     }
 
-    /// Occupies a slot of at least so many bytes. `None`: the record is too large, or there are too many.
-    pub(super) fn insert(&mut self, size: usize) -> Option<u32> {
+    /// Occupies a slot of at least so many bytes: its number, and its bytes, the mark first. `None`: the record is too large, or there are too many.
+    #[inline]
+    pub(super) fn insert(&mut self, size: usize) -> Option<(u32, &mut [u8])> {
         if size > SIZE_MAX {
             return None;
         }
@@ -128,11 +129,11 @@ impl Slab {
         }
         bytes[0] = bytes[0].wrapping_add(1) | OCCUPIED;
         page.live += 1;
-        if page.is_full() {
+        if page.live == page.slots {
             self.open[class].pop();
         }
         self.len += 1;
-        Some(number << SLOT_BITS | u32::from(slot))
+        Some((number << SLOT_BITS | u32::from(slot), bytes))
     }
 
     #[cold]
@@ -253,7 +254,7 @@ mod tests {
             assert!(size < SIZE_MIN || waste < if size <= FINE_MAX { 2 } else { 16 }, "{size} gets {given}");
         }
         assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS);
-        assert_eq!(Slab::default().insert(SIZE_MAX + 1), None);
+        assert!(Slab::default().insert(SIZE_MAX + 1).is_none());
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
             let pick = (seed >> 33) as usize;
             if pick % 5 < 2 + usize::from(oracle.len() < 3_000) {
                 let size = 3 + pick / 8 % (SIZE_MAX - 3);
-                let index = slab.insert(size).expect("there is room");
+                let (index, _) = slab.insert(size).expect("there is room");
                 let fill = step as u8;
                 slab.get_mut(index).expect("occupied")[1..size].fill(fill);
                 assert_eq!(oracle.insert(index, (size, fill)), None);
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn a_million_records_leave_no_pages_and_their_room_is_used_again() {
         let mut slab = Slab::default();
-        let indexes: Vec<u32> = (0..1_000_000).map(|_| slab.insert(50).expect("there is room")).collect();
+        let indexes: Vec<u32> = (0..1_000_000).map(|_| slab.insert(50).expect("there is room").0).collect();
         let bytes: usize = slab.pages.iter().map(|page| page.bytes.len()).sum();
         assert!(bytes < 50_200_000, "{bytes} bytes for a million records of 50");
         for index in indexes {
@@ -306,7 +307,7 @@ mod tests {
         let mut slab = Slab::default();
         let mut marks = Vec::new();
         for _ in 0..100 {
-            let index = slab.insert(40).expect("there is room");
+            let (index, _) = slab.insert(40).expect("there is room");
             marks.push(slab.get(index).expect("occupied")[0]);
             slab.remove(index);
         }

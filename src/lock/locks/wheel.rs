@@ -16,7 +16,7 @@ use super::slab::{INDEX_BITS, INDEX_END};
 pub(super) const NONE: u32 = (1 << INDEX_BITS) - 1;
 
 /// The first record of list `n` has `LIST + n` before it, and the last one has it behind it.
-const LIST: u32 = INDEX_END;
+pub(super) const LIST: u32 = INDEX_END;
 
 const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
@@ -28,10 +28,10 @@ type List = (usize, usize);
 
 /// Where the wheel keeps a record's neighbours.
 pub(super) trait Links {
-    /// The record behind this one, or its list; [`NONE`] in no list.
-    fn next(&self, index: u32) -> u32;
-    /// The record before this one, or its list; [`NONE`] in no list.
-    fn previous(&self, index: u32) -> u32;
+    /// The records before and behind this one, or its list; [`NONE`] in no list.
+    fn links(&self, index: u32) -> (u32, u32);
+    /// Sets both.
+    fn set_links(&mut self, index: u32, previous: u32, next: u32);
     /// Sets the record behind.
     fn set_next(&mut self, index: u32, next: u32);
     /// Sets the record before.
@@ -57,6 +57,8 @@ pub(super) struct Wheel {
     ends: Box<[[(u32, u32); LISTS]; LEVELS]>,
     /// A bit for each list that is not empty.
     occupied: [u64; LEVELS],
+    /// A bit for each level that has one.
+    levels: u32,
     /// The wheel's present: never later than the first end.
     present: u64,
     /// The list above the lowest level that the present has come to, until all of it is sorted.
@@ -65,7 +67,7 @@ pub(super) struct Wheel {
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { ends: Box::new([[(NONE, NONE); LISTS]; LEVELS]), occupied: [0; LEVELS], present: 0, sorting: None }
+        Self { ends: Box::new([[(NONE, NONE); LISTS]; LEVELS]), occupied: [0; LEVELS], levels: 0, present: 0, sorting: None }
     }
 }
 
@@ -73,7 +75,18 @@ impl Wheel {
     /// Puts a record that is in no list at the end of the list of its tick.
     #[inline]
     pub(super) fn insert(&mut self, links: &mut impl Links, index: u32, tick: u64, now: u64) {
-        if self.occupied == [0; LEVELS] {
+        let (last, list) = self.enter(index, tick, now);
+        links.set_links(index, last, list);
+        if last < LIST {
+            links.set_next(last, index);
+        }
+    }
+
+    /// The same, but the caller sets the links: of the record to the two that are returned, and
+    /// of the first of them, if it is a record, to this one as its next.
+    #[inline]
+    pub(super) fn enter(&mut self, index: u32, tick: u64, now: u64) -> (u32, u32) {
+        if self.levels == 0 {
             self.present = self.present.max(now);
         }
         let tick = tick.max(self.present);
@@ -82,26 +95,32 @@ impl Wheel {
         let list = (tick >> (level as u32 * LEVEL_BITS)) as usize % LISTS;
         let name = LIST + (level * LISTS + list) as u32;
         let ends = &mut self.ends[level][list];
-        if self.occupied[level] & 1 << list == 0 {
-            self.occupied[level] |= 1 << list;
-            *ends = (index, index);
-            links.set_previous(index, name);
+        let is_first = self.occupied[level] & 1 << list == 0;
+        self.occupied[level] |= 1 << list;
+        self.levels |= 1 << level;
+        let last = std::mem::replace(&mut ends.1, index);
+        if is_first {
+            ends.0 = index;
+            (name, name)
         } else {
-            links.set_next(ends.1, index);
-            links.set_previous(index, ends.1);
-            ends.1 = index;
+            (last, name)
         }
-        links.set_next(index, name);
     }
 
     /// Takes a record out of its list, if it is in one.
     #[inline]
     pub(super) fn remove(&mut self, links: &mut impl Links, index: u32) {
-        let (previous, next) = (links.previous(index), links.next(index));
+        let (previous, next) = links.links(index);
         if previous == NONE {
             return;
         }
-        links.set_previous(index, NONE);
+        links.set_links(index, NONE, NONE);
+        self.leave(links, previous, next);
+    }
+
+    /// A record with these links leaves its list; its own links are the caller's to set.
+    #[inline]
+    pub(super) fn leave(&mut self, links: &mut impl Links, previous: u32, next: u32) {
         if next < LIST {
             links.set_previous(next, previous);
         } else {
@@ -109,6 +128,9 @@ impl Wheel {
             self.ends[level][list].1 = previous;
             if previous == next {
                 self.occupied[level] &= !(1 << list);
+                if self.occupied[level] == 0 {
+                    self.levels &= !(1 << level);
+                }
                 if self.sorting == Some((level, list)) {
                     self.sorting = None;
                 }
@@ -134,7 +156,10 @@ impl Wheel {
         if let Some(list) = self.sorting {
             return Some((list, self.present));
         }
-        let level = self.occupied.iter().position(|&lists| lists != 0)?;
+        if self.levels == 0 {
+            return None;
+        }
+        let level = self.levels.trailing_zeros() as usize % LEVELS;
         // No list lies behind the present: what was there has been sorted or removed.
         let list = self.occupied[level].trailing_zeros();
         let shift = level as u32 * LEVEL_BITS;
@@ -171,7 +196,7 @@ impl Wheel {
                 let mut index = self.ends[level][list].0;
                 while index < LIST {
                     see(index);
-                    index = links.next(index);
+                    index = links.links(index).1;
                 }
             }
         }
@@ -188,11 +213,13 @@ mod tests {
     struct Records(Vec<(u32, u32, u64)>);
 
     impl Links for Records {
-        fn next(&self, index: u32) -> u32 {
-            self.0[index as usize].0
+        fn links(&self, index: u32) -> (u32, u32) {
+            let (next, previous, _) = self.0[index as usize];
+            (previous, next)
         }
-        fn previous(&self, index: u32) -> u32 {
-            self.0[index as usize].1
+        fn set_links(&mut self, index: u32, previous: u32, next: u32) {
+            self.set_previous(index, previous);
+            self.set_next(index, next);
         }
         fn set_next(&mut self, index: u32, next: u32) {
             self.0[index as usize].0 = next;

@@ -221,22 +221,23 @@ impl Table {
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
         }
-        if let Some(over) = self.end_if_over(now.boot, found, fx) {
-            let step = self.pass_on(now, place, found, Record::Ended(over), gate, fx);
-            return step.reply(Some(false));
+        let Some((id, hold)) = self.any_hold(found) else {
+            return Step::unchanged(Some(false));
+        };
+        if hold.is_over(now.boot) {
+            let over = self.end_if_over(now.boot, found, fx);
+            let record = over.map_or(Record::Nothing, Record::Ended);
+            return self.pass_on(now, place, found, record, gate, fx).reply(Some(false));
         }
-        match self.live(now.boot, found) {
-            Some((id, hold)) if is_of(hold, owner, token) => {
-                if let Some(ended) = self.locks.end(id, now.boot) {
-                    self.stats.releases += 1;
-                    self.stats.holds.add(ended.held_ms);
-                }
-                fx.push(Effect::Publish(Event::Released));
-                let step = self.pass_on(now, place, found, Record::AsAsked, gate, fx);
-                step.reply(Some(true))
-            }
-            _ => Step::unchanged(Some(false)),
+        if !is_of(hold, owner, token) {
+            return Step::unchanged(Some(false));
         }
+        if let Some(ended) = self.locks.end(id, now.boot) {
+            self.stats.releases += 1;
+            self.stats.holds.add(ended.held_ms);
+        }
+        fx.push(Effect::Publish(Event::Released));
+        self.pass_on(now, place, found, Record::AsAsked, gate, fx).reply(Some(true))
     }
 
     /// LOCK.RENEW. The reply is whether the hold was renewed; `None`: the key holds something else.

@@ -141,12 +141,8 @@ impl Table {
 
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
     #[inline]
-    pub fn forget_free(&mut self, now: Moment, id: LockId) -> bool {
-        let is_free = !self.is_held(id);
-        if is_free {
-            self.locks.remove(id, now);
-        }
-        is_free
+    pub fn forget_free(&mut self, id: LockId) -> bool {
+        self.locks.remove_free(id)
     }
 
     /// The value of a key is gone for good: its number dies.
