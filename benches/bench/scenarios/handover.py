@@ -78,13 +78,13 @@ class Peer:
 
     def takes_part(self, contenders: int, hold_ms: int) -> bool:
         if self.is_variant:
-            return contenders == MIDDLE
+            return (contenders, hold_ms) == (MIDDLE, 0)
         return not self.is_slow or hold_ms == 0 or contenders == MIDDLE
 
     def measure(self, contenders: int, hold_ms: int) -> dict[str, float]:
         """One run."""
         self.worker.open(contenders)
-        line_up, warm_up, window = (0.04, 0.08, 0.3) if self.is_slow else (0.01, 0.03, 0.18)
+        line_up, warm_up, window = (0.03, 0.05, 0.3) if self.is_slow else (0.01, 0.03, 0.18)
         if contenders > MIDDLE:
             line_up = line_up if self.worker.standing == contenders else self.lines_up_s
         elif contenders == MIDDLE and hold_ms:
@@ -232,7 +232,7 @@ def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, prog
         yield Peer("etcd lock service", server.label, worker, is_slow=True, lines_up_s=4.0, can_stay=True)
     if server := started(bench, stack, ZooKeeper):
         worker = stack.enter_context(python("kazoo_lock", server.port))
-        yield Peer("ZooKeeper kazoo Lock", server.label, worker, is_slow=True, lines_up_s=2.5)
+        yield Peer("ZooKeeper kazoo Lock", server.label, worker, is_slow=True, lines_up_s=2.3)
     redis = stack.enter_context(Server(release))
     asker = stack.enter_context(redis.connect())
     workers = {
