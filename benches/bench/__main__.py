@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -59,12 +60,14 @@ def versions(scenarios: list[str]) -> list[str]:
 
 def facts(bench: Bench, scenarios: list[str], figures: list[Figure], seconds: float) -> dict[str, str]:
     """Under which circumstances this was measured."""
+    named = {"module": "named by REDISLOCK_MODULE, not built from this commit"} if "REDISLOCK_MODULE" in os.environ else {}
     measured = list(dict.fromkeys(figure.server for figure in figures))
     words = [word for word in sys.argv[1:] if word != "--load" and word != str(bench.load)]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": f"`{shlex.join(['scripts/bench', *words])}`",
         "commit": commit(),
+        **named,
         **report.machine(len(os.sched_getaffinity(0))),
         "measured": ", ".join(measured),
         "with": ", ".join(versions(scenarios)),
@@ -74,33 +77,36 @@ def facts(bench: Bench, scenarios: list[str], figures: list[Figure], seconds: fl
     }
 
 
-def run(bench: Bench, scenarios: list[str]) -> list[Figure]:
+def run(bench: Bench, scenarios: list[str]) -> tuple[list[Figure], list[str]]:
+    """All figures, and the scenarios that failed: what the others have measured is told all the same."""
     figures: list[Figure] = []
+    failed = []
     for name in scenarios:
         start = time.monotonic()
-        scenario = importlib.import_module(f".scenarios.{name}", __package__)
-        figures += scenario.run(bench)
-        bench.say(f"{name} took {time.monotonic() - start:.0f} s")
-        write_csv(bench.results / "figures.csv", figures)  # what is there if the next one fails
-    return figures
+        try:
+            figures += importlib.import_module(f".scenarios.{name}", __package__).run(bench)
+        except Exception:  # whatever a peer or a server came up with
+            traceback.print_exc()
+            failed.append(name)
+        bench.say(f"{name} {'failed after' if name in failed else 'took'} {time.monotonic() - start:.0f} s")
+        write_csv(bench.results / "figures.csv", figures)
+    return figures, failed
 
 
 def main() -> int:
     asked = arguments()
     rounds = asked.rounds or (ROUNDS_QUICK if asked.quick else ROUNDS)
     bench = Bench(releases(asked.servers), rounds, asked.quick, asked.load, folder())
-    try:
-        figures = run(bench, asked.only)
-    except (RuntimeError, OSError, subprocess.SubprocessError) as reason:
-        print(f"bench: {reason}", file=sys.stderr)
-        return 1
+    figures, failed = run(bench, asked.only)
     seconds = time.monotonic() - bench.started
-    text = report.report(figures, facts(bench, asked.only, figures, seconds))
+    text = report.report(figures, facts(bench, [name for name in asked.only if name not in failed], figures, seconds))
     (bench.results / "report.md").write_text(text)
     drawn = plots.draw(bench.results, figures)
     print(text)
     bench.say(f"report.md, figures.csv and {len(drawn)} plots are in {bench.results.relative_to(ROOT)}")
-    return 0
+    if failed:
+        bench.say(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
