@@ -132,6 +132,68 @@ pub enum Effect {
     },
 }
 
+/// What a step wants done, in this order. Most steps want one event published and nothing else: that has a
+/// place of its own, and nothing is allocated or moved for it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Effects {
+    first: Option<Event>,
+    rest: Vec<Effect>,
+}
+
+impl Effects {
+    /// Publish that this happened.
+    #[inline]
+    pub fn publish(&mut self, event: Event) {
+        if self.first.is_none() && self.rest.is_empty() {
+            self.first = Some(event);
+        } else {
+            self.rest.push(Effect::Publish(event));
+        }
+    }
+
+    /// Answer this client, which waits.
+    pub fn answer(&mut self, waiter: WaiterId, client: ClientId, answer: Answer) {
+        self.rest.push(Effect::Answer { waiter, client, answer });
+    }
+
+    /// The first event, if it comes before everything else.
+    #[inline]
+    pub const fn take_first(&mut self) -> Option<Event> {
+        self.first.take()
+    }
+
+    /// Everything but what [`Self::take_first`] gives.
+    pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
+        self.rest.drain(..)
+    }
+
+    /// Whether there is nothing but what [`Self::take_first`] gives.
+    #[inline]
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// How many effects it has room for.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.rest.capacity()
+    }
+}
+
+impl IntoIterator for Effects {
+    type Item = Effect;
+    type IntoIter = std::iter::Chain<
+        std::iter::Map<std::option::IntoIter<Event>, fn(Event) -> Effect>,
+        std::vec::IntoIter<Effect>,
+    >;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let publish: fn(Event) -> Effect = Effect::Publish;
+        self.first.into_iter().map(publish).chain(self.rest)
+    }
+}
+
 /// What the pump is to look at, because something outside of a command may have freed a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {

@@ -16,7 +16,7 @@ mod wake;
 
 use std::collections::VecDeque;
 
-use super::effect::{Answer, Change, Effect, Event, Found, LockId, Record, Step, Task, WaiterId};
+use super::effect::{Answer, Change, Effects, Event, Found, LockId, Record, Step, Task, WaiterId};
 use super::locks::{Ended, Hold, Locks, NewHold};
 use super::queue::{Queues, Request};
 use super::stats::Stats;
@@ -102,7 +102,7 @@ impl Table {
 
     /// Ends the hold at a found key if its lease has run out; returns its token.
     #[inline]
-    fn end_if_over(&mut self, now: Moment, found: Found, fx: &mut Vec<Effect>) -> Option<Token> {
+    fn end_if_over(&mut self, now: Moment, found: Found, fx: &mut Effects) -> Option<Token> {
         let (id, hold) = self.any_hold(found)?;
         if !hold.is_over(now) {
             return None;
@@ -110,14 +110,14 @@ impl Table {
         let Ended { token, held_ms } = self.locks.end(id, now)?;
         self.stats.expirations += 1;
         self.stats.holds.add(held_ms);
-        fx.push(Effect::Publish(Event::Expired));
+        fx.publish(Event::Expired);
         Some(token)
     }
 
     /// Takes a request out of its line and answers it.
-    fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Vec<Effect>) {
+    fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
         if let Some(left) = self.queues.leave(waiter) {
-            fx.push(Effect::Answer { waiter, client: left.request.client, answer });
+            fx.answer(waiter, left.request.client, answer);
         }
     }
 
@@ -129,7 +129,7 @@ impl Table {
         place: Place<'_>,
         found: Found,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Option<Step<()>> {
         // The usual case.
         if self.queues.waiters() == 0 {
@@ -144,7 +144,7 @@ impl Table {
         place: Place<'_>,
         found: Found,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Option<Step<()>> {
         let queue = self.queues.at(place)?;
         while let Some(id) = self.queues.head(queue) {
@@ -180,16 +180,13 @@ impl Table {
             self.stats.grants += 1;
             self.stats.contended_grants += 1;
             self.stats.waits.add(now.boot.ms_since(request.since));
-            fx.push(Effect::Publish(Event::Acquired));
-            fx.push(Effect::Answer {
-                waiter: id,
-                client: request.client,
-                answer: Answer::Granted {
-                    place: place.to_owned(),
-                    token,
-                    minted_owner: request.owner_is_minted.then_some(request.owner),
-                },
-            });
+            fx.publish(Event::Acquired);
+            let answer = Answer::Granted {
+                place: place.to_owned(),
+                token,
+                minted_owner: request.owner_is_minted.then_some(request.owner),
+            };
+            fx.answer(id, request.client, answer);
             return Some(Step { reply: (), change, record: Record::Hold(lock) });
         }
         None
@@ -203,7 +200,7 @@ impl Table {
         found: Found,
         record: Record,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
         // What the stream says of the new hold replaces the old one: one record for both.
         self.grant_next(now, place, found, gate, fx).unwrap_or(Step {

@@ -292,18 +292,15 @@ impl<'a> Key<'a> {
         if self.key.is_null() {
             return Found::Nothing;
         }
-        // SAFETY: 1. an open key; 2. its value is asked for only if it is of our type; 3. the value is
-        // a number, which nobody follows as a pointer.
+        // SAFETY: 1. an open key; a type is told only of a module's value; 2. the value is asked for only if
+        // it is of our type; 3. it is a number, which nobody follows as a pointer.
         unsafe {
+            if api!(RedisModule_ModuleTypeGetType, self.key) == Some(ours) {
+                let value = api!(RedisModule_ModuleTypeGetValue, self.key);
+                return Found::Lock(lock_of(value.unwrap_or(null_mut())));
+            }
             match api!(RedisModule_KeyType, self.key) {
                 Some(kind) if kind as isize == raw::REDISMODULE_KEYTYPE_EMPTY => Found::Nothing,
-                Some(kind) if kind as isize == raw::REDISMODULE_KEYTYPE_MODULE => {
-                    if api!(RedisModule_ModuleTypeGetType, self.key) != Some(ours) {
-                        return Found::Other;
-                    }
-                    let value = api!(RedisModule_ModuleTypeGetValue, self.key);
-                    Found::Lock(lock_of(value.unwrap_or(null_mut())))
-                }
                 _ => Found::Other,
             }
         }

@@ -2,22 +2,14 @@
 //! events, the answers, the timer.
 
 use super::api::{Ctx, Key, Str, replicate_ended, replicate_hold};
-use super::blocking;
-use super::clock;
 use super::state::{self, State, lock_type};
-use crate::lock::effect::{Change, Effect, Event, Found, Record, Step};
+use super::{blocking, clock, settings};
+use crate::lock::effect::{Change, Effect, Effects, Event, Found, Record, Step};
 
 /// Carries out a step and its effects on an open key.
 ///
 /// The key is closed before anything is published: whoever listens may use it.
-pub(crate) fn step<R>(
-    ctx: &Ctx,
-    name: Str<'_>,
-    key: Key<'_>,
-    found: Found,
-    step: &Step<R>,
-    fx: Vec<Effect>,
-) {
+pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step: &Step<R>, mut fx: Effects) {
     match step.change {
         Change::Nothing => {}
         Change::Touched => ctx.signal_modified(name),
@@ -38,19 +30,12 @@ pub(crate) fn step<R>(
     }
     drop(key);
     record(ctx, name, step.record);
-    let fx = publish_and_answer(ctx, Some(name), fx);
-    let _ = state::with(|state| {
-        state.fx = fx;
-        if step.change == Change::Deleted
-            && let Found::Lock(lock) = found
-        {
-            state.table.forget_free(lock);
-        }
-        // What let its key go has nothing that could end.
-        if step.change != Change::Deleted {
-            state.rearm();
-        }
-    });
+    if let Some(event) = fx.take_first() {
+        publish(ctx, name, event);
+    }
+    if !fx.is_drained() {
+        effects(ctx, Some(name), fx);
+    }
 }
 
 fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
@@ -69,20 +54,11 @@ fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
 }
 
 /// Carries out effects alone, and gives the buffer back.
-pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, fx: Vec<Effect>) {
-    let fx = publish_and_answer(ctx, name, fx);
-    let _ = state::with(|state| state.fx = fx);
-}
-
-/// Carries out effects; returns the empty buffer.
-fn publish_and_answer(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) -> Vec<Effect> {
-    // The usual case, without moving anything.
-    if let ([Effect::Publish(event)], Some(name)) = (fx.as_slice(), name) {
-        publish(ctx, name, *event);
-        fx.clear();
-        return fx;
+pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Effects) {
+    if let (Some(event), Some(name)) = (fx.take_first(), name) {
+        publish(ctx, name, event);
     }
-    for effect in fx.drain(..) {
+    for effect in fx.drain() {
         match effect {
             Effect::Publish(event) => {
                 if let Some(name) = name {
@@ -92,11 +68,14 @@ fn publish_and_answer(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Vec<Effect>) -> 
             Effect::Answer { waiter, client, answer } => blocking::send(waiter, client, answer),
         }
     }
-    fx
+    let _ = state::with(|state| state.fx = fx);
 }
 
 /// Publishes a keyspace event.
 pub(crate) fn publish(ctx: &Ctx, name: Str<'_>, event: Event) {
+    if !settings::events_are_heard() {
+        return;
+    }
     let text = match event {
         Event::Acquired => c"lock.acquired",
         Event::Released => c"lock.released",

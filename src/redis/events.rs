@@ -14,13 +14,14 @@ type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u
 
 /// Subscribes. Only to events whose numbers mean the same on Redis and Valkey.
 pub(crate) fn subscribe(ctx: &Ctx) -> Result<(), String> {
-    let events: [(u64, &str, Callback); 7] = [
+    let events: [(u64, &str, Callback); 8] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
         (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, "ReplicationRoleChanged", on_role),
         (raw::REDISMODULE_EVENT_FORK_CHILD, "ForkChild", on_fork),
         (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config),
+        (raw::REDISMODULE_EVENT_MODULE_CHANGE, "ModuleChange", on_module),
         (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
     ];
     for (id, name, callback) in events {
@@ -174,7 +175,21 @@ extern "C" fn on_config(
 ) {
     guard::callback((), || {
         // SAFETY: the context of the running callback.
-        settings::read_eviction(&unsafe { Ctx::from_raw(ctx) });
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        settings::read_eviction(&ctx);
+        settings::read_listeners(&ctx);
+    });
+}
+
+extern "C" fn on_module(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        settings::read_listeners(&unsafe { Ctx::from_raw(ctx) });
     });
 }
 

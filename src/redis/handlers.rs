@@ -10,12 +10,12 @@ use redis_module::raw;
 
 use super::api::{Ctx, Key, Str, is_connected, place_of};
 use super::gate::Gate;
-use super::state::{self, State, lock_type};
+use super::state::{self, lock_type};
 use super::{blocking, carry_out, clock, ffi, guard, server, settings};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{acquire, fence, info, internal, release, renew};
-use crate::lock::effect::{Change, Effect, Found, Step};
+use crate::lock::effect::{Change, Effects, Found, Step};
 use crate::lock::table::{Acquired, Ask, Block, Description, Renewal, Table};
 use crate::lock::types::{Moment, Now, Place};
 
@@ -146,7 +146,7 @@ fn internal_error(ctx: &Ctx) -> c_int {
 fn ask<R>(
     ctx: &Ctx,
     name: Str<'_>,
-    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Vec<Effect>) -> Step<R>,
+    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
 ) -> Option<R> {
     ask_and(ctx, name, step, |_| ())
 }
@@ -155,7 +155,7 @@ fn ask<R>(
 fn ask_and<R>(
     ctx: &Ctx,
     name: Str<'_>,
-    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Vec<Effect>) -> Step<R>,
+    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
     let now = clock::now();
@@ -163,9 +163,10 @@ fn ask_and<R>(
     let key = Key::open_write(ctx, name);
     let found = key.found(lock_type());
     let mut gate = Gate::of_command(ctx);
-    let (step, fx) = state::with(|State { table, fx, .. }| {
-        let mut fx = std::mem::take(fx);
-        (step(table, now, place, found, &mut gate, &mut fx), fx)
+    let (step, fx) = state::with(|state| {
+        let step = step(&mut state.table, now, place, found, &mut gate, &mut state.fx);
+        let fx = state.settle(step.change, found);
+        (step, fx)
     })?;
     before(&step.reply);
     carry_out::step(ctx, name, key, found, &step, fx);
@@ -176,7 +177,7 @@ fn ask_and<R>(
 fn tell(
     ctx: &Ctx,
     name: Str<'_>,
-    step: impl FnOnce(&mut Table, Moment, Place<'_>, Found, &mut Vec<Effect>) -> Step<()>,
+    step: impl FnOnce(&mut Table, Moment, Place<'_>, Found, &mut Effects) -> Step<()>,
 ) -> c_int {
     let done = ask(ctx, name, |table, now, place, found, _, fx| step(table, now.boot, place, found, fx));
     match done {
@@ -209,7 +210,7 @@ fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         }
     };
     let step =
-        |table: &mut Table, now: Now, place: Place<'_>, found, gate: &mut Gate<'_>, fx: &mut Vec<Effect>| {
+        |table: &mut Table, now: Now, place: Place<'_>, found, gate: &mut Gate<'_>, fx: &mut Effects| {
             let ask = Ask {
                 owner,
                 owner_is_minted: request.owner.is_none(),
@@ -272,7 +273,9 @@ fn told_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = release::parse(args) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
-    tell(ctx, name, |table, now, _, found, fx| table.apply_release(now, found, request.owner, request.token, fx))
+    tell(ctx, name, |table, now, _, found, fx| {
+        table.apply_release(now, found, request.owner, request.token, fx)
+    })
 }
 
 fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {

@@ -363,13 +363,14 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
         return;
     }
     let place = place.as_place();
-    let done = state::with(|State { table, fx, .. }| {
-        let mut fx = std::mem::take(fx);
+    let done = state::with(|state| {
+        let State { table, fx, .. } = state;
         let mut gate = |client, place: crate::lock::types::Place<'_>| gate.admit(client, place);
         let step = match job {
-            Job::Expire(_) | Job::Settle => table.settle(now, place, found, &mut gate, &mut fx),
-            Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, &mut fx),
+            Job::Expire(_) | Job::Settle => table.settle(now, place, found, &mut gate, fx),
+            Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, fx),
         };
+        let fx = state.settle(step.change, found);
         (step, fx)
     });
     if let Some((step, fx)) = done {

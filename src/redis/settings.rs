@@ -212,10 +212,41 @@ pub(crate) fn may_evict() -> bool {
     MAY_EVICT.load(Ordering::Relaxed)
 }
 
+/// Whether anybody could hear a keyspace event: kept by [`read_listeners`].
+static EVENTS_ARE_HEARD: AtomicBool = AtomicBool::new(true);
+
+/// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
+pub(crate) fn events_are_heard() -> bool {
+    EVENTS_ARE_HEARD.load(Ordering::Relaxed)
+}
+
+/// Asks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
+pub(crate) fn read_listeners(ctx: &Ctx) {
+    let is_silent = config(ctx, c"notify-keyspace-events").is_some_and(|events| events.is_empty());
+    EVENTS_ARE_HEARD.store(!is_silent || !is_only_module(ctx), Ordering::Relaxed);
+}
+
+/// Whether there is no other module.
+fn is_only_module(ctx: &Ctx) -> bool {
+    // SAFETY: 1. a live context; 2. the format takes a C string; 3. the reply is freed once.
+    unsafe {
+        let reply =
+            api!(RedisModule_Call, ctx.as_ptr(), c"MODULE".as_ptr(), c"cE".as_ptr(), c"LIST".as_ptr());
+        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
+            return false;
+        };
+        let is_list = api!(RedisModule_CallReplyType, reply) == Some(raw::REDISMODULE_REPLY_ARRAY as c_int);
+        let count = api!(RedisModule_CallReplyLength, reply);
+        api!(RedisModule_FreeCallReply, reply);
+        // While it is being loaded it is not in the list yet.
+        is_list && count.is_some_and(|count| count <= 1)
+    }
+}
+
 /// Asks the server for its eviction policy: at load, and whenever its configuration changes.
 pub(crate) fn read_eviction(ctx: &Ctx) {
-    let policy = config(ctx, c"maxmemory-policy");
-    let memory = config(ctx, c"maxmemory");
+    let policy = config(ctx, c"maxmemory-policy").unwrap_or_default();
+    let memory = config(ctx, c"maxmemory").unwrap_or_default();
     let may = policy.starts_with("allkeys-") && !matches!(memory.as_str(), "0" | "");
     MAY_EVICT.store(may, Ordering::Relaxed);
     REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
@@ -228,8 +259,8 @@ pub(crate) fn refusal_is_news() -> bool {
     !REFUSAL_IS_LOGGED.swap(true, Ordering::Relaxed)
 }
 
-/// A setting of the server; empty if it does not tell.
-fn config(ctx: &Ctx, name: &CStr) -> String {
+/// A setting of the server; `None` if it does not tell.
+fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     // SAFETY: 1. a live context; 2. the format takes two C strings; 3. the reply is freed once, after
     // its last use; the text of its second element is copied.
     unsafe {
@@ -241,16 +272,14 @@ fn config(ctx: &Ctx, name: &CStr) -> String {
             c"GET".as_ptr(),
             name.as_ptr()
         );
-        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return String::new();
-        };
+        let reply = reply.filter(|reply| !reply.is_null())?;
         let mut len = 0;
         let text = api!(RedisModule_CallReplyArrayElement, reply, 1)
             .filter(|element| !element.is_null())
             .and_then(|element| api!(RedisModule_CallReplyStringPtr, element, &raw mut len))
             .filter(|text| !text.is_null())
             .map(|text| std::slice::from_raw_parts(text.cast::<u8>(), len));
-        let text = text.map_or_else(String::new, |text| String::from_utf8_lossy(text).into_owned());
+        let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
         api!(RedisModule_FreeCallReply, reply);
         text
     }

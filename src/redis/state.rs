@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 
-use crate::lock::effect::{Effect, Found, LockId, WaiterId};
+use crate::lock::effect::{Change, Effects, Found, LockId, WaiterId};
 use crate::lock::table::Table;
 use crate::lock::types::ClientId;
 
@@ -23,7 +23,7 @@ pub(crate) type Handle = *mut raw::RedisModuleBlockedClient;
 pub(crate) struct State {
     pub(crate) table: Table,
     /// A buffer for effects, so that a step allocates nothing in the usual case.
-    pub(crate) fx: Vec<Effect>,
+    pub(crate) fx: Effects,
     /// The blocked client of each waiter.
     pub(crate) handles: HashMap<WaiterId, Handle>,
     /// And back.
@@ -37,6 +37,17 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// What the edge keeps for the core after a step at what was found: a lock without a key is forgotten, and
+    /// the pump runs when the next thing ends. Returns the effects.
+    #[inline]
+    pub(crate) fn settle(&mut self, change: Change, found: Found) -> Effects {
+        match (change, found) {
+            (Change::Deleted, Found::Lock(lock)) => _ = self.table.forget_free(lock),
+            _ => self.rearm(),
+        }
+        std::mem::take(&mut self.fx)
+    }
+
     /// Sees to it that the pump runs when the next thing ends.
     pub(crate) fn rearm(&mut self) {
         let next = self.table.next_deadline(self.pump.decides);
@@ -53,8 +64,8 @@ impl State {
         if self.answered.is_empty() && self.answered.capacity() > KEPT {
             self.answered = HashMap::new();
         }
-        if self.fx.is_empty() && self.fx.capacity() > KEPT {
-            self.fx = Vec::new();
+        if self.fx.is_drained() && self.fx.capacity() > KEPT {
+            self.fx = Effects::default();
         }
     }
 }

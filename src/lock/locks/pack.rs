@@ -50,7 +50,8 @@ pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
         let word = eight(text, groups);
         is_wide |= word;
         // The high bit of each sum tells whether the byte is at least so large.
-        let (from_0, from_colon) = (word.wrapping_add(each(0x80 - b'0')), word.wrapping_add(each(0x80 - b':')));
+        let (from_0, from_colon) =
+            (word.wrapping_add(each(0x80 - b'0')), word.wrapping_add(each(0x80 - b':')));
         let (from_a, from_g) = (word.wrapping_add(each(0x80 - b'a')), word.wrapping_add(each(0x80 - b'g')));
         is_right &= from_0 & !from_g & (!from_colon | from_a);
         // Bit 6 tells a letter from a digit; the low half of 'a' is 1, and means 10.
@@ -307,9 +308,10 @@ mod tests {
         assert_eq!(split("12a"), None);
         assert_eq!(split("9999999999999999999999"), Some((4, 18, 999_999_999_999_999_999)));
         // Every length, every value that is all of one digit, every byte before it.
-        for (digits, digit, before) in (1..=20).flat_map(|n| (b'0'..=b'9').map(move |d| (n, d))).flat_map(
-            |(n, d)| (0..=255_u8).map(move |before| (n, d, before)),
-        ) {
+        for (digits, digit, before) in (1..=20)
+            .flat_map(|n| (b'0'..=b'9').map(move |d| (n, d)))
+            .flat_map(|(n, d)| (0..=255_u8).map(move |before| (n, d, before)))
+        {
             let mut name = b"some-word".to_vec();
             name.push(before);
             name.extend(std::iter::repeat_n(digit, digits));

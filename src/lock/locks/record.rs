@@ -6,10 +6,10 @@
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::NewHold;
 use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
 use super::slab::{INDEX_BITS, Slab};
 use super::wheel::{Links, NONE};
-use super::NewHold;
 use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
 
 /// Bytes of a [`Head`].
@@ -129,7 +129,13 @@ impl Head {
 
     /// Begins a hold, with these neighbours on the wheel.
     #[inline]
-    pub(super) fn begin(&mut self, hold: &NewHold<'_>, now: Moment, until_us: u64, (previous, next): (u32, u32)) {
+    pub(super) fn begin(
+        &mut self,
+        hold: &NewHold<'_>,
+        now: Moment,
+        until_us: u64,
+        (previous, next): (u32, u32),
+    ) {
         let mark = u64::from(self.mark());
         self.word = U64::new(hold.token.get() << TOKEN_SHIFT | Flag::Held as u64 | mark);
         self.since = U32::new(Since::at(now).0);
@@ -168,13 +174,16 @@ impl Since {
     const IN_SECONDS: u32 = 1 << 31;
 
     const fn at(now: Moment) -> Self {
-        Self((now.0 / 1_000) as u32 & !Self::IN_SECONDS)
+        // Rounded up, and the present down: what has lasted is never told as more than it is.
+        Self(now.0.div_ceil(1_000) as u32 & !Self::IN_SECONDS)
     }
 
     const fn age_ms(self, now: Moment) -> u64 {
         let value = self.0 & !Self::IN_SECONDS;
         if self.0 & Self::IN_SECONDS == 0 {
-            (((now.0 / 1_000) as u32).wrapping_sub(value) & !Self::IN_SECONDS) as u64
+            let age = ((now.0 / 1_000) as u32).wrapping_sub(value) & !Self::IN_SECONDS;
+            // Within its first millisecond it lies ahead.
+            if age == !Self::IN_SECONDS { 0 } else { age as u64 }
         } else {
             (now.0 / 1_000_000).saturating_sub(value as u64) * 1_000
         }
@@ -237,7 +246,8 @@ impl<'a> Tail<'a> {
         let Some(len) = self.len() else {
             return false;
         };
-        let Some((name, owner)) = tail.get_mut(..len).and_then(|tail| tail.split_at_mut_checked(self.name_len()))
+        let Some((name, owner)) =
+            tail.get_mut(..len).and_then(|tail| tail.split_at_mut_checked(self.name_len()))
         else {
             return false;
         };
@@ -446,7 +456,9 @@ mod tests {
     #[test]
     fn connections_are_told_apart_across_the_half_number() {
         let mut head = Head::new_zeroed_for_tests();
-        for (stored, newest) in [(1, 1), (7, 1 << 31), ((1 << 32) - 1, (1 << 32) + 5), ((5 << 32) + 9, (6 << 32) + 8)] {
+        for (stored, newest) in
+            [(1, 1), (7, 1 << 31), ((1 << 32) - 1, (1 << 32) + 5), ((5 << 32) + 9, (6 << 32) + 8)]
+        {
             head.set_client(Some(ClientId(stored)));
             assert_eq!(head.client(newest), Some(ClientId(stored)), "{stored} of {newest}");
         }

@@ -67,7 +67,13 @@ pub(super) struct Wheel {
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { ends: Box::new([[(NONE, NONE); LISTS]; LEVELS]), occupied: [0; LEVELS], levels: 0, present: 0, sorting: None }
+        Self {
+            ends: Box::new([[(NONE, NONE); LISTS]; LEVELS]),
+            occupied: [0; LEVELS],
+            levels: 0,
+            present: 0,
+            sorting: None,
+        }
     }
 }
 

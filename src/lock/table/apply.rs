@@ -17,7 +17,7 @@ impl Table {
         found: Found,
         owner: &[u8],
         lease_ms: u64,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
         if let Some((id, hold)) = self.any_hold(found)
             && hold.is_of(owner)
@@ -34,7 +34,7 @@ impl Table {
         let Some((id, change)) = begin_hold(&mut self.locks, now, place, found, &new) else {
             return Step::unchanged(());
         };
-        fx.push(Effect::Publish(Event::Acquired));
+        fx.publish(Event::Acquired);
         let record = match travel {
             Travel::Counted => Record::AsAsked,
             Travel::Named => Record::Hold(id),
@@ -49,7 +49,7 @@ impl Table {
         found: Found,
         owner: &[u8],
         token: Option<Token>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
         let held = self.any_hold(found).filter(|(_, hold)| is_of(*hold, owner, token));
         self.apply_end(now, held.map(|(id, _)| id), Event::Released, fx)
@@ -81,22 +81,22 @@ impl Table {
         place: Place<'_>,
         found: Found,
         saved: &SavedHold,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
         if let Some((id, _)) = self.any_hold(found) {
             self.locks.end(id, now);
-            fx.push(Effect::Publish(Event::Released));
+            fx.publish(Event::Released);
         }
         let Some((_, change)) = begin_hold(&mut self.locks, now, place, found, &new_hold(saved)) else {
             return Step::unchanged(());
         };
         self.clock.hear(saved.token);
-        fx.push(Effect::Publish(Event::Acquired));
+        fx.publish(Event::Acquired);
         told(change)
     }
 
     /// The hold with this token ended by itself.
-    pub fn apply_ended(&mut self, now: Moment, found: Found, token: Token, fx: &mut Vec<Effect>) -> Step<()> {
+    pub fn apply_ended(&mut self, now: Moment, found: Found, token: Token, fx: &mut Effects) -> Step<()> {
         let held = self.any_hold(found).filter(|(_, hold)| hold.token() == token);
         self.apply_end(now, held.map(|(id, _)| id), Event::Expired, fx)
     }
@@ -107,16 +107,10 @@ impl Table {
         made.map_or(Step::unchanged(()), |id| told(Change::Stored(id)))
     }
 
-    fn apply_end(
-        &mut self,
-        now: Moment,
-        held: Option<LockId>,
-        event: Event,
-        fx: &mut Vec<Effect>,
-    ) -> Step<()> {
+    fn apply_end(&mut self, now: Moment, held: Option<LockId>, event: Event, fx: &mut Effects) -> Step<()> {
         match held.and_then(|id| self.locks.end(id, now)) {
             Some(_) => {
-                fx.push(Effect::Publish(event));
+                fx.publish(event);
                 told(Change::Deleted)
             }
             None => Step::unchanged(()),

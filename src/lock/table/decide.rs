@@ -66,7 +66,7 @@ impl Table {
         found: Found,
         ask: &Ask<'_>,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<Acquired> {
         let over = self.end_if_over(now.boot, found, fx);
         if self.live(now.boot, found).is_none() {
@@ -91,7 +91,7 @@ impl Table {
         found: Found,
         ask: &Ask<'_>,
         step: Step<()>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<Acquired> {
         if let Some((id, hold)) = self.live(now.boot, found)
             && hold.is_of(ask.owner)
@@ -133,7 +133,7 @@ impl Table {
         found: Found,
         ask: &Ask<'_>,
         over: Option<Token>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<Acquired> {
         if found == Found::Other {
             return Step::unchanged(Refused(Refusal::WrongType));
@@ -152,7 +152,7 @@ impl Table {
             return refused(Refusal::TooManyLocks);
         };
         self.stats.grants += 1;
-        fx.push(Effect::Publish(Event::Acquired));
+        fx.publish(Event::Acquired);
         // Word for word, a reader takes the request of an owner that it still sees holding for a
         // retry; so a grant right after that owner's own lease ran out is named.
         let as_asked = travel == Travel::Counted && !ask.must_be_named && over.is_none();
@@ -170,7 +170,7 @@ impl Table {
         place: Place<'_>,
         ask: &Ask<'_>,
         block: Block,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Acquired {
         let request = Request {
             owner: ask.owner.into(),
@@ -184,11 +184,7 @@ impl Table {
         if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
             let since = self.queues.waiter(old).map_or(now.boot, |w| w.request.since);
             if let Some((left, new)) = self.queues.take_over(old, Request { since, ..request }) {
-                fx.push(Effect::Answer {
-                    waiter: old,
-                    client: left.request.client,
-                    answer: Answer::Replaced,
-                });
+                fx.answer(old, left.request.client, Answer::Replaced);
                 return Waiting(new);
             }
             return Busy;
@@ -212,7 +208,7 @@ impl Table {
         owner: &[u8],
         token: Option<Token>,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<Option<bool>> {
         let queue = self.queues.at(place);
         if found == Found::Other && queue.is_none() {
@@ -236,7 +232,7 @@ impl Table {
             self.stats.releases += 1;
             self.stats.holds.add(ended.held_ms);
         }
-        fx.push(Effect::Publish(Event::Released));
+        fx.publish(Event::Released);
         self.pass_on(now, place, found, Record::AsAsked, gate, fx).reply(Some(true))
     }
 
@@ -248,7 +244,7 @@ impl Table {
         found: Found,
         renewal: &Renewal<'_>,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<Option<bool>> {
         if found == Found::Other && self.queues.at(place).is_none() {
             return Step::unchanged(None);

@@ -47,7 +47,7 @@ impl Table {
         place: Place<'_>,
         found: Found,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
         if let Some(over) = self.end_if_over(now.boot, found, fx) {
             return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
@@ -62,7 +62,7 @@ impl Table {
     }
 
     /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
-    fn tell_holder(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Vec<Effect>) {
+    fn tell_holder(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
         let queue = self.queues.at(place);
         let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) else {
             return;
@@ -88,20 +88,21 @@ impl Table {
         found: Found,
         token: Token,
         gate: Gate<'_>,
-        fx: &mut Vec<Effect>,
+        fx: &mut Effects,
     ) -> Step<()> {
-        let granted = self.live(now.boot, found).filter(|(_, hold)| hold.token() == token && !hold.is_known());
+        let granted =
+            self.live(now.boot, found).filter(|(_, hold)| hold.token() == token && !hold.is_known());
         let Some(id) = granted.map(|(id, _)| id) else {
             return self.settle(now, place, found, gate, fx);
         };
         self.locks.end(id, now.boot);
         self.stats.releases += 1;
-        fx.push(Effect::Publish(Event::Released));
+        fx.publish(Event::Released);
         self.pass_on(now, place, found, Record::Ended(token), gate, fx)
     }
 
     /// A request has waited long enough (G7).
-    pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Vec<Effect>) {
+    pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
         self.stats.timeouts += 1;
         self.answer(waiter, Answer::TimedOut, fx);
     }
@@ -269,14 +270,14 @@ impl Table {
     }
 
     /// Answers everybody who waits at this place with the same.
-    pub fn dismiss(&mut self, place: Place<'_>, answer: &Answer, fx: &mut Vec<Effect>) {
+    pub fn dismiss(&mut self, place: Place<'_>, answer: &Answer, fx: &mut Effects) {
         while let Some(waiter) = self.queues.at(place).and_then(|queue| self.queues.head(queue)) {
             self.answer(waiter, answer.clone(), fx);
         }
     }
 
     /// Answers everybody who waits anywhere with the same, and drops what the pump was to look at.
-    pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Vec<Effect>) {
+    pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Effects) {
         self.note_everything();
         for task in std::mem::take(&mut self.tasks) {
             if let Task::Settle(place) = task {

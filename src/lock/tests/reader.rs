@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::SavedHold;
-use crate::lock::effect::{Record, Step};
+use crate::lock::effect::{Effects, Record, Step};
 use crate::lock::types::{Moment, Token};
 
 /// One command of the replication stream.
@@ -174,12 +174,14 @@ impl Reader {
         let (now, place, found) = (self.server.now.boot, at.place(), self.server.found(at));
         let table = &mut self.server.table;
         // What a reader publishes is not looked at.
-        let fx = &mut Vec::new();
+        let fx = &mut Effects::default();
         match *fact {
             Fact::Acquire { owner, lease_ms, .. } => {
                 table.apply_acquire(now, place, found, owner.as_bytes(), lease_ms, fx)
             }
-            Fact::Release { owner, token, .. } => table.apply_release(now, found, owner.as_bytes(), token, fx),
+            Fact::Release { owner, token, .. } => {
+                table.apply_release(now, found, owner.as_bytes(), token, fx)
+            }
             Fact::Renew { owner, token, lease_ms, .. } => {
                 table.apply_renew(now, found, owner.as_bytes(), token, lease_ms)
             }

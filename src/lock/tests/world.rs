@@ -10,7 +10,7 @@ use super::input::{Answered, InFlight, Input, Outcome, Reply, Writes};
 use super::reader::{Fact, Reader};
 use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, decode, encode};
-use crate::lock::effect::{Answer, Change, Effect, Event, Found, Record, Step, Task, WaiterId};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Found, Record, Step, Task, WaiterId};
 use crate::lock::table::{Acquired, Admission, Ask, Block, Due, Gate, Limits, Refusal, Renewal, Table};
 use crate::lock::types::{ClientId, Moment, Now, Place, PlaceBuf};
 
@@ -238,7 +238,7 @@ impl World {
         at: At,
         asked: Option<Fact>,
         out: &mut Outcome,
-        step: impl FnOnce(&mut Table, Now, Found, Gate<'_>, &mut Vec<Effect>) -> Step<R>,
+        step: impl FnOnce(&mut Table, Now, Found, Gate<'_>, &mut Effects) -> Step<R>,
     ) -> Result<R, String> {
         self.places.insert(at);
         let (now, found) = (self.server.now, self.server.found(at));
@@ -248,7 +248,7 @@ impl World {
             Writes::Allowed => Admission::Granted,
             Writes::Refused | Writes::Paused => Admission::NotNow,
         };
-        let mut fx = Vec::new();
+        let mut fx = Effects::default();
         let step = step(&mut self.server.table, now, found, &mut gate, &mut fx);
         self.server.carry_out(at, step.change);
         if step.change != Change::Nothing {
@@ -276,7 +276,12 @@ impl World {
         Ok(fact)
     }
 
-    fn publish_and_answer(&mut self, at: At, fx: Vec<Effect>, out: &mut Outcome) -> Result<(), String> {
+    fn publish_and_answer(
+        &mut self,
+        at: At,
+        fx: impl IntoIterator<Item = Effect>,
+        out: &mut Outcome,
+    ) -> Result<(), String> {
         for effect in fx {
             let (waiter, client, answer) = match effect {
                 Effect::Publish(event) => {
@@ -335,7 +340,7 @@ impl World {
             Due::Timeout(waiter) => {
                 let at = self.waits.get(&waiter.number()).map(|wait| wait.at);
                 let at = at.ok_or("G7: the time of a wait is over that has ended")?;
-                let mut fx = Vec::new();
+                let mut fx = Effects::default();
                 self.server.table.time_out(waiter, &mut fx);
                 self.publish_and_answer(at, fx, out)
             }
@@ -377,7 +382,7 @@ impl World {
 
     /// The slot of this place is not ours: whoever waits is sent on.
     fn send_on(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
-        let mut fx = Vec::new();
+        let mut fx = Effects::default();
         let moved = Answer::Moved("MOVED 1 host:1".to_owned());
         self.server.table.dismiss(at.place(), &moved, &mut fx);
         self.publish_and_answer(at, fx, out)
@@ -445,7 +450,7 @@ impl World {
             out.reply = Reply::Bool(false);
             return Ok(());
         }
-        let mut fx = Vec::new();
+        let mut fx = Effects::default();
         self.server.table.dismiss_all(&Answer::Demoted, &mut fx);
         for effect in fx {
             let Effect::Answer { waiter, .. } = &effect else {
