@@ -127,7 +127,7 @@ impl Locks {
     }
 
     /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, now: Moment, place: Place<'_>, hold: Option<&NewHold<'_>>) -> Option<LockId> {
         let owner = hold.map_or(&[][..], |hold| hold.owner);
         if now.0 > UNTIL_MAX / 2 && hold.is_some_and(|hold| now.plus_ms(hold.lease_ms).0 > UNTIL_MAX) {
@@ -531,7 +531,7 @@ impl<'a> Hold<'a> {
         self.lock.head.has(Flag::Known)
     }
 
-    #[inline]
+    #[inline(always)]
     fn stored_owner(self) -> Option<Owner<'a>> {
         if self.lock.head.shape == SPILLED {
             return Some(Owner::Plain(&self.lock.spilled()?.owner));
@@ -550,7 +550,7 @@ impl<'a> Hold<'a> {
     }
 
     /// Whether this is the owner.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn is_of(self, owner: &[u8]) -> bool {
         match self.stored_owner() {

@@ -8,12 +8,14 @@
 //! all of this runs on the server's main thread. So the `SAFETY` comments below say only what is
 //! particular to a call.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_longlong, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 
 use redis_module::raw;
 
+use super::{ffi, server};
 use crate::lock::effect::{Found, LockId};
 use crate::lock::types::{ClientId, Place};
 
@@ -193,9 +195,18 @@ impl Ctx {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent, self.0, class, event.as_ptr(), name.as_ptr()) };
     }
 
-    pub(crate) fn signal_modified(&self, name: Str<'_>) {
-        // SAFETY: a live context and string.
-        unsafe { api!(RedisModule_SignalModifiedKey, self.0, name.as_ptr()) };
+    /// Tells the server what this module can do, and when it tells watchers of a key that it changed.
+    pub(crate) fn set_options(&self, signals: Signals) {
+        let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
+        if signals == Signals::Never {
+            options |= raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
+        }
+        if server::kind().is_valkey() {
+            options |= (ffi::VALKEY_OPTION_SKIP_COMMAND_VALIDATION
+                | ffi::VALKEY_OPTION_HANDLE_ATOMIC_SLOT_MIGRATION) as c_int;
+        }
+        // SAFETY: a live context; the server only stores the bits.
+        unsafe { api!(RedisModule_SetModuleOptions, self.0, options) };
     }
 
     pub(crate) fn replicate_as_asked(&self) {
@@ -264,10 +275,21 @@ impl Ctx {
     }
 }
 
-/// An open key; closed when dropped.
+/// When the server tells those who watch a key (WATCH, client-side caches) that it changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signals {
+    /// Whenever we close a key that was open for writing.
+    WhenClosed,
+    /// Not at all.
+    Never,
+}
+
+/// An open key; closed when dropped. Those who watch it are told then, if it was changed.
 pub(crate) struct Key<'a> {
     key: *mut raw::RedisModuleKey,
-    ctx: PhantomData<&'a Ctx>,
+    ctx: &'a Ctx,
+    is_for_writing: bool,
+    is_changed: Cell<bool>,
 }
 
 impl<'a> Key<'a> {
@@ -284,7 +306,8 @@ impl<'a> Key<'a> {
     fn open(ctx: &'a Ctx, name: Str<'_>, mode: u32) -> Self {
         // SAFETY: a live context and string. Null is a key that is not there, in read mode.
         let key = unsafe { api!(RedisModule_OpenKey, ctx.0, name.as_ptr(), mode as c_int) };
-        Self { key: key.unwrap_or(null_mut()).cast(), ctx: PhantomData }
+        let is_for_writing = mode & raw::REDISMODULE_WRITE != 0;
+        Self { key: key.unwrap_or(null_mut()).cast(), ctx, is_for_writing, is_changed: Cell::new(false) }
     }
 
     /// What the keyspace holds here.
@@ -306,14 +329,21 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// What its value stands for was changed.
+    pub(crate) fn touch(&self) {
+        self.is_changed.set(true);
+    }
+
     /// Makes this lock the value of the key, whatever was there.
     pub(crate) fn store(&self, ours: *mut raw::RedisModuleType, lock: LockId) {
+        self.touch();
         // SAFETY: a key open for writing; the value is a number that the type's callbacks understand.
         unsafe { api!(RedisModule_ModuleTypeSetValue, self.key, ours, value_of(lock)) };
     }
 
     /// Deletes the key.
     pub(crate) fn delete(&self) {
+        self.touch();
         // SAFETY: a key open for writing.
         unsafe { api!(RedisModule_DeleteKey, self.key) };
     }
@@ -332,9 +362,19 @@ impl<'a> Key<'a> {
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
-        if !self.key.is_null() {
-            // SAFETY: it was opened by us and is closed once.
-            unsafe { api!(RedisModule_CloseKey, self.key) };
+        if self.key.is_null() {
+            return;
+        }
+        // Asking the server to tell is another look-up of the key on some versions; asking it not to tell, a
+        // store of a number.
+        let is_silent = self.is_for_writing && !self.is_changed.get();
+        if is_silent {
+            self.ctx.set_options(Signals::Never);
+        }
+        // SAFETY: it was opened by us and is closed once.
+        unsafe { api!(RedisModule_CloseKey, self.key) };
+        if is_silent {
+            self.ctx.set_options(Signals::WhenClosed);
         }
     }
 }

@@ -12,20 +12,16 @@ use crate::lock::effect::{Change, Effect, Effects, Event, Found, Record, Step};
 pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step: &Step<R>, mut fx: Effects) {
     match step.change {
         Change::Nothing => {}
-        Change::Touched => ctx.signal_modified(name),
+        Change::Touched => key.touch(),
         Change::Renewed => {
             // The time to live that a user gave to the hold before is not the new one's.
             key.persist();
-            ctx.signal_modified(name);
+            key.touch();
         }
-        Change::Stored(lock) => {
-            key.store(lock_type(), lock);
-            ctx.signal_modified(name);
-        }
+        Change::Stored(lock) => key.store(lock_type(), lock),
         Change::Deleted => {
             // Its lock is nobody's any more; what the server would tell us about it is known.
             state::let_go(found, || key.delete());
-            ctx.signal_modified(name);
         }
     }
     drop(key);

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use redis_module::raw;
 
-use super::api::{Ctx, Str, api};
+use super::api::{Ctx, Signals, Str};
 use super::{clock, docs, events, ffi, guard, info, pump, server, settings, state, timer, value};
 
 const NAME: &std::ffi::CStr = c"redislock";
@@ -48,7 +48,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     server::begin(ctx);
     clock::begin();
     state::begin();
-    set_options(ctx);
+    ctx.set_options(Signals::WhenClosed);
     value::register(ctx)?;
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
@@ -90,15 +90,4 @@ fn require_api() -> Result<(), String> {
         Some((name, _)) => Err(format!("the server lacks {name}; Redis 7.0 or Valkey is needed")),
         None => Ok(()),
     }
-}
-
-fn set_options(ctx: &Ctx) {
-    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int
-        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
-    if server::kind().is_valkey() {
-        options |= (ffi::VALKEY_OPTION_SKIP_COMMAND_VALIDATION
-            | ffi::VALKEY_OPTION_HANDLE_ATOMIC_SLOT_MIGRATION) as c_int;
-    }
-    // SAFETY: within OnLoad.
-    unsafe { api!(RedisModule_SetModuleOptions, ctx.as_ptr(), options) };
 }

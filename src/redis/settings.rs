@@ -226,9 +226,13 @@ pub(crate) fn read_listeners(ctx: &Ctx) {
     EVENTS_ARE_HEARD.store(!is_silent || !is_only_module(ctx), Ordering::Relaxed);
 }
 
-/// Whether there is no other module.
+/// Ourselves, and what newer servers are born with: these listen to no keyspace event.
+const QUIET_MODULES: [&[u8]; 3] = [b"redislock", b"lua", b"vectorset"];
+
+/// Whether there is no other module that could listen. While it is being loaded it is not in the list itself.
 fn is_only_module(ctx: &Ctx) -> bool {
-    // SAFETY: 1. a live context; 2. the format takes a C string; 3. the reply is freed once.
+    // SAFETY: 1. a live context; 2. the format takes a C string; 3. the reply is freed once, after its last use;
+    // 4. elements are asked for within its length, and checked for null.
     unsafe {
         let reply =
             api!(RedisModule_Call, ctx.as_ptr(), c"MODULE".as_ptr(), c"cE".as_ptr(), c"LIST".as_ptr());
@@ -236,11 +240,19 @@ fn is_only_module(ctx: &Ctx) -> bool {
             return false;
         };
         let is_list = api!(RedisModule_CallReplyType, reply) == Some(raw::REDISMODULE_REPLY_ARRAY as c_int);
-        let count = api!(RedisModule_CallReplyLength, reply);
+        let count = api!(RedisModule_CallReplyLength, reply).unwrap_or(0);
+        let is_quiet = is_list
+            && (0..count).all(|number| {
+                let module = api!(RedisModule_CallReplyArrayElement, reply, number);
+                module.is_some_and(|module| text_at(module, 1).is_some_and(|name| is_quiet(&name)))
+            });
         api!(RedisModule_FreeCallReply, reply);
-        // While it is being loaded it is not in the list yet.
-        is_list && count.is_some_and(|count| count <= 1)
+        is_quiet
     }
+}
+
+fn is_quiet(name: &str) -> bool {
+    QUIET_MODULES.contains(&name.as_bytes())
 }
 
 /// Asks the server for its eviction policy: at load, and whenever its configuration changes.
@@ -262,7 +274,7 @@ pub(crate) fn refusal_is_news() -> bool {
 /// A setting of the server; `None` if it does not tell.
 fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     // SAFETY: 1. a live context; 2. the format takes two C strings; 3. the reply is freed once, after
-    // its last use; the text of its second element is copied.
+    // its last use.
     unsafe {
         let reply = api!(
             RedisModule_Call,
@@ -273,14 +285,25 @@ fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
             name.as_ptr()
         );
         let reply = reply.filter(|reply| !reply.is_null())?;
-        let mut len = 0;
-        let text = api!(RedisModule_CallReplyArrayElement, reply, 1)
-            .filter(|element| !element.is_null())
-            .and_then(|element| api!(RedisModule_CallReplyStringPtr, element, &raw mut len))
-            .filter(|text| !text.is_null())
-            .map(|text| std::slice::from_raw_parts(text.cast::<u8>(), len));
-        let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+        let text = text_at(reply, 1);
         api!(RedisModule_FreeCallReply, reply);
         text
+    }
+}
+
+/// The text at this place of a list.
+///
+/// # Safety
+/// The reply is null or lives.
+unsafe fn text_at(reply: *mut raw::RedisModuleCallReply, number: usize) -> Option<String> {
+    let mut len = 0;
+    // SAFETY: 1. the caller's contract; 2. what is no list or too short has no such element; 3. the text lives as
+    // long as the reply, and is copied.
+    unsafe {
+        let list = Some(reply).filter(|reply| !reply.is_null())?;
+        let element = api!(RedisModule_CallReplyArrayElement, list, number).filter(|it| !it.is_null())?;
+        let text = api!(RedisModule_CallReplyStringPtr, element, &raw mut len).filter(|it| !it.is_null())?;
+        let bytes = std::slice::from_raw_parts(text.cast::<u8>(), len);
+        Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }

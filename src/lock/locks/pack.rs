@@ -22,14 +22,14 @@ const fn each(byte: u8) -> u64 {
 const FOURS: [(usize, usize); 4] = [(0, 4), (9, 14), (19, 24), (28, 32)];
 
 /// Two groups of four digits of a UUID's text.
-#[inline]
+#[inline(always)]
 fn eight(text: &[u8; UUID_TEXT], (first, second): (usize, usize)) -> u64 {
     let four = |at: usize| text[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
     u64::from(four(first)) | u64::from(four(second)) << 32
 }
 
 /// The hyphens of a UUID's text, and those that should be there.
-#[inline]
+#[inline(always)]
 const fn hyphens(text: &[u8; UUID_TEXT]) -> (u32, u32) {
     let [a, b, c, d] = HYPHENS;
     (u32::from_le_bytes([text[a], text[b], text[c], text[d]]), u32::from_le_bytes([b'-'; 4]))
@@ -39,7 +39,7 @@ const fn hyphens(text: &[u8; UUID_TEXT]) -> (u32, u32) {
 ///
 /// Eight digits at once: digit by digit it would cost four times as much, and this is in the path of every
 /// acquire.
-#[inline]
+#[inline(always)]
 pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; UUID_TEXT] = text.try_into().ok()?;
     let (found, right) = hyphens(text);
@@ -70,7 +70,7 @@ pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
 }
 
 /// Whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
-#[inline]
+#[inline(always)]
 pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
     let Ok(text) = <&[u8; UUID_TEXT]>::try_from(text) else {
         return false;
@@ -114,7 +114,7 @@ pub(super) const fn bytes_of_digits(digits: usize) -> usize {
 }
 
 /// A name that ends in a number: what stands before it, how many digits it has, its value.
-#[inline]
+#[inline(always)]
 pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     if let Some(last) = name.last_chunk() {
         let word = u64::from_le_bytes(*last);
@@ -130,7 +130,7 @@ pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
 }
 
 /// The number that the last so many bytes of a word write, 1 to 7 of them.
-#[inline]
+#[inline(always)]
 fn eight_digits(word: u64, digits: usize) -> u64 {
     // The others become zeros in front of it.
     let shift = 64 - 8 * digits as u32;
@@ -184,7 +184,7 @@ impl Default for Prefixes {
 
 impl Prefixes {
     /// The seat of this word, with one more use. `None`: another one has it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, db: u32, bytes: &[u8]) -> Option<u8> {
         if bytes.len() > PREFIX_BYTES_MAX {
             return None;
@@ -204,7 +204,7 @@ impl Prefixes {
     }
 
     /// One use less.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, seat: u8) {
         if let Some(prefix) = self.0.get_mut(usize::from(seat)) {
             prefix.uses -= 1;
@@ -236,7 +236,7 @@ impl Prefixes {
 
     /// By length, first and last eight bytes, which words that are in use together seldom share. Nobody gains by
     /// words that share a seat: they are merely not packed.
-    #[inline]
+    #[inline(always)]
     fn seat_of(db: u32, bytes: &[u8]) -> u8 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         let (first, last) = match (bytes.first_chunk(), bytes.last_chunk()) {

@@ -215,7 +215,7 @@ pub(super) struct Tail<'a> {
 
 impl<'a> Tail<'a> {
     /// Packs name and owner; takes a seat for the beginning of the name.
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(prefixes: &mut Prefixes, place: Place<'a>, owner: &'a [u8]) -> Self {
         let number = pack::split_number(place.name)
             .and_then(|(word, digits, number)| Some((prefixes.take(place.db, word)?, digits, number)));
@@ -232,7 +232,7 @@ impl<'a> Tail<'a> {
     }
 
     /// How many bytes it takes. `None`: the name is too long for a slot.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn len(&self) -> Option<usize> {
         if self.prefix == NO_PREFIX && self.place.name.len() > NAME_MAX {
             return None;
@@ -241,7 +241,7 @@ impl<'a> Tail<'a> {
     }
 
     /// Writes it into a slot. `false`: there is not enough room, and nothing was written.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&self, head: &mut Head, tail: &mut [u8]) -> bool {
         let Some(len) = self.len() else {
             return false;
@@ -322,7 +322,7 @@ pub(super) fn name<'a>(head: &Head, tail: &'a [u8]) -> Option<Name<'a>> {
 }
 
 /// Reads the owner of a record that is not spilled.
-#[inline]
+#[inline(always)]
 pub(super) fn owner<'a>(head: &Head, tail: &'a [u8]) -> Option<Owner<'a>> {
     let rest = tail.get(name_len(head)..)?;
     if head.shape & UUID_OWNER != 0 {

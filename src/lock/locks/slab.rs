@@ -105,7 +105,7 @@ impl Slab {
     }
 
     /// Occupies a slot of at least so many bytes: its number, and its bytes, the mark first. `None`: the record is too large, or there are too many.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, size: usize) -> Option<(u32, &mut [u8])> {
         if size > SIZE_MAX {
             return None;
