@@ -67,15 +67,15 @@ impl Durations {
     pub fn quantile_ms(&self, share: f64) -> u64 {
         let long = self.long.as_ref().map_or(0, Histogram::len);
         let all = self.short.iter().sum::<u64>() + long;
-        let wanted = ((all as f64 * share.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let wanted = (all as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0);
         let mut seen = 0;
         for (ms, count) in (0..).zip(self.short) {
             seen += count;
-            if seen >= wanted {
+            if seen as f64 >= wanted {
                 return ms;
             }
         }
-        let share = (wanted - seen) as f64 / long.max(1) as f64;
+        let share = (wanted - seen as f64) / long.max(1) as f64;
         self.long.as_ref().map_or(0, |h| h.value_at_quantile(share).min(h.max()))
     }
 

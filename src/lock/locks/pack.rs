@@ -5,6 +5,9 @@
 //! number takes as many bytes as its digits need. Whatever is written otherwise is kept as it is. Unpacked, both are
 //! the same bytes again, always.
 
+// Bytes are cut out of words on purpose.
+#![allow(clippy::cast_possible_truncation)]
+
 use crate::lock::types::{Place, PlaceBuf};
 
 /// Bytes of a UUID's text.
@@ -120,7 +123,7 @@ pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
         let word = u64::from_le_bytes(*last);
         // The high bit of each byte that is no digit. Sums of seven bits do not reach the next byte.
         let low = word & each(0x7f);
-        let is_other = (low + each(0x80 - b':') | !(low + each(0x80 - b'0')) | word) & each(0x80);
+        let is_other = ((low + each(0x80 - b':')) | !(low + each(0x80 - b'0')) | word) & each(0x80);
         if is_other != 0 {
             let digits = is_other.leading_zeros() as usize / 8;
             return (digits > 0).then(|| (&name[..name.len() - digits], digits, eight_digits(word, digits)));

@@ -3,6 +3,9 @@
 //! With a name like `lock:order:123456` and a UUID for an owner that makes 50 bytes, the deadline's place
 //! on the wheel included.
 
+// Numbers are cut into the fields of a record on purpose; each says what it keeps.
+#![allow(clippy::cast_possible_truncation)]
+
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -210,7 +213,8 @@ pub(super) struct Tail<'a> {
     digits: usize,
     number: u64,
     owner: &'a [u8],
-    uuid: Option<[u8; 16]>,
+    /// The owner in 16 bytes, if it is a UUID.
+    short_owner: Option<[u8; 16]>,
 }
 
 impl<'a> Tail<'a> {
@@ -220,7 +224,7 @@ impl<'a> Tail<'a> {
         let number = pack::split_number(place.name)
             .and_then(|(word, digits, number)| Some((prefixes.take(place.db, word)?, digits, number)));
         let (prefix, digits, number) = number.unwrap_or((NO_PREFIX, 0, 0));
-        Self { place, prefix, digits, number, owner, uuid: pack::uuid_bytes(owner) }
+        Self { place, prefix, digits, number, owner, short_owner: pack::uuid_bytes(owner) }
     }
 
     const fn name_len(&self) -> usize {
@@ -228,7 +232,7 @@ impl<'a> Tail<'a> {
     }
 
     const fn owner_len(&self) -> usize {
-        if self.uuid.is_some() { 16 } else { 1 + self.owner.len() }
+        if self.short_owner.is_some() { 16 } else { 1 + self.owner.len() }
     }
 
     /// How many bytes it takes. `None`: the name is too long for a slot.
@@ -264,9 +268,9 @@ impl<'a> Tail<'a> {
                 number >>= 8;
             }
         }
-        match self.uuid {
-            Some(uuid) => {
-                owner.copy_from_slice(&uuid);
+        match self.short_owner {
+            Some(short) => {
+                owner.copy_from_slice(&short);
                 shape |= usize::from(UUID_OWNER);
             }
             None => {

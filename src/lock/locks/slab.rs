@@ -8,6 +8,9 @@
 //! The first byte of a slot is its *mark*: whether it is occupied, and a count of its lives, so that a
 //! number kept too long does not find somebody else's record.
 
+// Sizes of slots, their counts in a page and numbers of pages are small by construction: see the constants.
+#![allow(clippy::cast_possible_truncation)]
+
 /// Bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
 const PAGE_BYTES: usize = 16 * 1024;
 
@@ -253,7 +256,7 @@ mod tests {
             let waste = given - size;
             assert!(size < SIZE_MIN || waste < if size <= FINE_MAX { 2 } else { 16 }, "{size} gets {given}");
         }
-        assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS);
+        const { assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS) };
         assert!(Slab::default().insert(SIZE_MAX + 1).is_none());
     }
 

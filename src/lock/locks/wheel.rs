@@ -10,6 +10,9 @@
 //! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`]
 //! moves at most one, so that a million leases in one list keep nobody waiting.
 
+// There are seven levels of 64 lists.
+#![allow(clippy::cast_possible_truncation)]
+
 use super::slab::{INDEX_BITS, INDEX_END};
 
 /// Names no record: the neighbour of a record in no list. Names have 28 bits.

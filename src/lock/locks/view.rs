@@ -1,0 +1,142 @@
+//! What a record says, read where it lies.
+
+use std::borrow::Cow;
+
+use super::pack;
+use super::record::{self, Flag, Head, Name, Owner, SPILLED};
+use super::{Locks, Spilled};
+use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
+
+/// A look at a lock.
+#[derive(Clone, Copy)]
+pub struct Lock<'a> {
+    pub(super) locks: &'a Locks,
+    pub(super) index: u32,
+    pub(super) head: &'a Head,
+    pub(super) tail: &'a [u8],
+}
+
+impl<'a> Lock<'a> {
+    /// Who holds it; `None` for an empty lock, which counts as free (SPEC 5).
+    #[inline]
+    #[must_use]
+    pub fn hold(self) -> Option<Hold<'a>> {
+        Some(Hold { lock: self, token: self.head.token().filter(|_| self.head.has(Flag::Held))? })
+    }
+
+    /// Whether it may have been read from a payload that no key came to hold.
+    #[must_use]
+    pub fn is_doubtful(self) -> bool {
+        self.head.has(Flag::Doubtful)
+    }
+
+    fn spilled(self) -> Option<&'a Spilled> {
+        self.locks.spilled.get(&self.index)
+    }
+
+    fn name(self) -> Option<Name<'a>> {
+        if self.head.shape == SPILLED {
+            return Some(Name::Plain(self.spilled()?.place.as_place()));
+        }
+        record::name(self.head, self.tail)
+    }
+
+    /// Where its key is. A hold is tied to its name: a lock that was renamed has none.
+    #[must_use]
+    pub fn place(self) -> Option<PlaceBuf> {
+        self.name()?.place(&self.locks.prefixes)
+    }
+
+    /// Whether its key is there.
+    #[must_use]
+    pub fn is_at(self, place: Place<'_>) -> bool {
+        self.name().is_some_and(|name| name.is(&self.locks.prefixes, place))
+    }
+
+    /// The database of its key.
+    #[must_use]
+    pub fn db(self) -> Option<u32> {
+        self.name()?.db(&self.locks.prefixes)
+    }
+}
+
+/// A look at one owner's possession of one lock (SPEC 1).
+#[derive(Clone, Copy)]
+pub struct Hold<'a> {
+    lock: Lock<'a>,
+    token: Token,
+}
+
+impl<'a> Hold<'a> {
+    /// The fencing token.
+    #[must_use]
+    pub const fn token(self) -> Token {
+        self.token
+    }
+
+    /// Whether the lease has ended. The hold is over, even if nothing has cleared it away yet.
+    #[inline]
+    #[must_use]
+    pub fn is_over(self, now: Moment) -> bool {
+        self.lock.head.until_us() <= now.0
+    }
+
+    /// Whether a lease of this length, from now, would end later.
+    #[must_use]
+    pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
+        self.lock.head.until_us() < now.plus_ms(lease_ms).0
+    }
+
+    /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
+    #[must_use]
+    pub fn left_ms(self, now: Moment) -> u64 {
+        now.ms_until(Moment(self.lock.head.until_us()))
+    }
+
+    /// How long it has been held, as far as this server knows, in milliseconds.
+    #[must_use]
+    pub fn held_ms(self, now: Moment) -> u64 {
+        self.lock.head.held_ms(now)
+    }
+
+    /// The connection that acquired or renewed it last, where known.
+    #[must_use]
+    pub fn client(self) -> Option<ClientId> {
+        self.lock.head.client(self.lock.locks.newest_client)
+    }
+
+    /// Whether its owner has heard of it by another answer than the one to its wait.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        self.lock.head.has(Flag::Known)
+    }
+
+    #[inline(always)]
+    fn stored_owner(self) -> Option<Owner<'a>> {
+        if self.lock.head.shape == SPILLED {
+            return Some(Owner::Plain(&self.lock.spilled()?.owner));
+        }
+        record::owner(self.lock.head, self.lock.tail)
+    }
+
+    /// Who.
+    #[must_use]
+    pub fn owner(self) -> Cow<'a, [u8]> {
+        match self.stored_owner() {
+            Some(Owner::Uuid(bytes)) => Cow::Owned(pack::uuid_text(bytes)),
+            Some(Owner::Plain(owner)) => Cow::Borrowed(owner),
+            None => Cow::Borrowed(&[]),
+        }
+    }
+
+    /// Whether this is the owner.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_of(self, owner: &[u8]) -> bool {
+        match self.stored_owner() {
+            Some(Owner::Uuid(bytes)) => pack::is_uuid_text(bytes, owner),
+            Some(Owner::Plain(own)) => *own == *owner,
+            None => false,
+        }
+    }
+}
