@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from ..context import Bench
 from ..load import Load, Mode
 from ..measure import Figure, in_turns
-from ..servers import Connection, Release, Server, encode
+from ..servers import Connection, Release, Server, encode, module
 from ..subjects import Pair, key, owner
-from .instructions import BATCH_COMMANDS, CALLGRIND, METRIC, QUIET, Lengths, per_pair, require_callgrind
+from .instructions import AT_ONCE, BATCH_COMMANDS, CALLGRIND, METRIC, QUIET, Lengths, per_pair, require_callgrind
 
 WITHOUT = "without the module"
 IDLE = "module loaded, idle"
@@ -34,14 +34,19 @@ LOCKS = 100_000
 LOCKS_QUICK = 1_000
 
 #: Fewer under callgrind, where a lock takes fifty times as long.
-LOCKS_COUNTED = 5_000
+LOCKS_COUNTED = 1_000
 PIECE = 500
 
 #: Longer than any measurement.
 LEASE_MS = 3_000_000
 
-#: Where keys fall into the table is a matter of each server's chance: over many it evens out.
-LENGTHS = Lengths(400, 1_200, 400)
+LENGTHS = Lengths(200, 800, 200)
+
+STRING = ("SET", "{key}", "{owner}")
+LOCK = ("LOCK.ACQUIRE", "{key}", "{owner}", "PX", LEASE_MS)
+
+#: So that the module can be loaded into a server that runs.
+LOADABLE = ("--enable-module-command", "local")
 
 
 def with_locks(count: int) -> str:
@@ -64,12 +69,12 @@ def fill(connection: Connection, count: int, *words: str | int) -> None:
 
 
 @contextlib.contextmanager
-def alike(release: Release, count: int, *options: str, under: tuple[str, ...] = ()) -> Iterator[dict[str, Server]]:
+def alike(release: Release, count: int) -> Iterator[dict[str, Server]]:
     """The same server four times: without the module and with it, empty and with this many strings or locks."""
     with contextlib.ExitStack() as stack:
 
         def start(with_module: bool, *words: str | int) -> Server:
-            server = stack.enter_context(Server(release, *options, with_module=with_module, under=under))
+            server = stack.enter_context(Server(release, with_module=with_module))
             if words:
                 with server.connect() as connection:
                     fill(connection, count, *words)
@@ -78,8 +83,8 @@ def alike(release: Release, count: int, *options: str, under: tuple[str, ...] = 
         yield {
             WITHOUT: start(False),
             IDLE: start(True),
-            with_strings(count): start(False, "SET", "{key}", "{owner}"),
-            with_locks(count): start(True, "LOCK.ACQUIRE", "{key}", "{owner}", "PX", LEASE_MS),
+            with_strings(count): start(False, *STRING),
+            with_locks(count): start(True, *LOCK),
         }
 
 
@@ -101,25 +106,44 @@ def timed(bench: Bench, release: Release) -> list[Figure]:
     return figures
 
 
-def counted(bench: Bench, release: Release) -> list[Figure]:
+def counted_once(release: Release, count: int) -> dict[str, float]:
+    """All subjects on one server, one after the other: what its chance makes dearer, it makes so for all of them."""
+    with Server(release, *QUIET, *LOADABLE, with_module=False, under=CALLGRIND) as server, server.connect() as connection:
+
+        def instructions() -> float:
+            seen = per_pair(server, connection, SET_GET, LENGTHS)
+            connection.call("FLUSHALL", "SYNC")
+            return seen
+
+        seen = {WITHOUT: instructions()}
+        fill(connection, count, *STRING)
+        seen[with_strings(count)] = instructions()
+        if connection.call("MODULE", "LOAD", module()) != b"+OK":
+            raise RuntimeError(f"{release.label} does not load {module()}")
+        seen[IDLE] = instructions()
+        fill(connection, count, *LOCK)
+        seen[with_locks(count)] = instructions()
+        return seen
+
+
+def counted(bench: Bench) -> list[Figure]:
+    """A server for each round: on one, the keys or names of commands collide in its tables; on another, they do not."""
     where = f"SET + GET, pipelined by {BATCH_COMMANDS}"
-    with alike(release, LOCKS_QUICK if bench.is_quick else LOCKS_COUNTED, *QUIET, under=CALLGRIND) as servers:
-        with contextlib.ExitStack() as stack:
-
-            def turn(server: Server) -> Callable[[], dict[str, float]]:
-                connection = stack.enter_context(server.connect())
-                return lambda: {METRIC: per_pair(server, connection, SET_GET, LENGTHS)}
-
-            turns = {name: turn(server) for name, server in servers.items()}
-            seen = in_turns(bench.rounds, turns)
-    bench.say(f"others: {release.label}, counted")
-    return [Figure("others", release.label, where, name, METRIC, found[METRIC]) for name, found in seen.items()]
+    count = LOCKS_QUICK if bench.is_quick else LOCKS_COUNTED
+    turns = [release for _ in range(bench.rounds) for release in bench.releases]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda release: counted_once(release, count), turns))
+    figures = []
+    for number, release in enumerate(bench.releases):
+        rounds = found[number :: len(bench.releases)]
+        for name in (WITHOUT, IDLE, with_strings(count), with_locks(count)):
+            values = tuple(seen[name] for seen in rounds)
+            figures.append(Figure("others", release.label, where, name, METRIC, values))
+    bench.say("others: counted")
+    return figures
 
 
 def run(bench: Bench) -> list[Figure]:
     require_callgrind()
     figures = [figure for release in bench.releases for figure in timed(bench, release)]
-    with ThreadPoolExecutor(len(bench.releases)) as pool:
-        for found in pool.map(lambda release: counted(bench, release), bench.releases):
-            figures += found
-    return figures
+    return figures + counted(bench)
