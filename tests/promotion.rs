@@ -223,3 +223,22 @@ fn a_failover_in_progress_puts_grants_off() {
     pair.replica.thaw();
     assert_agree(&pair.primary, &[&pair.replica]);
 }
+
+// The server tells the module of its events only once the module is used. What happened before is asked for then.
+#[test]
+fn the_first_use_finds_the_role_that_the_server_has_by_then() {
+    let pair = Pair::start();
+    let role = |server: &Server| server.client().info("redislock", "redislock_role");
+    assert_eq!((role(&pair.primary), role(&pair.replica)), ("primary".to_string(), "replica".to_string()));
+    promote(&pair.replica);
+    follow(&pair.primary, &pair.replica);
+    assert_eq!((role(&pair.primary), role(&pair.replica)), ("replica".to_string(), "primary".to_string()));
+    let refused = pair.primary.client().refused("LOCK.ACQUIRE stock alice PX 1000");
+    assert!(refused.contains("READONLY"), "{refused}");
+    let waiter = {
+        pair.replica.client().acquire("stock", "alice", 300);
+        pair.replica.in_line("stock", "bob", 600_000)
+    };
+    waiter.granted();
+    assert_agree(&pair.replica, &[&pair.primary]);
+}

@@ -12,27 +12,68 @@ use crate::lock::effect::Answer;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
-/// Subscribes. Only to events whose numbers mean the same on Redis and Valkey.
-pub(crate) fn subscribe(ctx: &Ctx) -> Result<(), String> {
-    let events: [(u64, &str, Callback); 8] = [
-        (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
-        (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
-        (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
-        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, "ReplicationRoleChanged", on_role),
-        (raw::REDISMODULE_EVENT_FORK_CHILD, "ForkChild", on_fork),
-        (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config),
-        (raw::REDISMODULE_EVENT_MODULE_CHANGE, "ModuleChange", on_module),
-        (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
-    ];
-    for (id, name, callback) in events {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: within OnLoad; the callback has the type asked for.
-        let done = unsafe { api!(RedisModule_SubscribeToServerEvent, ctx.as_ptr(), event, Some(callback)) };
-        if done != Some(raw::REDISMODULE_OK as c_int) {
+/// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
+const EVENTS: [(u64, &str, Callback); 8] = [
+    (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
+    (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
+    (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
+    (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, "ReplicationRoleChanged", on_role),
+    (raw::REDISMODULE_EVENT_FORK_CHILD, "ForkChild", on_fork),
+    (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config),
+    (raw::REDISMODULE_EVENT_MODULE_CHANGE, "ModuleChange", on_module),
+    (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
+];
+
+/// Sees to it that the server can tell what has to be known, and does not have it told yet: with every turn of its
+/// event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
+pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
+    for (id, name, callback) in EVENTS {
+        if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
         }
+        subscribe(ctx, id, None);
     }
     Ok(())
+}
+
+/// Subscribes, or with no callback unsubscribes.
+fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    let callback = callback.map(|callback| callback as _);
+    // SAFETY: a live context of our module; the callback has the type asked for.
+    let done = unsafe { api!(RedisModule_SubscribeToServerEvent, ctx.as_ptr(), event, callback) };
+    done == Some(raw::REDISMODULE_OK as c_int)
+}
+
+/// There is, or is about to be, something to know about: the first command or the first value that is loaded.
+#[inline]
+pub(crate) fn begin_use(ctx: &Ctx) {
+    if !server::hears_events() {
+        begin_first_use(ctx);
+    }
+}
+
+#[cold]
+fn begin_first_use(ctx: &Ctx) {
+    for (id, name, callback) in EVENTS {
+        if !subscribe(ctx, id, Some(callback)) {
+            ctx.log(ffi::SERVER_LOG_WARNING, &format!("the server does not tell about {name} any more"));
+        }
+    }
+    server::begin_to_hear_events();
+    let flags = ctx.flags();
+    server::note_role(flags);
+    let _ = state::with(|state| state.pump.decides = flags.decides());
+    // Whatever is being loaded now will be followed by its end.
+    if !flags.is_loading() {
+        look_around(ctx);
+    }
+}
+
+/// What the server's configuration says that matters to us.
+fn look_around(ctx: &Ctx) {
+    settings::read_eviction(ctx);
+    settings::read_listeners(ctx);
 }
 
 /// Makes a note if this server decides, and asks for the pump.
@@ -99,7 +140,9 @@ extern "C" fn on_loading(
     guard::callback((), || match sub {
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
             // SAFETY: the context of the running callback.
-            server::note_role(unsafe { Ctx::from_raw(ctx) }.flags());
+            let server = unsafe { Ctx::from_raw(ctx) };
+            server::note_role(server.flags());
+            look_around(&server);
             warn_of_lead(ctx);
             note(ctx, |state| state.table.note_everything());
         }
@@ -176,8 +219,7 @@ extern "C" fn on_config(
     guard::callback((), || {
         // SAFETY: the context of the running callback.
         let ctx = unsafe { Ctx::from_raw(ctx) };
-        settings::read_eviction(&ctx);
-        settings::read_listeners(&ctx);
+        look_around(&ctx);
     });
 }
 

@@ -11,7 +11,7 @@ use redis_module::raw;
 use super::api::{Ctx, Key, Str, is_connected, place_of};
 use super::gate::Gate;
 use super::state::{self, lock_type};
-use super::{blocking, carry_out, clock, ffi, guard, server, settings};
+use super::{blocking, carry_out, clock, events, ffi, guard, server, settings};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{acquire, fence, info, internal, release, renew};
@@ -86,6 +86,7 @@ command!(
 command!(
     /// LOCK.APPLY
     apply, 3..=usize::MAX, |ctx, name, args| {
+        events::begin_use(ctx);
         if ctx.flags().is_fact() { told_to_apply(ctx, name, args) } else { ctx.reply_error(error::INTERNAL) }
     }
 );
@@ -102,6 +103,7 @@ pub(crate) extern "C" fn tick(
         [_] => ctx.reply_ok(),
         [_, numbers @ ..] if ctx.flags().is_fact() => match internal::parse_tick(numbers) {
             Some((last, told)) => {
+                events::begin_use(&ctx);
                 let _ = state::with(|state| state.table.clock().adopt(last, told));
                 ctx.reply_ok()
             }
@@ -124,6 +126,7 @@ fn way(ctx: &Ctx) -> Way {
     if server::hears_clients_only() {
         return Way::Asked;
     }
+    events::begin_use(ctx);
     let flags = ctx.flags();
     if flags.is_fact() {
         Way::Told

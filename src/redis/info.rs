@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::{clock, guard, state};
+use super::{clock, guard, server, state};
 use crate::lock::stats::Durations;
 
 /// Version of the module.
@@ -63,7 +63,7 @@ fn show(section: &Section, state: &state::State) {
     let stats = table.stats();
     section.text(c"version", VERSION);
     section.text(c"commit", COMMIT);
-    section.text(c"role", if state.pump.decides { "primary" } else { "replica" });
+    section.text(c"role", if server::flags().decides() { "primary" } else { "replica" });
     section.number(c"locks", table.locks() as u64);
     section.number(c"holds", table.holds() as u64);
     section.number(c"waiters", table.waiters() as u64);

@@ -53,11 +53,10 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
     info::register(ctx)?;
-    events::subscribe(ctx)?;
+    events::require(ctx)?;
     timer::begin()?;
     pump::begin(ctx);
     settings::read_eviction(ctx);
-    settings::read_listeners(ctx);
     let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
     if settings::may_evict() && !settings::allows_eviction() {

@@ -66,9 +66,7 @@ impl Default for Pump {
 pub(crate) fn begin(ctx: &Ctx) {
     // SAFETY: a live context, within OnLoad; the detached one lives as long as the module.
     let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext, ctx.as_ptr()) };
-    let flags = ctx.flags();
-    server::note_role(flags);
-    let decides = flags.decides();
+    let decides = ctx.flags().decides();
     let _ = state::with(|state| {
         state.pump.ctx = detached.unwrap_or(std::ptr::null_mut());
         state.pump.decides = decides;
@@ -105,6 +103,11 @@ pub(crate) fn is_late() -> bool {
 }
 
 impl Pump {
+    /// The detached context; null before load.
+    pub(crate) const fn ctx(&self) -> *mut raw::RedisModuleCtx {
+        self.ctx
+    }
+
     fn may_request(&self, now: Moment) -> bool {
         const LATE_MS: u64 = 20;
         let is_new = self.requested.is_none_or(|(since, _)| since.plus_ms(LATE_MS) <= now);

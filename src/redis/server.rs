@@ -74,6 +74,13 @@ unsafe fn get_api(ctx: &Ctx, name: *const std::ffi::c_char, function: *mut *mut 
 
 static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
 static HEARS_CLIENTS_ONLY: AtomicBool = AtomicBool::new(false);
+static HEARS_EVENTS: AtomicBool = AtomicBool::new(false);
+
+/// What the server says about itself, outside of a command.
+pub(crate) fn flags() -> Flags {
+    // SAFETY: null is allowed here.
+    unsafe { Ctx::from_raw(std::ptr::null_mut()) }.flags()
+}
 
 /// Whether it is a node of a cluster.
 pub(crate) fn is_cluster() -> bool {
@@ -86,10 +93,21 @@ pub(crate) fn hears_clients_only() -> bool {
     HEARS_CLIENTS_ONLY.load(Ordering::Relaxed)
 }
 
-/// Takes note of the server's role: at load, at each event that can change it, and in each run of the pump.
+/// Takes note of the server's role: at each event that can change it, and in each run of the pump.
 pub(crate) fn note_role(flags: Flags) {
+    let hears_clients_only = flags.decides() && !flags.is_cluster() && hears_events();
     IS_CLUSTER.store(flags.is_cluster(), Ordering::Relaxed);
-    HEARS_CLIENTS_ONLY.store(flags.decides() && !flags.is_cluster(), Ordering::Relaxed);
+    HEARS_CLIENTS_ONLY.store(hears_clients_only, Ordering::Relaxed);
+}
+
+/// Whether the server tells of its events. Without them nobody would say when its role changes.
+pub(crate) fn hears_events() -> bool {
+    HEARS_EVENTS.load(Ordering::Relaxed)
+}
+
+/// From now on the server tells of its events.
+pub(crate) fn begin_to_hear_events() {
+    HEARS_EVENTS.store(true, Ordering::Relaxed);
 }
 
 /// Something begins after which facts may come: look at each command, until the role is noted again.

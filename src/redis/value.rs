@@ -8,9 +8,9 @@ use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
-use super::api::{Ctx, Flags, Str, api, lock_of, value_of};
+use super::api::{Ctx, Str, api, lock_of, value_of};
 use super::state::{self, TYPE};
-use super::{carry_out, clock, ffi, guard, pump, server, settings};
+use super::{carry_out, clock, events, ffi, guard, pump, server, settings};
 use crate::lock::codec::{self, SavedHold};
 use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
 
@@ -61,10 +61,13 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// What the server says about itself, outside of a command.
-fn server_flags() -> Flags {
-    // SAFETY: null is allowed here.
-    unsafe { Ctx::from_raw(std::ptr::null_mut()) }.flags()
+/// A value comes from a file or a payload.
+fn begin_use() {
+    // SAFETY: the pump's own detached context lives as long as the module.
+    let ctx = state::with(|state| unsafe { Ctx::from_raw(state.pump.ctx()) });
+    if let Some(ctx) = ctx.filter(|ctx| !ctx.as_ptr().is_null()) {
+        events::begin_use(&ctx);
+    }
 }
 
 /// The name of the key that is read or written, empty if the server does not tell.
@@ -116,7 +119,8 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
     let saved = codec::decode(name, || load_number(io))?;
-    let flags = server_flags();
+    begin_use();
+    let flags = server::flags();
     let now = clock::now();
     state::with(|state| {
         if let Some(saved) = &saved
@@ -222,7 +226,7 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
             // The usual case: the core itself has ended the hold and lets the key go.
             return;
         }
-        let is_ours = server_flags().decides();
+        let is_ours = server::flags().decides();
         let now = clock::boot();
         let has_tasks = state::with(|state| {
             state.table.unlinked(now, lock, is_ours);
@@ -245,7 +249,7 @@ extern "C" fn free(value: *mut c_void) {
         match state::with(|state| state.table.forget_free(lock)) {
             Some(true) => {}
             Some(false) => {
-                let is_ours = server_flags().decides();
+                let is_ours = server::flags().decides();
                 let now = clock::boot();
                 let has_tasks = state::with(|state| {
                     state.table.forget(now, lock, is_ours);
@@ -289,6 +293,7 @@ extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_in
             refuse(io, "the clock of tokens is beyond 2^53");
             return failed;
         }
+        begin_use();
         let _ = state::with(|state| state.table.clock().adopt(last, told));
         raw::REDISMODULE_OK as c_int
     })
