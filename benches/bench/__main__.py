@@ -21,6 +21,7 @@ from .options import ROUNDS_QUICK, arguments
 from .results import write_csv
 from .servers import ROOT, releases
 
+
 def folder() -> Path:
     """A new folder for the results, which `latest` names."""
     parent = ROOT / "results" / "bench"
@@ -47,7 +48,7 @@ def versions(scenarios: list[str]) -> list[str]:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
     found = [told("rustc", "--version").split(" (")[0]]
-    if {"instructions", "others"} & set(scenarios):
+    if {"instructions", "breakdown", "others"} & set(scenarios):
         found.append(told("valgrind", "--version").replace("-", " "))
     if "handover" in scenarios:
         found += [f"{name} {metadata.version(name)}" for name in ("redis", "python-redis-lock", "kazoo")]
@@ -99,8 +100,10 @@ def main() -> int:
     bench = Bench(releases(asked.servers), rounds, asked.quick, asked.load, folder())
     figures, failed = run(bench, asked.only)
     seconds = time.monotonic() - bench.started
-    text = report.report(figures, facts(bench, [name for name in asked.only if name not in failed], figures, seconds))
+    told = facts(bench, [name for name in asked.only if name not in failed], figures, seconds)
+    text = report.report(figures, told)
     (bench.results / "report.md").write_text(text)
+    (bench.results / "facts.json").write_text(json.dumps(told, indent=2) + "\n")
     drawn = plots.draw(bench.results, figures)
     print(text)
     bench.say(f"report.md, figures.csv and {len(drawn)} plots are in {bench.results.relative_to(ROOT)}")

@@ -14,9 +14,9 @@ from .servers import Server
 from .subjects import Pair
 
 RATE = "pairs per second"
-CPU = "server CPU per pair, µs"
-P50 = "latency p50 of a pair, µs"
-P99 = "latency p99 of a pair, µs"
+CPU = "server CPU per pair, us"
+P50 = "latency p50 of a pair, us"
+P99 = "latency p99 of a pair, us"
 
 #: A run takes well under a second.
 SECONDS_MAX = 60.0

@@ -47,7 +47,7 @@ PLOTS = [
         "uncontended-cpu",
         "Processor time of the server per acquire and release, 1 connection, one command at a time",
         "uncontended",
-        "server CPU per pair, µs",
+        "server CPU per pair, us",
         lambda f: f.setting.startswith("1 connection, one command"),
     ),
     Plot(

@@ -12,6 +12,7 @@ from .targets import ELSE, TARGETS, judged
 
 SCENARIO_TITLES = {
     "instructions": "Instructions of the server per acquire and release",
+    "breakdown": "Where the instructions of our pair go",
     "uncontended": "Uncontended acquire and release",
     "handover": "Hand-over under contention",
     "memory": "Memory per held lock",
@@ -111,13 +112,14 @@ def targets(figures: list[Figure]) -> str:
     return f"## Targets\n\n{table(columns, target_rows(figures))}"
 
 
+HOW_TO_READ = (
+    "Medians of the rounds, with the lowest and the highest. The subjects took turns; each ratio is the median of the\n"
+    "ratios within a round, with their lowest and highest."
+)
+
+
 def report(figures: list[Figure], facts: Mapping[str, str]) -> str:
-    parts = ["# What it costs", head(facts)]
-    parts.append(
-        "Medians of the rounds, with the lowest and the highest. The subjects took turns; each ratio is the median of"
-        " the ratios within a round, with their lowest and highest."
-    )
-    parts.append(targets(figures))
+    parts = ["# What it costs", head(facts), HOW_TO_READ, targets(figures)]
     last = None
     for scenario, metric, block in blocks(figures):
         if scenario != last:

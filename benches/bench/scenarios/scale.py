@@ -53,7 +53,7 @@ INTERVAL_US = 100
 ROUNDS = 3
 
 LAST = "seconds until the last"
-HAND_OVER = "µs per hand-over"
+HAND_OVER = "us per hand-over"
 
 Values = dict[str, float]
 
