@@ -1,19 +1,19 @@
 """Where the instructions of our pair go: the server around the module, its calls that the module needs, the module.
 
 One run under callgrind, as in `instructions`. What the module calls is told with everything below it; what the
-module's own functions take, without what they call.
+module's own functions take, without what they call. The sum of what is the server's is what a module would cost
+that makes the same calls and does nothing by itself.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 
 from ..context import Bench
 from ..measure import OURS, Figure
 from ..profile import Function, Profile, read
-from ..servers import Release, Server, module
-from ..subjects import pairs
+from ..servers import Connection, Release, Server, module
+from ..subjects import CHEAPEST, Pair, pairs
 from . import instructions
 
 PAIRS = 2_000
@@ -23,6 +23,9 @@ KEYS = 200
 SMALL = 40
 
 TOTAL = "a pair, in all"
+OF_SERVER = "the server's part of it: a module of no instructions"
+OF_CHEAPEST = f"{CHEAPEST}, in all"
+FIRST = (TOTAL, OF_SERVER, OF_CHEAPEST)
 
 #: Parts of the module by how the names of their functions begin; the first that fits.
 PARTS = (
@@ -65,27 +68,31 @@ def told(profile: Profile) -> Counter[str]:
             parts[api_name(callee.name) if is_api else "module: libraries (copying, comparing, clocks)"] += count
     parts[TOTAL] = profile.total
     parts["server, around the module: reading, dispatching, freeing, sending"] = profile.total - entered
+    parts[OF_SERVER] = sum(count for name, count in parts.items() if name.startswith("server, "))
     return parts
+
+
+def profiled(server: Server, connection: Connection, pair: Pair) -> Profile:
+    """Of a run of this pair, without what comes before it."""
+    instructions.run_pairs(connection, pair, KEYS, KEYS)
+    instructions.counted(server)
+    instructions.run_pairs(connection, pair, PAIRS, KEYS)
+    return read(instructions.dumped(server))
 
 
 def measure(release: Release) -> list[Figure]:
     instructions.require_callgrind()
     with Server(release, *instructions.QUIET, under=instructions.CALLGRIND) as server, server.connect() as connection:
-        pair = next(pair for pair in pairs(release, connection) if pair.name == OURS)
-        instructions.run_pairs(connection, pair, KEYS, KEYS)
-        instructions.counted(server)
-        before = set(server.folder.glob("callgrind.out.*"))
-        instructions.run_pairs(connection, pair, PAIRS, KEYS)
-        command = ["callgrind_control", "--dump", str(server.process.pid)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        (dump,) = set(server.folder.glob("callgrind.out.*")) - before
-        parts = told(read(dump))
+        both = {pair.name: pair for pair in pairs(release, connection)}
+        parts = told(profiled(server, connection, both[OURS]))
+        parts[OF_CHEAPEST] = profiled(server, connection, both[CHEAPEST]).total
     small = {name: count for name, count in parts.items() if name.startswith("server, called") and count < SMALL * PAIRS}
     for name in small:
         del parts[name]
     parts["server, called by the module: others"] = sum(small.values())
     setting = f"pipelined by {instructions.BATCH_COMMANDS}, no persistence"
-    ordered = sorted(parts.items(), key=lambda item: (item[0] != TOTAL, -item[1]))
+    others = sorted((item for item in parts.items() if item[0] not in FIRST), key=lambda item: -item[1])
+    ordered = [(name, parts[name]) for name in FIRST] + others
     return [
         Figure("breakdown", release.label, setting, name, instructions.METRIC, (count / PAIRS,))
         for name, count in ordered

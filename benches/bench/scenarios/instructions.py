@@ -63,12 +63,18 @@ def require_callgrind() -> None:
             raise RuntimeError(f"counting instructions needs {program}: apt-get install valgrind")
 
 
-def counted(server: Server) -> int:
-    """Instructions since the last look; resets the counter."""
+def dumped(server: Server) -> Path:
+    """What callgrind has seen since the last look; resets its counters."""
     before = set(server.folder.glob("callgrind.out.*"))
     command = ["callgrind_control", "--dump", str(server.process.pid)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     (dump,) = set(server.folder.glob("callgrind.out.*")) - before
+    return dump
+
+
+def counted(server: Server) -> int:
+    """Instructions since the last look; resets the counter."""
+    dump = dumped(server)
     total = total_of(dump)
     dump.unlink()
     return total
