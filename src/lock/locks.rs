@@ -9,6 +9,9 @@ mod slab;
 mod view;
 mod wheel;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use hashbrown::HashMap;

@@ -91,7 +91,7 @@ static COMMANDS: [Command; 7] = [
         arity: -5,
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
-        complexity: c"O(log N) with N being the number of leases on the server",
+        complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"wait-milliseconds", c"BLOCK")],
     },
     Command {
@@ -106,7 +106,7 @@ static COMMANDS: [Command; 7] = [
         arity: -3,
         summary:
             c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
-        complexity: c"O(log N) with N being the number of leases on the server",
+        complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), option(c"token", c"TOKEN")],
     },
     Command {
@@ -121,7 +121,7 @@ static COMMANDS: [Command; 7] = [
         arity: -5,
         summary:
             c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
-        complexity: c"O(log N) with N being the number of leases on the server",
+        complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"token", c"TOKEN")],
     },
     Command {
@@ -157,7 +157,7 @@ static COMMANDS: [Command; 7] = [
         categories: [c"write slow", c"write slow"],
         arity: -3,
         summary: c"Internal: a record of the replication stream. Clients cannot use it.",
-        complexity: c"O(log N) with N being the number of leases on the server",
+        complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"record", TEXT)],
     },
     Command {

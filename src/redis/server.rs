@@ -1,6 +1,6 @@
 //! Which server this is: Redis or Valkey, and how old.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,20 +41,22 @@ pub(crate) fn begin(ctx: &Ctx) {
 
 /// The first number of `valkey_version` in INFO; 0 where there is none.
 fn valkey_major(ctx: &Ctx) -> u32 {
+    let version = info(ctx, c"server", c"valkey_version");
+    version.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// What the server's own INFO says. It cannot be renamed or forbidden, as CONFIG can.
+pub(crate) fn info(ctx: &Ctx, section: &CStr, field: &CStr) -> Option<String> {
     // SAFETY: 1. a live context; 2. the field is a C string that lives as long as the data; 3. the data is
     // freed once, after its last use.
     unsafe {
-        let data = api!(RedisModule_GetServerInfo, ctx.as_ptr(), c"server".as_ptr());
-        let Some(data) = data.filter(|data| !data.is_null()) else {
-            return 0;
-        };
-        let field = api!(RedisModule_ServerInfoGetFieldC, data, c"valkey_version".as_ptr());
-        let major = field.filter(|field| !field.is_null()).and_then(|field| {
-            let text = std::ffi::CStr::from_ptr(field).to_string_lossy();
-            text.split('.').next()?.parse().ok()
-        });
+        let data = api!(RedisModule_GetServerInfo, ctx.as_ptr(), section.as_ptr());
+        let data = data.filter(|data| !data.is_null())?;
+        let value = api!(RedisModule_ServerInfoGetFieldC, data, field.as_ptr());
+        let value = value.filter(|value| !value.is_null());
+        let text = value.map(|value| CStr::from_ptr(value).to_string_lossy().into_owned());
         api!(RedisModule_FreeServerInfo, ctx.as_ptr(), data);
-        major.unwrap_or(0)
+        text
     }
 }
 

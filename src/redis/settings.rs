@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::state;
+use super::{server, state};
 use crate::command::args::{Bounds, integer};
 use crate::lock::table::Limits;
 
@@ -257,9 +257,11 @@ fn is_quiet(name: &str) -> bool {
 
 /// Asks the server for its eviction policy: at load, and whenever its configuration changes.
 pub(crate) fn read_eviction(ctx: &Ctx) {
-    let policy = config(ctx, c"maxmemory-policy").unwrap_or_default();
-    let memory = config(ctx, c"maxmemory").unwrap_or_default();
-    let may = policy.starts_with("allkeys-") && !matches!(memory.as_str(), "0" | "");
+    let policy = server::info(ctx, c"memory", c"maxmemory_policy");
+    let memory = server::info(ctx, c"memory", c"maxmemory");
+    // What is not told may be so.
+    let may =
+        policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory.is_none_or(|max| max != "0");
     MAY_EVICT.store(may, Ordering::Relaxed);
     REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
 }

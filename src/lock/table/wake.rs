@@ -30,7 +30,8 @@ impl Table {
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Due> {
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
-        // A lease that ends at the same moment comes first: whoever still waits gets the lock.
+        // A lease is found to be over in the first whole millisecond behind its end. One that is found together with
+        // a timeout comes first: whoever still waits gets the lock.
         if leases && self.locks.next_end() == Some(at) {
             return match self.locks.due(now) {
                 LeaseDue::Lease(id) => Some(Due::Lease(id, self.locks.get(id)?.place()?)),
