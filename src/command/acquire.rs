@@ -1,7 +1,9 @@
-//! `LOCK.ACQUIRE key owner PX ms | EX seconds [BLOCK ms]`
+//! `LOCK.ACQUIRE key owner PX ms | EX seconds [BLOCK ms | QUEUE ms] [SHARED | LIMIT n] [REENTRANT] [EPHEMERAL ms]
+//! [KEEPALIVE]`
 
 use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
 use super::error::Invalid;
+use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, Tie};
 
 /// A parsed LOCK.ACQUIRE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,43 +12,197 @@ pub struct Acquire<'a> {
     pub owner: Option<&'a [u8]>,
     /// For how long.
     pub lease_ms: u64,
-    /// How long to wait; 0: without limit.
-    pub block_ms: Option<u64>,
+    /// Whether to wait.
+    pub wait: Option<WaitFor>,
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// Whether asking again counts.
+    pub is_reentrant: bool,
+    /// What is to tie the hold to the connection.
+    pub tie: Tie,
+}
+
+impl Acquire<'_> {
+    /// Whether it asks for nothing but the exclusive lock, at once.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Exclusive)
+            && self.wait.is_none()
+            && !self.is_reentrant
+            && self.tie.is_none()
+    }
+}
+
+/// How to wait, and how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitFor {
+    /// On the connection; 0: without limit.
+    Block(u64),
+    /// By a place in line that is kept so long.
+    Queue(u64),
+}
+
+/// The options, as they come.
+#[derive(Default)]
+struct Given {
+    lease: LeaseOption,
+    block: Option<u64>,
+    queue: Option<u64>,
+    shared: bool,
+    limit: Option<u32>,
+    is_reentrant: bool,
+    ephemeral: Option<u64>,
+    is_kept_alive: bool,
 }
 
 /// Parses the arguments behind the key: the owner and the options.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
+    // What most requests are, without going through the options.
+    if let [who, px, lease] = args
+        && let Some(lease_ms) = usual_lease(px, lease, bounds)
+    {
+        return Ok(usual(owner(who.as_ref())?, lease_ms, Mode::Exclusive));
+    }
+    parse_any(args, bounds)
+}
+
+#[inline(never)]
+fn parse_any<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
     let who = owner(who.as_ref())?;
-    // What most requests look like, without going through the options.
-    if let [px, lease] = rest
-        && px.as_ref().eq_ignore_ascii_case(b"PX")
-        && let Some(lease_ms) = integer(lease.as_ref()).filter(|ms| (1..=bounds.lease_ms_max).contains(ms))
+    let (mut rest, mut given) = (rest, Given::default());
+    if let [px, lease, more @ ..] = rest
+        && let Some(lease_ms) = usual_lease(px, lease, bounds)
     {
-        return Ok(Acquire { owner: (who != b"*").then_some(who), lease_ms, block_ms: None });
+        if let Some(mode) = usual_mode(more) {
+            return Ok(usual(who, lease_ms, mode));
+        }
+        (rest, given.lease) = (more, LeaseOption::of_ms(lease_ms));
     }
-    let mut options = Options::new(rest, "PX, EX or BLOCK");
-    let mut lease = LeaseOption::default();
-    let mut block_ms = None;
+    let expected = "PX, EX, BLOCK, QUEUE, SHARED, LIMIT, REENTRANT, EPHEMERAL or KEEPALIVE";
+    let mut options = Options::new(rest, expected);
     while let Some(name) = options.take() {
-        if lease.take(name, &mut options, bounds)? {
+        // Those of the lease have two letters, the others more.
+        if name.len() != 2 || !given.lease.take(name, &mut options, bounds)? {
+            given.take(name, &mut options, bounds)?;
+        }
+    }
+    given.acquire(who, bounds)
+}
+
+#[inline]
+fn usual_lease<A: AsRef<[u8]>>(px: &A, lease: &A, bounds: &Bounds) -> Option<u64> {
+    if !px.as_ref().eq_ignore_ascii_case(b"PX") {
+        return None;
+    }
+    integer(lease.as_ref()).filter(|ms| (1..=bounds.lease_ms_max).contains(ms))
+}
+
+/// A request that says nothing but this.
+#[inline]
+fn usual(who: &[u8], lease_ms: u64, mode: Mode) -> Acquire<'_> {
+    let owner = (who != b"*").then_some(who);
+    Acquire { owner, lease_ms, wait: None, mode, is_reentrant: false, tie: Tie::NONE }
+}
+
+/// How the lock is to be held, if nothing else is said.
+fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
+    match rest {
+        [shared] if shared.as_ref().eq_ignore_ascii_case(b"SHARED") => Some(Mode::Shared),
+        [limit, holders] if limit.as_ref().eq_ignore_ascii_case(b"LIMIT") => {
+            let holders = integer(holders.as_ref()).and_then(|holders| u32::try_from(holders).ok());
+            holders.filter(|holders| (1..=LIMIT_MAX).contains(holders)).map(Mode::Limit)
+        }
+        _ => None,
+    }
+}
+
+/// Parses the arguments behind the keys of LOCK.MACQUIRE, which has fewer options.
+pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
+    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let who = owner(who.as_ref())?;
+    let mut options = Options::new(rest, "PX, EX, BLOCK or SHARED");
+    let mut given = Given::default();
+    while let Some(name) = options.take() {
+        if given.lease.take(name, &mut options, bounds)? {
             continue;
         }
-        if !name.eq_ignore_ascii_case(b"BLOCK") {
+        if !name.eq_ignore_ascii_case(b"BLOCK") && !name.eq_ignore_ascii_case(b"SHARED") {
             return Err(options.unknown(name));
         }
-        let max = bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX);
-        options.value("BLOCK", &mut block_ms, |v| ranged("BLOCK", "milliseconds", v, 0, max))?;
+        given.take(name, &mut options, bounds)?;
     }
-    Ok(Acquire {
-        owner: (who != b"*").then_some(who),
-        lease_ms: lease.ms()?,
-        // Without limit means: as long as the user's bound allows.
-        block_ms: match (block_ms, bounds.wait_ms_max) {
-            (Some(0), Some(max)) => Some(max),
-            (block_ms, _) => block_ms,
-        },
-    })
+    given.acquire(who, bounds)
+}
+
+impl Given {
+    fn take<A: AsRef<[u8]>>(
+        &mut self,
+        name: &[u8],
+        options: &mut Options<'_, A>,
+        bounds: &Bounds,
+    ) -> Result<(), Invalid> {
+        const MS: &str = "milliseconds";
+        let is = |option: &str| name.eq_ignore_ascii_case(option.as_bytes());
+        if is("SHARED") {
+            flag("SHARED", &mut self.shared)
+        } else if is("LIMIT") {
+            options.value("LIMIT", &mut self.limit, |v| {
+                let limit = ranged("LIMIT", "holders", v, 1, u64::from(LIMIT_MAX))?;
+                Ok(u32::try_from(limit).unwrap_or(LIMIT_MAX))
+            })
+        } else if is("BLOCK") {
+            let max = bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX);
+            options.value("BLOCK", &mut self.block, |v| ranged("BLOCK", MS, v, 0, max))
+        } else if is("QUEUE") {
+            let max = bounds.wait_ms_max.unwrap_or(LEASE_MS_MAX);
+            options.value("QUEUE", &mut self.queue, |v| ranged("QUEUE", MS, v, 1, max))
+        } else if is("REENTRANT") {
+            flag("REENTRANT", &mut self.is_reentrant)
+        } else if is("EPHEMERAL") {
+            let max = bounds.lease_ms_max;
+            options.value("EPHEMERAL", &mut self.ephemeral, |v| ranged("EPHEMERAL", MS, v, 0, max))
+        } else if is("KEEPALIVE") {
+            flag("KEEPALIVE", &mut self.is_kept_alive)
+        } else {
+            Err(options.unknown(name))
+        }
+    }
+
+    fn acquire<'a>(&self, who: &'a [u8], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
+        let wait = match (self.block, self.queue) {
+            (Some(_), Some(_)) => return Err(Invalid::Both("BLOCK", "QUEUE")),
+            // Without limit means: as long as the user's bound allows.
+            (Some(0), None) => Some(WaitFor::Block(bounds.wait_ms_max.unwrap_or(0))),
+            (Some(ms), None) => Some(WaitFor::Block(ms)),
+            // Nobody could ever come back to it.
+            (None, Some(_)) if who == b"*" => return Err(Invalid::PlaceOfNobody),
+            (None, queue) => queue.map(WaitFor::Queue),
+        };
+        let mode = match (self.shared, self.limit) {
+            (true, Some(_)) => return Err(Invalid::Both("SHARED", "LIMIT")),
+            (true, None) => Mode::Shared,
+            (false, Some(limit)) => Mode::Limit(limit),
+            (false, None) => Mode::Exclusive,
+        };
+        Ok(Acquire {
+            owner: (who != b"*").then_some(who),
+            lease_ms: self.lease.ms()?,
+            wait,
+            mode,
+            is_reentrant: self.is_reentrant,
+            tie: Tie { ephemeral_ms: self.ephemeral, is_kept_alive: self.is_kept_alive, is_running: false },
+        })
+    }
+}
+
+/// Takes an option that has no value.
+fn flag(name: &'static str, given: &mut bool) -> Result<(), Invalid> {
+    if std::mem::replace(given, true) {
+        return Err(Invalid::Repeated(name));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -60,13 +216,26 @@ mod tests {
         parse(args.leak(), &BOUNDS).map_err(|e| e.to_string())
     }
 
+    fn plain(owner: Option<&[u8]>, lease_ms: u64) -> Acquire<'_> {
+        Acquire { owner, lease_ms, wait: None, mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE }
+    }
+
     #[test]
     fn options_come_in_any_order_and_case() {
-        let want = Acquire { owner: Some(b"w"), lease_ms: 30_000, block_ms: Some(5) };
+        let want = Acquire { wait: Some(WaitFor::Block(5)), ..plain(Some(b"w"), 30_000) };
         assert_eq!(of("w PX 30000 BLOCK 5"), Ok(want));
         assert_eq!(of("w block 5 ex 30"), Ok(want));
-        assert_eq!(of("* Px 1"), Ok(Acquire { owner: None, lease_ms: 1, block_ms: None }));
+        assert_eq!(of("* Px 1"), Ok(plain(None, 1)));
         assert_eq!(of("PX PX 1").map(|a| a.owner), Ok(Some(b"PX".as_slice())));
+        let all = Acquire {
+            wait: Some(WaitFor::Queue(7)),
+            mode: Mode::Limit(1_000_000),
+            is_reentrant: true,
+            tie: Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: false },
+            ..plain(Some(b"w"), 9)
+        };
+        assert_eq!(of("w keepalive limit 1000000 PX 9 Reentrant EPHEMERAL 0 queue 7"), Ok(all));
+        assert_eq!(of("w shared px 9"), Ok(Acquire { mode: Mode::Shared, ..plain(Some(b"w"), 9) }));
     }
 
     #[test]
@@ -81,8 +250,17 @@ mod tests {
             ("w PX 1 px 1", "ERR syntax error: option PX is given twice"),
             ("w PX 1 BLOCK -1", "ERR BLOCK must be an integer from 0 to 9007199254740991"),
             ("w PX 1 BLOCK 1 BLOCK 1", "ERR syntax error: option BLOCK is given twice"),
-            ("w PX 1 SHARED", "ERR syntax error: unknown option 'SHARED', expected PX, EX or BLOCK"),
+            ("w PX 1 FOO", "ERR syntax error: unknown option 'FOO', expected PX, EX, BLOCK, QUEUE, SHARED"),
             ("w PX x FOO", "ERR PX must be an integer"),
+            ("w PX 1 BLOCK 1 QUEUE 1", "ERR syntax error: give BLOCK or QUEUE, not both"),
+            ("* PX 1 QUEUE 9", "ERR QUEUE needs an owner of your own"),
+            ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 86400000 (milliseconds)"),
+            ("w PX 1 SHARED LIMIT 1", "ERR syntax error: give SHARED or LIMIT, not both"),
+            ("w PX 1 LIMIT 0", "ERR LIMIT must be an integer from 1 to 1000000 (holders)"),
+            ("w PX 1 LIMIT 1000001", "ERR LIMIT must be an integer from 1 to 1000000"),
+            ("w PX 1 SHARED SHARED", "ERR syntax error: option SHARED is given twice"),
+            ("w PX 1 EPHEMERAL", "ERR syntax error: option EPHEMERAL needs a value"),
+            ("w PX 1 EPHEMERAL 3600001", "ERR EPHEMERAL must be an integer from 0 to 3600000 (milliseconds)"),
             (" PX 1", "ERR owner must be 1 to 256 bytes long"),
         ];
         for (line, error) in cases {
@@ -94,9 +272,10 @@ mod tests {
     #[test]
     fn a_bound_on_waiting_also_bounds_waiting_without_limit() {
         let bounds = Bounds { wait_ms_max: Some(1_000), ..BOUNDS };
-        let block = |value| parse(&["w", "PX", "1", "BLOCK", value], &bounds).map(|a| a.block_ms);
-        assert_eq!(block("0"), Ok(Some(1_000)));
-        assert_eq!(block("1000"), Ok(Some(1_000)));
+        let block = |value| parse(&["w", "PX", "1", "BLOCK", value], &bounds).map(|a| a.wait);
+        assert_eq!(block("0"), Ok(Some(WaitFor::Block(1_000))));
+        assert_eq!(block("1000"), Ok(Some(WaitFor::Block(1_000))));
         assert!(block("1001").is_err());
+        assert!(parse(&["w", "PX", "1", "QUEUE", "1001"], &bounds).is_err());
     }
 }

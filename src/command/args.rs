@@ -126,6 +126,12 @@ pub struct LeaseOption {
 }
 
 impl LeaseOption {
+    /// PX was given.
+    #[must_use]
+    pub const fn of_ms(ms: u64) -> Self {
+        Self { px: Some(ms), ex: None }
+    }
+
     /// Takes the option if it is `PX` or `EX`. Answers whether it was.
     pub fn take<A: AsRef<[u8]>>(
         &mut self,

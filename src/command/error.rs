@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS};
+use crate::lock::deadlock::Link;
+use crate::lock::table::{COUNT_MAX, NO_TOKENS, Refusal, TOO_MANY_LOCKS};
+use crate::lock::types::{Mode, Token};
 
 /// Bad input: nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +35,18 @@ pub enum Invalid {
     Repeated(&'static str),
     /// An option needs a value.
     NoValue(&'static str),
+    /// Two options that exclude each other.
+    Both(&'static str, &'static str),
+    /// A place in line for an owner that nobody knows.
+    PlaceOfNobody,
+    /// Fewer keys than were said.
+    NoKeys,
+    /// A key of several is named twice.
+    SameKey(String),
+    /// No command to run.
+    NoCommand,
+    /// A command of this module is to run within LOCK.EXEC; its name made printable.
+    Nested(String),
     /// Both PX and EX.
     TwoLeases,
     /// Neither PX nor EX.
@@ -60,6 +74,20 @@ impl fmt::Display for Invalid {
             }
             Self::Repeated(name) => write!(f, "ERR syntax error: option {name} is given twice"),
             Self::NoValue(name) => write!(f, "ERR syntax error: option {name} needs a value"),
+            Self::Both(a, b) => write!(f, "ERR syntax error: give {a} or {b}, not both"),
+            Self::PlaceOfNobody => f.write_str(
+                "ERR QUEUE needs an owner of your own to come back with; '*' would be another one each time",
+            ),
+            Self::NoKeys => {
+                f.write_str("ERR syntax error: numkeys must be followed by that many keys, then the owner")
+            }
+            Self::SameKey(name) => {
+                write!(f, "ERR key '{name}' is named twice: each of the keys must be another one")
+            }
+            Self::NoCommand => f.write_str("ERR syntax error: the token must be followed by a command"),
+            Self::Nested(name) => {
+                write!(f, "ERR LOCK.EXEC does not run LOCK.* commands: send '{name}' by itself")
+            }
             Self::TwoLeases => f.write_str("ERR syntax error: give the lease by PX or by EX, not by both"),
             Self::NoLease => {
                 f.write_str("ERR syntax error: a lease is required: PX milliseconds or EX seconds")
@@ -72,9 +100,9 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// The error for a request that cannot be served.
+/// The error for a request that cannot be served; `cycle` is why it would have waited for itself, if it would.
 #[must_use]
-pub fn refusal(refusal: Refusal) -> Cow<'static, str> {
+pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
     match refusal {
         Refusal::WrongType => WRONG_TYPE.into(),
         Refusal::LineIsFull(max) => {
@@ -84,10 +112,72 @@ pub fn refusal(refusal: Refusal) -> Cow<'static, str> {
         Refusal::ServerIsFull(max) => {
             format!("LOCKQUEUE {max} requests wait on this server already (redislock.max-waiters)").into()
         }
+        Refusal::OtherKind(mode) => {
+            format!("LOCKKIND this lock is {} now; all who hold or wait for a lock must agree", kind(mode))
+                .into()
+        }
+        Refusal::Deadlock => deadlock(cycle).into(),
+        Refusal::TooManyTimes => {
+            format!("ERR this owner holds the lock {COUNT_MAX} times already (REENTRANT)").into()
+        }
         Refusal::NoTokens => NO_TOKENS.into(),
         Refusal::TooManyLocks => TOO_MANY_LOCKS.into(),
     }
 }
+
+/// The kind of a lock in words.
+fn kind(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive | Mode::Shared => "exclusive or SHARED".to_owned(),
+        Mode::Limit(limit) => format!("LIMIT {limit}"),
+    }
+}
+
+/// A cycle of waits in one line: who waits for which lock, and for whom there.
+fn deadlock(cycle: &[Link]) -> String {
+    const LINKS_SHOWN: usize = 8;
+    let mut text = "DEADLOCK this wait would never end:".to_owned();
+    for (number, link) in cycle.iter().take(LINKS_SHOWN).enumerate() {
+        let comma = if number > 0 { "," } else { "" };
+        let (owner, name, awaited) = (shown(&link.owner), shown(&link.place.name), shown(&link.awaited));
+        text.push_str(&format!("{comma} '{owner}' waits for '{name}' and there for '{awaited}'"));
+    }
+    if cycle.len() > LINKS_SHOWN {
+        text.push_str(&format!(", and {} more", cycle.len() - LINKS_SHOWN));
+    }
+    text
+}
+
+/// The token belongs to no live hold; `live` is the newest one that does.
+#[must_use]
+pub fn fenced(token: Token, live: Option<Token>) -> String {
+    let token = token.get();
+    match live.map(Token::get) {
+        None => format!("FENCED token {token} is not live: nobody holds this lock"),
+        Some(live) if live > token => {
+            format!("FENCED token {token} is not live: this lock is held with the newer token {live}")
+        }
+        Some(live) => format!("FENCED token {token} is not live: this lock is held with token {live}"),
+    }
+}
+
+/// A command would block, which nothing within one step can.
+#[must_use]
+pub fn would_block(name: &[u8]) -> String {
+    format!("ERR LOCK.EXEC does not run commands that block: '{}'", shown(name))
+}
+
+/// A command whose name no server can know.
+#[must_use]
+pub fn unknown_command(name: &[u8]) -> String {
+    format!("ERR unknown command '{}'", shown(name))
+}
+
+/// What LOCK.EXEC runs has come to run LOCK.EXEC, by way of another module.
+pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
+
+/// A hold cannot be tied to a connection that is none.
+pub const NO_CONNECTION: &str = "ERR EPHEMERAL and KEEPALIVE tie a hold to the connection that asks: they cannot be used in a script, a function or another module's call";
 
 /// The key holds something else. The server's own words.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -142,7 +232,16 @@ mod tests {
         assert_eq!(number.to_string(), "ERR PX must be an integer from 1 to 3600000 (milliseconds)");
         let token = Invalid::Number { what: "token", unit: "", min: 1, max: 9 };
         assert_eq!(token.to_string(), "ERR token must be an integer from 1 to 9");
-        assert!(refusal(Refusal::LineIsFull(7)).starts_with("LOCKQUEUE 7 "));
-        assert!(refusal(Refusal::WrongType).starts_with("WRONGTYPE "));
+        assert!(refusal(Refusal::LineIsFull(7), &[]).starts_with("LOCKQUEUE 7 "));
+        assert!(refusal(Refusal::WrongType, &[]).starts_with("WRONGTYPE "));
+    }
+
+    #[test]
+    fn a_fenced_command_is_told_its_token_and_the_live_one() {
+        let told = |live| fenced(Token::new(17).unwrap(), live);
+        assert_eq!(told(None), "FENCED token 17 is not live: nobody holds this lock");
+        let newer = "FENCED token 17 is not live: this lock is held with the newer token 23";
+        assert_eq!(told(Token::new(23)), newer);
+        assert_eq!(told(Token::new(5)), "FENCED token 17 is not live: this lock is held with token 5");
     }
 }

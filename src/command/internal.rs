@@ -1,7 +1,11 @@
 //! The records of the replication stream and of append-only files. No client can use them.
 //!
 //! ```text
-//! LOCK.APPLY key HOLD token lease-ms owner    this owner holds, whatever was there
+//! LOCK.APPLY key HOLD token lease-ms owner    this owner holds, alone, whatever was there
+//! LOCK.APPLY key HOLD token lease-ms owner mode count cut kept
+//!                                             the same for all kinds: mode is EXCLUSIVE, SHARED (beside others who
+//!                                             hold so) or a limit; cut are milliseconds or NO (EPHEMERAL); kept is
+//!                                             YES, NO, or RUNS: its connection has closed (KEEPALIVE)
 //! LOCK.APPLY key ENDED token                  the hold with this token ended by itself
 //! LOCK.APPLY key EMPTY                        an empty lock stands here (AOF rewrite only)
 //! LOCK.TICK last told                         how far the clock of tokens is (AOF only)
@@ -12,13 +16,14 @@
 
 use super::args::{integer, owner};
 use crate::lock::codec::SavedHold;
-use crate::lock::types::{LEASE_MS_MAX, Token};
+use crate::lock::table::COUNT_MAX;
+use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, Tie, Token};
 
 /// A parsed LOCK.APPLY, without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Apply {
-    /// This owner holds.
-    Hold(SavedHold),
+    /// This owner holds in this way.
+    Hold(Mode, SavedHold),
     /// The hold with this token ended.
     Ended(Token),
     /// An empty lock.
@@ -29,14 +34,35 @@ pub enum Apply {
 /// does not guess.
 #[must_use]
 pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
-    let words: Vec<&[u8]> = args.iter().take(5).map(AsRef::as_ref).collect();
+    let words: Vec<&[u8]> = args.iter().take(9).map(AsRef::as_ref).collect();
     let token = |bytes| integer(bytes).and_then(Token::new);
+    let ms = |bytes| integer(bytes).filter(|&ms| ms <= LEASE_MS_MAX);
+    let hold = |number, left, who| {
+        let (token, left_ms, owner) = (token(number)?, ms(left)?, owner(who).ok()?.into());
+        Some(SavedHold { owner, token, left_ms, count: 1, tie: Tie::NONE })
+    };
     match *words.as_slice() {
-        [b"HOLD", number, left, who] => Some(Apply::Hold(SavedHold {
-            token: token(number)?,
-            left_ms: integer(left).filter(|&left| left <= LEASE_MS_MAX)?,
-            owner: owner(who).ok()?.into(),
-        })),
+        [b"HOLD", number, left, who] => Some(Apply::Hold(Mode::Exclusive, hold(number, left, who)?)),
+        [b"HOLD", number, left, who, how, count, cut, kept] => {
+            let mode = match how {
+                b"EXCLUSIVE" => Mode::Exclusive,
+                b"SHARED" => Mode::Shared,
+                limit => {
+                    Mode::Limit(u32::try_from(integer(limit)?).ok().filter(|n| (1..=LIMIT_MAX).contains(n))?)
+                }
+            };
+            let count =
+                u32::try_from(integer(count)?).ok().filter(|count| (1..=COUNT_MAX).contains(count))?;
+            let ephemeral_ms = if cut == b"NO" { None } else { Some(ms(cut)?) };
+            let (is_kept_alive, is_running) = match kept {
+                b"YES" => (true, false),
+                b"RUNS" => (true, true),
+                b"NO" => (false, false),
+                _ => return None,
+            };
+            let tie = Tie { ephemeral_ms, is_kept_alive, is_running };
+            Some(Apply::Hold(mode, SavedHold { count, tie, ..hold(number, left, who)? }))
+        }
         [b"ENDED", number] => token(number).map(Apply::Ended),
         [b"EMPTY"] => Some(Apply::Empty),
         _ => None,
@@ -58,11 +84,23 @@ mod tests {
 
     #[test]
     fn records_are_read_exactly() {
-        let hold = SavedHold { owner: (*b"w").into(), token: Token::new(5).expect("valid"), left_ms: 9 };
-        assert_eq!(parse_apply(&["HOLD", "5", "9", "w"]), Some(Apply::Hold(hold)));
+        let token = Token::new(5).expect("valid");
+        let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count: 1, tie: Tie::NONE };
+        let plain = Some(Apply::Hold(Mode::Exclusive, hold.clone()));
+        assert_eq!(parse_apply(&["HOLD", "5", "9", "w"]), plain);
+        assert_eq!(parse_apply(&["HOLD", "5", "9", "w", "EXCLUSIVE", "1", "NO", "NO"]), plain);
+        let tie = Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: false };
+        assert_eq!(
+            parse_apply(&["HOLD", "5", "9", "w", "7", "3", "0", "YES"]),
+            Some(Apply::Hold(Mode::Limit(7), SavedHold { count: 3, tie, ..hold }))
+        );
         assert_eq!(parse_apply(&["ENDED", "5"]), Token::new(5).map(Apply::Ended));
         assert_eq!(parse_apply(&["EMPTY"]), Some(Apply::Empty));
-        let bad: [&[&str]; 7] = [
+        let bad: [&[&str]; 11] = [
+            &["HOLD", "5", "9", "w", "0", "1", "NO", "NO"],
+            &["HOLD", "5", "9", "w", "SHARED", "0", "NO", "NO"],
+            &["HOLD", "5", "9", "w", "SHARED", "1", "86400001", "NO"],
+            &["HOLD", "5", "9", "w", "SHARED", "1", "NO", "no"],
             &[],
             &["HOLD", "0", "9", "w"],
             &["HOLD", "5", "86400001", "w"],

@@ -6,8 +6,11 @@
 pub mod acquire;
 pub mod args;
 pub mod error;
+pub mod exec;
 pub mod fence;
+pub mod heldby;
 pub mod info;
 pub mod internal;
+pub mod macquire;
 pub mod release;
 pub mod renew;

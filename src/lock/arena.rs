@@ -14,6 +14,7 @@
 use std::marker::PhantomData;
 
 const PAGE_BITS: u32 = 8;
+const BIRTHS_MAX: u32 = u32::MAX >> 1;
 const PAGE_SLOTS: usize = 1 << PAGE_BITS;
 
 /// The number of a record in an [`Arena`]: never 0, never used twice.
@@ -121,8 +122,9 @@ impl<T> Arena<T> {
     /// Stores a record and gives it a number.
     pub fn insert(&mut self, record: T) -> Id<T> {
         let page_number = self.open_page();
-        // Never 0, so that a number is never 0 (the edge stores it where null means "no value").
-        self.births = self.births.checked_add(1).unwrap_or(1);
+        // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with
+        // the highest bit, which tells other numbers from these.
+        self.births = if self.births >= BIRTHS_MAX { 1 } else { self.births + 1 };
         let birth = self.births;
         let page = self.pages[page_number as usize]
             .get_or_insert_with(|| Page { slots: Vec::new(), vacant: Vec::new() });

@@ -7,18 +7,43 @@
 //! ```text
 //! version (1)
 //! name      FNV-1a hash of the key: a payload restored under another name is an empty lock
-//! kind      0: empty, nothing follows; 1: exclusive
-//! token     1 to 2^53 - 1
+//! kind      0: empty, nothing follows; 1: exclusive, one hold without more to say;
+//!           2: exclusive; 3: shared; 4: limited; then how many places it has (0 but for limited) and how many
+//!           holds follow, 1 to 1,000,000 (2: one)
+//!
+//! and for each hold:
+//!
+//! token     1 to 2^53 - 1, each greater than the one before
 //! left      milliseconds of the lease that were left, 0 to 86,400,000
 //! length    of the owner in bytes, 1 to 256
 //! owner     ceil(length / 8) numbers of 8 bytes, little end first, filled up with zeros
+//!
+//! and behind each, but for kind 1:
+//!
+//! count     how many releases it takes, from 1
+//! tie       the sum of 1: its connection keeps it alive; 2: it is cut with its connection; 4: the lease runs though
+//!           it was kept alive, because that connection has closed
+//! cut       milliseconds that are left when the connection closes; 0 without it
 //! ```
 
-use super::types::{LEASE_MS_MAX, OWNER_BYTES_MAX, Token};
+use std::collections::HashSet;
+
+use super::table::COUNT_MAX;
+use super::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Tie, Token};
 
 const VERSION: u64 = 1;
 const KIND_EMPTY: u64 = 0;
-const KIND_EXCLUSIVE: u64 = 1;
+const KIND_PLAIN: u64 = 1;
+const KIND_EXCLUSIVE: u64 = 2;
+const KIND_SHARED: u64 = 3;
+const KIND_LIMITED: u64 = 4;
+
+const KEPT_ALIVE: u64 = 1;
+const EPHEMERAL: u64 = 2;
+const RUNNING: u64 = 4;
+
+/// Most holds of one lock.
+const HOLDS_MAX: u64 = 1_000_000;
 
 /// A hold on its way between servers: its lease is what was left of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +54,19 @@ pub struct SavedHold {
     pub token: Token,
     /// What was left of the lease.
     pub left_ms: u64,
+    /// How many releases it takes.
+    pub count: u32,
+    /// What tied it to its connection.
+    pub tie: Tie,
+}
+
+/// A lock on its way between servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SavedLock {
+    /// How it is held.
+    pub mode: Mode,
+    /// By whom, in the order of their tokens; never empty.
+    pub holds: Vec<SavedHold>,
 }
 
 /// The hash of a key's name, as the payload carries it (Fowler, Noll, Vo: FNV-1a, 64 bits).
@@ -40,14 +78,39 @@ pub fn name_hash(name: &[u8]) -> u64 {
 }
 
 /// Writes a lock: calls `write` with each number.
-pub fn encode(name: &[u8], hold: Option<&SavedHold>, mut write: impl FnMut(u64)) {
+pub fn encode(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64)) {
     write(VERSION);
     write(name_hash(name));
-    let Some(hold) = hold else {
+    let Some(lock) = lock else {
         write(KIND_EMPTY);
         return;
     };
-    write(KIND_EXCLUSIVE);
+    if let (Mode::Exclusive, [hold]) = (lock.mode, &*lock.holds)
+        && hold.count == 1
+        && hold.tie.is_none()
+    {
+        write(KIND_PLAIN);
+        return encode_hold(hold, &mut write);
+    }
+    let (kind, places) = match lock.mode {
+        Mode::Exclusive => (KIND_EXCLUSIVE, 0),
+        Mode::Shared => (KIND_SHARED, 0),
+        Mode::Limit(limit) => (KIND_LIMITED, u64::from(limit)),
+    };
+    write(kind);
+    write(places);
+    write(lock.holds.len() as u64);
+    for hold in &lock.holds {
+        encode_hold(hold, &mut write);
+        write(u64::from(hold.count));
+        let running = if hold.tie.is_running { RUNNING } else { 0 };
+        let kept = running | if hold.tie.is_kept_alive { KEPT_ALIVE } else { 0 };
+        write(kept | hold.tie.ephemeral_ms.map_or(0, |_| EPHEMERAL));
+        write(hold.tie.ephemeral_ms.unwrap_or(0));
+    }
+}
+
+fn encode_hold(hold: &SavedHold, write: &mut impl FnMut(u64)) {
     write(hold.token.get());
     write(hold.left_ms.min(LEASE_MS_MAX));
     write(hold.owner.len() as u64);
@@ -61,17 +124,56 @@ pub fn encode(name: &[u8], hold: Option<&SavedHold>, mut write: impl FnMut(u64))
 /// Reads a lock that stood under `name`, or tells why it cannot be one.
 ///
 /// `read` gives the next number, or `None` when there is no more.
-pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Option<SavedHold>, &'static str> {
+pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Option<SavedLock>, &'static str> {
     let mut next = || read().ok_or("it is cut short");
     if next()? != VERSION {
         return Err("its version is not known to this module");
     }
     let is_same_name = next()? == name_hash(name);
-    match next()? {
-        KIND_EMPTY => return Ok(None),
-        KIND_EXCLUSIVE => {}
-        _ => return Err("its kind is not known to this module"),
+    let kind = next()?;
+    if kind == KIND_EMPTY {
+        return Ok(None);
     }
+    if kind == KIND_PLAIN {
+        let lock = SavedLock { mode: Mode::Exclusive, holds: vec![decode_hold(&mut next)?] };
+        return Ok(is_same_name.then_some(lock));
+    }
+    let (places, count) = (next()?, next()?);
+    let mode = match (kind, u32::try_from(places)) {
+        (KIND_EXCLUSIVE, Ok(0)) if count == 1 => Mode::Exclusive,
+        (KIND_SHARED, Ok(0)) => Mode::Shared,
+        (KIND_LIMITED, Ok(limit @ 1..=LIMIT_MAX)) if count <= places => Mode::Limit(limit),
+        _ => return Err("its kind is not known to this module"),
+    };
+    if count == 0 || count > HOLDS_MAX {
+        return Err("it has no or too many holders");
+    }
+    // Grows with what is really read, never by what is claimed.
+    let mut holds: Vec<SavedHold> = Vec::new();
+    let mut owners = HashSet::new();
+    for _ in 0..count {
+        let mut hold = decode_hold(&mut next)?;
+        hold.count =
+            u32::try_from(next()?).ok().filter(|count| (1..=COUNT_MAX).contains(count)).ok_or(BAD_COUNT)?;
+        let (tie, cut_ms) = (next()?, next()?);
+        let is_known = matches!(tie & (KEPT_ALIVE | RUNNING), 0 | KEPT_ALIVE | 5) && tie <= 7;
+        if !is_known || cut_ms > LEASE_MS_MAX || (tie & EPHEMERAL == 0 && cut_ms > 0) {
+            return Err("its tie to a connection is not known to this module");
+        }
+        hold.tie.is_kept_alive = tie & KEPT_ALIVE != 0;
+        hold.tie.is_running = tie & RUNNING != 0;
+        hold.tie.ephemeral_ms = (tie & EPHEMERAL != 0).then_some(cut_ms);
+        if holds.last().is_some_and(|last| last.token >= hold.token) || !owners.insert(hold.owner.clone()) {
+            return Err("its holders are not in order");
+        }
+        holds.push(hold);
+    }
+    Ok(is_same_name.then_some(SavedLock { mode, holds }))
+}
+
+const BAD_COUNT: &str = "its count is out of range";
+
+fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<SavedHold, &'static str> {
     let token = Token::new(next()?).ok_or("its token is out of range")?;
     let left_ms = next()?;
     if left_ms > LEASE_MS_MAX {
@@ -88,31 +190,49 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
     if owner.drain(length..).any(|byte| byte != 0) {
         return Err("its owner is not filled up with zeros");
     }
-    let hold = SavedHold { owner: owner.into(), token, left_ms };
-    Ok(is_same_name.then_some(hold))
+    Ok(SavedHold { owner: owner.into(), token, left_ms, count: 1, tie: Tie::NONE })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(name: &[u8], hold: Option<&SavedHold>) -> Vec<u64> {
+    fn written(name: &[u8], lock: Option<&SavedLock>) -> Vec<u64> {
         let mut numbers = Vec::new();
-        encode(name, hold, |number| numbers.push(number));
+        encode(name, lock, |number| numbers.push(number));
         numbers
     }
 
-    fn read(name: &[u8], numbers: &[u64]) -> Result<Option<SavedHold>, &'static str> {
+    fn read(name: &[u8], numbers: &[u64]) -> Result<Option<SavedLock>, &'static str> {
         let mut numbers = numbers.iter().copied();
         decode(name, || numbers.next())
     }
 
-    fn hold(owner: &[u8]) -> SavedHold {
-        SavedHold {
-            owner: owner.into(),
-            token: Token::new(1_795_243_208_114_201).expect("valid"),
-            left_ms: 30_000,
-        }
+    fn hold_with(token: u64, owner: &[u8]) -> SavedHold {
+        let token = Token::new(token).expect("valid");
+        SavedHold { owner: owner.into(), token, left_ms: 30_000, count: 1, tie: Tie::NONE }
+    }
+
+    fn hold(owner: &[u8]) -> SavedLock {
+        SavedLock { mode: Mode::Exclusive, holds: vec![hold_with(1_795_243_208_114_201, owner)] }
+    }
+
+    /// Locks of all kinds.
+    fn locks() -> Vec<SavedLock> {
+        let tied = |tie, count| SavedHold { tie, count, ..hold_with(9, b"tied") };
+        let kept = Tie { is_kept_alive: true, ..Tie::NONE };
+        let cut = Tie { ephemeral_ms: Some(0), ..Tie::NONE };
+        let both = Tie { ephemeral_ms: Some(LEASE_MS_MAX), is_kept_alive: true, is_running: true };
+        vec![
+            hold(b"alone"),
+            SavedLock { mode: Mode::Exclusive, holds: vec![tied(kept, 1)] },
+            SavedLock { mode: Mode::Exclusive, holds: vec![tied(Tie::NONE, 7)] },
+            SavedLock { mode: Mode::Shared, holds: vec![hold_with(1, b"a"), tied(cut, 2)] },
+            SavedLock {
+                mode: Mode::Limit(3),
+                holds: vec![hold_with(1, b"a"), hold_with(2, b"b"), tied(both, 1)],
+            },
+        ]
     }
 
     #[test]
@@ -123,11 +243,45 @@ mod tests {
             assert_eq!(read(b"k", &written(b"k", Some(&hold))), Ok(Some(hold)));
         }
         assert_eq!(read(b"k", &written(b"k", None)), Ok(None));
+        for lock in locks() {
+            assert_eq!(read(b"k", &written(b"k", Some(&lock))), Ok(Some(lock)));
+        }
     }
 
     #[test]
     fn under_another_name_it_is_an_empty_lock() {
         assert_eq!(read(b"other", &written(b"k", Some(&hold(b"a")))), Ok(None));
+    }
+
+    #[test]
+    fn every_cut_and_every_wrong_field_of_a_shared_lock_is_refused() {
+        let lock = &locks()[4];
+        let good = written(b"k", Some(lock));
+        for cut in 0..good.len() {
+            assert!(read(b"k", &good[..cut]).is_err(), "cut at {cut}");
+        }
+        // version, name, kind, places, holds; token, left, length, owner, count, tie, cut; the next token
+        let wrong = [
+            (2, 5),
+            (2, KIND_SHARED),
+            (2, KIND_EXCLUSIVE),
+            (3, 0),
+            (3, 2),
+            (3, u64::from(LIMIT_MAX) + 1),
+            (4, 0),
+            (4, 4),
+            (9, 0),
+            (9, u64::from(COUNT_MAX) + 1),
+            (10, 4),
+            (11, 1),
+            (12, 1),
+            (15, u64::from(b'a')),
+        ];
+        for (index, value) in wrong {
+            let mut bad = good.clone();
+            bad[index] = value;
+            assert!(read(b"k", &bad).is_err(), "field {index} = {value}");
+        }
     }
 
     #[test]
@@ -138,7 +292,7 @@ mod tests {
         }
         let wrong = [
             (0, 2),
-            (2, 2),
+            (2, 9),
             (3, 0),
             (3, 1 << 53),
             (4, LEASE_MS_MAX + 1),
@@ -157,16 +311,20 @@ mod tests {
     #[test]
     fn random_numbers_never_allocate_much_or_panic() {
         let mut seed = 11_u64;
+        let locks = locks();
         for round in 0..100_000_u64 {
-            let mut numbers = written(b"k", Some(&hold(b"some-owner")));
+            let mut numbers = written(b"k", locks.get(round as usize % locks.len()));
             for _ in 0..=round % 3 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
                 let index = (seed >> 40) as usize % numbers.len();
                 numbers[index] ^= 1 << ((seed >> 30) % 64);
             }
-            if let Ok(Some(hold)) = read(b"k", &numbers) {
-                assert!(!hold.owner.is_empty() && hold.owner.len() <= OWNER_BYTES_MAX);
-                assert!(hold.left_ms <= LEASE_MS_MAX);
+            if let Ok(Some(lock)) = read(b"k", &numbers) {
+                assert!(!lock.holds.is_empty() && lock.holds.len() <= 3);
+                for hold in lock.holds {
+                    assert!(!hold.owner.is_empty() && hold.owner.len() <= OWNER_BYTES_MAX);
+                    assert!(hold.left_ms <= LEASE_MS_MAX && hold.count >= 1);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use super::arena::Id;
 use super::queue::Waiter;
-use super::types::{ClientId, PlaceBuf, Token};
+use super::types::{ClientId, Moment, PlaceBuf, Token};
 
 pub use super::locks::LockId;
 
@@ -21,8 +21,19 @@ pub enum Found {
     Nothing,
     /// A key of our type, with this value.
     Lock(LockId),
+    /// A string with a time to live that counts as a lock: somebody holds it, until then.
+    Legacy(Legacy),
     /// A key of another type.
     Other,
+}
+
+/// A lock of an old client: `SET key value NX PX`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Legacy {
+    /// Whether its value is the owner of this request.
+    pub is_own: bool,
+    /// When it goes by itself.
+    pub until: Moment,
 }
 
 /// What becomes of the key.
@@ -36,6 +47,8 @@ pub enum Change {
     Renewed,
     /// This becomes its value, whatever was there.
     Stored(LockId),
+    /// It stays, and has so many milliseconds to live from now.
+    Lives(u64),
     /// It goes.
     Deleted,
 }
@@ -49,8 +62,14 @@ pub enum Record {
     AsAsked,
     /// The hold that this lock has now.
     Hold(LockId),
+    /// This hold, beside the others that this lock has.
+    Member(LockId, LockId),
     /// The hold with this token ended by itself.
     Ended(Token),
+    /// The key went, in the server's own words.
+    Deleted,
+    /// The key has so many milliseconds to live, in the server's own words.
+    Lives(u64),
 }
 
 /// The outcome of a step for its key.
@@ -97,6 +116,8 @@ pub enum Answer {
     Granted {
         /// Where.
         place: PlaceBuf,
+        /// Where else, for a request for several locks.
+        others: Vec<PlaceBuf>,
         /// The new token.
         token: Token,
         /// The owner, where the server minted it.
@@ -119,6 +140,8 @@ pub enum Answer {
 /// Something the outside is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
+    /// Tell this to replicas and files too, behind the step's own record and before anything is published or answered.
+    Tell(Record),
     /// Publish that this happened to the lock.
     Publish(Event),
     /// Answer the client that made this waiting request.
@@ -156,13 +179,26 @@ impl Effects {
         self.rest.push(Effect::Answer { waiter, client, answer });
     }
 
+    /// Tell this to replicas and files too, behind the step's own record and what was told before.
+    pub fn tell(&mut self, record: Record) {
+        self.rest.push(Effect::Tell(record));
+    }
+
+    /// What is to be told beside the step's own record, in this order.
+    pub fn told(&self) -> impl Iterator<Item = Record> {
+        self.rest.iter().filter_map(|effect| match effect {
+            Effect::Tell(record) => Some(*record),
+            Effect::Publish(_) | Effect::Answer { .. } => None,
+        })
+    }
+
     /// The first event, if it comes before everything else.
     #[inline]
     pub const fn take_first(&mut self) -> Option<Event> {
         self.first.take()
     }
 
-    /// Everything but what [`Self::take_first`] gives.
+    /// Everything but what [`Self::take_first`] gives. What is to be told is told before.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
         self.rest.drain(..)
     }
@@ -201,6 +237,10 @@ pub enum Task {
     Settle(PlaceBuf),
     /// A live hold at this place was ended from outside: publish that.
     Broken(PlaceBuf),
+    /// It may be the turn of this request for several locks.
+    Party(WaiterId),
+    /// The lease of the hold with this token runs otherwise than readers know: tell them.
+    Retell(PlaceBuf, Token),
     /// A grant whose client was gone before it was told: end the hold with this token, then settle.
     TakeBack(PlaceBuf, Token),
 }

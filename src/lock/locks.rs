@@ -3,6 +3,9 @@
 //! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
 //! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
 
+mod crowd;
+mod extra;
+mod many;
 mod pack;
 mod record;
 mod slab;
@@ -17,24 +20,28 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 use zerocopy::FromBytes;
 
+use self::crowd::Crowds;
+use self::extra::Extras;
 use self::pack::{NO_PREFIX, Prefixes};
 use self::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use self::wheel::{LIST, Links, NONE, Next, Wheel};
-use super::types::{ClientId, Moment, Place, PlaceBuf, Token};
+use super::arena::Id;
+use super::types::{ClientId, Moment, Place, PlaceBuf, Tie, Token};
 
 pub use self::view::{Hold, Lock};
 
 /// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
 ///
-/// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives.
+/// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives. The number
+/// of a crowd, a lock that several hold, is that of its place in an arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId(u64);
 
 // A number is made of a mark and an index.
 #[allow(clippy::cast_possible_truncation)]
 impl LockId {
-    /// No number is 0: the edge stores it where null means "no value".
-    const SOME: u64 = 1 << 63;
+    /// This is a record, and no crowd. No number is 0 either way: the edge stores it where null means "no value".
+    const RECORD: u64 = 1 << 63;
     const MARK_SHIFT: u32 = 32;
 
     /// The number as the edge may store it.
@@ -50,21 +57,41 @@ impl LockId {
     }
 
     const fn new(index: u32, mark: u8) -> Self {
-        Self(Self::SOME | (mark as u64) << Self::MARK_SHIFT | index as u64)
+        Self(Self::RECORD | (mark as u64) << Self::MARK_SHIFT | index as u64)
     }
 
     const fn index(self) -> u32 {
         self.0 as u32
     }
 
-    const fn mark(self) -> u8 {
-        (self.0 >> Self::MARK_SHIFT) as u8
+    /// Whether this is the number of the record with this mark at its index.
+    #[inline]
+    const fn has_mark(self, mark: u8) -> bool {
+        self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | mark as u64
+    }
+
+    /// The crowd that this is.
+    #[inline]
+    const fn crowd(self) -> Option<Id<crowd::Crowd>> {
+        if self.0 & Self::RECORD == 0 { Some(Id::from_number(self.0)) } else { None }
+    }
+
+    const fn of_crowd(id: Id<crowd::Crowd>) -> Self {
+        Self(id.number())
+    }
+
+    /// Whether this is a lock that several may hold.
+    #[inline]
+    #[must_use]
+    pub const fn is_crowd(self) -> bool {
+        self.0 & Self::RECORD == 0
     }
 }
 
 impl std::fmt::Debug for LockId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "#{}.{}", self.index(), self.mark())
+        let kind = if self.is_crowd() { "crowd " } else { "" };
+        write!(f, "#{kind}{}.{}", self.index(), (self.0 & !Self::RECORD) >> Self::MARK_SHIFT)
     }
 }
 
@@ -79,6 +106,8 @@ pub struct NewHold<'a> {
     pub lease_ms: u64,
     /// The connection that acquired it, where known.
     pub client: Option<ClientId>,
+    /// What ties it to that connection.
+    pub tie: Tie,
 }
 
 /// What a hold was that has ended.
@@ -107,6 +136,8 @@ pub struct Locks {
     postponed: BTreeSet<(u64, LockId)>,
     newest_client: u64,
     holds: usize,
+    crowds: Crowds,
+    extras: Extras,
 }
 
 /// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
@@ -115,10 +146,10 @@ const fn tick(until_us: u64) -> u64 {
 }
 
 impl Locks {
-    /// How many there are.
+    /// How many there are. The holders of one lock count once.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.records.0.len()
+        self.records.0.len() - self.crowds.members + self.crowds.all.len()
     }
 
     /// Whether there is none.
@@ -157,6 +188,7 @@ impl Locks {
             let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
             head.begin(hold, now, until, (last, list));
             self.begun(index, last, hold.client);
+            self.tie_up(id, hold);
         }
         Some(id)
     }
@@ -178,7 +210,7 @@ impl Locks {
         let owner = hold.map_or(&[][..], |hold| hold.owner);
         self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
         if let Some(hold) = hold {
-            self.begin_at(index, now, hold);
+            self.begin_at(id, now, hold);
         }
         Some(id)
     }
@@ -200,16 +232,18 @@ impl Locks {
             self.prefixes.give_back(tail.prefix());
             self.spilled.insert(index, Spilled { place: place.to_owned(), owner: hold.owner.into() });
         }
-        self.begin_at(index, now, hold);
+        self.begin_at(id, now, hold);
     }
 
-    fn begin_at(&mut self, index: u32, now: Moment, hold: &NewHold<'_>) {
+    fn begin_at(&mut self, id: LockId, now: Moment, hold: &NewHold<'_>) {
+        let index = id.index();
         let until = now.plus_ms(hold.lease_ms).0;
         let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
         if let Some(head) = self.records.head_mut(index) {
             head.begin(hold, now, until, (last, list));
         }
         self.begun(index, last, hold.client);
+        self.tie_up(id, hold);
     }
 
     /// A hold has begun in this record, behind that one on the wheel.
@@ -240,18 +274,22 @@ impl Locks {
     }
 
     /// Ends the hold of a lock, if it has one.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, id: LockId, now: Moment) -> Option<Ended> {
         let head = self.head_mut(id)?;
         if !head.has(Flag::Held) {
             return None;
         }
         let ended = Ended { token: head.token()?, held_ms: head.held_ms(now) };
+        let has_extra = head.has(Flag::Extra);
         let (previous, next) = head.end();
         if previous != NONE {
             self.leases.leave(&mut self.records, previous, next);
         }
         self.holds -= 1;
+        if has_extra {
+            self.forget_extra(id);
+        }
         Some(ended)
     }
 
@@ -263,6 +301,9 @@ impl Locks {
         };
         head.set_until_us(until);
         head.keep_since(now);
+        if head.has(Flag::Extra) && self.extend_kept(id, lease_ms) {
+            return;
+        }
         self.leases.remove(&mut self.records, id.index());
         self.leases.insert(&mut self.records, id.index(), tick(until), now.0 / 1_000);
     }
@@ -278,17 +319,10 @@ impl Locks {
         }
     }
 
-    /// Whether a key holds this lock is in doubt, or no more.
-    pub fn doubt(&mut self, id: LockId, is_doubtful: bool) {
-        if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Doubtful, is_doubtful);
-        }
-    }
-
     /// Takes a lock away; its number is dead from here on.
     #[inline]
     pub fn remove(&mut self, id: LockId, now: Moment) {
-        self.end(id, now);
+        self.break_up(id, now);
         self.remove_free(id);
     }
 
@@ -296,7 +330,8 @@ impl Locks {
     #[inline]
     pub fn remove_free(&mut self, id: LockId) -> bool {
         let Some((head, _)) = self.head(id) else {
-            return true;
+            // A crowd is somebody's as long as it is there.
+            return self.crowds.get(id).is_none();
         };
         if head.has(Flag::Held) {
             return false;
@@ -309,12 +344,12 @@ impl Locks {
 
     #[inline]
     fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
-        self.records.head(id.index()).filter(|(head, _)| head.mark() == id.mark())
+        self.records.head(id.index()).filter(|(head, _)| id.has_mark(head.mark()))
     }
 
     #[inline]
     fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
-        self.records.head_mut(id.index()).filter(|head| head.mark() == id.mark())
+        self.records.head_mut(id.index()).filter(|head| id.has_mark(head.mark()))
     }
 
     /// The lock with this number.
@@ -386,6 +421,9 @@ impl Locks {
     /// Bytes that a lock occupies.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
+        if let Some(crowd) = self.crowds.get(id) {
+            return crowd.bytes() + crowd.members().map(|member| self.memory_of(member)).sum::<usize>();
+        }
         let spilled = self.spilled.get(&id.index()).filter(|_| self.head(id).is_some());
         let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.place.name.len() + s.owner.len());
         self.records.0.size(id.index()) + spilled
@@ -401,7 +439,7 @@ impl Locks {
             let is_on_wheel = on_wheel.contains(&id.index());
             if lock.hold().is_some() {
                 holds += 1;
-                if is_on_wheel == postponed.contains(&id) && !is_on_wheel {
+                if is_on_wheel == postponed.contains(&id) && !is_on_wheel && !self.is_kept(id) {
                     return Err(format!("{id:?} has no end"));
                 }
             } else if is_on_wheel {
@@ -419,7 +457,7 @@ impl Locks {
                 self.spilled.len()
             ));
         }
-        Ok(())
+        self.check_many()
     }
 }
 

@@ -22,6 +22,7 @@
 pub mod arena;
 pub mod codec;
 pub mod deadline;
+pub mod deadlock;
 pub mod effect;
 pub mod locks;
 pub mod queue;

@@ -5,6 +5,11 @@
 //! head. Queues are found by place, waiters by their number or by (place, owner). The last waiter to
 //! leave takes its queue with it: a name that nobody waits for leaves nothing behind.
 
+mod looks;
+mod owners;
+mod parties;
+
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
@@ -12,10 +17,14 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use super::arena::{Arena, Id};
 use super::deadline::{Deadlines, Seat, Timed};
 use super::effect::WaiterId;
-use super::types::{ClientId, Moment, Place, PlaceBuf};
+use super::locks::LockId;
+use super::types::{ClientId, Mode, Moment, Place, PlaceBuf, Tie};
 
 /// Number of a queue.
 pub type QueueId = Id<Queue>;
+
+/// Number of a request for several locks at once.
+pub type PartyId = Id<Party>;
 
 /// What a waiting request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,8 +39,23 @@ pub struct Request {
     pub since: Moment,
     /// Until when it waits; `None`: without limit.
     pub until: Option<Moment>,
-    /// The connection that waits.
-    pub client: ClientId,
+    /// The connection that waits. `None`: a place in line that its owner asks after now and then (QUEUE).
+    pub client: Option<ClientId>,
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// What is to tie the hold to its connection.
+    pub tie: Tie,
+    /// A shared holder wants to hold alone: it stands ahead of everybody.
+    pub is_upgrade: bool,
+    /// Whether the grant counts, if its owner holds by then.
+    pub is_reentrant: bool,
+}
+
+impl Request {
+    /// Whether it can only be granted when the whole lock is free.
+    const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Exclusive) && self.client.is_some() && !self.is_upgrade
+    }
 }
 
 /// A request in line.
@@ -41,9 +65,25 @@ pub struct Waiter {
     pub queue: QueueId,
     /// What it asked for.
     pub request: Request,
+    /// The request for several locks that it is a part of.
+    pub party: Option<PartyId>,
     ahead: Option<WaiterId>,
     behind: Option<WaiterId>,
+    /// Other requests of the same owner, in other lines.
+    same_before: Option<WaiterId>,
+    same_behind: Option<WaiterId>,
     seat: Seat,
+}
+
+/// A request for several locks at once: it stands in the line of each.
+#[derive(Debug)]
+pub struct Party {
+    /// Its place in each line. The first one stands for all: it is known to the outside, and times out.
+    pub stands: Vec<WaiterId>,
+    /// The line that it was found to wait for. Nothing that happens elsewhere helps it.
+    pub held_up_in: Option<QueueId>,
+    /// Whether the pump has been asked to look at it.
+    pub is_noted: bool,
 }
 
 impl Timed for Waiter {
@@ -61,6 +101,16 @@ pub struct Queue {
     pub is_noted: bool,
     /// How many wait.
     pub len: usize,
+    /// How they want to hold the lock; all agree on its kind.
+    pub mode: Mode,
+    /// The lock that they wait for, as of the last look; stale once it is gone.
+    pub lock: Option<LockId>,
+    /// How many of them want other locks too.
+    pub parties: usize,
+    /// When to look whether the lock is free, because nobody will tell.
+    look_at: Option<Moment>,
+    /// Everybody here wants the whole lock, and nothing else.
+    is_plain: bool,
     head: Option<WaiterId>,
     tail: Option<WaiterId>,
 }
@@ -72,6 +122,13 @@ pub struct Queues {
     waiters: Arena<Waiter>,
     by_place: HashMap<PlaceBuf, QueueId>,
     by_owner: HashTable<WaiterId>,
+    /// One request of each owner, the others behind it.
+    owners: HashTable<WaiterId>,
+    parties: Arena<Party>,
+    /// Lines that somebody left whose going may let others in.
+    left: Vec<QueueId>,
+    /// Lines to be looked at, by when.
+    looks: BTreeMap<(Moment, u64), QueueId>,
     hasher: DefaultHashBuilder,
     timeouts: Deadlines<Waiter>,
 }
@@ -101,6 +158,16 @@ impl Queues {
     /// The line with this number, to mark it.
     pub fn queue_mut(&mut self, queue: QueueId) -> Option<&mut Queue> {
         self.queues.get_mut(queue)
+    }
+
+    /// The locks in these databases are gone, though their values may live on for a while.
+    pub fn forget_locks(&mut self, is_concerned: impl Fn(u32) -> bool) {
+        let ids: Vec<QueueId> = self.queues.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(queue) = self.queues.get_mut(id).filter(|queue| is_concerned(queue.place.db)) {
+                queue.lock = None;
+            }
+        }
     }
 
     /// All lines, in no particular order.
@@ -147,50 +214,140 @@ impl Queues {
         self.hasher.hash_one((queue, owner))
     }
 
-    /// Puts a request at the end of the line at this place.
-    pub fn join(&mut self, place: Place<'_>, request: Request) -> WaiterId {
-        let queue = self.at(place).unwrap_or_else(|| {
+    /// The request for several locks with this number.
+    #[must_use]
+    pub fn party(&self, party: PartyId) -> Option<&Party> {
+        self.parties.get(party)
+    }
+
+    /// The request for several locks with this number, to note what holds it up.
+    pub fn party_mut(&mut self, party: PartyId) -> Option<&mut Party> {
+        self.parties.get_mut(party)
+    }
+
+    /// The request that stands for this one, which may be for several locks.
+    #[must_use]
+    pub fn lead(&self, waiter: WaiterId) -> WaiterId {
+        let party = self.waiters.get(waiter).and_then(|waiter| self.parties.get(waiter.party?));
+        party.and_then(|party| party.stands.first().copied()).unwrap_or(waiter)
+    }
+
+    /// Who stands behind this one.
+    #[must_use]
+    pub fn behind(&self, waiter: WaiterId) -> Option<WaiterId> {
+        self.waiters.get(waiter)?.behind
+    }
+
+    /// Who stands ahead of this one.
+    #[must_use]
+    pub fn ahead(&self, waiter: WaiterId) -> Option<WaiterId> {
+        self.waiters.get(waiter)?.ahead
+    }
+
+    /// Whether everybody in line at this place wants the whole lock, and nothing else.
+    #[must_use]
+    pub fn is_plain(&self, queue: QueueId) -> bool {
+        self.queues.get(queue).is_none_or(|queue| queue.is_plain)
+    }
+
+    /// Whether somebody left a line whose going may let others in.
+    #[inline]
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// A line that somebody left whose going may let others in.
+    pub fn next_left(&mut self) -> Option<QueueId> {
+        self.left.pop()
+    }
+
+    fn open(&mut self, place: Place<'_>, mode: Mode) -> QueueId {
+        self.at(place).unwrap_or_else(|| {
             let queue = self.queues.insert(Queue {
                 place: place.to_owned(),
                 is_noted: false,
                 len: 0,
+                mode,
+                lock: None,
+                parties: 0,
+                look_at: None,
+                is_plain: true,
                 head: None,
                 tail: None,
             });
             self.by_place.insert(place.to_owned(), queue);
             queue
-        });
-        let last = self.queues.get(queue).and_then(|q| q.tail);
-        self.insert(queue, request, last, None)
+        })
+    }
+
+    /// Puts a request at the end of the line at this place; one of a holder who wants to hold alone, at its head.
+    pub fn join(&mut self, place: Place<'_>, request: Request) -> WaiterId {
+        let queue = self.open(place, request.mode);
+        let (ahead, behind) = match self.queues.get(queue) {
+            Some(queue) if request.is_upgrade => (None, queue.head),
+            Some(queue) => (queue.tail, None),
+            None => (None, None),
+        };
+        self.insert(queue, request, None, ahead, behind)
     }
 
     /// Lets a newer request of the same owner take over the place in line of `old`, which is returned.
     pub fn take_over(&mut self, old: WaiterId, request: Request) -> Option<(Waiter, WaiterId)> {
-        let (queue, ahead) = self.waiters.get(old).map(|w| (w.queue, w.ahead))?;
+        let (queue, ahead, party) = self.waiters.get(old).map(|w| (w.queue, w.ahead, w.party))?;
+        if party.is_some() {
+            return None;
+        }
         // First in, then out: the line must not become empty in between.
-        let new = self.insert(queue, request, ahead, Some(old));
-        Some((self.leave(old)?, new))
+        let new = self.insert(queue, request, None, ahead, Some(old));
+        Some((self.take_out(old)?, new))
+    }
+
+    /// A request waits until then.
+    pub fn wait_until(&mut self, id: WaiterId, until: Option<Moment>) {
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.request.until = until;
+            match until {
+                Some(until) => self.timeouts.set(&mut self.waiters, id, until),
+                None => self.timeouts.clear(&mut self.waiters, id),
+            }
+        }
     }
 
     fn insert(
         &mut self,
         queue: QueueId,
         request: Request,
+        party: Option<PartyId>,
         ahead: Option<WaiterId>,
         behind: Option<WaiterId>,
     ) -> WaiterId {
         let until = request.until;
+        let is_plain = request.is_plain() && party.is_none();
         let hash = self.hash(queue, &request.owner);
-        let id = self.waiters.insert(Waiter { queue, request, ahead, behind, seat: Seat::NONE });
+        let waiter = Waiter {
+            queue,
+            request,
+            party,
+            ahead,
+            behind,
+            same_before: None,
+            same_behind: None,
+            seat: Seat::NONE,
+        };
+        let id = self.waiters.insert(waiter);
         self.link(queue, ahead, Some(id));
         self.link(queue, Some(id), behind);
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.len += 1;
+            queue.parties += usize::from(party.is_some());
+            queue.is_plain &= is_plain;
         }
         let (waiters, hasher) = (&self.waiters, &self.hasher);
         self.by_owner.insert_unique(hash, id, |&id| {
             waiters.get(id).map_or(0, |w| hasher.hash_one((w.queue, &*w.request.owner)))
         });
+        self.enlist(id);
         if let Some(until) = until {
             self.timeouts.set(&mut self.waiters, id, until);
         }
@@ -217,8 +374,21 @@ impl Queues {
         }
     }
 
-    /// Takes a request out of its line, wherever it stands.
+    /// Takes a request out of its line, wherever it stands; one for several locks out of all of them, and then what
+    /// is returned is the one that stood for all.
     pub fn leave(&mut self, id: WaiterId) -> Option<Waiter> {
+        let Some(party) = self.waiters.get(id)?.party else {
+            return self.take_out(id);
+        };
+        let mut stands = self.parties.remove(party)?.stands.into_iter();
+        let lead = self.take_out(stands.next()?);
+        for stand in stands {
+            self.take_out(stand);
+        }
+        lead
+    }
+
+    fn take_out(&mut self, id: WaiterId) -> Option<Waiter> {
         self.timeouts.clear(&mut self.waiters, id);
         let hash = {
             let waiter = self.waiters.get(id)?;
@@ -227,12 +397,20 @@ impl Queues {
         if let Ok(entry) = self.by_owner.find_entry(hash, |&other| other == id) {
             entry.remove();
         }
+        self.delist(id);
         let waiter = self.waiters.remove(id)?;
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
+            queue.parties -= usize::from(waiter.party.is_some());
+            if queue.len > 0 && !queue.is_plain {
+                self.left.push(waiter.queue);
+            }
             queue.len == 0
         });
+        if is_empty {
+            self.look_at(waiter.queue, None);
+        }
         if is_empty && let Some(queue) = self.queues.remove(waiter.queue) {
             self.by_place.remove(&queue.place.as_place());
         }
@@ -244,6 +422,7 @@ impl Queues {
     fn give_back_memory(&mut self) {
         if self.waiters.is_empty() && self.by_owner.capacity() > 1024 {
             self.by_owner = HashTable::new();
+            self.owners = HashTable::new();
             self.by_place = HashMap::new();
         }
     }
@@ -262,6 +441,18 @@ impl Queues {
                 }
                 if self.of_owner(id, &waiter.request.owner) != Some(waiter_id) {
                     return Err(format!("{waiter_id:?} is not found by its owner, or not alone"));
+                }
+                if !self.all_of_owner(&waiter.request.owner).any(|(other, _)| other == waiter_id) {
+                    return Err(format!("{waiter_id:?} is not found among its owner's"));
+                }
+                if waiter
+                    .party
+                    .is_some_and(|party| self.party(party).is_none_or(|p| !p.stands.contains(&waiter_id)))
+                {
+                    return Err(format!("{waiter_id:?} has left its party"));
+                }
+                if !waiter.request.mode.agrees_with(queue.mode) {
+                    return Err(format!("{waiter_id:?} is of another kind than its line"));
                 }
                 if (waiter.seat == Seat::NONE) != waiter.request.until.is_none() {
                     return Err(format!("{waiter_id:?} has the wrong timeout"));

@@ -17,6 +17,10 @@ pub struct Stats {
     pub broken: u64,
     /// Waits that ended at their timeout.
     pub timeouts: u64,
+    /// Waits that were refused because they would never have ended.
+    pub deadlocks: u64,
+    /// Commands that did not run because their token was not live.
+    pub fenced: u64,
     /// How long granted requests had waited, in milliseconds.
     pub waits: Durations,
     /// How long ended holds had lasted, in milliseconds.

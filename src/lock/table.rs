@@ -3,7 +3,9 @@
 //! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
 //! span locks. Its steps are spread over files by who calls them:
 //!
-//! * [`decide`]: a client asks, on a primary. The only place where a request becomes a hold.
+//! * [`decide`]: a client asks, on a primary. What the plain exclusive lock needs is done here, on a short path.
+//! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
+//! * [`line`]: who is let in when a lock, or a place in it, is free.
 //! * [`wake`]: something ended by itself or from outside: leases, timeouts, closed connections, keys
 //!   that went away.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
@@ -11,20 +13,28 @@
 
 mod apply;
 mod decide;
+mod hold;
+mod kinds;
+mod line;
+mod multi;
 mod view;
 mod wake;
 
 use std::collections::VecDeque;
 
-use super::effect::{Answer, Change, Effects, Event, Found, LockId, Record, Step, Task, WaiterId};
+use super::deadlock::Link;
+use super::effect::{Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Step, Task, WaiterId};
 use super::locks::{Ended, Hold, Locks, NewHold};
 use super::queue::{Queues, Request};
 use super::stats::Stats;
 use super::token::{TokenClock, Travel};
-use super::types::{ClientId, Moment, Now, Place, PlaceBuf, Token};
+use super::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf, Tie, Token};
 
-pub use decide::{Acquired, Ask, Block, Refusal, Renewal};
-pub use view::{Description, HoldView, WaiterView};
+pub use apply::Granted;
+pub use decide::{Acquired, Ask, Block, Refusal, Renewal, Wait};
+pub use kinds::COUNT_MAX;
+pub use multi::{Spot, Steps};
+pub use view::{Description, HoldView, Possession, WaiterView};
 pub use wake::Due;
 
 /// What the user has set a bound to (SPEC 7).
@@ -34,11 +44,13 @@ pub struct Limits {
     pub waiters_per_lock_max: usize,
     /// Most waiters of all locks.
     pub waiters_max: usize,
+    /// Most holders of a shared lock.
+    pub holders_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { waiters_per_lock_max: 10_000, waiters_max: 20_000 }
+        Self { waiters_per_lock_max: 10_000, waiters_max: 20_000, holders_max: 10_000 }
     }
 }
 
@@ -46,7 +58,18 @@ impl Default for Limits {
 /// whether the server refuses writes.
 ///
 /// Asked at the moment of the grant, because a right can be taken away during a wait (SPEC 4).
-pub type Gate<'a> = &'a mut dyn FnMut(ClientId, Place<'_>) -> Admission;
+pub type Gate<'a> = &'a mut dyn FnMut(Applicant<'_>) -> Admission;
+
+/// Who waits, and is about to be granted a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant<'a> {
+    /// The connection that waits.
+    pub client: ClientId,
+    /// For which lock.
+    pub place: Place<'a>,
+    /// For others too (LOCK.MACQUIRE).
+    pub wants_several: bool,
+}
 
 /// What a [`Gate`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,12 +95,18 @@ pub struct Table {
     broken: VecDeque<PlaceBuf>,
     stats: Stats,
     limits: Limits,
+    /// Why the request refused last would have waited for itself.
+    cycle: Vec<Link>,
 }
 
 impl Table {
     /// Sets the limits, from the next request on. Nobody who waits already is turned away.
-    pub const fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: Limits) {
+        let has_room = limits.holders_max > self.limits.holders_max;
         self.limits = limits;
+        if has_room {
+            self.note_everything();
+        }
     }
 
     /// The clock of tokens.
@@ -86,7 +115,7 @@ impl Table {
     }
 
     /// The hold at a found key whose lease has not ended.
-    #[inline]
+    #[inline(always)]
     fn live(&self, now: Moment, found: Found) -> Option<(LockId, Hold<'_>)> {
         self.any_hold(found).filter(|(_, hold)| !hold.is_over(now))
     }
@@ -114,11 +143,26 @@ impl Table {
         Some(token)
     }
 
-    /// Takes a request out of its line and answers it.
+    /// Takes a request out of its line and answers it, unless nobody waits for the answer.
     fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
-        if let Some(left) = self.queues.leave(waiter) {
-            fx.answer(waiter, left.request.client, answer);
+        let lead = self.queues.lead(waiter);
+        if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {
+            fx.answer(lead, client, answer);
         }
+    }
+
+    /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a line
+    /// of requests for just that.
+    #[inline(always)]
+    fn is_plain(&self, place: Place<'_>, found: Found) -> bool {
+        let is_plain_lock = match found {
+            Found::Lock(lock) => !lock.is_crowd() && !self.locks.has_extra(lock),
+            Found::Nothing | Found::Other => true,
+            Found::Legacy(_) => false,
+        };
+        is_plain_lock
+            && (self.queues.waiters() == 0
+                || self.queues.at(place).is_none_or(|queue| self.queues.is_plain(queue)))
     }
 
     /// Grants a free lock to the first in line who can have it. `None`: nobody waits (any more).
@@ -154,7 +198,8 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            match gate(request.client, place) {
+            let client = request.client?;
+            match gate(Applicant { client, place, wants_several: false }) {
                 Admission::Granted => {}
                 Admission::Forbidden => {
                     self.answer(id, Answer::Refused(NO_PERMISSION), fx);
@@ -169,24 +214,26 @@ impl Table {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
-            let Request { owner, lease_ms, client, .. } = &self.queues.waiter(id)?.request;
-            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(*client) };
+            let Request { owner, lease_ms, tie, .. } = &self.queues.waiter(id)?.request;
+            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), tie: *tie };
             let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
             let Some((lock, change)) = begun else {
                 self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
                 continue;
             };
             let request = self.queues.leave(id)?.request;
-            self.stats.grants += 1;
-            self.stats.contended_grants += 1;
-            self.stats.waits.add(now.boot.ms_since(request.since));
+            self.count_waited(now.boot, request.since);
+            if let Some(queue) = self.queues.queue_mut(queue) {
+                queue.lock = Some(lock);
+            }
             fx.publish(Event::Acquired);
             let answer = Answer::Granted {
                 place: place.to_owned(),
+                others: Vec::new(),
                 token,
                 minted_owner: request.owner_is_minted.then_some(request.owner),
             };
-            fx.answer(id, request.client, answer);
+            fx.answer(id, client, answer);
             return Some(Step { reply: (), change, record: Record::Hold(lock) });
         }
         None
@@ -237,6 +284,10 @@ fn begin_hold(
 /// What a waiter is told whose user lost the right to the lock.
 pub const NO_PERMISSION: &str =
     "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
+
+/// The same, for who waited for several.
+pub const NO_PERMISSION_FOR_SEVERAL: &str =
+    "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
 
 /// What is said when no token is left below 2^53.
 pub const NO_TOKENS: &str =

@@ -79,11 +79,14 @@ impl TokenClock {
         travel
     }
 
-    /// The stream named this token.
+    /// The stream named this token. An older one than it has named before is that of a hold that goes on in another
+    /// way: nobody counts from there.
     pub fn hear(&mut self, token: Token) {
-        self.told = token.get();
+        if token.get() > self.told {
+            self.told = token.get();
+            self.must_name = false;
+        }
         self.last = self.last.max(token.get());
-        self.must_name = false;
     }
 
     /// A token arrived that readers of the stream do not count from (RESTORE): never lower.

@@ -76,6 +76,62 @@ impl fmt::Display for Token {
     }
 }
 
+/// How a lock is held (SPEC 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
+/// each limit is one of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Mode {
+    /// By one.
+    #[default]
+    Exclusive,
+    /// By any number, as long as nobody holds it exclusively.
+    Shared,
+    /// By this many at most, 1 to [`LIMIT_MAX`]: a semaphore.
+    Limit(u32),
+}
+
+impl Mode {
+    /// Whether a lock can be asked for in both ways at the same time.
+    #[must_use]
+    pub const fn agrees_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Limit(a), Self::Limit(b)) => a == b,
+            (Self::Limit(_), _) | (_, Self::Limit(_)) => false,
+            _ => true,
+        }
+    }
+}
+
+/// Most holders of a semaphore.
+pub const LIMIT_MAX: u32 = 1_000_000;
+
+/// What ties a hold to the connection that acquired or renewed it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tie {
+    /// When the connection closes, the lease is cut to at most this.
+    pub ephemeral_ms: Option<u64>,
+    /// While the connection is open, the lease does not run.
+    pub is_kept_alive: bool,
+    /// It runs all the same, because the connection has closed and the owner has not come back.
+    pub is_running: bool,
+}
+
+impl Tie {
+    /// No tie: the lease is all there is.
+    pub const NONE: Self = Self { ephemeral_ms: None, is_kept_alive: false, is_running: false };
+
+    /// Whether the lease does not run.
+    #[must_use]
+    pub const fn is_paused(self) -> bool {
+        self.is_kept_alive && !self.is_running
+    }
+
+    /// Whether there is no tie.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.ephemeral_ms.is_none() && !self.is_kept_alive
+    }
+}
+
 /// A connection, by the server's number for it. It never says who holds: the owner does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId(pub u64);

@@ -9,7 +9,7 @@
 //! particular to a call.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int, c_longlong, c_void};
+use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 
@@ -17,7 +17,7 @@ use redis_module::raw;
 
 use super::{ffi, server};
 use crate::lock::effect::{Found, LockId};
-use crate::lock::types::{ClientId, Place};
+use crate::lock::types::{ClientId, OWNER_BYTES_MAX, Place};
 
 /// Calls a function of the API; `None` on a server that does not have it.
 macro_rules! api {
@@ -124,6 +124,9 @@ impl Flags {
     pub(crate) const fn denies_blocking(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING)
     }
+    pub(crate) const fn is_script(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LUA)
+    }
     /// Whether grants and expiries are this server's to decide at all.
     pub(crate) const fn decides(self) -> bool {
         !self.is_replica() && !self.is_loading()
@@ -182,7 +185,7 @@ impl Ctx {
 
     pub(crate) fn log(&self, level: &CStr, text: &str) {
         // A log line is one line, and its format is ours.
-        let Ok(text) = std::ffi::CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
+        let Ok(text) = CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
             return;
         };
         // SAFETY: the format takes one C string.
@@ -209,6 +212,20 @@ impl Ctx {
         unsafe { api!(RedisModule_SetModuleOptions, self.0, options) };
     }
 
+    /// Whether the server only wants to know which of the arguments are keys.
+    pub(crate) fn is_asked_for_keys(&self) -> bool {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_IsKeysPositionRequest, self.0) }.is_some_and(|asks| asks != 0)
+    }
+
+    /// Tells that the argument at this position is a key that is changed. Only if it was asked for.
+    pub(crate) fn tell_key_at(&self, position: usize) {
+        const FLAGS: u32 =
+            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags, self.0, position as c_int, FLAGS as c_int) };
+    }
+
     pub(crate) fn replicate_as_asked(&self) {
         // SAFETY: a live context of a running command.
         unsafe { api!(RedisModule_ReplicateVerbatim, self.0) };
@@ -225,7 +242,7 @@ pub(crate) fn is_connected(client: ClientId) -> bool {
 /// Replies. Each command sends exactly one, after everything was parsed.
 impl Ctx {
     pub(crate) fn reply_error(&self, text: &str) -> c_int {
-        let Ok(text) = std::ffi::CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
+        let Ok(text) = CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
             return 0;
         };
         // SAFETY: a live context and a C string.
@@ -329,6 +346,47 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// What is left of the life of a string; `None`: it is no string, or lives for ever.
+    pub(crate) fn string_ttl_ms(&self) -> Option<u64> {
+        // SAFETY: an open key; the time to live is asked for only of a key that is there.
+        unsafe {
+            let kind = api!(RedisModule_KeyType, self.key)?;
+            if kind as isize != raw::REDISMODULE_KEYTYPE_STRING {
+                return None;
+            }
+            let left = api!(RedisModule_GetExpire, self.key)?;
+            if left == raw::REDISMODULE_NO_EXPIRE as c_longlong {
+                return None;
+            }
+            Some(u64::try_from(left).unwrap_or(0))
+        }
+    }
+
+    /// The value of a string, one byte more than an owner can have at most.
+    pub(crate) fn string(&self) -> Vec<u8> {
+        let mut len = 0;
+        // SAFETY: 1. an open key that is a string; 2. the value lives until the key is changed or closed, and is
+        // copied.
+        unsafe {
+            let start = api!(RedisModule_StringDMA, self.key, &raw mut len, raw::REDISMODULE_READ as c_int);
+            match start.filter(|start| !start.is_null()) {
+                Some(start) => {
+                    let len = len.min(OWNER_BYTES_MAX + 1);
+                    std::slice::from_raw_parts(start.cast::<u8>(), len).to_vec()
+                }
+                None => Vec::new(),
+            }
+        }
+    }
+
+    /// It has to live until this moment of the wall clock, in milliseconds. Only a key that is there.
+    pub(crate) fn live_until(&self, wall_ms: u64) {
+        self.touch();
+        let wall_ms = c_longlong::try_from(wall_ms).unwrap_or(c_longlong::MAX);
+        // SAFETY: a key open for writing.
+        unsafe { api!(RedisModule_SetAbsExpire, self.key, wall_ms) };
+    }
+
     /// What its value stands for was changed.
     pub(crate) fn touch(&self) {
         self.is_changed.set(true);
@@ -387,56 +445,6 @@ pub(crate) fn value_of(lock: LockId) -> *mut c_void {
 /// The lock that a key's value stands for.
 pub(crate) fn lock_of(value: *mut c_void) -> LockId {
     LockId::from_number(value.addr() as u64)
-}
-
-/// Writes the fact "this owner holds" into the replication stream and the append-only file.
-pub(crate) fn replicate_hold(ctx: &Ctx, name: Str<'_>, token: u64, left_ms: u64, owner: &[u8]) {
-    // SAFETY: the format takes a string, a C string, two long long and a buffer with its length.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"LOCK.APPLY".as_ptr(),
-            c"scllb".as_ptr(),
-            name.as_ptr(),
-            c"HOLD".as_ptr(),
-            token as c_longlong,
-            left_ms as c_longlong,
-            owner.as_ptr(),
-            owner.len()
-        )
-    };
-}
-
-/// Writes the fact "the hold with this token ended by itself".
-pub(crate) fn replicate_ended(ctx: &Ctx, name: Str<'_>, token: u64) {
-    // SAFETY: the format takes a string, a C string and a long long.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"LOCK.APPLY".as_ptr(),
-            c"scl".as_ptr(),
-            name.as_ptr(),
-            c"ENDED".as_ptr(),
-            token as c_longlong
-        )
-    };
-}
-
-/// Writes how far the clock of tokens is, into the append-only file only.
-pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
-    // SAFETY: the format takes two long long; R keeps it from replicas.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"LOCK.TICK".as_ptr(),
-            c"llR".as_ptr(),
-            last as c_longlong,
-            told as c_longlong
-        )
-    };
 }
 
 /// The place of a key in the selected database.

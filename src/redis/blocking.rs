@@ -153,8 +153,12 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             (*Box::from_raw(data.cast::<Sent>()), gone)
         };
         let _ = state::with(|state| state.answered.remove(&sent.handle));
-        if let (Answer::Granted { place, token, .. }, true) = (sent.answer, nobody_got_it) {
-            let _ = state::with(|state| state.table.note_undelivered(place, token));
+        if let (Answer::Granted { place, others, token, .. }, true) = (sent.answer, nobody_got_it) {
+            let _ = state::with(|state| {
+                for place in std::iter::once(place).chain(others) {
+                    state.table.note_undelivered(place, token);
+                }
+            });
             pump::request();
         }
     });

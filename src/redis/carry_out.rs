@@ -1,16 +1,26 @@
 //! Carries out what a step decided, in one fixed order: the key, the record for replicas and files, the
 //! events, the answers, the timer.
 
-use super::api::{Ctx, Key, Str, replicate_ended, replicate_hold};
+use super::api::{Ctx, Key, Str};
+use super::records::{replicate_delete, replicate_ended, replicate_hold, replicate_life};
 use super::state::{self, State, lock_type};
 use super::{blocking, clock, settings};
-use crate::lock::effect::{Change, Effect, Effects, Event, Found, Record, Step};
+use crate::lock::effect::{Change, Effect, Effects, Event, Found, LockId, Record, Step};
+use crate::lock::types::Mode;
 
 /// Carries out a step and its effects on an open key.
 ///
 /// The key is closed before anything is published: whoever listens may use it.
-pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step: &Step<R>, mut fx: Effects) {
-    match step.change {
+#[inline(always)]
+pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step: &Step<R>, fx: Effects) {
+    change(key, found, step.change);
+    tell(ctx, name, step.record, fx);
+}
+
+/// What becomes of the key.
+#[inline(always)]
+pub(crate) fn change(key: Key<'_>, found: Found, change: Change) {
+    match change {
         Change::Nothing => {}
         Change::Touched => key.touch(),
         Change::Renewed => {
@@ -18,6 +28,7 @@ pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step
             key.persist();
             key.touch();
         }
+        Change::Lives(ms) => key.live_until(wall_ms_in(ms)),
         Change::Stored(lock) => key.store(lock_type(), lock),
         Change::Deleted => {
             // Its lock is nobody's any more; what the server would tell us about it is known.
@@ -25,7 +36,15 @@ pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step
         }
     }
     drop(key);
-    record(ctx, name, step.record);
+}
+
+/// What others are told of it.
+#[inline(always)]
+pub(crate) fn tell(ctx: &Ctx, name: Str<'_>, first: Record, mut fx: Effects) {
+    record(ctx, name, first);
+    if !fx.is_drained() {
+        fx.told().for_each(|told| record(ctx, name, told));
+    }
     if let Some(event) = fx.take_first() {
         publish(ctx, name, event);
     }
@@ -34,18 +53,33 @@ pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step
     }
 }
 
-fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
+#[inline]
+pub(crate) fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
     match record {
         Record::Nothing => {}
         Record::AsAsked => ctx.replicate_as_asked(),
+        Record::Deleted => replicate_delete(ctx, name),
+        Record::Lives(ms) => replicate_life(ctx, name, wall_ms_in(ms)),
         Record::Ended(token) => replicate_ended(ctx, name, token.get()),
-        Record::Hold(lock) => {
-            let now = clock::boot();
-            let saved = state::with(|state| state.table.save(now, lock));
-            if let Some(hold) = saved.flatten() {
-                replicate_hold(ctx, name, hold.token.get(), hold.left_ms, &hold.owner);
-            }
-        }
+        Record::Hold(hold) => record_hold(ctx, name, hold, None),
+        Record::Member(lock, hold) => record_hold(ctx, name, hold, Some(lock)),
+    }
+}
+
+/// The moment on the wall clock so long from now, in milliseconds: what the server counts the life of keys by.
+fn wall_ms_in(ms: u64) -> u64 {
+    (clock::wall_us() / 1_000).saturating_add(ms)
+}
+
+#[cold]
+fn record_hold(ctx: &Ctx, name: Str<'_>, hold: LockId, beside: Option<LockId>) {
+    let now = clock::boot();
+    let saved = state::with(|state| {
+        let mode = beside.map_or(Some(Mode::Exclusive), |lock| state.table.mode(lock))?;
+        Some((mode, state.table.save_hold(now, hold)?))
+    });
+    if let Some((mode, hold)) = saved.flatten() {
+        replicate_hold(ctx, name, mode, &hold);
     }
 }
 
@@ -61,6 +95,8 @@ pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Effects) {
                     publish(ctx, name, event);
                 }
             }
+            // Told before.
+            Effect::Tell(_) => {}
             Effect::Answer { waiter, client, answer } => blocking::send(waiter, client, answer),
         }
     }

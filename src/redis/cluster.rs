@@ -14,19 +14,31 @@ pub(crate) fn is_ours(ctx: &Ctx, name: Str<'_>) -> bool {
     !ctx.flags().is_cluster() || may_access(ctx, name)
 }
 
+/// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
+pub(crate) fn has_not_left(ctx: &Ctx, name: Str<'_>) -> bool {
+    ask(ctx, name).is_none_or(|refusal| refusal.contains("cluster is down"))
+}
+
 /// The server refuses a call for a key of a slot that is not its own, or that is on its way to another
 /// server and does not have the key any more.
 fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
+    ask(ctx, name).is_none()
+}
+
+/// Asks the server for a key; what it says if it refuses.
+fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
     // SAFETY: a live context; the format takes one string; the reply is freed once. An error is asked for
     // as a reply.
     unsafe {
         let reply = api!(RedisModule_Call, ctx.as_ptr(), c"EXISTS".as_ptr(), c"sE".as_ptr(), name.as_ptr());
         let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return false;
+            return Some(String::new());
         };
         let kind = api!(RedisModule_CallReplyType, reply);
+        let is_answer = kind.is_some_and(|kind| kind as isize == raw::REDISMODULE_REPLY_INTEGER);
+        let refusal = if is_answer { None } else { Some(text(reply).unwrap_or_default()) };
         api!(RedisModule_FreeCallReply, reply);
-        kind.is_some_and(|kind| kind as isize == raw::REDISMODULE_REPLY_INTEGER)
+        refusal
     }
 }
 
@@ -88,7 +100,7 @@ fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
     })?
 }
 
-type Reply = *mut raw::RedisModuleCallReply;
+pub(super) type Reply = *mut raw::RedisModuleCallReply;
 
 /// Runs `CLUSTER subcommand` and reads the reply.
 fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R) -> Option<R> {
@@ -106,7 +118,7 @@ fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R
     }
 }
 
-fn element(reply: Reply, index: usize) -> Option<Reply> {
+pub(super) fn element(reply: Reply, index: usize) -> Option<Reply> {
     // SAFETY: a live reply; null where there is no such element.
     unsafe { api!(RedisModule_CallReplyArrayElement, reply, index) }.filter(|e| !e.is_null())
 }
@@ -116,7 +128,7 @@ fn number(reply: Reply) -> Option<i64> {
     unsafe { api!(RedisModule_CallReplyInteger, reply) }
 }
 
-fn text(reply: Reply) -> Option<String> {
+pub(super) fn text(reply: Reply) -> Option<String> {
     let mut len = 0;
     // SAFETY: a live reply; a wrong type yields null; the bytes are copied.
     unsafe {

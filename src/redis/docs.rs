@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::handlers;
+use super::{exec, handlers};
 
 type Handler = extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
@@ -15,8 +15,8 @@ struct Command {
     name: &'static CStr,
     handler: Handler,
     flags: &'static CStr,
-    /// Position of its key; 0: none.
-    key: c_int,
+    /// Where its keys are.
+    keys: Keys,
     /// What it does to the key.
     key_flags: u32,
     /// ACL categories, ours last: the server derives none from the flags of a module's command.
@@ -28,6 +28,16 @@ struct Command {
     args: &'static [Arg],
 }
 
+/// Where the keys of a command are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    None,
+    /// One, the first argument.
+    First,
+    /// Behind the first argument, which says how many.
+    Counted,
+}
+
 /// An argument of a command.
 #[derive(Clone, Copy)]
 struct Arg {
@@ -35,6 +45,7 @@ struct Arg {
     kind: raw::RedisModuleCommandArgType,
     token: Option<&'static CStr>,
     is_optional: bool,
+    is_repeated: bool,
     subargs: &'static [Arg],
 }
 
@@ -45,7 +56,7 @@ const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_RE
 const WORD: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
 
 const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
-    Arg { name, kind, token: None, is_optional: false, subargs: &[] }
+    Arg { name, kind, token: None, is_optional: false, is_repeated: false, subargs: &[] }
 }
 
 const fn option(name: &'static CStr, token: &'static CStr) -> Arg {
@@ -58,6 +69,27 @@ const LEASE: Arg = Arg {
         Arg { token: Some(c"EX"), ..arg(c"seconds", NUMBER) },
     ],
     ..arg(c"lease", ONE_OF)
+};
+
+const fn word(name: &'static CStr, token: &'static CStr) -> Arg {
+    Arg { token: Some(token), ..arg(name, WORD) }
+}
+
+const fn optional(arg: Arg) -> Arg {
+    Arg { is_optional: true, ..arg }
+}
+
+const WAIT: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"BLOCK"), ..arg(c"block-milliseconds", NUMBER) },
+        Arg { token: Some(c"QUEUE"), ..arg(c"queue-milliseconds", NUMBER) },
+    ],
+    ..arg(c"wait", ONE_OF)
+};
+
+const MODE: Arg = Arg {
+    subargs: &[word(c"shared", c"SHARED"), Arg { token: Some(c"LIMIT"), ..arg(c"holders", NUMBER) }],
+    ..arg(c"mode", ONE_OF)
 };
 
 const SINCE: &CStr = c"0.1.0";
@@ -76,14 +108,15 @@ macro_rules! categories {
         }
     };
 }
-const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
+/// A key that is only looked at.
+pub(super) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
-static COMMANDS: [Command; 7] = [
+static COMMANDS: [Command; 10] = [
     Command {
         name: c"lock.acquire",
         handler: handlers::acquire,
         flags: c"write deny-oom fast blocking",
-        key: 1,
+        keys: Keys::First,
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
@@ -91,14 +124,57 @@ static COMMANDS: [Command; 7] = [
         arity: -5,
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
-        complexity: c"O(1)",
-        args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"wait-milliseconds", c"BLOCK")],
+        complexity: c"O(1); O(log N) beside N holders of the same lock",
+        args: &[
+            arg(c"key", KEY),
+            arg(c"owner", TEXT),
+            LEASE,
+            optional(WAIT),
+            optional(MODE),
+            optional(word(c"reentrant", c"REENTRANT")),
+            option(c"ephemeral-milliseconds", c"EPHEMERAL"),
+            optional(word(c"keepalive", c"KEEPALIVE")),
+        ],
+    },
+    Command {
+        name: c"lock.macquire",
+        handler: handlers::macquire,
+        // Redis 7.0 routes by what the command itself says, and not by the key specs.
+        flags: c"write deny-oom blocking getkeys-api",
+        keys: Keys::Counted,
+        key_flags: raw::REDISMODULE_CMD_KEY_RW
+            | raw::REDISMODULE_CMD_KEY_ACCESS
+            | raw::REDISMODULE_CMD_KEY_UPDATE,
+        categories: categories!("write slow blocking"),
+        arity: -6,
+        summary: c"Takes several locks for an owner, all or none, and returns one fencing token, or nil.",
+        complexity: c"O(N) with N being the number of keys",
+        args: &[
+            arg(c"numkeys", NUMBER),
+            Arg { is_repeated: true, ..arg(c"key", KEY) },
+            arg(c"owner", TEXT),
+            LEASE,
+            option(c"block-milliseconds", c"BLOCK"),
+            optional(word(c"shared", c"SHARED")),
+        ],
+    },
+    Command {
+        name: c"lock.heldby",
+        handler: handlers::heldby,
+        flags: c"readonly",
+        keys: Keys::None,
+        key_flags: 0,
+        categories: categories!("read slow keyspace dangerous"),
+        arity: 2,
+        summary: c"Lists the locks that an owner holds and waits for, in all databases.",
+        complexity: c"O(N) with N being the number of holds on the server",
+        args: &[arg(c"owner", TEXT)],
     },
     Command {
         name: c"lock.release",
         handler: handlers::release,
         flags: c"write fast",
-        key: 1,
+        keys: Keys::First,
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_DELETE,
@@ -113,7 +189,7 @@ static COMMANDS: [Command; 7] = [
         name: c"lock.renew",
         handler: handlers::renew,
         flags: c"write fast",
-        key: 1,
+        keys: Keys::First,
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
@@ -128,7 +204,7 @@ static COMMANDS: [Command; 7] = [
         name: c"lock.fence",
         handler: handlers::fence,
         flags: c"readonly fast",
-        key: 1,
+        keys: Keys::First,
         key_flags: READS,
         categories: categories!("read fast"),
         arity: -2,
@@ -137,22 +213,40 @@ static COMMANDS: [Command; 7] = [
         args: &[arg(c"key", KEY), Arg { is_optional: true, ..arg(c"token", NUMBER) }],
     },
     Command {
+        name: c"lock.exec",
+        handler: exec::exec,
+        flags: c"write getkeys-api",
+        keys: Keys::First,
+        // And those of the command that it runs, which it tells itself.
+        key_flags: READS | raw::REDISMODULE_CMD_KEY_INCOMPLETE,
+        categories: categories!("write slow"),
+        arity: -4,
+        summary: c"Runs a command if a token is that of a live hold, in one step; else an error.",
+        complexity: c"O(1), and that of the command",
+        args: &[
+            arg(c"key", KEY),
+            arg(c"token", NUMBER),
+            arg(c"command", TEXT),
+            Arg { is_repeated: true, ..optional(arg(c"arg", TEXT)) },
+        ],
+    },
+    Command {
         name: c"lock.info",
         handler: handlers::info,
         flags: c"readonly",
-        key: 1,
+        keys: Keys::First,
         key_flags: READS,
         categories: categories!("read slow"),
         arity: -2,
         summary: c"Shows who holds a lock and who waits for it.",
         complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
-        args: &[arg(c"key", KEY), Arg { token: Some(c"FULL"), is_optional: true, ..arg(c"full", WORD) }],
+        args: &[arg(c"key", KEY), optional(word(c"full", c"FULL"))],
     },
     Command {
         name: c"lock.apply",
         handler: handlers::apply,
         flags: c"write deny-script",
-        key: 1,
+        keys: Keys::First,
         key_flags: raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: [c"write slow", c"write slow"],
         arity: -3,
@@ -164,7 +258,7 @@ static COMMANDS: [Command; 7] = [
         name: c"lock.tick",
         handler: handlers::tick,
         flags: c"write fast",
-        key: 0,
+        keys: Keys::None,
         key_flags: 0,
         categories: [c"write fast", c"write fast"],
         arity: -1,
@@ -188,12 +282,13 @@ pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
 
 fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     let ok = raw::REDISMODULE_OK as c_int;
-    let (name, flags, key) = (command.name.as_ptr(), command.flags.as_ptr(), command.key);
+    let (name, flags) = (command.name.as_ptr(), command.flags.as_ptr());
     let handler: raw::RedisModuleCmdFunc = Some(command.handler);
-    let step = c_int::from(key > 0);
+    // Those that are counted are told by the key specs alone.
+    let key = c_int::from(command.keys == Keys::First);
     // SAFETY: 1. within OnLoad; 2. C strings; 3. the handler has the type asked for.
     unsafe {
-        let made = api!(RedisModule_CreateCommand, ctx.as_ptr(), name, handler, flags, key, key, step);
+        let made = api!(RedisModule_CreateCommand, ctx.as_ptr(), name, handler, flags, key, key, key);
         made.filter(|&made| made == ok)?;
         let handle = api!(RedisModule_GetCommand, ctx.as_ptr(), name)?;
         if handle.is_null() {
@@ -230,7 +325,7 @@ unsafe fn describe(handle: *mut raw::RedisModuleCommand, command: &Command) -> O
         history: null_mut(),
         tips: null(),
         arity: command.arity,
-        key_specs: if command.key > 0 { specs.as_mut_ptr() } else { null_mut() },
+        key_specs: if command.keys != Keys::None { specs.as_mut_ptr() } else { null_mut() },
         args: args.as_mut_ptr(),
     };
     // SAFETY: 1. the caller's command; 2. everything that `info` points to lives until the end of this
@@ -252,7 +347,10 @@ fn raw_args(
         raw_arg.key_spec_index = if arg.kind == KEY { 0 } else { -1 };
         raw_arg.token = arg.token.map_or(null(), CStr::as_ptr);
         if arg.is_optional {
-            raw_arg.flags = raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int;
+            raw_arg.flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int;
+        }
+        if arg.is_repeated {
+            raw_arg.flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE as c_int;
         }
         if !arg.subargs.is_empty() {
             let mut subargs = raw_args(arg.subargs, kept);
@@ -280,16 +378,25 @@ const fn no_arg() -> raw::RedisModuleCommandArg {
     }
 }
 
-/// The one key of the command, and an entry of zeros.
+/// The keys of the command, and an entry of zeros.
 fn key_specs(command: &Command) -> [raw::RedisModuleCommandKeySpec; 2] {
+    use raw::{
+        RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 as Index,
+        RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 as Range,
+        RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 as Count,
+    };
     // SAFETY: a struct of integers, pointers and unions of such: zeros are a value.
     let zeros = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
     let mut spec = zeros;
     spec.flags = u64::from(command.key_flags);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-    spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: command.key };
-    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range =
-        raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+    spec.bs.index = Index { pos: 1 };
+    if command.keys == Keys::Counted {
+        spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+        spec.fk.keynum = Count { keynumidx: 0, firstkey: 1, keystep: 1 };
+    } else {
+        spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+        spec.fk.range = Range { lastkey: 0, keystep: 1, limit: 0 };
+    }
     [spec, zeros]
 }

@@ -1,19 +1,22 @@
 //! What the server tells about itself. Nothing is written here: it would come before its cause in the
 //! stream. Notes are made, and the pump is asked for.
 
+use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, ffi, guard, pump, server, settings};
+use super::{carry_out, clock, ffi, guard, pump, rounds, server, settings};
 use crate::lock::effect::Answer;
+use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
-const EVENTS: [(u64, &str, Callback); 8] = [
+const EVENTS: [(u64, &str, Callback); 9] = [
+    (raw::REDISMODULE_EVENT_CLIENT_CHANGE, "ClientChange", on_client),
     (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
     (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
     (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
@@ -74,6 +77,28 @@ fn begin_first_use(ctx: &Ctx) {
 fn look_around(ctx: &Ctx) {
     settings::read_eviction(ctx);
     settings::read_listeners(ctx);
+}
+
+/// A connection has closed: what is tied to it runs out from here.
+extern "C" fn on_client(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    if sub != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        return;
+    }
+    // SAFETY: the data of this event, version 1, for the length of the callback.
+    let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }.map(|info| ClientId(info.id));
+    guard::callback((), || {
+        if state::with(|state| state.table.has_ties()) == Some(true)
+            && let Some(client) = client
+        {
+            let now = clock::boot();
+            note(ctx, |state| state.table.disconnected(now, client));
+        }
+    });
 }
 
 /// Makes a note if this server decides, and asks for the pump.
@@ -184,6 +209,7 @@ extern "C" fn on_role(
             let fx = state::with(|state| {
                 let mut fx = std::mem::take(&mut state.fx);
                 state.table.dismiss_all(&Answer::Demoted, &mut fx);
+                state.table.forget_connections();
                 fx
             });
             carry_out::effects(&ctx, None, fx.unwrap_or_default());
@@ -230,6 +256,8 @@ extern "C" fn on_module(
     _data: *mut c_void,
 ) {
     guard::callback((), || {
+        // A command of this name may be another one now.
+        let _ = state::with(|state| state.never_block = HashSet::new());
         // SAFETY: the context of the running callback.
         settings::read_listeners(&unsafe { Ctx::from_raw(ctx) });
     });
@@ -245,7 +273,7 @@ extern "C" fn on_cron(
     guard::callback((), || {
         let has_tasks = state::with(|state| {
             state.give_back_memory();
-            state.table.tasks() > 0
+            rounds::begin(state) || state.table.tasks() > 0
         });
         if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();

@@ -8,8 +8,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, OwnedStr, api};
-use crate::lock::table::Admission;
-use crate::lock::types::{ClientId, Place};
+use crate::lock::table::{Admission, Applicant};
 
 /// The checks of one step or of one run of the pump.
 pub(crate) struct Gate<'a> {
@@ -36,12 +35,12 @@ impl<'a> Gate<'a> {
     }
 
     /// Asks about one grant.
-    pub(crate) fn admit(&mut self, client: ClientId, place: Place<'_>) -> Admission {
+    pub(crate) fn admit(&mut self, who: Applicant<'_>) -> Admission {
         let ctx = self.ctx;
         if self.is_closed() {
             return Admission::NotNow;
         }
-        if may_acquire(ctx, client, place.name) { Admission::Granted } else { Admission::Forbidden }
+        if may_acquire(ctx, who) { Admission::Granted } else { Admission::Forbidden }
     }
 }
 
@@ -63,22 +62,26 @@ fn refuses_writes(ctx: &Ctx) -> bool {
     }
 }
 
-/// Whether the client's user may run LOCK.ACQUIRE on this key, by the rules as they are now.
-fn may_acquire(ctx: &Ctx, client: ClientId, name: &[u8]) -> bool {
+/// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
+fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several }: Applicant<'_>) -> bool {
+    let command = if wants_several { "LOCK.MACQUIRE" } else { "LOCK.ACQUIRE" };
     // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
     // has no user yields null.
     let user_name = unsafe {
         let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
         name.and_then(|name| OwnedStr::from_raw(ctx, name))
     };
-    let (Some(user_name), Some(command), Some(key)) =
-        (user_name, ctx.new_str(b"LOCK.ACQUIRE"), ctx.new_str(name))
+    let (Some(user_name), Some(command), Some(one), Some(key)) =
+        (user_name, ctx.new_str(command.as_bytes()), ctx.new_str(b"1"), ctx.new_str(place.name))
     else {
         return false;
     };
     // As many arguments as the command needs at least: Redis 8.6 counts them. Only the key matters.
-    let word = command.as_str().as_ptr();
-    let mut argv = [word, key.as_str().as_ptr(), word, word, word];
+    let (word, key) = (command.as_str().as_ptr(), key.as_str().as_ptr());
+    let one = one.as_str().as_ptr();
+    let mut one_key = [word, key, word, word, word];
+    let mut several = [word, one, key, word, word, word];
+    let argv: &mut [_] = if wants_several { &mut several } else { &mut one_key };
     // SAFETY: 1. live strings; 2. the user is checked for null and freed once.
     unsafe {
         let user = api!(RedisModule_GetModuleUserFromUserName, user_name.as_str().as_ptr());

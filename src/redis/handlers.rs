@@ -11,13 +11,14 @@ use redis_module::raw;
 use super::api::{Ctx, Key, Str, is_connected, place_of};
 use super::gate::Gate;
 use super::state::{self, lock_type};
-use super::{blocking, carry_out, clock, events, ffi, guard, server, settings};
+use super::{blocking, carry_out, clock, events, ffi, guard, legacy, report, server, settings, several};
+use crate::command::acquire::WaitFor;
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
-use crate::command::{acquire, fence, info, internal, release, renew};
+use crate::command::{acquire, fence, internal, release, renew};
 use crate::lock::effect::{Change, Effects, Found, Step};
-use crate::lock::table::{Acquired, Ask, Block, Description, Renewal, Table};
-use crate::lock::types::{Moment, Now, Place};
+use crate::lock::table::{Acquired, Ask, Block, Granted, Renewal, Table, Wait};
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie};
 
 /// A command as the server calls it.
 type Handler = fn(&Ctx, Str<'_>, &[Str<'_>]) -> c_int;
@@ -33,7 +34,9 @@ fn run(
     // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
-        [_, name, rest @ ..] if arity.contains(&args.len()) => handler(&ctx, *name, rest),
+        [_, name, rest @ ..] if args.len() >= *arity.start() && args.len() <= *arity.end() => {
+            handler(&ctx, *name, rest)
+        }
         _ => ctx.wrong_arity(),
     })
 }
@@ -81,7 +84,7 @@ command!(
 );
 command!(
     /// LOCK.INFO
-    info, 2..=usize::MAX, asked_to_inform
+    info, 2..=usize::MAX, report::asked_to_inform
 );
 command!(
     /// LOCK.APPLY
@@ -90,6 +93,39 @@ command!(
         if ctx.flags().is_fact() { told_to_apply(ctx, name, args) } else { ctx.reply_error(error::INTERNAL) }
     }
 );
+
+/// LOCK.MACQUIRE
+pub(crate) extern "C" fn macquire(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: what the server passed to the running command.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+    guard::command(&ctx, || match args {
+        [_, args @ ..] if ctx.is_asked_for_keys() => several::tell_keys(&ctx, args),
+        [_, args @ ..] if !args.is_empty() => match way(&ctx) {
+            Way::Asked => several::asked_to_acquire(&ctx, args),
+            Way::Told => several::told_to_acquire(&ctx, args),
+            Way::Refused => ctx.reply_error(error::READ_ONLY),
+        },
+        _ => ctx.wrong_arity(),
+    })
+}
+
+/// LOCK.HELDBY
+pub(crate) extern "C" fn heldby(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: what the server passed to the running command.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+    guard::command(&ctx, || match args {
+        [_, owner] => report::asked_for_owner(&ctx, *owner),
+        _ => ctx.wrong_arity(),
+    })
+}
 
 /// LOCK.TICK: without arguments it does nothing, and the server's own checks are the answer.
 pub(crate) extern "C" fn tick(
@@ -114,14 +150,14 @@ pub(crate) extern "C" fn tick(
 }
 
 /// How a command that writes came.
-enum Way {
+pub(super) enum Way {
     Asked,
     Told,
     Refused,
 }
 
 #[inline]
-fn way(ctx: &Ctx) -> Way {
+pub(super) fn way(ctx: &Ctx) -> Way {
     // The usual case, known beforehand.
     if server::hears_clients_only() {
         return Way::Asked;
@@ -137,37 +173,40 @@ fn way(ctx: &Ctx) -> Way {
     }
 }
 
-fn invalid(ctx: &Ctx, invalid: &Invalid) -> c_int {
+pub(super) fn invalid(ctx: &Ctx, invalid: &Invalid) -> c_int {
     ctx.reply_error(&invalid.to_string())
 }
 
-fn internal_error(ctx: &Ctx) -> c_int {
+pub(super) fn internal_error(ctx: &Ctx) -> c_int {
     ctx.reply_error("ERR internal error in redislock: the table is in use")
 }
 
-/// One step of a client's request at its key.
+/// One step of a client's request at its key, for this owner.
 fn ask<R>(
     ctx: &Ctx,
     name: Str<'_>,
-    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
+    owner: &[u8],
+    step: impl FnOnce(&mut Table, Now, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
 ) -> Option<R> {
-    ask_and(ctx, name, step, |_| ())
+    ask_and(ctx, name, Some(owner), step, |_| ())
 }
 
-/// The same, with something to do before the step is carried out.
+/// The same, with something to do before the step is carried out. Without an owner it is a fact, to which no string
+/// is a lock.
 fn ask_and<R>(
     ctx: &Ctx,
     name: Str<'_>,
-    step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
+    owner: Option<&[u8]>,
+    step: impl FnOnce(&mut Table, Now, Found, &mut Gate<'_>, &mut Effects) -> Step<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
     let now = clock::now();
-    let place = place_of(ctx, name);
     let key = Key::open_write(ctx, name);
     let found = key.found(lock_type());
+    let found = if owner.is_some() { legacy::look(&key, found, owner) } else { found };
     let mut gate = Gate::of_command(ctx);
     let (step, fx) = state::with(|state| {
-        let step = step(&mut state.table, now, place, found, &mut gate, &mut state.fx);
+        let step = step(&mut state.table, now, found, &mut gate, &mut state.fx);
         let fx = state.settle(step.change, found);
         (step, fx)
     })?;
@@ -182,7 +221,10 @@ fn tell(
     name: Str<'_>,
     step: impl FnOnce(&mut Table, Moment, Place<'_>, Found, &mut Effects) -> Step<()>,
 ) -> c_int {
-    let done = ask(ctx, name, |table, now, place, found, _, fx| step(table, now.boot, place, found, fx));
+    let step = |table: &mut Table, now: Now, found: Found, _: &mut Gate<'_>, fx: &mut Effects| {
+        step(table, now.boot, place_of(ctx, name), found, fx)
+    };
+    let done = ask_and(ctx, name, None, step, |()| ());
     match done {
         Some(()) => ctx.reply_ok(),
         None => internal_error(ctx),
@@ -194,17 +236,31 @@ fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
     };
-    if settings::may_evict() && !settings::allows_eviction() {
-        if settings::refusal_is_news() {
-            ctx.log(ffi::SERVER_LOG_WARNING, error::MAY_EVICT);
-        }
+    if refuses_for_eviction(ctx) {
         return ctx.reply_error(error::MAY_EVICT);
     }
+    // The usual request is worth a copy of the code that knows what it does not ask for.
+    if request.is_plain() {
+        acquire_as::<true>(ctx, name, &request)
+    } else {
+        acquire_as::<false>(ctx, name, &request)
+    }
+}
+
+fn acquire_as<const IS_PLAIN: bool>(ctx: &Ctx, name: Str<'_>, request: &acquire::Acquire<'_>) -> c_int {
+    let acquire::Acquire { lease_ms, .. } = *request;
+    let (mode, is_reentrant, tie, wait) = if IS_PLAIN {
+        (Mode::Exclusive, false, Tie::NONE, None)
+    } else {
+        (request.mode, request.is_reentrant, request.tie, request.wait)
+    };
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
     let owner =
         request.owner.unwrap_or_else(|| uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes());
     let client = ctx.client();
-    let can_wait = request.block_ms.is_some() && !ctx.flags().denies_blocking();
+    if !tie.is_none() && own_connection(ctx, client).is_none() {
+        return ctx.reply_error(error::NO_CONNECTION);
+    }
     let mut is_parked = false;
     // A waiter is given its client before anything is published: whoever listens may free the lock.
     let park = |reply: &Acquired| {
@@ -212,28 +268,55 @@ fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
             is_parked = blocking::park(ctx, waiter);
         }
     };
-    let step =
-        |table: &mut Table, now: Now, place: Place<'_>, found, gate: &mut Gate<'_>, fx: &mut Effects| {
-            let ask = Ask {
-                owner,
-                owner_is_minted: request.owner.is_none(),
-                lease_ms: request.lease_ms,
-                block: client.filter(|_| can_wait).map(|client| Block {
-                    client,
-                    until: request.block_ms.filter(|&ms| ms > 0).map(|ms| now.boot.plus_ms(ms)),
-                }),
-                client,
-                must_be_named: request.owner.is_none() || server::is_cluster(),
-            };
-            table.acquire(now, place, found, &ask, &mut |c, p| gate.admit(c, p), fx)
+    let step = |table: &mut Table, now: Now, found, gate: &mut Gate<'_>, fx: &mut Effects| {
+        let ask = Ask {
+            owner,
+            owner_is_minted: request.owner.is_none(),
+            lease_ms,
+            mode,
+            is_reentrant,
+            tie,
+            wait: wait.and_then(|wait| wait_until(ctx, now.boot, client, wait)),
+            client,
+            bind_to: bind_to(ctx, client, table.may_have_ties() || !tie.is_none()),
+            must_be_named: request.owner.is_none() || server::is_cluster(),
         };
-    let reply = ask_and(ctx, name, step, park);
+        table.acquire(now, place_of(ctx, name), found, &ask, &mut |who| gate.admit(who), fx)
+    };
+    let reply = ask_and(ctx, name, Some(owner), step, park);
+    reply_acquired(ctx, reply, request.owner.is_none().then_some(owner), is_parked)
+}
+
+/// The reply of LOCK.ACQUIRE and LOCK.MACQUIRE.
+#[inline(always)]
+pub(super) fn reply_acquired(
+    ctx: &Ctx,
+    reply: Option<Acquired>,
+    minted_owner: Option<&[u8]>,
+    is_parked: bool,
+) -> c_int {
+    match (reply, minted_owner) {
+        (Some(Acquired::Granted(token)), None) => ctx.reply_integer(token.get()),
+        _ => reply_otherwise(ctx, reply, minted_owner, is_parked),
+    }
+}
+
+#[inline(never)]
+fn reply_otherwise(
+    ctx: &Ctx,
+    reply: Option<Acquired>,
+    minted_owner: Option<&[u8]>,
+    is_parked: bool,
+) -> c_int {
     match reply {
         None => internal_error(ctx),
         Some(Acquired::Busy) => ctx.reply_null(),
-        Some(Acquired::Refused(refusal)) => ctx.reply_error(&error::refusal(refusal)),
+        Some(Acquired::Refused(refusal)) => {
+            let cycle = state::with(|state| state.table.take_cycle()).unwrap_or_default();
+            ctx.reply_error(&error::refusal(refusal, &cycle))
+        }
         Some(Acquired::Granted(token)) => {
-            if request.owner.is_none() {
+            if let Some(owner) = minted_owner {
                 ctx.reply_array(2);
                 ctx.reply_bytes(owner);
             }
@@ -249,11 +332,44 @@ fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     }
 }
 
+/// The connection as one that a hold can be bound to, where that matters.
+#[inline]
+pub(super) fn bind_to(ctx: &Ctx, client: Option<ClientId>, is_asked: bool) -> Option<ClientId> {
+    if is_asked { own_connection(ctx, client) } else { None }
+}
+
+/// The connection if it is a client's own.
+#[cold]
+fn own_connection(ctx: &Ctx, client: Option<ClientId>) -> Option<ClientId> {
+    client.filter(|&client| !ctx.flags().is_script() && is_connected(client))
+}
+
+/// How a request waits. `None`: on a connection that must not block it does not.
+pub(super) fn wait_until(ctx: &Ctx, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
+    match wait {
+        WaitFor::Queue(ms) => Some(Wait::Place { until: now.plus_ms(ms) }),
+        WaitFor::Block(ms) => client.filter(|_| !ctx.flags().denies_blocking()).map(|client| {
+            Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
+        }),
+    }
+}
+
+/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
+#[inline]
+pub(super) fn refuses_for_eviction(ctx: &Ctx) -> bool {
+    let refuses = settings::may_evict() && !settings::allows_eviction();
+    if refuses && settings::refusal_is_news() {
+        ctx.log(ffi::SERVER_LOG_WARNING, error::MAY_EVICT);
+    }
+    refuses
+}
+
 fn told_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     match acquire::parse(args, &Bounds::WIDEST) {
-        Ok(acquire::Acquire { owner: Some(owner), lease_ms, .. }) => {
+        Ok(acquire::Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. }) => {
+            let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
             tell(ctx, name, |table, now, place, found, fx| {
-                table.apply_acquire(now, place, found, owner, lease_ms, fx)
+                table.apply_acquire(now, place, found, &granted, fx)
             })
         }
         _ => ctx.reply_error(error::BAD_RECORD),
@@ -265,8 +381,10 @@ fn asked_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
     };
-    let reply = ask(ctx, name, |table, now, place, found, gate, fx| {
-        let gate: crate::lock::table::Gate<'_> = &mut |c, p| gate.admit(c, p);
+    let reply = ask(ctx, name, request.owner, |table, now, found, gate, fx| {
+        let gate: crate::lock::table::Gate<'_> = &mut |who| gate.admit(who);
+        // Where it is matters only to those who wait.
+        let place = if table.waiters() == 0 { Place { db: 0, name: &[] } } else { place_of(ctx, name) };
         table.release(now, place, found, request.owner, request.token, gate, fx)
     });
     reply_truth(ctx, reply)
@@ -276,8 +394,8 @@ fn told_to_release(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = release::parse(args) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
-    tell(ctx, name, |table, now, _, found, fx| {
-        table.apply_release(now, found, request.owner, request.token, fx)
+    tell(ctx, name, |table, now, place, found, fx| {
+        table.apply_release(now, place, found, request.owner, request.token, fx)
     })
 }
 
@@ -286,14 +404,17 @@ fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
     };
-    let renewal = Renewal {
-        owner: request.owner,
-        token: request.token,
-        lease_ms: request.lease_ms,
-        client: ctx.client(),
-    };
-    let reply = ask(ctx, name, |table, now, place, found, gate, fx| {
-        table.renew(now, place, found, &renewal, &mut |c, p| gate.admit(c, p), fx)
+    let client = ctx.client();
+    let reply = ask(ctx, name, request.owner, |table, now, found, gate, fx| {
+        let place = place_of(ctx, name);
+        let renewal = Renewal {
+            owner: request.owner,
+            token: request.token,
+            lease_ms: request.lease_ms,
+            client,
+            bind_to: bind_to(ctx, client, table.may_have_ties()),
+        };
+        table.renew(now, place, found, &renewal, &mut |who| gate.admit(who), fx)
     });
     reply_truth(ctx, reply)
 }
@@ -302,8 +423,8 @@ fn told_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
-    tell(ctx, name, |table, now, _, found, _| {
-        table.apply_renew(now, found, request.owner, request.token, request.lease_ms)
+    tell(ctx, name, |table, now, place, found, _| {
+        table.apply_renew(now, place, found, request.owner, request.token, request.lease_ms)
     })
 }
 
@@ -312,8 +433,8 @@ fn told_to_apply(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         return ctx.reply_error(error::BAD_RECORD);
     };
     tell(ctx, name, |table, now, place, found, fx| match &record {
-        internal::Apply::Hold(hold) => table.apply_hold(now, place, found, hold, fx),
-        internal::Apply::Ended(token) => table.apply_ended(now, found, *token, fx),
+        internal::Apply::Hold(mode, hold) => table.apply_hold(now, place, found, *mode, hold, fx),
+        internal::Apply::Ended(token) => table.apply_ended(now, place, found, *token, fx),
         internal::Apply::Empty if found == Found::Nothing => table.apply_empty(now, place),
         internal::Apply::Empty => {
             Step { reply: (), change: Change::Nothing, record: crate::lock::effect::Record::Nothing }
@@ -335,85 +456,18 @@ fn asked_to_fence(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         Ok(asked) => asked,
         Err(error) => return invalid(ctx, &error),
     };
-    let found = Key::open_read(ctx, name).found(lock_type());
+    let key = Key::open_read(ctx, name);
+    let found = legacy::look(&key, key.found(lock_type()), None);
     if found == Found::Other {
         return ctx.reply_error(error::WRONG_TYPE);
     }
     let now = clock::boot();
-    let live = state::with(|state| state.table.live_token(now, found)).flatten();
-    match (asked, live) {
-        (Some(asked), live) => ctx.reply_integer(u64::from(live == Some(asked))),
-        (None, Some(live)) => ctx.reply_integer(live.get()),
-        (None, None) => ctx.reply_null(),
+    if let Some(asked) = asked {
+        let is_live = state::with(|state| state.table.is_live(now, found, asked));
+        return ctx.reply_integer(u64::from(is_live == Some(true)));
     }
-}
-
-fn asked_to_inform(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
-    let waiters_max = match info::parse(args) {
-        Ok(waiters_max) => waiters_max,
-        Err(error) => return invalid(ctx, &error),
-    };
-    let found = Key::open_read(ctx, name).found(lock_type());
-    let place = place_of(ctx, name);
-    let now = clock::boot();
-    state::with(|state| match state.table.describe(now, place, found, waiters_max) {
-        Some(lock) => describe(ctx, &lock),
-        None if found == Found::Other => ctx.reply_error(error::WRONG_TYPE),
+    match state::with(|state| state.table.live_token(now, found)).flatten() {
+        Some(live) => ctx.reply_integer(live.get()),
         None => ctx.reply_null(),
-    })
-    .unwrap_or_else(|| internal_error(ctx))
-}
-
-/// The reply of LOCK.INFO (SPEC 2).
-fn describe(ctx: &Ctx, lock: &Description<'_>) -> c_int {
-    let field = |name: &str| ctx.reply_bytes(name.as_bytes());
-    let maybe = |number: Option<u64>| match number {
-        Some(number) => ctx.reply_integer(number),
-        None => ctx.reply_null(),
-    };
-    ctx.reply_map(5);
-    field("kind");
-    field("exclusive");
-    field("limit");
-    ctx.reply_null();
-    field("holders");
-    ctx.reply_array(usize::from(lock.hold.is_some()));
-    if let Some(hold) = &lock.hold {
-        ctx.reply_map(8);
-        field("owner");
-        ctx.reply_bytes(&hold.owner);
-        field("token");
-        ctx.reply_integer(hold.token.get());
-        field("lease-left-ms");
-        ctx.reply_integer(hold.left_ms);
-        field("held-ms");
-        ctx.reply_integer(hold.held_ms);
-        field("count");
-        ctx.reply_integer(1);
-        field("client-id");
-        // A connection that is gone, or was only a script's, is nobody to look for.
-        maybe(hold.client.filter(|&client| is_connected(client)).map(|client| client.0));
-        field("keepalive");
-        ctx.reply_bool(false);
-        field("ephemeral-ms");
-        ctx.reply_null();
     }
-    field("waiters");
-    ctx.reply_integer(lock.waiters as u64);
-    field("queue");
-    ctx.reply_array(lock.line.len());
-    for waiter in &lock.line {
-        ctx.reply_map(5);
-        field("owner");
-        ctx.reply_bytes(waiter.owner);
-        field("mode");
-        field("exclusive");
-        field("waited-ms");
-        ctx.reply_integer(waiter.waited_ms);
-        field("state");
-        field("blocked");
-        field("client-id");
-        ctx.reply_integer(waiter.client.0);
-    }
-    raw::REDISMODULE_OK as c_int
 }

@@ -73,6 +73,8 @@ fn show(section: &Section, state: &state::State) {
     section.number(c"expirations", stats.expirations);
     section.number(c"broken", stats.broken);
     section.number(c"timeouts", stats.timeouts);
+    section.number(c"deadlocks", stats.deadlocks);
+    section.number(c"fenced", stats.fenced);
     section.durations([c"wait_ms_p50", c"wait_ms_p99", c"wait_ms_max"], &stats.waits);
     section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max"], &stats.holds);
     section.number(c"last_token", table.last_token());

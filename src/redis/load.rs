@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
-use super::{clock, docs, events, ffi, guard, info, pump, server, settings, state, timer, value};
+use super::{clock, docs, events, ffi, guard, info, legacy, pump, server, settings, state, timer, value};
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -56,6 +56,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     events::require(ctx)?;
     timer::begin()?;
     pump::begin(ctx);
+    legacy::listen();
     settings::read_eviction(ctx);
     let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));

@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Key, Str, api, append_tick};
+use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::carry_out;
 use super::cluster;
 use super::gate::Gate;
+use super::records::append_tick;
 use super::state::{self, State, lock_type};
-use super::{clock, guard, server};
-use crate::lock::effect::{Event, Found, LockId, Task};
-use crate::lock::table::Due;
-use crate::lock::types::{ClientId, Moment, Now, PlaceBuf};
+use super::{clock, guard, legacy, rounds, server, several};
+use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, WaiterId};
+use crate::lock::table::{Due, Spot, Table};
+use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once.
 const RUN_BUDGET: Duration = Duration::from_millis(2);
@@ -153,6 +154,9 @@ fn run(ctx: &Ctx) {
         state.pump.decides = decides;
         std::mem::take(&mut state.pump.is_behind)
     });
+    if decides {
+        rounds::go(ctx, started);
+    }
     close_untold(ctx);
     if !is_paused {
         tick(ctx);
@@ -252,11 +256,7 @@ fn decide(ctx: &Ctx, started: Moment) -> bool {
 fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
     let mut now = clock::now();
     let mut gate = Gate::of_pump(ctx);
-    // Notes made during this run, because nothing can be granted now, wait for the next one.
-    let mut tasks = state::with(|state| state.table.tasks()).unwrap_or(0);
-    if tasks > 0 && gate.is_closed() {
-        tasks = 0;
-    }
+    let mut tasks = tasks_to_do(&mut gate);
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
             now = clock::now();
@@ -265,9 +265,12 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
             }
         }
         let due = state::with(|state| state.table.due(now.boot, true)).flatten();
-        let is_idle = due.is_none() && tasks == 0;
-        if is_idle {
-            return true;
+        if due.is_none() && tasks == 0 {
+            // What was ended here may have made it somebody's turn elsewhere.
+            tasks = tasks_to_do(&mut gate);
+            if tasks == 0 {
+                return true;
+            }
         }
         if let Some(due) = due {
             end(ctx, now, due, &mut gate);
@@ -282,6 +285,12 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
     true
 }
 
+/// How many tasks there are. None while nothing can be granted: they wait for another run.
+fn tasks_to_do(gate: &mut Gate<'_>) -> usize {
+    let tasks = state::with(|state| state.table.tasks()).unwrap_or(0);
+    if tasks > 0 && gate.is_closed() { 0 } else { tasks }
+}
+
 fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
     match due {
         Due::Timeout(waiter) => {
@@ -293,6 +302,7 @@ fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
             carry_out::effects(ctx, None, fx.unwrap_or_default());
         }
         Due::AskAgain => {}
+        Due::Look(place) => at(ctx, now, &place, Job::Settle, gate),
         Due::Lease(lock, place) => at(ctx, now, &place, Job::Expire(lock), gate),
     }
 }
@@ -300,6 +310,8 @@ fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
 fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>, broken: &mut BrokenLog) {
     match task {
         Task::Settle(place) => at(ctx, now, &place, Job::Settle, gate),
+        Task::Party(request) => at_all(ctx, now, request, gate),
+        Task::Retell(place, token) => retell(ctx, &place, token),
         Task::TakeBack(place, token) => at(ctx, now, &place, Job::TakeBack(token), gate),
         Task::Broken(place) => {
             let Some(name) = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db)) else {
@@ -352,7 +364,7 @@ impl BrokenLog {
 enum Job {
     Expire(LockId),
     Settle,
-    TakeBack(crate::lock::types::Token),
+    TakeBack(Token),
 }
 
 fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
@@ -366,9 +378,9 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
         return redirect(ctx, name, place);
     }
     let key = Key::open_write(ctx, name);
-    let found = key.found(lock_type());
+    let found = legacy::look(&key, key.found(lock_type()), None);
     if let Job::Expire(lock) = job
-        && found != Found::Lock(lock)
+        && state::with(|state| state.table.stands_for(found, lock)) != Some(true)
     {
         let _ = state::with(|state| state.table.lost(now.boot, lock));
         return;
@@ -376,9 +388,10 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
     let place = place.as_place();
     let done = state::with(|state| {
         let State { table, fx, .. } = state;
-        let mut gate = |client, place: crate::lock::types::Place<'_>| gate.admit(client, place);
+        let mut gate = |who: crate::lock::table::Applicant<'_>| gate.admit(who);
         let step = match job {
-            Job::Expire(_) | Job::Settle => table.settle(now, place, found, &mut gate, fx),
+            Job::Expire(lock) => table.settle(now, place, found, Some(lock), &mut gate, fx),
+            Job::Settle => table.settle(now, place, found, None, &mut gate, fx),
             Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, fx),
         };
         let fx = state.settle(step.change, found);
@@ -387,6 +400,40 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
     if let Some((step, fx)) = done {
         carry_out::step(ctx, name, key, found, &step, fx);
     }
+}
+
+/// It may be the turn of a request for several locks.
+fn at_all(ctx: &Ctx, now: Now, request: WaiterId, gate: &mut Gate<'_>) {
+    let places = state::with(|state| state.table.places_of(request)).unwrap_or_default();
+    if places.first().is_none_or(|first| !ctx.select_db(first.db)) {
+        return;
+    }
+    let Some(owned) = places.iter().map(|place| ctx.new_str(&place.name)).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let names: Vec<Str<'_>> = owned.iter().map(OwnedStr::as_str).collect();
+    if let Some(lost) = names.iter().position(|&name| !cluster::is_ours(ctx, name)) {
+        return redirect(ctx, names[lost], &places[lost]);
+    }
+    let step = |table: &mut Table, spots: &[Spot<'_>], fx: &mut [Effects]| {
+        let mut gate = |who: crate::lock::table::Applicant<'_>| gate.admit(who);
+        ((), table.settle_many(now, request, spots, &mut gate, fx))
+    };
+    let _ = several::at_all(ctx, &names, true, step, |()| ());
+}
+
+/// The lease of a hold runs otherwise than readers know.
+fn retell(ctx: &Ctx, place: &PlaceBuf, token: Token) {
+    let name = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db));
+    let Some(name) = name.filter(|name| cluster::is_ours(ctx, name.as_str())) else {
+        return;
+    };
+    let key = Key::open_write(ctx, name.as_str());
+    let found = key.found(lock_type());
+    let record = state::with(|state| state.table.to_tell(found, token)).flatten();
+    // Who watches or tracks the key learns of it, too.
+    carry_out::change(key, found, if record.is_some() { Change::Touched } else { Change::Nothing });
+    carry_out::record(ctx, name.as_str(), record.unwrap_or(Record::Nothing));
 }
 
 /// The lease of this lock is over, and it cannot be ended now.

@@ -31,12 +31,28 @@ static MAX_LEASE: Number = number(c"max-lease", 3_600_000, 100, DAY_MS);
 static MAX_WAIT: Number = number(c"max-wait", 0, 0, DAY_MS);
 static MAX_WAITERS_PER_LOCK: Number = number(c"max-waiters-per-lock", 10_000, 0, 1_000_000);
 static MAX_WAITERS: Number = number(c"max-waiters", 20_000, 0, 10_000_000);
+static MAX_HOLDERS: Number = number(c"max-holders", 10_000, 1, 1_000_000);
 static MAX_TOKEN_LEAD: Number = number(c"max-token-lead", 60_000, 0, DAY_MS);
 
-static NUMBERS: [&Number; 5] = [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_TOKEN_LEAD];
+static NUMBERS: [&Number; 6] =
+    [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_HOLDERS, &MAX_TOKEN_LEAD];
 
-const ALLOW_EVICTION_NAME: &CStr = c"allow-eviction";
-static ALLOW_EVICTION: AtomicBool = AtomicBool::new(false);
+/// A setting that is yes or no.
+struct Switch {
+    name: &'static CStr,
+    value: AtomicBool,
+}
+
+static ALLOW_EVICTION: Switch = Switch { name: c"allow-eviction", value: AtomicBool::new(false) };
+static LEGACY_STRINGS: Switch = Switch { name: c"legacy-strings", value: AtomicBool::new(false) };
+
+static SWITCHES: [&Switch; 2] = [&ALLOW_EVICTION, &LEGACY_STRINGS];
+
+impl Switch {
+    fn is_on(&self) -> bool {
+        self.value.load(Ordering::Relaxed)
+    }
+}
 
 impl Number {
     fn get(&self) -> u64 {
@@ -56,7 +72,13 @@ pub(crate) fn token_lead_us_max() -> u64 {
 
 /// Whether locks are granted on a server that may evict them.
 pub(crate) fn allows_eviction() -> bool {
-    ALLOW_EVICTION.load(Ordering::Relaxed)
+    ALLOW_EVICTION.is_on()
+}
+
+/// Whether a string with a time to live counts as a lock.
+#[inline]
+pub(crate) fn has_legacy_strings() -> bool {
+    LEGACY_STRINGS.is_on()
 }
 
 /// The limits in words, for the log.
@@ -71,8 +93,15 @@ fn push_limits() {
     let limits = Limits {
         waiters_per_lock_max: MAX_WAITERS_PER_LOCK.get() as usize,
         waiters_max: MAX_WAITERS.get() as usize,
+        holders_max: MAX_HOLDERS.get() as usize,
     };
-    let _ = state::with(|state| state.table.set_limits(limits));
+    let has_tasks = state::with(|state| {
+        state.table.set_limits(limits);
+        state.table.tasks() > 0
+    });
+    if has_tasks == Some(true) {
+        super::pump::request();
+    }
 }
 
 /// Registers the settings. `args` are those of `loadmodule`.
@@ -81,7 +110,9 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     for number in NUMBERS {
         register_number(ctx, number)?;
     }
-    register_allow_eviction(ctx)?;
+    for switch in SWITCHES {
+        register_switch(ctx, switch)?;
+    }
     // SAFETY: a live context, within OnLoad.
     if unsafe { api!(RedisModule_LoadConfigs, ctx.as_ptr()) } != Some(raw::REDISMODULE_OK as c_int) {
         return Err("a redislock.* setting of the configuration file is not valid".to_owned());
@@ -100,13 +131,13 @@ fn take_load_arguments(args: &[Str<'_>]) -> Result<(), String> {
         given.push(name.clone());
         let value = pair.get(1).ok_or_else(|| format!("loadmodule argument {name} needs a value"))?;
         let text = value.bytes();
-        if name.as_bytes() == ALLOW_EVICTION_NAME.to_bytes() {
+        if let Some(switch) = SWITCHES.iter().find(|switch| switch.name.to_bytes() == name.as_bytes()) {
             let truth = match text.to_ascii_lowercase().as_slice() {
                 b"yes" => true,
                 b"no" => false,
                 _ => return Err(format!("loadmodule argument {name} must be yes or no")),
             };
-            ALLOW_EVICTION.store(truth, Ordering::Relaxed);
+            switch.value.store(truth, Ordering::Relaxed);
             continue;
         }
         let number = NUMBERS
@@ -147,23 +178,23 @@ fn register_number(ctx: &Ctx, number: &'static Number) -> Result<(), String> {
     registered(done, number.name)
 }
 
-fn register_allow_eviction(ctx: &Ctx) -> Result<(), String> {
-    let default = c_int::from(allows_eviction());
-    // SAFETY: as for a number; privdata is not used.
+fn register_switch(ctx: &Ctx, switch: &'static Switch) -> Result<(), String> {
+    let default = c_int::from(switch.is_on());
+    // SAFETY: as for a number; privdata is a static Switch.
     let done = unsafe {
         api!(
             RedisModule_RegisterBoolConfig,
             ctx.as_ptr(),
-            ALLOW_EVICTION_NAME.as_ptr(),
+            switch.name.as_ptr(),
             default,
             raw::REDISMODULE_CONFIG_DEFAULT,
-            Some(get_bool),
-            Some(set_bool),
+            Some(get_switch),
+            Some(set_switch),
             None,
-            std::ptr::null_mut()
+            std::ptr::from_ref(switch).cast_mut().cast()
         )
     };
-    registered(done, ALLOW_EVICTION_NAME)
+    registered(done, switch.name)
 }
 
 fn registered(done: Option<c_int>, name: &CStr) -> Result<(), String> {
@@ -190,17 +221,22 @@ extern "C" fn set_number(
     raw::REDISMODULE_OK as c_int
 }
 
-extern "C" fn get_bool(_name: *const c_char, _data: *mut c_void) -> c_int {
-    c_int::from(allows_eviction())
+extern "C" fn get_switch(_name: *const c_char, switch: *mut c_void) -> c_int {
+    // SAFETY: the privdata of register_switch: a static Switch.
+    c_int::from(unsafe { &*switch.cast::<Switch>() }.is_on())
 }
 
-extern "C" fn set_bool(
+extern "C" fn set_switch(
     _name: *const c_char,
     value: c_int,
-    _data: *mut c_void,
+    switch: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    ALLOW_EVICTION.store(value != 0, Ordering::Relaxed);
+    // SAFETY: the privdata of register_switch: a static Switch.
+    unsafe { &*switch.cast::<Switch>() }.value.store(value != 0, Ordering::Relaxed);
+    if has_legacy_strings() {
+        super::legacy::listen();
+    }
     raw::REDISMODULE_OK as c_int
 }
 

@@ -5,7 +5,7 @@
 //! buried by the main thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use redis_module::raw;
 
 use crate::lock::effect::{Change, Effects, Found, LockId, WaiterId};
 use crate::lock::table::Table;
-use crate::lock::types::ClientId;
+use crate::lock::types::{ClientId, Moment};
 
 /// The handle of a blocked client.
 pub(crate) type Handle = *mut raw::RedisModuleBlockedClient;
@@ -32,8 +32,11 @@ pub(crate) struct State {
     pub(crate) answered: HashMap<Handle, ClientId>,
     /// Locks whose values were freed elsewhere, to be forgotten.
     pub(crate) dead: Vec<LockId>,
+    /// Commands of which the server has said that they never block, until the next module is loaded.
+    pub(crate) never_block: HashSet<super::exec::CommandName>,
     pub(crate) timer: super::timer::Timer,
     pub(crate) pump: super::pump::Pump,
+    pub(crate) rounds: super::rounds::Rounds,
 }
 
 impl State {
@@ -44,6 +47,10 @@ impl State {
         match (change, found) {
             (Change::Deleted, Found::Lock(lock)) => _ = self.table.forget_free(lock),
             _ => self.rearm(),
+        }
+        if self.table.has_tasks() {
+            // At once: somebody's turn may have come elsewhere.
+            self.timer.wake_at(Some(Moment::default()));
         }
         std::mem::take(&mut self.fx)
     }

@@ -3,16 +3,16 @@
 //! The value of a key is the number of a lock in the table, in the place of a pointer that nobody
 //! follows. So nothing here can be freed twice or used after it was freed.
 
-use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_of, value_of};
+use super::records::emit_hold;
 use super::state::{self, TYPE};
 use super::{carry_out, clock, events, ffi, guard, pump, server, settings};
-use crate::lock::codec::{self, SavedHold};
-use crate::lock::types::{LEASE_MS_MAX, Place, TOKEN_MAX};
+use crate::lock::codec::{self, SavedLock};
+use crate::lock::types::{Mode, Place, TOKEN_MAX};
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
@@ -132,7 +132,8 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
             let lead_max =
                 if flags.is_replica() { LEAD_OF_ANY_PRIMARY_US } else { settings::token_lead_us_max() };
             let ahead_max = now.wall_us.saturating_add(lead_max);
-            if saved.token.get() > ahead_max.max(state.table.last_token()) {
+            let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
+            if newest > ahead_max.max(state.table.last_token()) {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
@@ -155,7 +156,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
 }
 
 /// What is saved of a value.
-fn saved(value: *mut c_void) -> Option<SavedHold> {
+fn saved(value: *mut c_void) -> Option<SavedLock> {
     let now = clock::boot();
     state::with(|state| state.table.save(now, lock_of(value))).flatten()
 }
@@ -168,22 +169,7 @@ extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
 
 extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) {
     guard::callback((), || match saved(value) {
-        // SAFETY: the stream of the running callback; the format takes a string, a C string, two long
-        // long and a buffer with its length.
-        Some(hold) => unsafe {
-            api!(
-                RedisModule_EmitAOF,
-                io,
-                c"LOCK.APPLY".as_ptr(),
-                c"scllb".as_ptr(),
-                key,
-                c"HOLD".as_ptr(),
-                hold.token.get() as i64,
-                hold.left_ms.min(LEASE_MS_MAX) as i64,
-                hold.owner.as_ptr(),
-                hold.owner.len()
-            );
-        },
+        Some(lock) => lock.holds.iter().for_each(|hold| emit_hold(io, key, lock.mode, hold)),
         // SAFETY: the stream of the running callback; the format takes a string and a C string.
         None => unsafe {
             api!(RedisModule_EmitAOF, io, c"LOCK.APPLY".as_ptr(), c"sc".as_ptr(), key, c"EMPTY".as_ptr());
@@ -197,19 +183,23 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
 
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard::callback((), || {
-        let _ = state::with(|state| {
+        let lock = saved(value);
+        let mode = match lock.as_ref().map(|lock| lock.mode) {
+            None | Some(Mode::Exclusive) => 0,
+            Some(Mode::Shared) => -1,
+            Some(Mode::Limit(limit)) => i64::from(limit),
+        };
+        // SAFETY: the digest of the running callback; the bytes are read at once.
+        unsafe {
+            api!(RedisModule_DigestAddLongLong, digest, mode);
             // The lease is left out: it is the same on two servers only within their age.
-            let (owner, token) = state
-                .table
-                .identity(lock_of(value))
-                .map_or((Cow::Borrowed(&[][..]), 0), |(owner, token)| (owner, token.get()));
-            // SAFETY: the digest of the running callback; the bytes are read at once.
-            unsafe {
-                api!(RedisModule_DigestAddStringBuffer, digest, owner.as_ptr().cast(), owner.len());
-                api!(RedisModule_DigestAddLongLong, digest, token as i64);
-                api!(RedisModule_DigestEndSequence, digest);
+            for hold in lock.iter().flat_map(|lock| &lock.holds) {
+                api!(RedisModule_DigestAddStringBuffer, digest, hold.owner.as_ptr().cast(), hold.owner.len());
+                api!(RedisModule_DigestAddLongLong, digest, hold.token.get() as i64);
+                api!(RedisModule_DigestAddLongLong, digest, i64::from(hold.count));
             }
-        });
+            api!(RedisModule_DigestEndSequence, digest);
+        }
     });
 }
 

@@ -40,8 +40,8 @@ const TOKEN_SHIFT: u32 = 11;
 pub(super) enum Flag {
     /// Somebody holds it.
     Held = 1 << FLAGS_SHIFT,
-    /// It may have been read from a payload that no key came to hold.
-    Doubtful = 2 << FLAGS_SHIFT,
+    /// There is more to say than the record has room for.
+    Extra = 2 << FLAGS_SHIFT,
     /// The holder has heard of it by another answer than the one to its wait.
     Known = 4 << FLAGS_SHIFT,
 }
@@ -116,6 +116,16 @@ impl Head {
     /// How long it has been held, in milliseconds.
     pub(super) fn held_ms(&self, now: Moment) -> u64 {
         Since(self.since.get()).age_ms(now)
+    }
+
+    pub(super) fn set_token(&mut self, token: Token) {
+        let low = self.word.get() & ((1 << TOKEN_SHIFT) - 1);
+        self.word = U64::new(token.get() << TOKEN_SHIFT | low);
+    }
+
+    /// It has been held since then.
+    pub(super) fn set_since(&mut self, since: Moment) {
+        self.since = U32::new(Since::at(since).0);
     }
 
     /// The neighbours on the wheel.

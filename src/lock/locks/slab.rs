@@ -102,6 +102,12 @@ const fn slot_of(index: u32) -> usize {
 }
 
 impl Slab {
+    /// Whether a good number of slots can be occupied yet.
+    pub(super) const fn has_room(&self) -> bool {
+        const PAGES_KEPT: usize = 128;
+        self.pages.len() + PAGES_KEPT < PAGES_MAX
+    }
+
     /// How many slots are occupied.
     pub(super) const fn len(&self) -> usize {
         self.len

@@ -1,98 +1,15 @@
 //! Random lives of all locks, compared with a map that keeps everything as it is.
 
+mod random;
+
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::lock::types::LEASE_MS_MAX;
+use random::Random;
 
 /// How many random lives are lived.
 const LIVES: u64 = 8;
-
-/// Numbers that look random and are the same in every run (Knuth's MMIX constants).
-struct Random(u64);
-
-impl Random {
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 32) % bound
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.below(256) as u8).collect()
-    }
-
-    fn digits(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| b'0' + self.below(10) as u8).collect()
-    }
-
-    /// Few enough words that they meet, enough that they do not all find a seat.
-    fn word(&mut self) -> Vec<u8> {
-        match self.below(8) {
-            0 => Vec::new(),
-            1 => vec![0xff; self.below(3) as usize],
-            2 => vec![b'w'; 62 + self.below(5) as usize],
-            3 => b"caf\xc3\xa9".to_vec(),
-            4 => b"9".repeat(self.below(4) as usize),
-            _ => format!("word-{}:", self.below(600)).into_bytes(),
-        }
-    }
-
-    fn name(&mut self) -> Vec<u8> {
-        let mut name = self.word();
-        match self.below(10) {
-            0 => name.extend(self.bytes(3)),
-            1 => name.extend(b"0".repeat(self.below(22) as usize)),
-            2 => name.extend(b"9".repeat(self.below(22) as usize)),
-            3 => name.resize(100 + self.below(16) as usize, b'x'),
-            4 => {
-                let len = if self.below(50) == 0 { 8_000 + self.below(1_000) } else { 300 };
-                name = self.bytes(len);
-            }
-            _ => {
-                let len = self.below(21);
-                name.extend(self.digits(len));
-            }
-        }
-        name
-    }
-
-    fn uuid(&mut self) -> Vec<u8> {
-        uuid::Uuid::from_bytes(std::array::from_fn(|_| self.below(256) as u8)).to_string().into_bytes()
-    }
-
-    fn owner(&mut self) -> Vec<u8> {
-        match self.below(8) {
-            0 => self.uuid().to_ascii_uppercase(),
-            1 => {
-                let mut owner = self.uuid();
-                owner[self.below(36) as usize] = self.below(256) as u8;
-                owner
-            }
-            2 => {
-                let len = 1 + self.below(256);
-                self.bytes(len)
-            }
-            3 => vec![0xff; 255 + self.below(2) as usize],
-            4 => vec![self.below(256) as u8],
-            _ => self.uuid(),
-        }
-    }
-
-    fn place(&mut self) -> PlaceBuf {
-        let databases = if self.below(3) == 0 { 5_000 } else { 16 };
-        PlaceBuf { db: self.below(databases) as u32, name: self.name().into() }
-    }
-
-    fn lease_ms(&mut self) -> u64 {
-        match self.below(12) {
-            0..=2 => self.below(4),
-            3..=5 => self.below(LEASE_MS_MAX + 1),
-            // No lease is so long, but the wheel has levels for it.
-            6 => 1 << self.below(36),
-            _ => 1 << self.below(22),
-        }
-    }
-}
 
 /// What a hold should be.
 #[derive(Clone, PartialEq, Debug)]
@@ -185,6 +102,7 @@ impl World {
             token: hold.token,
             lease_ms,
             client: hold.client,
+            tie: Tie::NONE,
         });
         let id = self.locks.insert(self.now, place.as_place(), new.as_ref()).expect("there is room");
         let before = self.own.insert(id, OwnLock { place, hold, is_doubtful: false });
@@ -195,14 +113,18 @@ impl World {
     fn begin(&mut self, id: LockId) {
         let (hold, lease_ms) = self.new_hold();
         let place = if self.random.below(4) == 0 { self.random.place() } else { self.own[&id].place.clone() };
-        let new = NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: hold.client };
+        let new =
+            NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: hold.client, tie: Tie::NONE };
         self.locks.begin(id, self.now, place.as_place(), &new);
         self.own.insert(id, OwnLock { place, hold: Some(hold), is_doubtful: false });
     }
 
     fn end(&mut self, id: LockId) {
         let ended = self.locks.end(id, self.now);
-        let own = self.own.get_mut(&id).and_then(|lock| lock.hold.take());
+        let own = self.own.get_mut(&id).and_then(|lock| {
+            lock.is_doubtful = false;
+            lock.hold.take()
+        });
         assert_eq!(ended.map(|ended| ended.token), own.as_ref().map(|own| own.token));
         if let (Some(ended), Some(own)) = (ended, own) {
             assert!(same_age(ended.held_ms, own.since, self.now), "{ended:?} of {own:?} at {:?}", self.now);
@@ -224,7 +146,8 @@ impl World {
         let is_doubtful = self.random.below(2) == 0;
         self.locks.doubt(id, is_doubtful);
         let Some(lock) = self.own.get_mut(&id) else { return };
-        lock.is_doubtful = is_doubtful;
+        // A doubt is one of a hold: nobody is told that an empty lock was broken.
+        lock.is_doubtful = is_doubtful && lock.hold.is_some();
         if let Some(hold) = &mut lock.hold {
             hold.is_known = true;
             hold.client = client.or(hold.client);
@@ -259,7 +182,7 @@ impl World {
         self.note(id);
         self.locks.postpone(id, self.now);
         let (hold, lease_ms) = self.new_hold();
-        let new = NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: None };
+        let new = NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: None, tie: Tie::NONE };
         self.locks.begin(id, self.now, Place { db: 0, name: b"dead" }, &new);
         self.locks.remove(id, self.now);
         assert!(self.locks.remove_free(id));
@@ -419,7 +342,7 @@ impl World {
 const PLACE: Place<'_> = Place { db: 3, name: b"lock:order:7" };
 
 fn new_hold(owner: &[u8], token: u64, lease_ms: u64) -> NewHold<'_> {
-    NewHold { owner, token: Token::new(token).expect("small"), lease_ms, client: None }
+    NewHold { owner, token: Token::new(token).expect("small"), lease_ms, client: None, tie: Tie::NONE }
 }
 
 /// Ends everything that is over: the tokens, in the order in which they were told.

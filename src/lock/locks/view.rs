@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use super::extra::Extra;
 use super::pack;
 use super::record::{self, Flag, Head, Name, Owner, SPILLED};
 use super::{Locks, Spilled};
-use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
+use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Tie, Token};
 
 /// A look at a lock.
 #[derive(Clone, Copy)]
@@ -24,10 +25,14 @@ impl<'a> Lock<'a> {
         Some(Hold { lock: self, token: self.head.token().filter(|_| self.head.has(Flag::Held))? })
     }
 
+    fn extra(self) -> Option<&'a Extra> {
+        if self.head.has(Flag::Extra) { self.locks.extras.get(self.index) } else { None }
+    }
+
     /// Whether it may have been read from a payload that no key came to hold.
     #[must_use]
     pub fn is_doubtful(self) -> bool {
-        self.head.has(Flag::Doubtful)
+        self.extra().is_some_and(|extra| extra.is_doubtful)
     }
 
     fn spilled(self) -> Option<&'a Spilled> {
@@ -78,19 +83,39 @@ impl<'a> Hold<'a> {
     #[inline]
     #[must_use]
     pub fn is_over(self, now: Moment) -> bool {
-        self.lock.head.until_us() <= now.0
+        self.lock.head.until_us() <= now.0 && self.kept().is_none()
+    }
+
+    /// The full lease of a hold whose lease does not run, because its connection keeps it alive.
+    fn kept(self) -> Option<u64> {
+        self.lock.extra().filter(|extra| extra.tie.is_paused()).map(|extra| extra.lease_ms)
     }
 
     /// Whether a lease of this length, from now, would end later.
     #[must_use]
     pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
-        self.lock.head.until_us() < now.plus_ms(lease_ms).0
+        match self.kept() {
+            Some(kept_ms) => kept_ms < lease_ms,
+            None => self.lock.head.until_us() < now.plus_ms(lease_ms).0,
+        }
     }
 
     /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
     #[must_use]
     pub fn left_ms(self, now: Moment) -> u64 {
-        now.ms_until(Moment(self.lock.head.until_us()))
+        self.kept().unwrap_or_else(|| now.ms_until(Moment(self.lock.head.until_us())))
+    }
+
+    /// How many releases it takes.
+    #[must_use]
+    pub fn count(self) -> u32 {
+        self.lock.extra().map_or(1, |extra| extra.count)
+    }
+
+    /// What ties it to a connection.
+    #[must_use]
+    pub fn tie(self) -> Tie {
+        self.lock.extra().map_or(Tie::NONE, |extra| extra.tie)
     }
 
     /// How long it has been held, as far as this server knows, in milliseconds.

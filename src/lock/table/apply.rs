@@ -5,8 +5,24 @@
 //! be named there if that file is new.
 
 use super::decide::is_of;
+use super::line::At;
 use super::*;
-use crate::lock::codec::SavedHold;
+use crate::lock::codec::{SavedHold, SavedLock};
+
+/// A request that the primary granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted<'a> {
+    /// Who asked.
+    pub owner: &'a [u8],
+    /// For how long.
+    pub lease_ms: u64,
+    /// How the lock is held.
+    pub mode: Mode,
+    /// Whether asking again counts.
+    pub is_reentrant: bool,
+    /// What ties the hold to a connection of the primary's.
+    pub tie: Tie,
+}
 
 impl Table {
     /// A request that the primary granted, word for word.
@@ -15,90 +31,206 @@ impl Table {
         now: Moment,
         place: Place<'_>,
         found: Found,
-        owner: &[u8],
-        lease_ms: u64,
+        granted: &Granted<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if let Some((id, hold)) = self.any_hold(found)
-            && hold.is_of(owner)
-        {
-            if hold.ends_before(now, lease_ms) {
-                self.locks.extend(id, now, lease_ms);
-            }
+        let mut at = At::new(place, found);
+        if self.apply_again(now, &at, granted) {
             return told(Change::Touched);
         }
         let Some((token, travel)) = self.clock.count() else {
             return Step::unchanged(());
         };
-        let new = NewHold { owner, token, lease_ms, client: None };
-        let Some((id, change)) = begin_hold(&mut self.locks, now, place, found, &new) else {
+        let Some(named) = self.apply_begin(now, &mut at, granted, token, fx) else {
             return Step::unchanged(());
         };
-        fx.publish(Event::Acquired);
         let record = match travel {
             Travel::Counted => Record::AsAsked,
-            Travel::Named => Record::Hold(id),
+            Travel::Named => named,
         };
-        Step { reply: (), change, record }
+        Step { reply: (), change: self.close(&at), record }
+    }
+
+    /// A request for several locks that the primary granted, word for word.
+    pub fn apply_acquire_many(
+        &mut self,
+        now: Moment,
+        spots: &[Spot<'_>],
+        granted: &Granted<'_>,
+        fx: &mut [Effects],
+    ) -> Vec<Step<()>> {
+        let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
+        let tokens: Vec<Option<Token>> = ats
+            .iter()
+            .map(|at| self.own(at, granted.owner).filter(|_| self.held_as(at) == Some(granted.mode)))
+            .map(|own| own.map(|(_, hold)| hold.token()))
+            .collect();
+        let is_again =
+            tokens.first().is_some_and(|first| first.is_some() && tokens.iter().all(|t| t == first));
+        let mut steps = Vec::with_capacity(ats.len());
+        let counted = if is_again { None } else { self.clock.count() };
+        for (number, (at, fx)) in ats.iter_mut().zip(fx).enumerate() {
+            let as_asked = if number == 0 { Record::AsAsked } else { Record::Nothing };
+            let (change, record) = match counted {
+                None if is_again && self.apply_again(now, at, granted) => (Change::Touched, as_asked),
+                None => (Change::Nothing, Record::Nothing),
+                Some((token, travel)) => match self.apply_begin(now, at, granted, token, fx) {
+                    Some(_) if travel == Travel::Counted => (self.close(at), as_asked),
+                    Some(named) => (self.close(at), named),
+                    None => (Change::Nothing, Record::Nothing),
+                },
+            };
+            steps.push(Step { reply: (), change, record });
+        }
+        steps
+    }
+
+    /// The owner holds the lock in this way already. Returns whether that is so.
+    fn apply_again(&mut self, now: Moment, at: &At<'_>, granted: &Granted<'_>) -> bool {
+        let held_as = self.held_as(at);
+        let Some((member, hold)) = self.own(at, granted.owner).filter(|_| held_as == Some(granted.mode))
+        else {
+            return false;
+        };
+        let (count, tie, is_longer) = (hold.count(), hold.tie(), hold.ends_before(now, granted.lease_ms));
+        if !granted.tie.is_none() && granted.tie != tie {
+            self.locks.retie(member, now, granted.tie, None);
+        }
+        if is_longer {
+            self.locks.extend(member, now, granted.lease_ms);
+        }
+        if granted.is_reentrant {
+            self.locks.set_count(member, count.saturating_add(1));
+        }
+        true
+    }
+
+    /// A hold begins, whatever was there.
+    fn apply_begin(
+        &mut self,
+        now: Moment,
+        at: &mut At<'_>,
+        granted: &Granted<'_>,
+        token: Token,
+        fx: &mut Effects,
+    ) -> Option<Record> {
+        self.make_way(now, at, granted.mode, granted.owner, Some(token), fx);
+        let Granted { owner, lease_ms, mode, tie, .. } = *granted;
+        let new = NewHold { owner, token, lease_ms, client: None, tie };
+        let record = self.begin(now, at, mode, &new)?;
+        fx.publish(Event::Acquired);
+        Some(record)
+    }
+
+    /// Ends what cannot be beside a hold that was told of.
+    fn make_way(
+        &mut self,
+        now: Moment,
+        at: &mut At<'_>,
+        mode: Mode,
+        owner: &[u8],
+        token: Option<Token>,
+        fx: &mut Effects,
+    ) {
+        let Some(lock) = at.lock else {
+            return;
+        };
+        if mode != Mode::Exclusive && self.held_as(at) == Some(mode) {
+            // Its own hold, and one with the same token, which only a broken record can name.
+            let own = self.own(at, owner).map(|(member, _)| member);
+            if let Some(own) = own {
+                self.end_one(now, at, own);
+            }
+            let same = token.zip(at.lock).and_then(|(token, lock)| self.locks.hold_with(lock, token));
+            if let Some(same) = same.map(|(member, _)| member) {
+                self.end_one(now, at, same);
+            }
+            return;
+        }
+        for _ in self.locks.break_up(lock, now) {
+            fx.publish(Event::Released);
+        }
+        if lock.is_crowd() {
+            at.lock = None;
+        }
     }
 
     /// A release that the primary carried out.
     pub fn apply_release(
         &mut self,
         now: Moment,
+        place: Place<'_>,
         found: Found,
         owner: &[u8],
         token: Option<Token>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let held = self.any_hold(found).filter(|(_, hold)| is_of(*hold, owner, token));
-        self.apply_end(now, held.map(|(id, _)| id), Event::Released, fx)
+        let at = At::new(place, found);
+        let held = self.own(&at, owner).filter(|(_, hold)| is_of(*hold, owner, token));
+        let held = held.map(|(member, hold)| (member, hold.count()));
+        if let Some((member, count)) = held.filter(|(_, count)| *count > 1) {
+            self.locks.set_count(member, count - 1);
+            return told(Change::Touched);
+        }
+        self.apply_end(now, at, held.map(|(member, _)| member), Event::Released, fx)
     }
 
     /// A renewal that the primary carried out.
     pub fn apply_renew(
         &mut self,
         now: Moment,
+        place: Place<'_>,
         found: Found,
         owner: &[u8],
         token: Option<Token>,
         lease_ms: u64,
     ) -> Step<()> {
-        match self.any_hold(found) {
-            Some((id, hold)) if is_of(hold, owner, token) => {
-                self.locks.extend(id, now, lease_ms);
-                self.locks.note_known(id, None);
+        let at = At::new(place, found);
+        match self.own(&at, owner) {
+            Some((member, hold)) if is_of(hold, owner, token) => {
+                self.locks.extend(member, now, lease_ms);
+                self.locks.note_known(member, None);
                 told(Change::Touched)
             }
             _ => Step::unchanged(()),
         }
     }
 
-    /// This owner holds, with this token, whatever was there.
+    /// This owner holds, with this token: alone, whatever was there, or beside others who hold in the same way.
     pub fn apply_hold(
         &mut self,
         now: Moment,
         place: Place<'_>,
         found: Found,
+        mode: Mode,
         saved: &SavedHold,
         fx: &mut Effects,
     ) -> Step<()> {
-        if let Some((id, _)) = self.any_hold(found) {
-            self.locks.end(id, now);
-            fx.publish(Event::Released);
-        }
-        let Some((_, change)) = begin_hold(&mut self.locks, now, place, found, &new_hold(saved)) else {
+        let mut at = At::new(place, found);
+        self.make_way(now, &mut at, mode, &saved.owner, Some(saved.token), fx);
+        if self.begin(now, &mut at, mode, &new_hold(saved)).is_none() {
             return Step::unchanged(());
-        };
+        }
+        if let Some(member) = self.own(&at, &saved.owner).map(|(member, _)| member) {
+            self.locks.set_count(member, saved.count);
+        }
         self.clock.hear(saved.token);
         fx.publish(Event::Acquired);
-        told(change)
+        told(self.close(&at))
     }
 
     /// The hold with this token ended by itself.
-    pub fn apply_ended(&mut self, now: Moment, found: Found, token: Token, fx: &mut Effects) -> Step<()> {
-        let held = self.any_hold(found).filter(|(_, hold)| hold.token() == token);
-        self.apply_end(now, held.map(|(id, _)| id), Event::Expired, fx)
+    pub fn apply_ended(
+        &mut self,
+        now: Moment,
+        place: Place<'_>,
+        found: Found,
+        token: Token,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let at = At::new(place, found);
+        let held = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        self.apply_end(now, at, held.map(|(member, _)| member), Event::Expired, fx)
     }
 
     /// An empty lock stands here.
@@ -107,11 +239,18 @@ impl Table {
         made.map_or(Step::unchanged(()), |id| told(Change::Stored(id)))
     }
 
-    fn apply_end(&mut self, now: Moment, held: Option<LockId>, event: Event, fx: &mut Effects) -> Step<()> {
-        match held.and_then(|id| self.locks.end(id, now)) {
+    fn apply_end(
+        &mut self,
+        now: Moment,
+        mut at: At<'_>,
+        held: Option<LockId>,
+        event: Event,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        match held.and_then(|member| self.end_one(now, &mut at, member)) {
             Some(_) => {
                 fx.publish(event);
-                told(Change::Deleted)
+                told(self.close(&at))
             }
             None => Step::unchanged(()),
         }
@@ -119,29 +258,57 @@ impl Table {
 
     /// A lock was read from a file or a payload; the key that will hold its number comes after. `None`: there
     /// are too many locks.
-    pub fn load(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedHold>) -> Option<LockId> {
+    pub fn load(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
         let Some(saved) = saved else {
             return self.locks.insert(now, place, None);
         };
-        let id = self.locks.insert(now, place, Some(&new_hold(saved)))?;
-        self.clock.raise(saved.token);
-        self.locks.note_known(id, None);
+        let mut at = At::new(place, Found::Nothing);
+        for hold in &saved.holds {
+            if self.begin(now, &mut at, saved.mode, &new_hold(hold)).is_none() {
+                if let Some(lock) = at.lock {
+                    self.locks.remove(lock, now);
+                }
+                return None;
+            }
+            let member = self.own(&at, &hold.owner).map(|(member, _)| member)?;
+            self.clock.raise(hold.token);
+            self.locks.set_count(member, hold.count);
+            self.locks.note_known(member, None);
+        }
         // Its owner may be waiting here: it does not wait for what it holds.
         self.note(place);
-        Some(id)
+        self.set_lock_of_line(&at);
+        at.lock
     }
 
     /// What a file or a payload says of a lock; `None` for an empty one.
     #[must_use]
-    pub fn save(&self, now: Moment, id: LockId) -> Option<SavedHold> {
-        let hold = self.locks.hold(id)?;
-        Some(SavedHold { owner: hold.owner().into(), token: hold.token(), left_ms: hold.left_ms(now) })
+    pub fn save(&self, now: Moment, id: LockId) -> Option<SavedLock> {
+        let mode = self.locks.mode(id)?;
+        let holds = self.locks.holders(id).map(|(_, hold)| saved(now, hold)).collect();
+        Some(SavedLock { mode, holds })
+    }
+
+    /// What readers are told of one hold.
+    #[must_use]
+    pub fn save_hold(&self, now: Moment, member: LockId) -> Option<SavedHold> {
+        self.locks.hold(member).map(|hold| saved(now, hold))
+    }
+}
+
+fn saved(now: Moment, hold: Hold<'_>) -> SavedHold {
+    SavedHold {
+        owner: hold.owner().into(),
+        token: hold.token(),
+        left_ms: hold.left_ms(now),
+        count: hold.count(),
+        tie: hold.tie(),
     }
 }
 
 /// The hold that was told of.
 const fn new_hold(saved: &SavedHold) -> NewHold<'_> {
-    NewHold { owner: &saved.owner, token: saved.token, lease_ms: saved.left_ms, client: None }
+    NewHold { owner: &saved.owner, token: saved.token, lease_ms: saved.left_ms, client: None, tie: saved.tie }
 }
 
 /// A fact that travels on as it came.

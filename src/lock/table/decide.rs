@@ -1,6 +1,8 @@
-//! A client asks, on a primary: acquire, release, renew.
+//! A client asks, on a primary: acquire, release, renew. What is not plain goes to [`super::kinds`].
 
 use super::{Acquired::*, *};
+use crate::lock::deadlock;
+use crate::lock::queue::QueueId;
 
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
@@ -11,16 +13,77 @@ pub struct Ask<'a> {
     pub owner_is_minted: bool,
     /// For how long.
     pub lease_ms: u64,
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// Whether asking again counts.
+    pub is_reentrant: bool,
+    /// What is to tie the hold to the connection.
+    pub tie: Tie,
     /// Whether to wait in line.
-    pub block: Option<Block>,
+    pub wait: Option<Wait>,
     /// The connection.
     pub client: Option<ClientId>,
+    /// The same, where it can be bound to: it is a client's own.
+    pub bind_to: Option<ClientId>,
     /// Whether a grant must travel as a record that names owner and token, because the client's own
     /// words do not tell them, or because somebody reads only a part of the stream.
     pub must_be_named: bool,
 }
 
-/// A wait in line.
+impl Ask<'_> {
+    /// Whether it asks for nothing but the plain exclusive lock.
+    #[inline]
+    const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Exclusive)
+            && !self.is_reentrant
+            && self.tie.is_none()
+            && !matches!(self.wait, Some(Wait::Place { .. }))
+    }
+
+    /// What stands in line for it.
+    pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
+        let (client, until) = match wait {
+            Wait::Block(block) => (Some(block.client), block.until),
+            Wait::Place { until } => (None, Some(until)),
+        };
+        Request {
+            owner: self.owner.into(),
+            owner_is_minted: self.owner_is_minted,
+            lease_ms: self.lease_ms,
+            since: now,
+            until,
+            client,
+            mode: self.mode,
+            tie: self.tie,
+            is_upgrade,
+            is_reentrant: self.is_reentrant,
+        }
+    }
+}
+
+/// How to wait in line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// On a connection that is told when the wait is over.
+    Block(Block),
+    /// By a place in line that is kept until then, for the owner to ask again.
+    Place {
+        /// When it is given up.
+        until: Moment,
+    },
+}
+
+impl Wait {
+    /// What a request is told that stands in line now.
+    pub(super) const fn reply(self, waiter: WaiterId) -> Acquired {
+        match self {
+            Self::Block(_) => Waiting(waiter),
+            Self::Place { .. } => Busy,
+        }
+    }
+}
+
+/// A wait on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Block {
     /// The connection to answer.
@@ -45,6 +108,12 @@ pub enum Acquired {
 /// Why a request cannot be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
+    /// The lock is held, or waited for, in a way that excludes this one.
+    OtherKind(Mode),
+    /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
+    Deadlock,
+    /// It is held as many times as can be counted.
+    TooManyTimes,
     /// The key holds a value of another type.
     WrongType,
     /// This many wait for the lock already.
@@ -59,6 +128,7 @@ pub enum Refusal {
 
 impl Table {
     /// LOCK.ACQUIRE.
+    #[inline(always)]
     pub fn acquire(
         &mut self,
         now: Now,
@@ -68,6 +138,9 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
+        if !ask.is_plain() || !self.is_plain(place, found) {
+            return self.acquire_any(now, place, found, ask, gate, fx);
+        }
         let over = self.end_if_over(now.boot, found, fx);
         if self.live(now.boot, found).is_none() {
             // G5: those who wait come first, also while their grant is still on its way.
@@ -84,6 +157,7 @@ impl Table {
     }
 
     /// Somebody holds the lock: the owner itself, who is granted again (G9), or another one.
+    #[inline(never)]
     fn join_holder(
         &mut self,
         now: Now,
@@ -98,9 +172,13 @@ impl Table {
         {
             return self.grant_again(now, id, ask, step);
         }
-        match ask.block {
-            Some(block) => {
-                let reply = self.wait_in_line(now, place, ask, block, fx);
+        match ask.wait {
+            Some(wait) => {
+                let lock = match step.change {
+                    Change::Stored(lock) => Some(lock),
+                    _ => self.any_hold(found).map(|(lock, _)| lock),
+                };
+                let reply = self.wait_in_line(now, place, lock, ask, wait, fx);
                 step.reply(reply)
             }
             None => step.reply(Busy),
@@ -112,8 +190,12 @@ impl Table {
         let Some(hold) = self.locks.hold(id) else {
             return step.reply(Busy);
         };
-        let (token, is_longer) = (hold.token(), hold.ends_before(now.boot, ask.lease_ms));
+        let (token, is_longer, tie) = (hold.token(), hold.ends_before(now.boot, ask.lease_ms), hold.tie());
         self.locks.note_known(id, ask.client);
+        if !tie.is_none() {
+            // Granted in this very step to its older request, for the connection of that. It stands still already.
+            self.locks.retie(id, now.boot, tie, ask.bind_to);
+        }
         if !is_longer {
             return step.reply(Granted(token));
         }
@@ -126,6 +208,7 @@ impl Table {
     }
 
     /// Nobody holds the lock and nobody waits for it.
+    #[inline(always)]
     fn take_free(
         &mut self,
         now: Now,
@@ -147,7 +230,8 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return refused(Refusal::NoTokens);
         };
-        let new = NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client };
+        let new =
+            NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client, tie: Tie::NONE };
         let Some((id, change)) = begin_hold(&mut self.locks, now.boot, place, found, &new) else {
             return refused(Refusal::TooManyLocks);
         };
@@ -168,35 +252,68 @@ impl Table {
         &mut self,
         now: Now,
         place: Place<'_>,
+        lock: Option<LockId>,
         ask: &Ask<'_>,
-        block: Block,
+        wait: Wait,
         fx: &mut Effects,
     ) -> Acquired {
-        let request = Request {
-            owner: ask.owner.into(),
-            owner_is_minted: ask.owner_is_minted,
-            lease_ms: ask.lease_ms,
-            since: now.boot,
-            until: block.until,
-            client: block.client,
-        };
+        let request = ask.request(now.boot, wait, false);
         let queue = self.queues.at(place);
         if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
             let since = self.queues.waiter(old).map_or(now.boot, |w| w.request.since);
-            if let Some((left, new)) = self.queues.take_over(old, Request { since, ..request }) {
-                fx.answer(old, left.request.client, Answer::Replaced);
-                return Waiting(new);
+            let Some((left, new)) = self.queues.take_over(old, Request { since, ..request }) else {
+                return Busy;
+            };
+            if let Some(client) = left.request.client {
+                fx.answer(old, client, Answer::Replaced);
             }
-            return Busy;
+            return wait.reply(new);
         }
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len);
+        if let Some(refusal) = self.is_full(queue, 1) {
+            return Refused(refusal);
+        }
+        let new = self.queues.join(place, request);
+        if let Some(queue) = self.queues.at(place).and_then(|queue| self.queues.queue_mut(queue)) {
+            queue.lock = lock;
+        }
+        if self.would_never_end(now.boot, new) { Refused(Refusal::Deadlock) } else { wait.reply(new) }
+    }
+
+    /// Whether no more can wait.
+    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize) -> Option<Refusal> {
+        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len);
         if in_line >= self.limits.waiters_per_lock_max {
-            return Refused(Refusal::LineIsFull(self.limits.waiters_per_lock_max));
+            return Some(Refusal::LineIsFull(self.limits.waiters_per_lock_max));
         }
-        if self.queues.waiters() >= self.limits.waiters_max {
-            return Refused(Refusal::ServerIsFull(self.limits.waiters_max));
+        let all = self.queues.waiters().saturating_add(more);
+        (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
+    }
+
+    /// G11: whether a request that stands in line now would wait for itself; then it is taken out again.
+    pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId) -> bool {
+        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter)
+        else {
+            return false;
+        };
+        self.queues.leave(waiter);
+        self.stats.deadlocks += 1;
+        self.cycle = cycle;
+        true
+    }
+
+    /// The cycle of waits that the request refused last would have closed.
+    pub fn take_cycle(&mut self) -> Vec<Link> {
+        std::mem::take(&mut self.cycle)
+    }
+
+    /// LOCK.EXEC: whether a command may run under this token. If not, that is counted, and the newest live token of
+    /// the lock is told.
+    pub fn fence(&mut self, now: Moment, found: Found, token: Token) -> Result<(), Option<Token>> {
+        if self.is_live(now, found, token) {
+            return Ok(());
         }
-        Waiting(self.queues.join(place, request))
+        self.stats.fenced += 1;
+        Err(self.live_token(now, found))
     }
 
     /// LOCK.RELEASE. The reply is whether a hold was given up; `None`: the key holds something else.
@@ -216,6 +333,10 @@ impl Table {
         }
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
+            self.note_left(None);
+        }
+        if !self.is_plain(place, found) {
+            return self.release_any(now, place, found, owner, token, gate, fx);
         }
         let Some((id, hold)) = self.any_hold(found) else {
             return Step::unchanged(Some(false));
@@ -249,6 +370,9 @@ impl Table {
         if found == Found::Other && self.queues.at(place).is_none() {
             return Step::unchanged(None);
         }
+        if !self.is_plain(place, found) {
+            return self.renew_any(now, place, found, renewal, gate, fx);
+        }
         if let Some(over) = self.end_if_over(now.boot, found, fx) {
             let step = self.pass_on(now, place, found, Record::Ended(over), gate, fx);
             return step.reply(Some(false));
@@ -274,9 +398,44 @@ pub struct Renewal<'a> {
     pub lease_ms: u64,
     /// The connection.
     pub client: Option<ClientId>,
+    /// The same, where it can be bound to: it is a client's own.
+    pub bind_to: Option<ClientId>,
 }
 
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.
 pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool {
     token.is_none_or(|token| token == hold.token()) && hold.is_of(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_fenced_is_counted_and_told_the_live_token() {
+        let (mut table, mut fx) = (Table::default(), Effects::default());
+        let now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
+        let place = Place { db: 0, name: b"door" };
+        let [old, live] = [1, 1_000_000].map(|number| Token::new(number).unwrap());
+        assert_eq!(table.fence(now.boot, Found::Nothing, old), Err(None));
+        let ask = Ask {
+            owner: b"alice",
+            owner_is_minted: false,
+            lease_ms: 10,
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            tie: Tie::NONE,
+            wait: None,
+            client: None,
+            bind_to: None,
+            must_be_named: false,
+        };
+        let step = table.acquire(now, place, Found::Nothing, &ask, &mut |_| Admission::Granted, &mut fx);
+        let Change::Stored(lock) = step.change else { panic!("{step:?}") };
+        assert_eq!(table.fence(now.boot, Found::Lock(lock), live), Ok(()));
+        assert_eq!(table.fence(now.boot, Found::Lock(lock), old), Err(Some(live)));
+        let later = now.boot.plus_ms(10);
+        assert_eq!(table.fence(later, Found::Lock(lock), live), Err(None));
+        assert_eq!(table.stats.fenced, 3);
+    }
 }

@@ -9,14 +9,18 @@ use super::*;
 pub struct HoldView<'a> {
     /// Who.
     pub owner: Cow<'a, [u8]>,
-    /// The fencing token.
-    pub token: Token,
+    /// The fencing token; `None` for the lock of an old client.
+    pub token: Option<Token>,
     /// What is left of the lease.
     pub left_ms: u64,
     /// How long it has been held, as far as this server knows.
-    pub held_ms: u64,
+    pub held_ms: Option<u64>,
     /// The connection that acquired or renewed it last, where known.
     pub client: Option<ClientId>,
+    /// How many releases it takes.
+    pub count: u32,
+    /// What ties it to its connection.
+    pub tie: Tie,
 }
 
 /// A waiting request as INFO shows it.
@@ -26,15 +30,30 @@ pub struct WaiterView<'a> {
     pub owner: &'a [u8],
     /// How long it has been waiting.
     pub waited_ms: u64,
-    /// The connection that waits.
-    pub client: ClientId,
+    /// The connection that waits; `None` for a place in line without one.
+    pub client: Option<ClientId>,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
+}
+
+/// A lock that an owner holds or waits for, as HELDBY shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Possession {
+    /// Which lock.
+    pub place: PlaceBuf,
+    /// How it is held, or is to be held.
+    pub mode: Mode,
+    /// Its token and what is left of the lease; `None` if the owner waits.
+    pub held: Option<(Token, u64)>,
 }
 
 /// A lock as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description<'a> {
-    /// Who holds.
-    pub hold: Option<HoldView<'a>>,
+    /// How it is held, or wanted.
+    pub mode: Mode,
+    /// Who holds, in the order of their tokens.
+    pub holds: Vec<HoldView<'a>>,
     /// How many wait.
     pub waiters: usize,
     /// The first of them.
@@ -48,59 +67,130 @@ impl Table {
         self.queues.at(place).is_some()
     }
 
-    /// The token of the live hold at a found key. LOCK.FENCE.
+    /// The newest token of a live hold at a found key. LOCK.FENCE.
     #[must_use]
     pub fn live_token(&self, now: Moment, found: Found) -> Option<Token> {
-        self.live(now, found).map(|(_, hold)| hold.token())
+        let Found::Lock(lock) = found else {
+            return None;
+        };
+        let (_, newest) = self.locks.newest_hold(lock)?;
+        if !newest.is_over(now) {
+            return Some(newest.token());
+        }
+        let live = self.locks.holders(lock).filter(|(_, hold)| !hold.is_over(now));
+        live.map(|(_, hold)| hold.token()).max()
     }
 
-    /// The owner and the token that a lock has, live or not; for digests.
+    /// Whether this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
     #[must_use]
-    pub fn identity(&self, id: LockId) -> Option<(Cow<'_, [u8]>, Token)> {
-        let hold = self.locks.hold(id)?;
-        Some((hold.owner(), hold.token()))
+    pub fn is_live(&self, now: Moment, found: Found, token: Token) -> bool {
+        let Found::Lock(lock) = found else {
+            return false;
+        };
+        self.locks.hold_with(lock, token).is_some_and(|(_, hold)| !hold.is_over(now))
+    }
+
+    /// How a lock is held, live or not.
+    #[must_use]
+    pub fn mode(&self, id: LockId) -> Option<Mode> {
+        self.locks.mode(id)
     }
 
     /// Whether somebody holds this lock, live or not.
     #[inline]
     #[must_use]
     pub fn is_held(&self, id: LockId) -> bool {
-        self.locks.hold(id).is_some()
+        self.locks.mode(id).is_some()
     }
 
-    /// Everything about the lock at a place; `None` if nobody holds it and nobody waits for it.
+    /// Everything about the lock at a place; `None` if nobody holds it and nobody waits for it. The lock of an old
+    /// client is held by `legacy_owner`.
     #[must_use]
-    pub fn describe(
-        &self,
+    pub fn describe<'s>(
+        &'s self,
         now: Moment,
         place: Place<'_>,
         found: Found,
+        legacy_owner: &'s [u8],
         waiters_max: usize,
-    ) -> Option<Description<'_>> {
-        let queue = self.queues.at(place);
-        let hold = self.live(now, found).map(|(_, hold)| HoldView {
-            owner: hold.owner(),
-            token: hold.token(),
-            left_ms: hold.left_ms(now),
-            held_ms: hold.held_ms(now),
-            client: hold.client(),
-        });
-        if hold.is_none() && queue.is_none() {
-            return None;
+    ) -> Option<Description<'s>> {
+        let queue = self.queues.at(place).and_then(|queue| Some((queue, self.queues.queue(queue)?)));
+        let lock = match found {
+            Found::Lock(lock) => Some(lock),
+            _ => None,
+        };
+        let legacy = match found {
+            Found::Legacy(legacy) => Some((legacy, legacy_owner)),
+            _ => None,
+        };
+        let mut holds: Vec<HoldView<'_>> = lock
+            .into_iter()
+            .flat_map(|lock| self.locks.holders(lock))
+            .filter(|(_, hold)| !hold.is_over(now))
+            .map(|(_, hold)| HoldView {
+                owner: hold.owner(),
+                token: Some(hold.token()),
+                left_ms: hold.left_ms(now),
+                held_ms: Some(hold.held_ms(now)),
+                client: hold.client(),
+                count: hold.count(),
+                tie: hold.tie(),
+            })
+            .collect();
+        if let Some((legacy, owner)) = legacy {
+            holds.push(HoldView {
+                owner: Cow::Borrowed(owner),
+                token: None,
+                left_ms: now.ms_until(legacy.until),
+                held_ms: None,
+                client: None,
+                count: 1,
+                tie: Tie::NONE,
+            });
         }
-        let line = queue.into_iter().flat_map(|queue| self.queues.line(queue));
+        let held_as = match legacy {
+            Some(_) => Some(Mode::Exclusive),
+            None => lock.and_then(|lock| self.locks.mode(lock)).filter(|_| !holds.is_empty()),
+        };
+        let mode = held_as.or(queue.map(|(_, queue)| queue.mode))?;
+        let line = queue.into_iter().flat_map(|(queue, _)| self.queues.line(queue));
         Some(Description {
-            hold,
-            waiters: queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |q| q.len),
+            mode,
+            holds,
+            waiters: queue.map_or(0, |(_, queue)| queue.len),
             line: line
                 .take(waiters_max)
                 .map(|(_, waiter)| WaiterView {
                     owner: &waiter.request.owner,
                     waited_ms: now.ms_since(waiter.request.since),
                     client: waiter.request.client,
+                    mode: waiter.request.mode,
                 })
                 .collect(),
         })
+    }
+
+    /// All that this owner holds and waits for. LOCK.HELDBY. Goes through all locks of the server.
+    #[must_use]
+    pub fn held_by(&self, now: Moment, owner: &[u8]) -> Vec<Possession> {
+        let mut all: Vec<Possession> = self
+            .locks
+            .all_of_owner(owner)
+            .filter(|(_, _, hold)| !hold.is_over(now))
+            .filter_map(|(mode, lock, hold)| {
+                let held = Some((hold.token(), hold.left_ms(now)));
+                Some(Possession { place: lock.place()?, mode, held })
+            })
+            .collect();
+        all.extend(self.queues.all_of_owner(owner).filter_map(|(_, waiter)| {
+            let place = self.queues.queue(waiter.queue)?.place.clone();
+            Some(Possession { place, mode: waiter.request.mode, held: None })
+        }));
+        // By name, what is held before what is waited for: the order of records is nobody's business.
+        all.sort_by(|a, b| {
+            (a.place.db, &a.place.name, a.held.is_none()).cmp(&(b.place.db, &b.place.name, b.held.is_none()))
+        });
+        all
     }
 
     /// How many keys of our type there are.
@@ -149,25 +239,45 @@ impl Table {
     ///
     /// `keys` is the keyspace: every key of our type with its value.
     pub fn check<'a>(&self, keys: impl Iterator<Item = (Place<'a>, LockId)>) -> Result<(), String> {
-        let mut held = 0;
-        let mut count = 0;
+        let (mut held, mut count) = (0, 0);
         for (place, id) in keys {
             count += 1;
-            let lock = self.locks.get(id).ok_or_else(|| format!("{place:?} holds a dead number"))?;
-            if let Some(hold) = lock.hold() {
+            if !id.is_crowd() {
+                self.locks.get(id).ok_or_else(|| format!("{place:?} holds a dead number"))?;
+            } else if self.locks.holders_of(id) == 0 {
+                // Several held it under another name: an empty lock, which is not counted.
+                count -= 1;
+                continue;
+            }
+            let queue = self.queues.at(place);
+            for (member, hold) in self.locks.holders(id) {
                 held += 1;
+                let lock = self.locks.get(member).ok_or("a hold without a record")?;
                 if !lock.is_at(place) || lock.place().is_none_or(|own| own.as_place() != place) {
                     return Err(format!("{place:?} holds a lock of {:?}", lock.place()));
                 }
                 if hold.token().get() > self.clock.last() {
                     return Err(format!("{place:?} has a token that was never minted"));
                 }
-                if let Some(queue) = self.queues.at(place)
-                    && !self.queues.queue(queue).is_some_and(|queue| queue.is_noted)
-                    && self.queues.of_owner(queue, &hold.owner()).is_some()
-                {
-                    return Err(format!("the holder of {place:?} waits for it"));
+                let waits = queue.and_then(|queue| self.queues.of_owner(queue, &hold.owner()));
+                let waits_in_vain =
+                    waits.and_then(|waiter| self.queues.waiter(waiter)).is_some_and(|waiter| {
+                        let is_noted = self.queues.queue(waiter.queue).is_some_and(|queue| queue.is_noted);
+                        let is_same = Some(waiter.request.mode) == self.locks.mode(id);
+                        !is_noted && is_same && !waiter.request.is_upgrade && waiter.party.is_none()
+                    });
+                if waits_in_vain {
+                    return Err(format!("a holder of {place:?} waits for it"));
                 }
+            }
+            match (self.locks.mode(id), self.locks.holders_of(id)) {
+                (Some(Mode::Limit(limit)), holders) if holders > limit as usize => {
+                    return Err(format!("{place:?} has {holders} holders of {limit}"));
+                }
+                (Some(Mode::Exclusive), holders) if holders > 1 => {
+                    return Err(format!("{place:?} has {holders} exclusive holders"));
+                }
+                _ => {}
             }
         }
         if held != self.locks.holds() || count != self.locks.len() {

@@ -12,18 +12,25 @@ pub enum Due {
     Lease(LockId, PlaceBuf),
     /// This request has waited long enough.
     Timeout(WaiterId),
+    /// What is waited for here may have gone by itself.
+    Look(PlaceBuf),
 }
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
+    #[inline]
     #[must_use]
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
-        let timeout = self.queues.first_timeout().map(|first| first.0);
         let lease = self.locks.next_end().filter(|_| leases);
-        match (timeout, lease) {
-            (Some(timeout), Some(lease)) => Some(timeout.min(lease)),
-            (timeout, lease) => timeout.or(lease),
-        }
+        // The usual case.
+        if self.queues.waiters() == 0 { lease } else { self.next_of_line(lease, leases) }
+    }
+
+    #[inline(never)]
+    fn next_of_line(&self, lease: Option<Moment>, leases: bool) -> Option<Moment> {
+        let timeout = self.queues.first_timeout().map(|first| first.0);
+        let look = self.queues.first_look().map(|first| first.0).filter(|_| leases);
+        [timeout, lease, look].into_iter().flatten().min()
     }
 
     /// The first thing that is due, in the order of time.
@@ -38,24 +45,36 @@ impl Table {
                 LeaseDue::AskAgain | LeaseDue::Nothing => Some(Due::AskAgain),
             };
         }
+        if leases && let Some((_, queue)) = self.queues.first_look().filter(|first| first.0 <= now) {
+            self.queues.look_at(queue, None);
+            return Some(Due::Look(self.queues.queue(queue)?.place.clone()));
+        }
         Some(Due::Timeout(self.queues.first_timeout()?.1))
     }
 
-    /// Ends what is over at this place, and grants the lock to whoever is next if it is free.
+    /// Ends what is over at this place, and grants the lock to whoever is next if it is free. `due` is a hold that
+    /// was told as due, and that may be one of many.
     pub fn settle(
         &mut self,
         now: Now,
         place: Place<'_>,
         found: Found,
+        due: Option<LockId>,
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
+        if !self.is_plain(place, found) {
+            return self.settle_any(now, place, found, due, gate, fx);
+        }
         if let Some(over) = self.end_if_over(now.boot, found, fx) {
             return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
         }
-        if let Some((_, hold)) = self.live(now.boot, found) {
+        if let Some((lock, hold)) = self.live(now.boot, found) {
             let (owner, token) = (hold.owner().into_owned(), hold.token());
-            self.tell_holder(place, &owner, token, fx);
+            self.tell_owner(place, &owner, token, fx);
+            if let Some(queue) = self.queues.at(place).and_then(|queue| self.queues.queue_mut(queue)) {
+                queue.lock = Some(lock);
+            }
             return Step::unchanged(());
         }
         let step = self.grant_next(now, place, found, gate, fx);
@@ -63,21 +82,34 @@ impl Table {
     }
 
     /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
-    fn tell_holder(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
+    fn tell_owner(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
         let queue = self.queues.at(place);
         let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) else {
             return;
         };
         let is_minted = self.queues.waiter(waiter).is_some_and(|w| w.request.owner_is_minted);
-        let answer =
-            Answer::Granted { place: place.to_owned(), token, minted_owner: is_minted.then(|| owner.into()) };
+        let answer = Answer::Granted {
+            place: place.to_owned(),
+            others: Vec::new(),
+            token,
+            minted_owner: is_minted.then(|| owner.into()),
+        };
         self.answer(waiter, answer, fx);
+    }
+
+    /// Whether the value of a key stands for this hold.
+    #[must_use]
+    pub fn stands_for(&self, found: Found, hold: LockId) -> bool {
+        match found {
+            Found::Lock(lock) => lock == hold || (lock.is_crowd() && self.locks.is_held_by(lock, hold)),
+            _ => false,
+        }
     }
 
     /// The lease of this lock ran out, and the key where it should stand holds something else: it went
     /// away by a way that nobody told us.
     pub fn lost(&mut self, now: Moment, id: LockId) {
-        self.break_hold(now, id);
+        self.break_hold(now, id, false);
     }
 
     /// A grant whose client was gone before it was told is as good as released, unless the owner asked again
@@ -91,10 +123,13 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
+        if !self.is_plain(place, found) {
+            return self.take_back_any(now, place, found, token, gate, fx);
+        }
         let granted =
             self.live(now.boot, found).filter(|(_, hold)| hold.token() == token && !hold.is_known());
         let Some(id) = granted.map(|(id, _)| id) else {
-            return self.settle(now, place, found, gate, fx);
+            return self.settle(now, place, found, None, gate, fx);
         };
         self.locks.end(id, now.boot);
         self.stats.releases += 1;
@@ -104,13 +139,92 @@ impl Table {
 
     /// A request has waited long enough (G7).
     pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
-        self.stats.timeouts += 1;
+        let is_told = self.queues.waiter(waiter).is_some_and(|waiter| waiter.request.client.is_some());
+        self.stats.timeouts += u64::from(is_told);
         self.answer(waiter, Answer::TimedOut, fx);
+        self.note_left(None);
     }
 
     /// The connection of a waiting request is gone, or was answered by the server itself (G8).
     pub fn leave(&mut self, waiter: WaiterId) {
         self.queues.leave(waiter);
+        self.note_left(None);
+    }
+
+    /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
+    pub fn disconnected(&mut self, now: Moment, client: ClientId) {
+        for hold in self.locks.unbind(client, now) {
+            self.retell(hold);
+        }
+    }
+
+    /// Whether any hold has a tie, whether its connection is open or not.
+    #[inline]
+    #[must_use]
+    pub const fn has_ties(&self) -> bool {
+        self.locks.has_ties()
+    }
+
+    /// Whether any hold has a tie, or may have one before a step is over:
+    /// one may come out of the line.
+    #[inline]
+    #[must_use]
+    pub const fn may_have_ties(&self) -> bool {
+        self.locks.has_ties() || self.queues.waiters() > 0
+    }
+
+    /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
+    pub fn forget_connections(&mut self) {
+        self.locks.forget_connections();
+    }
+
+    /// Whether any hold is kept alive by a connection of another life.
+    #[must_use]
+    pub const fn has_foreign(&self) -> bool {
+        self.locks.has_foreign()
+    }
+
+    /// Some of those holds, so many passed over, and where they are.
+    #[must_use]
+    pub fn foreign(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, PlaceBuf)> {
+        let foreign = self.locks.foreign().skip(passed_over).take(count_max);
+        foreign.filter_map(|lock| Some((lock, self.locks.get(lock)?.place()?))).collect()
+    }
+
+    /// No connection keeps these holds alive: their leases run from here, at their full length.
+    pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
+        for &hold in holds {
+            self.locks.let_run(hold, now);
+            self.retell(hold);
+        }
+    }
+
+    /// This server decides: what connections of another life kept alive runs out from here.
+    pub fn let_foreign_run(&mut self, now: Moment) {
+        if self.locks.has_foreign() {
+            for hold in self.locks.unbind_foreign(now) {
+                self.retell(hold);
+            }
+        }
+    }
+
+    /// Asks the pump to tell readers how long this hold lasts.
+    fn retell(&mut self, hold: LockId) {
+        let place = self.locks.get(hold).and_then(|lock| lock.place());
+        if let Some((place, hold)) = place.zip(self.locks.hold(hold)) {
+            let task = Task::Retell(place, hold.token());
+            self.tasks.push_back(task);
+        }
+    }
+
+    /// The hold with this token, for readers to be told of.
+    #[must_use]
+    pub fn to_tell(&self, found: Found, token: Token) -> Option<Record> {
+        let Found::Lock(lock) = found else {
+            return None;
+        };
+        let (member, _) = self.locks.hold_with(lock, token)?;
+        Some(if lock.is_crowd() { Record::Member(lock, member) } else { Record::Hold(lock) })
     }
 
     /// A grant could not be delivered: the pump is to take it back.
@@ -123,22 +237,23 @@ impl Table {
     /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
     /// was broken.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
-        let Some(hold) = self.locks.hold(id) else {
+        let (mut live, mut over) = (0, 0);
+        for (_, hold) in self.locks.holders(id) {
+            *(if hold.is_over(now) { &mut over } else { &mut live }) += 1;
+        }
+        if live + over == 0 {
             return false;
-        };
-        let (was_live, held_ms) = (!hold.is_over(now), hold.held_ms(now));
+        }
         // It had a key: this one.
         self.locks.doubt(id, false);
         if is_ours {
-            self.stats.holds.add(held_ms);
-            if was_live {
-                self.count_broken(id);
-            } else {
-                self.stats.expirations += 1;
+            self.stats.expirations += over;
+            if live > 0 {
+                self.count_broken(id, live);
             }
         }
-        self.break_hold(now, id);
-        was_live
+        self.break_hold(now, id, is_ours);
+        live > 0
     }
 
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
@@ -150,9 +265,9 @@ impl Table {
     /// The value of a key is gone for good: its number dies.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if is_ours {
-            self.count_broken(id);
+            self.count_broken(id, self.locks.holders_of(id) as u64);
         }
-        self.break_hold(now, id);
+        self.break_hold(now, id, false);
         self.locks.remove(id, now);
     }
 
@@ -164,6 +279,7 @@ impl Table {
 
     /// These databases (all, if `None`) were emptied: whoever waits there is next.
     pub fn flushed(&mut self, db: Option<u32>) {
+        self.queues.forget_locks(|place_db| db.is_none_or(|db| db == place_db));
         self.note_all(|place_db| db.is_none_or(|db| db == place_db));
     }
 
@@ -173,20 +289,15 @@ impl Table {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
-        let held: Vec<LockId> = self
-            .locks
-            .iter()
-            .filter(|(_, lock)| lock.hold().is_some() && lock.db().is_some_and(is_concerned))
-            .map(|(id, _)| id)
-            .collect();
-        for id in held {
-            self.count_broken(id);
-            self.locks.end(id, now);
+        for id in self.locks.all_held(is_concerned) {
+            self.count_broken(id, self.locks.holders_of(id) as u64);
+            self.locks.break_up(id, now);
         }
+        self.queues.forget_locks(is_concerned);
         self.note_all(is_concerned);
     }
 
-    /// This server decides from now on: whoever waits may be next.
+    /// Whoever waits may be next.
     pub fn note_everything(&mut self) {
         self.note_all(|_| true);
     }
@@ -205,11 +316,11 @@ impl Table {
         }
     }
 
-    /// A live hold of ours is about to be ended from outside: counts that and has it published.
-    fn count_broken(&mut self, id: LockId) {
-        let lock = self.locks.get(id).filter(|lock| lock.hold().is_some() && !lock.is_doubtful());
-        if let Some(place) = lock.and_then(|lock| lock.place()) {
-            self.stats.broken += 1;
+    /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
+    fn count_broken(&mut self, id: LockId, holds: u64) {
+        let place = self.locks.first_place(id).filter(|_| !self.locks.is_doubtful(id));
+        if let Some(place) = place {
+            self.stats.broken += holds;
             // The event comes before that of the next grant; without a waiter there is no hurry.
             if self.queues.at(place.as_place()).is_some() {
                 self.broken_first.push_back(place);
@@ -219,11 +330,20 @@ impl Table {
         }
     }
 
-    fn break_hold(&mut self, now: Moment, id: LockId) {
-        if self.locks.end(id, now).is_some()
-            && self.queues.waiters() > 0
-            && let Some(place) = self.locks.get(id).and_then(|lock| lock.place())
-        {
+    fn break_hold(&mut self, now: Moment, id: LockId, is_counted: bool) {
+        let place = self.locks.first_place(id).filter(|_| self.queues.waiters() > 0);
+        let ended = self.locks.break_up(id, now);
+        for ended in ended.iter().filter(|_| is_counted) {
+            self.stats.holds.add(ended.held_ms);
+        }
+        if let Some(place) = place.filter(|_| !ended.is_empty()) {
+            if let Some(queue) =
+                self.queues.at(place.as_place()).and_then(|queue| self.queues.queue_mut(queue))
+                && queue.lock == Some(id)
+            {
+                // The number may come to stand for a hold under another name.
+                queue.lock = None;
+            }
             self.note(place.as_place());
         }
     }
@@ -237,6 +357,13 @@ impl Table {
             queue.is_noted = true;
             self.tasks.push_back(Task::Settle(queue.place.clone()));
         }
+    }
+
+    /// Whether the pump has anything to look at.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        !(self.tasks.is_empty() && self.broken_first.is_empty() && self.broken.is_empty())
     }
 
     /// How many places the pump has to look at.
@@ -275,6 +402,8 @@ impl Table {
         while let Some(waiter) = self.queues.at(place).and_then(|queue| self.queues.head(queue)) {
             self.answer(waiter, answer.clone(), fx);
         }
+        // Who waited for several has left other lines too.
+        self.note_left(None);
     }
 
     /// Answers everybody who waits anywhere with the same, and drops what the pump was to look at.
@@ -285,6 +414,7 @@ impl Table {
                 self.dismiss(place.as_place(), answer, fx);
             }
         }
+        while self.queues.next_left().is_some() {}
     }
 
     /// The places that somebody waits for.

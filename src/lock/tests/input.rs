@@ -2,14 +2,79 @@
 
 use super::reader::Fact;
 use super::server::{At, Lazy, Name};
+use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Change, Event};
 use crate::lock::table::Refusal;
-use crate::lock::types::Token;
+use crate::lock::types::{Mode, Tie, Token};
+
+/// What an acquire says beside its lease and its wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct How {
+    pub(super) mode: Mode,
+    pub(super) is_reentrant: bool,
+    pub(super) tie: Tie,
+    /// QUEUE: it waits by a place in line, and not on its connection.
+    pub(super) is_place: bool,
+}
+
+impl How {
+    /// As the plain exclusive lock is asked for.
+    pub(super) const PLAIN: Self =
+        Self { mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE, is_place: false };
+
+    pub(super) const fn of(mode: Mode) -> Self {
+        Self { mode, ..Self::PLAIN }
+    }
+}
+
+/// Up to three keys of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Keys([Option<At>; 3]);
+
+impl Keys {
+    pub(super) const fn one(at: At) -> Self {
+        Self([Some(at), None, None])
+    }
+
+    /// The first three, each once.
+    pub(super) fn of(all: &[At]) -> Self {
+        let mut keys = [None; 3];
+        let mut count = 0;
+        for &at in all {
+            if count < keys.len() && !keys.contains(&Some(at)) {
+                keys[count] = Some(at);
+                count += 1;
+            }
+        }
+        Self(keys)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = At> {
+        self.0.into_iter().flatten()
+    }
+
+    pub(super) fn contains(self, at: At) -> bool {
+        self.iter().any(|key| key == at)
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.iter().count()
+    }
+
+    pub(super) fn first(self) -> Option<At> {
+        self.0[0]
+    }
+
+    /// Whether these are the same, in any order.
+    pub(super) fn is_same_set(self, other: Self) -> bool {
+        self.len() == other.len() && self.iter().all(|at| other.contains(at))
+    }
+}
 
 /// Everything that can happen to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Input {
-    /// LOCK.ACQUIRE. `wait`: BLOCK; `Some(0)` without limit.
+    /// LOCK.ACQUIRE. `wait`: BLOCK, `Some(0)` without limit; or QUEUE.
     Acquire {
         at: At,
         owner: Name,
@@ -18,6 +83,17 @@ pub(super) enum Input {
         client: u64,
         /// `*`: the server has just made up the owner, whose name the client's own words do not tell.
         minted: bool,
+        how: How,
+    },
+    /// LOCK.MACQUIRE.
+    AcquireMany {
+        keys: Keys,
+        owner: Name,
+        lease_ms: u64,
+        wait: Option<u64>,
+        client: u64,
+        minted: bool,
+        is_shared: bool,
     },
     Release {
         at: At,
@@ -46,6 +122,9 @@ pub(super) enum Input {
         owner: Name,
         token: Token,
         left_ms: u64,
+        how: How,
+        /// Who else holds, with the next token and as much of a lease.
+        beside: Option<Name>,
     },
     /// RESTORE REPLACE of the last payload.
     Restore(At),
@@ -60,6 +139,7 @@ pub(super) enum Input {
     Limit {
         per_lock: usize,
         total: usize,
+        holders: usize,
     },
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
@@ -129,6 +209,8 @@ pub(super) struct Outcome {
     pub(super) answers: Vec<Answered>,
     /// Grants whose client was gone before it was told.
     pub(super) undelivered: Vec<(At, Token)>,
+    /// Why a request would have waited for itself.
+    pub(super) cycle: Vec<Link>,
 }
 
 /// A grant out of the queue on its way to its client.

@@ -3,35 +3,24 @@
 //! The judge sees what goes in and what comes out, keeps what each client has been promised, and says
 //! which guarantee was broken. It knows no rule of how the core decides: only what must hold whatever
 //! is decided. Each verdict begins with the number of the guarantee (SPEC 3). G13 is not its business:
-//! [readers](super::reader) compare themselves with their primary.
+//! [readers](super::reader) compare themselves with their primary. What it says of replies to those who ask for
+//! a lock stands in [`super::verdicts`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::input::{Answered, Input, Outcome, Reply, Writes};
+use super::book::{Asked, Hold, Scene, Wish, is_free_for};
+use super::input::{Answered, Input, Keys, Outcome, Reply};
 use super::reader::Fact;
 use super::server::{At, Key, Name, Outside};
 use super::world::World;
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_TOKENS, Refusal};
-use crate::lock::types::{TOKEN_MAX, Token};
+use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WaiterView};
+use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token};
 
-/// What an owner was promised.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Promise {
-    pub(super) owner: Name,
-    pub(super) token: Token,
-    /// Until when the hold must live, in the world's time; then it must be gone.
-    pub(super) until: u64,
-    /// Whether the owner knows of it by more than the answer to a wait, which may get lost.
-    pub(super) is_known: bool,
-    /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
-    /// of the pump must take it back.
-    pub(super) is_ownerless: bool,
-}
-
-/// A request in line.
+/// A request in line; one for several keys stands in the line of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pending {
+    /// 0: a place in line without a connection (QUEUE).
     pub(super) wait: u32,
     pub(super) owner: Name,
     pub(super) client: u64,
@@ -39,50 +28,80 @@ pub(super) struct Pending {
     pub(super) is_minted: bool,
     /// Until when, in the world's time; `None`: without limit.
     pub(super) until: Option<u64>,
+    pub(super) keys: Keys,
+    pub(super) mode: Mode,
+    pub(super) tie: Tie,
+    /// A shared holder that wants to hold alone: it may pass the others.
+    pub(super) is_upgrade: bool,
+    pub(super) is_reentrant: bool,
+    /// When it came: of two requests for several locks, one is ahead everywhere.
+    pub(super) number: u64,
+}
+
+impl Pending {
+    pub(super) const fn is_place(&self) -> bool {
+        self.wait == 0
+    }
+
+    /// A place that is kept beside those who hold. One that wants the whole lock lets nobody in beside it.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.is_place() && self.mode != Mode::Exclusive
+    }
 }
 
 /// See the [module](self).
 #[derive(Clone, Default)]
 pub(super) struct Judge {
-    pub(super) promises: BTreeMap<At, Promise>,
+    /// What each owner was promised.
+    pub(super) promises: BTreeMap<At, Vec<Hold>>,
     pub(super) lines: BTreeMap<At, Vec<Pending>>,
     /// Where an empty lock may stand: somebody renamed, moved, swapped or restored it.
     empties: BTreeSet<At>,
-    newest: u64,
-    /// The place in line that the running acquire took over.
-    taken_over: Option<usize>,
+    pub(super) newest: u64,
+    pub(super) arrivals: u64,
+    /// The places in line that the running acquire took over.
+    pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What happened at least once: a check that never saw its case proves nothing.
     pub(super) seen: BTreeSet<&'static str>,
 }
 
 /// A verdict.
-type Verdict = Result<(), String>;
+pub(super) type Verdict = Result<(), String>;
 
-fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
+pub(super) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
 impl Judge {
     /// Judges one step. `world` is as it is after it.
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
-        self.taken_over = None;
+        self.taken_over.clear();
         for fact in &out.facts {
             if let Fact::Outside(what) = fact {
                 self.outside(what, world);
             }
         }
         match *input {
-            Input::Close(client) | Input::Unblock(client) => self.gone(client, out),
-            Input::Release { at, owner, token } => self.released(at, owner, token, out.reply, world)?,
+            Input::Close(client) | Input::Unblock(client) => self.gone(client, input, out, world),
+            Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
-            Input::Renew { .. } => self.renewed(input, out.reply, world)?,
+            Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
+            Input::Pump => self.let_run(world),
             _ => {}
         }
-        for answered in &out.answers {
+        // Whoever came in behind the one who asked, because of it, has a newer token.
+        let came_behind = self.came_behind(input, out, world);
+        for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
+            self.answered(input, answered, world)?;
+        }
+        self.drop_lapsed(world);
+        if matches!(input, Input::Acquire { .. } | Input::AcquireMany { .. }) {
+            self.acquired(input, out, world)?;
+        }
+        for answered in out.answers.iter().filter(|answered| came_behind(answered)) {
             self.answered(input, answered, world)?;
         }
         match *input {
-            Input::Acquire { .. } => self.acquired(input, out.reply, world)?,
             Input::Pump => self.pumped(world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
@@ -90,23 +109,93 @@ impl Judge {
         self.check(world)
     }
 
+    /// Which of the answered are told after whoever asked: those who came in beside an owner that holds less from
+    /// here on, or holds as well.
+    fn came_behind(&self, input: &Input, out: &Outcome, world: &World) -> impl Fn(&Answered) -> bool + use<> {
+        let own = match *input {
+            Input::Acquire { at, owner, .. } => self.own(at, owner, world).map(|own| own.token),
+            _ => None,
+        };
+        let reply = if let Reply::Granted(token) = out.reply { Some(token) } else { None };
+        let is_down = reply.is_some() && own == reply;
+        move |answered| match answered.answer {
+            Answer::Granted { token, .. } => is_down || reply.is_some_and(|reply| token > reply),
+            _ => false,
+        }
+    }
+
     /// Whether the same was promised to the same, and the same wait.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         self.promises == other.promises && self.lines == other.lines && self.newest == other.newest
     }
 
-    /// The promise at a place that still binds.
-    fn live(&self, at: At, world: &World) -> Option<Promise> {
-        self.promises.get(&at).copied().filter(|promise| world.time < promise.until)
+    /// The promises at a place that still bind.
+    pub(super) fn live(&self, at: At, world: &World) -> impl Iterator<Item = &Hold> {
+        let time = world.time;
+        self.promises.get(&at).into_iter().flatten().filter(move |promise| promise.is_live(time))
     }
 
-    fn line(&self, at: At) -> &[Pending] {
+    pub(super) fn own(&self, at: At, owner: Name, world: &World) -> Option<Hold> {
+        self.live(at, world).find(|promise| promise.owner == owner).copied()
+    }
+
+    /// Another promise takes the place of this owner's.
+    pub(super) fn promise(&mut self, at: At, hold: Hold) {
+        let promises = self.promises.entry(at).or_default();
+        promises.retain(|promise| promise.owner != hold.owner);
+        promises.push(hold);
+    }
+
+    pub(super) fn line(&self, at: At) -> &[Pending] {
         self.lines.get(&at).map_or(&[], Vec::as_slice)
     }
 
+    /// Takes a request out of all its lines.
+    pub(super) fn strike(&mut self, pending: &Pending) {
+        for line in self.lines.values_mut() {
+            line.retain(|other| other.number != pending.number);
+        }
+    }
+
     /// Remembers that this happened.
-    fn see(&mut self, what: &'static str) {
+    pub(super) fn see(&mut self, what: &'static str) {
         self.seen.insert(what);
+    }
+
+    /// Whether these live holds leave room for one more.
+    pub(super) fn is_free_for(&self, at: At, owner: Name, mode: Mode, world: &World) -> bool {
+        self.is_room_beside(at, owner, mode, 0, world)
+    }
+
+    /// The same beside so many places that are kept for others.
+    pub(super) fn is_room_beside(
+        &self,
+        at: At,
+        owner: Name,
+        mode: Mode,
+        places: usize,
+        world: &World,
+    ) -> bool {
+        let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
+        let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
+        is_free_for(mode, &others, places, world.limits.holders_max)
+    }
+
+    /// Who holds and waits for what, and the number of this request among the others.
+    pub(super) fn scene(&self, wish: Wish, is_upgrade: bool, number: u64, world: &World) -> (Scene, usize) {
+        let others = self.lines.values().flatten().filter(|pending| pending.number != number);
+        let mut all: Vec<&Pending> = others.collect();
+        // The newest upgrade stands ahead of the others.
+        let place = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };
+        all.sort_by_key(|pending| (!pending.is_upgrade, place(pending)));
+        all.dedup_by_key(|pending| pending.number);
+        let place = if is_upgrade { 0 } else { all.partition_point(|p| p.is_upgrade || p.number < number) };
+        let mut wishes: Vec<Wish> =
+            all.iter().map(|p| Wish { owner: p.owner, keys: p.keys, mode: p.mode }).collect();
+        wishes.insert(place, wish);
+        let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
+        let holds = at_all.map(|(at, hold)| (at, hold.owner, hold.mode)).collect();
+        (Scene { holds, wishes, holders_max: world.limits.holders_max }, place)
     }
 
     /// Somebody did something to keys: the holds there are broken, and no others (SPEC 5).
@@ -120,9 +209,9 @@ impl Judge {
         };
         let time = world.time;
         let mut was_live = false;
-        self.promises.retain(|at, promise| {
+        self.promises.retain(|at, promises| {
             let stays = !is_broken(at);
-            was_live |= !stays && time < promise.until;
+            was_live |= !stays && promises.iter().any(|promise| promise.is_live(time));
             stays
         });
         if was_live {
@@ -137,279 +226,217 @@ impl Judge {
             }
             Outside::Restore(at, None) => drop(self.empties.insert(at)),
             Outside::Restore(at, Some(ref saved)) => {
-                self.newest = self.newest.max(saved.token.get());
-                if let Some(owner) = world.owner(&saved.owner) {
-                    let until = time + saved.left_ms * 1000;
-                    // Whoever made the payload knows of the hold.
-                    let promise =
-                        Promise { owner, token: saved.token, until, is_known: true, is_ownerless: false };
-                    self.promises.insert(at, promise);
-                    self.see("restored");
+                for hold in &saved.holds {
+                    self.newest = self.newest.max(hold.token.get());
+                    if let Some(owner) = world.owner(&hold.owner) {
+                        self.promise(at, Hold::read(owner, saved.mode, hold, time));
+                        self.see("restored");
+                    }
                 }
             }
             _ => {}
         }
     }
 
-    /// G8: the requests of this connection are no more; its undelivered grants wait to be taken back.
-    fn gone(&mut self, client: u64, out: &Outcome) {
+    /// G8: the requests of this connection are no more; its undelivered grants wait to be taken back, and what is
+    /// tied to it runs from here.
+    fn gone(&mut self, client: u64, input: &Input, out: &Outcome, world: &World) {
         for line in self.lines.values_mut() {
             let before = line.len();
-            line.retain(|pending| pending.client != client);
+            line.retain(|pending| pending.is_place() || pending.client != client);
             if line.len() < before {
                 self.seen.insert("left the line");
             }
         }
-        for &(at, token) in &out.undelivered {
-            if let Some(promise) = self.promises.get_mut(&at).filter(|promise| promise.token == token) {
-                promise.is_ownerless = !promise.is_known;
+        if !matches!(input, Input::Close(_)) {
+            return;
+        }
+        for (at, promises) in &mut self.promises {
+            for promise in promises {
+                promise.is_ownerless |= !promise.is_known && out.undelivered.contains(&(*at, promise.token));
+                if promise.client == Some(client) && promise.is_live(world.time) {
+                    self.seen.insert(if promise.is_kept() { "kept until here" } else { "cut" });
+                    promise.untied(world.time, true);
+                }
             }
         }
     }
 
-    /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
-    fn released(
-        &mut self,
-        at: At,
-        owner: Name,
-        token: Option<Token>,
-        reply: Reply,
-        world: &World,
-    ) -> Verdict {
-        let held = self.live(at, world);
-        let is_own = held.is_some_and(|p| p.owner == owner && token.is_none_or(|token| token == p.token));
-        match reply {
-            Reply::Bool(is_released) => {
-                must(is_released == is_own, || format!("G10: release by {owner:?} of {held:?}: {reply:?}"))?;
+    /// What a connection of another life kept alive runs from here.
+    fn let_run(&mut self, world: &World) {
+        for promise in self.promises.values_mut().flatten() {
+            if promise.is_kept() && promise.client.is_none() {
+                self.seen.insert("kept by another life");
+                promise.untied(world.time, false);
             }
-            Reply::Refused(Refusal::WrongType) => self.is_foreign(at, world)?,
-            Reply::None if world.refuses(at) => return Ok(()),
-            _ => return Err(format!("a release was answered {reply:?}")),
         }
-        if is_own {
-            self.promises.remove(&at);
-            self.see("released");
-        } else if held.is_some() {
-            self.see("release refused");
-        }
-        Ok(())
     }
 
-    /// The key holds something else, and nobody waits there whom that could concern.
-    fn is_foreign(&mut self, at: At, world: &World) -> Verdict {
-        self.see("wrong type");
-        let is_other = world.server.keys.get(&at) == Some(&Key::Other);
-        must(is_other && self.line(at).is_empty(), || format!("{at} was called a wrong type"))
+    /// A place in line that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
+    /// one whose owner a RESTORE has made hold the lock.
+    fn drop_lapsed(&mut self, world: &World) {
+        let promises = &self.promises;
+        let is_needless = |at: At, place: &Pending| {
+            let mut holds = promises.get(&at).into_iter().flatten();
+            holds.any(|hold| hold.is_live(world.time) && (hold.owner, hold.mode) == (place.owner, place.mode))
+        };
+        let is_late = |place: &Pending| place.until.is_some_and(|until| until <= world.time);
+        let may_go = |at, p: &Pending| p.is_place() && (is_late(p) || is_needless(at, p));
+        for (&at, line) in &mut self.lines {
+            if !line.iter().any(|pending| may_go(at, pending)) {
+                continue;
+            }
+            let server = &world.server;
+            let described =
+                server.table.describe(server.now.boot, at.place(), server.found(at), b"", usize::MAX);
+            let there = described.map(|described| described.line).unwrap_or_default();
+            line.retain(|pending| {
+                // Whoever has not waited at all has lost its place, and come anew.
+                let is_its = |view: &WaiterView<'_>| {
+                    view.owner == pending.owner.as_bytes() && (view.waited_ms > 0 || !is_late(pending))
+                };
+                let is_there = there.iter().any(is_its);
+                if is_late(pending) && !is_there {
+                    self.seen.insert("place lapsed");
+                }
+                is_there || !may_go(at, pending)
+            });
+        }
     }
 
     fn answered(&mut self, input: &Input, answered: &Answered, world: &World) -> Verdict {
         let &Answered { wait, at, client, ref answer } = answered;
-        let line = self.lines.entry(at).or_default();
-        let Some(index) = line.iter().position(|pending| pending.wait == wait) else {
+        let Some(&pending) = self.line(at).iter().find(|pending| pending.wait == wait) else {
             return Err(format!(
                 "G7, G8: wait {wait} of connection {client} is over and was told {answer:?}"
             ));
         };
-        let pending = line.remove(index);
         let is_over = pending.until.is_some_and(|until| until <= world.time);
-        let Pending { owner, lease_ms, is_minted, .. } = pending;
-        if let (Answer::Granted { token, .. }, Some(promise)) = (answer, self.live(at, world))
-            && (promise.owner, promise.token) == (owner, *token)
-        {
-            // G9: a RESTORE made it hold what it waits for.
-            self.see("told of its own hold");
-            return Ok(());
-        }
-        let (is_justified, what) = match *answer {
-            Answer::Granted { ref place, token, ref minted_owner } => {
-                let named = minted_owner.as_deref();
-                must(named == is_minted.then_some(owner.as_bytes()), || {
-                    format!("{owner:?} is called {named:?}")
-                })?;
-                must(index == 0, || format!("G5: {owner:?} was granted {at} before {:?}", self.line(at)))?;
-                must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
-                self.new_hold(at, owner, token, lease_ms, world)?;
-                (
-                    place.as_place() == at.place() && !world.forbidden.contains(&client),
-                    "granted out of the line",
-                )
+        let Pending { owner, keys, .. } = pending;
+        if let Answer::Granted { token, .. } = *answer {
+            if self.own(at, owner, world).is_some_and(|own| own.token == token) {
+                // G9: a RESTORE made it hold what it waits for.
+                self.see("told of its own hold");
+                self.strike(&pending);
+                return Ok(());
             }
+            must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
+            return self.granted(&pending, answer, world);
+        }
+        let places = keys.iter().filter_map(|at| {
+            let place = self.line(at).iter().position(|other| other.number == pending.number)?;
+            Some((at, place, pending))
+        });
+        let places: Vec<_> = places.collect();
+        self.strike(&pending);
+        let (is_justified, what) = match *answer {
+            Answer::Granted { .. } => (false, "granted"),
             Answer::TimedOut => (is_over, "timed out"),
             Answer::Withdrawn => (
-                matches!(*input, Input::Release { at: its, owner: who, .. } if its == at && who == owner),
+                matches!(*input, Input::Release { at, owner: who, .. } if keys.contains(at) && who == owner),
                 "withdrawn",
             ),
             Answer::Replaced => {
-                self.taken_over = Some(index);
-                let is_same = |its, who| its == at && who == owner;
-                let is_retry =
-                    matches!(*input, Input::Acquire { at, owner, wait: Some(_), .. } if is_same(at, owner));
+                self.taken_over.extend(places);
+                let is_retry = match *input {
+                    // A place in line is asked after without a wait.
+                    Input::Acquire { at, owner: who, .. } => who == owner && keys.contains(at),
+                    Input::AcquireMany { keys: its, owner: who, .. } => {
+                        who == owner && its.iter().any(|at| keys.contains(at))
+                    }
+                    _ => false,
+                };
                 (is_retry, "replaced")
             }
-            Answer::Refused(NO_PERMISSION) => (world.forbidden.contains(&client), "forbidden"),
+            Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => {
+                (world.forbidden.contains(&client), "forbidden")
+            }
             Answer::Refused(NO_TOKENS) => (self.newest == TOKEN_MAX, "no tokens"),
             Answer::Refused(_) => (false, "refused"),
             Answer::Demoted => (matches!(input, Input::Promote(_)), "demoted"),
-            Answer::Moved(_) => (world.elsewhere.contains(&at), "sent on"),
+            Answer::Moved(_) => (keys.iter().any(|at| world.elsewhere.contains(&at)), "sent on"),
         };
         self.see(what);
         must(is_justified, || format!("G7: {owner:?} at {at} was told {answer:?} at {input:?}"))
     }
 
-    /// A hold began.
-    fn new_hold(&mut self, at: At, owner: Name, token: Token, lease_ms: u64, world: &World) -> Verdict {
-        let before = self.promises.get(&at).copied();
-        if let Some(promise) = before {
-            let is_live = world.time < promise.until;
-            must(!is_live || promise.is_ownerless, || {
-                format!("G1: {owner:?} was granted {at}, which {:?} holds", promise.owner)
-            })?;
-            self.see(if is_live { "taken back and passed on" } else { "expired and passed on" });
-        }
+    /// A hold began in all these locks.
+    pub(super) fn new_holds(
+        &mut self,
+        asked: &Pending,
+        token: Token,
+        is_known: bool,
+        world: &World,
+    ) -> Verdict {
         must(token.get() > self.newest, || format!("G4: {token} was minted after {}", self.newest))?;
         self.newest = token.get();
-        let until = world.time + lease_ms * 1000;
-        self.promises.insert(at, Promise { owner, token, until, is_known: false, is_ownerless: false });
+        for at in asked.keys.iter() {
+            self.new_hold(at, asked, token, is_known, world)?;
+        }
         Ok(())
     }
 
-    fn acquired(&mut self, input: &Input, reply: Reply, world: &World) -> Verdict {
-        let Input::Acquire { at, owner, lease_ms, wait, client, minted: is_minted } = *input else {
-            return Ok(());
+    fn new_hold(&mut self, at: At, asked: &Pending, token: Token, is_known: bool, world: &World) -> Verdict {
+        let Pending { owner, mode, lease_ms, tie, client, is_reentrant, .. } = *asked;
+        must(self.is_free_for(at, owner, mode, world), || {
+            format!("G1: {owner:?} was granted {at} ({mode:?}) beside {:?}", self.promises.get(&at))
+        })?;
+        let before = self.own(at, owner, world);
+        // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
+        let is_new =
+            before.is_none_or(|before| before.mode != mode || before.is_ownerless || asked.keys.len() > 1);
+        must(is_new, || format!("G9: {owner:?} held {before:?} and got {token}"))?;
+        let others = self.promises.entry(at).or_default();
+        let was_over = others.iter().any(|promise| !promise.is_live(world.time));
+        // What nobody was told of may go for a new hold, or stand beside it until the pump takes it back.
+        let is_taken_back = |promise: &Hold| promise.is_ownerless && !world.server.is_live(at, promise.token);
+        let was_ownerless =
+            others.iter().any(|promise| is_taken_back(promise) && promise.is_live(world.time));
+        others.retain(|promise| promise.is_live(world.time) && !is_taken_back(promise));
+        if was_over {
+            self.see("expired and passed on");
+        }
+        if was_ownerless {
+            self.see("taken back and passed on");
+        }
+        let is_upgrade = before.filter(|before| (before.mode, mode) == (Mode::Shared, Mode::Exclusive));
+        if is_upgrade.is_some() {
+            self.see("upgraded");
+        }
+        let new = Hold {
+            owner,
+            token,
+            mode,
+            until: world.time + lease_ms * 1000,
+            lease_ms,
+            count: 1,
+            tie,
+            client: Some(client).filter(|_| !tie.is_none()),
+            is_known,
+            is_ownerless: false,
         };
-        let held = self.live(at, world);
-        let until = world.time + lease_ms * 1000;
-        match (reply, held) {
-            (Reply::Granted(token), Some(promise)) if promise.owner == owner => {
-                must(token == promise.token, || format!("G9: {owner:?} held {promise:?} and got {token}"))?;
-                self.see(if until > promise.until { "retried" } else { "retried, lease kept" });
-                if promise.is_ownerless {
-                    self.see("retried after an undelivered grant");
-                }
-                let until = until.max(promise.until);
-                let promise = Promise { until, is_known: true, is_ownerless: false, ..promise };
-                self.promises.insert(at, promise);
-                Ok(())
-            }
-            (Reply::Granted(token), _) => {
-                must(self.line(at).is_empty(), || format!("G5: {owner:?} passed {:?}", self.line(at)))?;
-                self.see("granted at once");
-                self.new_hold(at, owner, token, lease_ms, world)?;
-                self.promises.entry(at).and_modify(|promise| promise.is_known = true);
-                Ok(())
-            }
-            (Reply::Busy | Reply::Waiting(_), None) => {
-                Err(format!("G6: {owner:?} was turned away from {at}, which nobody holds"))
-            }
-            (Reply::Busy | Reply::Waiting(_), Some(promise)) if promise.owner == owner => {
-                Err(format!("G9: {owner:?} holds {at} and was told {reply:?}"))
-            }
-            (Reply::Busy, Some(_)) => must(wait.is_none(), || "it wanted to wait".to_owned()),
-            (Reply::Waiting(number), Some(_)) => {
-                let until = wait.filter(|&ms| ms != 0).map(|ms| world.time + ms * 1000);
-                self.joined(at, Pending { wait: number, owner, client, lease_ms, is_minted, until })
-            }
-            (Reply::Refused(why), _) => self.refused(at, owner, why, world),
-            (Reply::None, _) => must(world.refuses(at), || "an acquire got no answer".to_owned()),
-            _ => Err(format!("an acquire was answered {reply:?}")),
-        }
-    }
-
-    /// G9: a place in line for each owner, however often it asks.
-    fn joined(&mut self, at: At, pending: Pending) -> Verdict {
-        let taken_over = self.taken_over;
-        let line = self.lines.entry(at).or_default();
-        let is_twice = line.iter().any(|other| other.owner == pending.owner);
-        line.insert(taken_over.unwrap_or(line.len()).min(line.len()), pending);
-        self.see("waited");
-        must(!is_twice, || format!("G9: {:?} stands in the line of {at} twice", pending.owner))
-    }
-
-    fn refused(&mut self, at: At, owner: Name, why: Refusal, world: &World) -> Verdict {
-        let is_new = self.line(at).iter().all(|pending| pending.owner != owner);
-        let waiting: usize = self.lines.values().map(Vec::len).sum();
-        let (is_justified, what) = match why {
-            Refusal::WrongType => return self.is_foreign(at, world),
-            Refusal::LineIsFull(max) => {
-                let is_full = max == world.limits.waiters_per_lock_max && self.line(at).len() >= max;
-                (is_new && is_full && self.live(at, world).is_some(), "line full")
-            }
-            Refusal::ServerIsFull(max) => {
-                let is_full = max == world.limits.waiters_max && waiting >= max;
-                (is_new && is_full && self.live(at, world).is_some(), "server full")
-            }
-            Refusal::TooManyLocks => (false, "too many locks"),
-            Refusal::NoTokens => (self.newest == TOKEN_MAX && self.live(at, world).is_none(), "no tokens"),
+        // What its owner holds goes on, and lasts no shorter (G2).
+        let client = Some(client);
+        let asked = Asked { lease_ms, tie, client, is_reentrant };
+        let goes_on = before.map(|before| before.goes_on(token, mode, world.time, asked));
+        // Unless that was to be taken back: then it may have been before this grant.
+        let is_sure = is_known || before.is_none_or(|before| !before.is_ownerless);
+        let is_there = |hold: &Hold| {
+            let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
+            saved
+                .iter()
+                .any(|saved| (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie))
         };
-        self.see(what);
-        must(is_justified, || format!("{owner:?} was refused {at}: {why:?}"))
-    }
-
-    fn renewed(&mut self, input: &Input, reply: Reply, world: &World) -> Verdict {
-        let Input::Renew { at, owner, token, lease_ms, .. } = *input else {
-            return Ok(());
-        };
-        let held = self.live(at, world);
-        let own = held.filter(|p| p.owner == owner && token.is_none_or(|token| token == p.token));
-        match (reply, own) {
-            (Reply::Bool(true), Some(promise)) => {
-                let until = world.time + lease_ms * 1000;
-                self.see(if until < promise.until { "renewed, shorter" } else { "renewed" });
-                let promise = Promise { until, is_known: true, is_ownerless: false, ..promise };
-                self.promises.insert(at, promise);
-                Ok(())
-            }
-            (Reply::Bool(false), None) => Ok(()),
-            (Reply::Bool(_), _) => Err(format!("G10: renewal by {owner:?} of {held:?}: {reply:?}")),
-            (Reply::Refused(Refusal::WrongType), _) => self.is_foreign(at, world),
-            _ => must(world.refuses(at), || format!("a renewal was answered {reply:?}")),
-        }
-    }
-
-    /// What must be done when the pump has run.
-    fn pumped(&mut self, world: &World) -> Verdict {
-        let over = |pending: &&Pending| pending.until.is_some_and(|until| until <= world.time);
-        let late = self.lines.values().flatten().find(over);
-        must(late.is_none(), || format!("G7: {late:?} waits beyond its time"))?;
-        if world.writes == Writes::Paused {
-            return Ok(());
-        }
-        for &at in world.server.keys.keys() {
-            let is_over = world.server.saved(at).is_some() && world.server.live_token(at).is_none();
-            must(!is_over || world.is_left_alone(at), || format!("G3: the hold at {at} is over and there"))?;
-        }
-        let ownerless: Vec<At> =
-            self.promises.iter().filter(|(_, p)| p.is_ownerless).map(|(&at, _)| at).collect();
-        for at in ownerless {
-            let token = self.promises.remove(&at).map(|promise| promise.token);
-            must(world.server.live_token(at) != token, || format!("G8: {at} is held by nobody"))?;
-            self.see("taken back");
-        }
-        let is_free = |at: &At| self.live(*at, world).is_none() && !self.line(*at).is_empty();
-        let forgotten = self.lines.keys().find(|at| is_free(at) && !world.is_left_alone(**at));
-        must(forgotten.is_none() || world.writes == Writes::Refused, || {
-            format!("G6: nobody holds {forgotten:?}, and {:?} wait", self.lines)
-        })
-    }
-
-    /// A reader became the primary: it knows every hold, and no lease is shorter (SPEC 5).
-    fn promoted(&mut self, world: &World) -> Verdict {
-        for (at, promise) in &mut self.promises {
-            let is_live = world.time < promise.until;
-            let saved = world.server.saved(*at).filter(|saved| saved.token == promise.token);
-            let until = saved.map_or(0, |saved| world.time + saved.left_ms * 1000);
-            must(!is_live || until >= promise.until, || format!("G2: {at} of {promise:?} ends at {until}"))?;
-            *promise = Promise { until, is_ownerless: false, ..*promise };
-        }
-        self.see("promoted");
-        must(self.lines.values().all(Vec::is_empty), || "G7: somebody waits at a demoted server".to_owned())
+        let hold = goes_on.filter(|hold| is_sure || is_there(hold)).unwrap_or(new);
+        self.promise(at, hold);
+        Ok(())
     }
 
     /// What must hold after every step.
     fn check(&mut self, world: &World) -> Verdict {
         let server = &world.server;
         for &at in self.promises.keys().chain(server.keys.keys()) {
-            self.check_hold(at, world)?;
+            self.check_holds(at, world)?;
         }
         let is_empty =
             |at: &At| matches!(server.keys.get(at), Some(Key::Lock(_))) && server.saved(*at).is_none();
@@ -423,22 +450,35 @@ impl Judge {
         })
     }
 
-    /// A promised hold is there, with the lease that was promised; and there is no other.
-    fn check_hold(&self, at: At, world: &World) -> Verdict {
-        let token = world.server.live_token(at);
-        let Some(promise) = self.live(at, world) else {
-            return must(token.is_none(), || format!("G3: {at} is held ({token:?}) by nobody's right"));
-        };
-        if promise.is_ownerless {
-            return Ok(());
+    /// Every promised hold is there, with the lease, count and tie that were promised; and there is no other.
+    fn check_holds(&self, at: At, world: &World) -> Verdict {
+        let server = &world.server;
+        let saved = server.saved(at);
+        let holds = saved.iter().flat_map(|saved| saved.holds.iter().map(|hold| (saved.mode, hold)));
+        for (mode, hold) in holds.clone() {
+            let is_live = server.is_live(at, hold.token);
+            let promise = self.live(at, world).find(|promise| promise.token == hold.token);
+            must(!is_live || promise.is_some(), || format!("G3: {at} is held by nobody's right: {hold:?}"))?;
+            let own = promise.filter(|_| is_live).filter(|promise| {
+                *hold.owner != *promise.owner.as_bytes()
+                    || mode != promise.mode
+                    || hold.count != promise.count
+            });
+            must(own.is_none(), || format!("G9, G10: {own:?} at {at} is {mode:?} {hold:?}"))?;
         }
-        must(token == Some(promise.token), || {
-            format!("G2, G10: {at} is {token:?} now, and {promise:?} was not ended by anybody who may")
-        })?;
-        let left_ms = world.server.saved(at).map(|saved| saved.left_ms);
-        let promised_ms = (promise.until - world.time).div_ceil(1000);
-        must(left_ms == Some(promised_ms), || {
-            format!("G2, G3: {left_ms:?} ms are left at {at}, and {promised_ms} were promised")
-        })
+        for promise in self.live(at, world).filter(|promise| !promise.is_ownerless) {
+            let own = holds.clone().find(|(_, hold)| hold.token == promise.token);
+            must(own.is_some() && server.is_live(at, promise.token), || {
+                format!("G2, G10: {at} is {saved:?} now, and {promise:?} was not ended by anybody who may")
+            })?;
+            let (left_ms, promised_ms) = (own.map(|own| own.1.left_ms), promise.left_ms(world.time));
+            must(left_ms == Some(promised_ms), || {
+                format!("G2, G3: {left_ms:?} ms are left at {at}, and {promised_ms} were promised")
+            })?;
+            must(own.is_some_and(|own| own.1.tie == promise.tie), || {
+                format!("{at}: {own:?}, not {promise:?}")
+            })?;
+        }
+        Ok(())
     }
 }

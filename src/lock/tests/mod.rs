@@ -2,24 +2,38 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `scenario.rs`, `testdata/*.txt` | stories that a reader can check |
+//! | `scenario.rs`, `wording.rs`, `testdata/*.txt` | stories that a reader can check |
 //! | `property.rs` | long random lives against the oracle |
-//! | `model.rs` | every sequence of inputs in three small worlds; which seeded bugs are caught by what |
-//! | `judge.rs` | the guarantees, as a client could hold the server to them |
-//! | `oracle.rs` | the rules of locking once more, naively |
-//! | `world.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
+//! | `model.rs`, `models.rs` | every sequence of inputs in small worlds; which seeded bugs are caught by what |
+//! | `judge.rs`, `verdicts.rs` | the guarantees, as a client could hold the server to them |
+//! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
+//! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
+//! | `crowds.rs` | locks with dozens of holders |
+//! | `legacy.rs` | locks of old clients, rule by rule |
+//! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
+//! | `world.rs`, `asks.rs`, `pump.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
 //! | `server.rs`, `reader.rs` | a keyspace with its clocks; replicas and files, fed by the stream |
 //! | `regression.rs` | bugs that the others found |
 //! | `random.rs` | random numbers that are the same in every run |
 
+mod asks;
+mod book;
+mod crowds;
+mod deadlocks;
 mod input;
 mod judge;
+mod legacy;
 mod model;
+mod models;
 mod oracle;
 mod property;
+mod pump;
 mod random;
 mod reader;
 mod regression;
+mod rules;
 mod scenario;
 mod server;
+mod verdicts;
+mod wording;
 mod world;

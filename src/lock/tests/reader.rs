@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
+use super::input::{How, Keys};
 use super::server::{At, Key, Name, Outside, Server};
-use crate::lock::codec::SavedHold;
+use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::{Effects, Record, Step};
-use crate::lock::types::{Moment, Token};
+use crate::lock::table::{Granted, Spot};
+use crate::lock::types::{Mode, Moment, Tie, Token};
 
 /// One command of the replication stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +20,13 @@ pub(super) enum Fact {
         at: At,
         owner: Name,
         lease_ms: u64,
+        how: How,
+    },
+    AcquireMany {
+        keys: Keys,
+        owner: Name,
+        lease_ms: u64,
+        mode: Mode,
     },
     Release {
         at: At,
@@ -31,7 +40,7 @@ pub(super) enum Fact {
         lease_ms: u64,
     },
     /// LOCK.APPLY ... HOLD
-    Hold(At, SavedHold),
+    Hold(At, Mode, SavedHold),
     /// LOCK.APPLY ... ENDED
     Ended(At, Token),
     /// LOCK.APPLY ... EMPTY, written by the rewrite of an append-only file only.
@@ -40,10 +49,14 @@ pub(super) enum Fact {
 }
 
 impl Fact {
-    fn at(&self) -> Option<At> {
+    /// The keys that it is about; none if it is what somebody did to keys without asking the core.
+    fn keys(&self) -> Option<Keys> {
         match *self {
-            Self::Acquire { at, .. } | Self::Release { at, .. } | Self::Renew { at, .. } => Some(at),
-            Self::Hold(at, _) | Self::Ended(at, _) | Self::Empty(at) => Some(at),
+            Self::Acquire { at, .. } | Self::Release { at, .. } | Self::Renew { at, .. } => {
+                Some(Keys::one(at))
+            }
+            Self::Hold(at, ..) | Self::Ended(at, _) | Self::Empty(at) => Some(Keys::one(at)),
+            Self::AcquireMany { keys, .. } => Some(keys),
             Self::Outside(_) => None,
         }
     }
@@ -116,11 +129,13 @@ impl Reader {
         // From where to count is told by a LOCK.TICK that may come behind the first grant.
         reader.server.table.clock().adopt(last, 0);
         for (&at, key) in &writer.keys {
-            reader.apply(&match (key, writer.saved(at)) {
-                (Key::Lock(_), Some(saved)) => Fact::Hold(at, saved),
-                (Key::Lock(_), None) => Fact::Empty(at),
-                (Key::Other, _) => Fact::Outside(Outside::Set(at)),
-            })?;
+            match (key, writer.saved(at)) {
+                (Key::Lock(_), Some(SavedLock { mode, holds })) => {
+                    holds.into_iter().try_for_each(|hold| reader.apply(&Fact::Hold(at, mode, hold)))?;
+                }
+                (Key::Lock(_), None) => reader.apply(&Fact::Empty(at))?,
+                (Key::Other, _) => reader.apply(&Fact::Outside(Outside::Set(at)))?,
+            }
         }
         // The holds of the rewritten part were named in the order of their keys.
         reader.can_count = false;
@@ -149,60 +164,76 @@ impl Reader {
     }
 
     fn apply(&mut self, fact: &Fact) -> Result<(), String> {
-        let told_on = match (fact, fact.at()) {
+        let told = self.told();
+        let is_news = matches!(fact, Fact::Hold(_, _, hold) if hold.token.get() > told);
+        let told_on = match (fact, fact.keys()) {
             (Fact::Outside(what), _) => {
                 if !self.server.outside(what) {
                     return Err(format!("G13: a reader could not do {what:?}"));
                 }
-                fact.clone()
+                vec![fact.clone()]
             }
-            (_, Some(at)) => {
-                let step = self.step(at, fact);
-                self.server.carry_out(at, step.change);
-                self.retold(at, fact, step.record)?
+            (_, Some(keys)) => {
+                let steps = self.steps(keys, fact);
+                for (at, step) in keys.iter().zip(&steps) {
+                    self.server.carry_out(at, step.change);
+                }
+                let told = keys.iter().zip(&steps).map(|(at, step)| self.retold(at, fact, step.record));
+                let told: Vec<Fact> = told.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+                if told.is_empty() {
+                    // The primary tells only what changed something.
+                    return Err(format!("G13: {fact:?} changed nothing for a reader"));
+                }
+                told
             }
             (_, None) => return Err(format!("{fact:?} has no key")),
         };
-        self.can_count |= matches!(fact, Fact::Hold(..));
+        self.can_count |= is_news;
         match &mut self.file {
-            Some(file) => file.apply(&told_on),
+            Some(file) => told_on.iter().try_for_each(|fact| file.apply(fact)),
             None => Ok(()),
         }
     }
 
-    fn step(&mut self, at: At, fact: &Fact) -> Step<()> {
-        let (now, place, found) = (self.server.now.boot, at.place(), self.server.found(at));
-        let table = &mut self.server.table;
+    fn steps(&mut self, keys: Keys, fact: &Fact) -> Vec<Step<()>> {
+        let now = self.server.now.boot;
+        let spots: Vec<Spot<'_>> =
+            keys.iter().map(|at| Spot { place: at.place(), found: self.server.found(at) }).collect();
         // What a reader publishes is not looked at.
-        let fx = &mut Effects::default();
+        let mut fx = vec![Effects::default(); spots.len()];
+        if let Fact::AcquireMany { owner, lease_ms, mode, .. } = *fact {
+            let granted = granted(owner, lease_ms, How::of(mode));
+            return self.server.table.apply_acquire_many(now, &spots, &granted, &mut fx);
+        }
+        let steps = spots.iter().zip(&mut fx).map(|(spot, fx)| self.step(now, spot, fact, fx));
+        steps.collect()
+    }
+
+    fn step(&mut self, now: Moment, spot: &Spot<'_>, fact: &Fact, fx: &mut Effects) -> Step<()> {
+        let (table, &Spot { place, found }) = (&mut self.server.table, spot);
         match *fact {
-            Fact::Acquire { owner, lease_ms, .. } => {
-                table.apply_acquire(now, place, found, owner.as_bytes(), lease_ms, fx)
+            Fact::Acquire { owner, lease_ms, how, .. } => {
+                table.apply_acquire(now, place, found, &granted(owner, lease_ms, how), fx)
             }
             Fact::Release { owner, token, .. } => {
-                table.apply_release(now, found, owner.as_bytes(), token, fx)
+                table.apply_release(now, place, found, owner.as_bytes(), token, fx)
             }
             Fact::Renew { owner, token, lease_ms, .. } => {
-                table.apply_renew(now, found, owner.as_bytes(), token, lease_ms)
+                table.apply_renew(now, place, found, owner.as_bytes(), token, lease_ms)
             }
-            Fact::Hold(_, ref saved) => table.apply_hold(now, place, found, saved, fx),
-            Fact::Ended(_, token) => table.apply_ended(now, found, token, fx),
+            Fact::Hold(_, mode, ref saved) => table.apply_hold(now, place, found, mode, saved, fx),
+            Fact::Ended(_, token) => table.apply_ended(now, place, found, token, fx),
             Fact::Empty(_) => table.apply_empty(now, place),
-            Fact::Outside(_) => Step::unchanged(()),
+            Fact::AcquireMany { .. } | Fact::Outside(_) => Step::unchanged(()),
         }
     }
 
     /// What this server's own append-only file is told of the fact.
-    fn retold(&self, at: At, fact: &Fact, record: Record) -> Result<Fact, String> {
+    fn retold(&self, at: At, fact: &Fact, record: Record) -> Result<Option<Fact>, String> {
         match record {
-            Record::AsAsked => Ok(fact.clone()),
-            Record::Hold(_) => match self.server.saved(at) {
-                Some(saved) => Ok(Fact::Hold(at, saved)),
-                None => Err(format!("G13: a reader tells of a hold at {at} that is not there")),
-            },
-            Record::Ended(token) => Ok(Fact::Ended(at, token)),
-            // The primary tells only what changed something.
-            Record::Nothing => Err(format!("G13: {fact:?} changed nothing for a reader")),
+            Record::AsAsked => Ok(Some(fact.clone())),
+            Record::Nothing => Ok(None),
+            _ => self.server.fact(at, record).map(Some),
         }
     }
 
@@ -215,7 +246,9 @@ impl Reader {
     }
 
     /// G13: compares a reader with the server that it reads, if everything has arrived.
-    pub(super) fn check(&mut self, primary: &Server, told: u64) -> Result<(), String> {
+    ///
+    /// What runs on because a connection has closed is told by the pump: not before it `has_settled`.
+    pub(super) fn check(&mut self, primary: &Server, told: u64, has_settled: bool) -> Result<(), String> {
         self.server.check().map_err(|wrong| format!("a reader: {wrong}"))?;
         if !self.under_way.is_empty() {
             return Ok(());
@@ -224,33 +257,43 @@ impl Reader {
             return Err(format!("G13: keys are {:?}, a reader's {:?}", primary.keys, self.server.keys));
         }
         for &at in primary.keys.keys() {
-            self.check_key(primary, at)?;
+            self.check_key(primary, at, has_settled)?;
         }
         if self.server.table.last_token() < primary.table.last_token().max(self.past) {
             return Err("G4: a reader's clock of tokens is behind".to_owned());
         }
         let own_told = self.told();
-        if self.can_count && own_told != told {
+        // Where the newest token came from elsewhere, the next one is named: nobody counts until then.
+        let is_counting = told == primary.table.last_token();
+        if self.can_count && is_counting && own_told != told {
             return Err(format!("G13: readers count from {told}, one from {own_told}"));
         }
         match &mut self.file {
-            Some(file) => file.check(&self.server, own_told).map_err(|wrong| format!("file of {wrong}")),
+            Some(file) => {
+                file.check(&self.server, own_told, true).map_err(|wrong| format!("file of {wrong}"))
+            }
             None => Ok(()),
         }
     }
 
-    fn check_key(&self, primary: &Server, at: At) -> Result<(), String> {
+    fn check_key(&self, primary: &Server, at: At, has_settled: bool) -> Result<(), String> {
         let (theirs, own) = (primary.saved(at), self.server.saved(at));
         let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
-        let identity = |saved: &Option<SavedHold>| saved.as_ref().map(|s| (s.owner.clone(), s.token));
+        let identity = |saved: &Option<SavedLock>| {
+            let saved = saved.as_ref()?;
+            let tie = |hold: &SavedHold| Tie { is_running: hold.tie.is_running && has_settled, ..hold.tie };
+            let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, tie(hold));
+            Some((saved.mode, saved.holds.iter().map(of).collect::<Vec<_>>()))
+        };
         if is_lock(primary) != is_lock(&self.server) || identity(&theirs) != identity(&own) {
             return Err(format!("G13: {at} is {theirs:?}, for a reader {own:?}"));
         }
-        // G2: no reader may think that less is left than the primary promised.
-        if let (Some(theirs), Some(own)) = (theirs, own)
-            && own.left_ms < theirs.left_ms
-        {
-            return Err(format!("G2: {} ms are left, for a reader {}", theirs.left_ms, own.left_ms));
+        let holds = |saved: Option<SavedLock>| saved.map(|saved| saved.holds).unwrap_or_default();
+        for (theirs, own) in holds(theirs).iter().zip(&holds(own)) {
+            // G2: no reader may think that less is left than the primary promised.
+            if own.left_ms < theirs.left_ms {
+                return Err(format!("G2: at {at} {theirs:?} is left, for a reader {own:?}"));
+            }
         }
         Ok(())
     }
@@ -268,6 +311,11 @@ impl Reader {
     }
 }
 
+const fn granted(owner: Name, lease_ms: u64, how: How) -> Granted<'static> {
+    let How { mode, is_reentrant, tie, .. } = how;
+    Granted { owner: owner.as_bytes(), lease_ms, mode, is_reentrant, tie }
+}
+
 /// Whatever a fact says, it says it of one hold: another one that stands there is left alone.
 #[test]
 fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
@@ -275,7 +323,8 @@ fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
     let mut reader = Reader::from_snapshot(&mut Server::default(), 0);
     let token = |number| Token::new(number).ok_or("no token");
     let (held, other) = (token(7)?, Some(token(6)?));
-    reader.apply(&Fact::Hold(at, SavedHold { owner: (*b"ann").into(), token: held, left_ms: 50 }))?;
+    let hold = SavedHold { owner: (*b"ann").into(), token: held, left_ms: 50, count: 1, tie: Tie::NONE };
+    reader.apply(&Fact::Hold(at, Mode::Exclusive, hold))?;
     for fact in [
         Fact::Ended(at, token(6)?),
         Fact::Release { at, owner: "ann", token: other },
@@ -287,6 +336,13 @@ fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
             return Err(format!("{fact:?} changed something"));
         }
     }
-    let saved = reader.server.saved(at).map(|saved| (saved.token, saved.left_ms));
-    if saved == Some((held, 50)) { Ok(()) } else { Err(format!("it is {saved:?} now")) }
+    let saved = reader.server.saved(at).map(|saved| saved.holds);
+    if saved
+        .as_deref()
+        .is_some_and(|holds| matches!(holds, [hold] if (hold.token, hold.left_ms) == (held, 50)))
+    {
+        Ok(())
+    } else {
+        Err(format!("it is {saved:?} now"))
+    }
 }

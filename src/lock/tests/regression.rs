@@ -1,15 +1,15 @@
 //! Bugs that the random lives and the model found. Each has a test named after it.
 
-use super::input::Input;
+use super::input::{How, Input};
 use super::judge::Judge;
 use super::server::At;
 use super::world::World;
-use crate::lock::types::Token;
+use crate::lock::types::{Mode, Tie, Token};
 
 const K: At = At::new(0, "k");
 
 const fn acquire(owner: &'static str, client: u64) -> Input {
-    Input::Acquire { at: K, owner, lease_ms: 30_000, wait: Some(0), client, minted: false }
+    Input::Acquire { at: K, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how: How::PLAIN }
 }
 
 /// Lets all this happen before the judge.
@@ -38,7 +38,8 @@ fn a_grant_that_its_owner_knows_of_is_not_taken_back() -> Result<(), String> {
 #[test]
 fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
-    let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000 };
+    let payload =
+        Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000, how: How::PLAIN, beside: None };
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
@@ -47,7 +48,8 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
 #[test]
 fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
-    let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000 };
+    let payload =
+        Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000, how: How::PLAIN, beside: None };
     let told = [
         acquire("alice", 1),
         acquire("bob", 2),
@@ -57,4 +59,61 @@ fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
         Input::Pump,
     ];
     live(&[&told[..], &[Input::Close(2), Input::Pump]].concat())
+}
+
+/// Bob waits to hold alone, and a RESTORE makes him hold twice, one of two. When carol, the other, goes, his request
+/// is granted: what he holds goes on, and takes as many releases as before (G2, G10).
+#[test]
+fn a_restored_hold_of_another_kind_goes_on() -> Result<(), String> {
+    let token = Token::new(2_000_000).ok_or("no token")?;
+    let how = How { is_reentrant: true, ..How::of(Mode::Limit(2)) };
+    let beside = Some("carol");
+    let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000, how, beside };
+    let release = |owner| Input::Release { at: K, owner, token: None };
+    // Carol holds twice, too.
+    let told = [
+        acquire("alice", 1),
+        acquire("bob", 2),
+        payload,
+        Input::Restore(K),
+        Input::Pump,
+        release("carol"),
+        release("carol"),
+    ];
+    live(&[&told[..], &[release("bob"), Input::Pump]].concat())
+}
+
+/// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step:
+/// the hold is tied to the newer connection, and does not end with the older one.
+#[test]
+fn a_retry_moves_the_tie_of_a_grant_of_the_same_step() -> Result<(), String> {
+    let tie = Tie { ephemeral_ms: Some(0), ..Tie::NONE };
+    let short = Input::Acquire {
+        at: K,
+        owner: "alice",
+        lease_ms: 10,
+        wait: None,
+        client: 1,
+        minted: false,
+        how: How::PLAIN,
+    };
+    let tied = Input::Acquire {
+        at: K,
+        owner: "bob",
+        lease_ms: 30_000,
+        wait: Some(0),
+        client: 2,
+        minted: false,
+        how: How { tie, ..How::PLAIN },
+    };
+    live(&[
+        short,
+        tied,
+        Input::Pass(20_000),
+        acquire("bob", 3),
+        Input::Close(2),
+        Input::Pump,
+        Input::Close(3),
+        Input::Pump,
+    ])
 }

@@ -7,13 +7,16 @@
 //! [readers](super::reader) look on in every story.
 //!
 //! ```text
-//! > acquire KEY OWNER LEASE-MS [wait|wait MS] [on CONNECTION] [minted]
-//! > release KEY OWNER [token T]         > renew KEY OWNER LEASE-MS [token T]       > fence KEY
+//! > acquire KEY OWNER LEASE-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [wait|wait MS|queue MS]
+//! >         [on CONNECTION] [minted]
+//! > acquire-all KEY,KEY OWNER LEASE-MS [shared] [wait|wait MS] [on CONNECTION] [minted]
+//! > release KEY OWNER [token T]   > renew KEY OWNER LEASE-MS [token T] [on CONNECTION]   > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
-//! > dump KEY   > payload NAME OWNER TOKEN LEFT-MS   > restore KEY   > restore-too-late KEY
+//! > dump KEY   > restore KEY   > restore-too-late KEY
+//! > payload NAME OWNER TOKEN LEFT-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [beside OWNER]
 //! > close CONNECTION   > unblock CONNECTION   > forbid CONNECTION   > allow CONNECTION
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
-//! > limits PER-LOCK TOTAL   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
+//! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
 //! > show   > count
 //! ```
@@ -24,13 +27,12 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::input::{Input, Outcome, Reply, Writes};
+use super::input::{How, Input, Outcome, Reply};
 use super::judge::Judge;
-use super::reader::Fact;
-use super::server::{At, Key, Lazy, Name, Outside};
+use super::server::{Key, Lazy, Name};
+use super::wording::{Words, answered, awaited, changed, held, published, stands, told, waits};
 use super::world::World;
-use crate::lock::codec::SavedHold;
-use crate::lock::effect::{Answer, Change, Event};
+use crate::lock::codec::SavedLock;
 use crate::lock::types::Token;
 
 /// Where the wall clock stands when a story begins, in microseconds: tokens that can be read.
@@ -91,11 +93,13 @@ impl Story {
     fn input(&mut self, verb: &str, words: &mut Words<'_>) -> Result<Input, String> {
         Ok(match verb {
             "acquire" => return self.acquire(words),
+            "acquire-all" => return self.acquire_all(words),
             "release" => Input::Release { at: words.at()?, owner: words.name()?, token: words.token()? },
             "renew" => {
                 let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
-                let client = self.connection(owner);
-                Input::Renew { at, owner, lease_ms, token: words.token()?, client }
+                let token = words.token()?;
+                let client = self.on(words, owner)?;
+                Input::Renew { at, owner, lease_ms, token, client }
             }
             "fence" => Input::Fence(words.at()?),
             "del" => Input::Del(words.at()?),
@@ -113,6 +117,8 @@ impl Story {
                 owner: words.name()?,
                 token: Token::new(words.number()?).ok_or("that is no token")?,
                 left_ms: words.number()?,
+                how: words.how()?,
+                beside: if words.is("beside") { Some(words.name()?) } else { None },
             },
             "restore" => Input::Restore(words.at()?),
             "restore-too-late" => Input::RestoreTooLate(words.at()?),
@@ -122,7 +128,11 @@ impl Story {
             "allow" => Input::Forbid(self.connection(words.next()?), false),
             "wall" => Input::Wall(words.wall_us(self.world.server.now.wall_us)?),
             "pump" => Input::Pump,
-            "limits" => Input::Limit { per_lock: words.size()?, total: words.size()? },
+            "limits" => {
+                let (per_lock, total) = (words.size()?, words.size()?);
+                let holders = if words.is_at_end() { 10_000 } else { words.size()? };
+                Input::Limit { per_lock, total, holders }
+            }
             "writes" => Input::Writes(words.writes()?),
             "elsewhere" => Input::Elsewhere(words.at()?, true),
             "back" => Input::Elsewhere(words.at()?, false),
@@ -137,9 +147,26 @@ impl Story {
 
     fn acquire(&mut self, words: &mut Words<'_>) -> Result<Input, String> {
         let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
-        let wait = if words.is("wait") { Some(words.number().unwrap_or(0)) } else { None };
-        let client = if words.is("on") { self.connection(words.next()?) } else { self.connection(owner) };
-        Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted: words.is("minted") })
+        let how = words.how()?;
+        let wait = words.wait();
+        let is_place = wait.is_none() && words.is("queue");
+        let wait = if is_place { Some(words.number()?) } else { wait };
+        let client = self.on(words, owner)?;
+        let how = How { is_place, ..how };
+        Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted: words.is("minted"), how })
+    }
+
+    fn acquire_all(&mut self, words: &mut Words<'_>) -> Result<Input, String> {
+        let (keys, owner, lease_ms) = (words.keys()?, words.name()?, words.number()?);
+        let (is_shared, wait) = (words.is("shared"), words.wait());
+        let client = self.on(words, owner)?;
+        let minted = words.is("minted");
+        Ok(Input::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared })
+    }
+
+    /// The connection that is named, or the one that is named after the owner.
+    fn on(&mut self, words: &mut Words<'_>, owner: Name) -> Result<u64, String> {
+        Ok(if words.is("on") { self.connection(words.next()?) } else { self.connection(owner) })
     }
 
     fn print(&self, out: &Outcome, text: &mut String) {
@@ -147,13 +174,13 @@ impl Story {
             text.push_str(&words);
             text.push('\n');
         };
-        match out.reply {
+        match &out.reply {
             Reply::None => {}
             Reply::Granted(token) => line(format!("granted {token}")),
             Reply::Busy => line("busy".to_owned()),
             Reply::Waiting(_) => line("waits".to_owned()),
-            Reply::Refused(why) => line(format!("refused: {why:?}")),
-            Reply::Bool(is_done) => line(if is_done { "yes" } else { "no" }.to_owned()),
+            Reply::Refused(why) => line(format!("refused: {why:?}{}", waits(&out.cycle))),
+            Reply::Bool(is_done) => line(if *is_done { "yes" } else { "no" }.to_owned()),
             Reply::Token(token) => line(token.map_or("nobody".to_owned(), |token| token.to_string())),
         }
         for &(at, change) in &out.changes {
@@ -170,7 +197,7 @@ impl Story {
         }
         for told in &out.answers {
             let client = self.connections.get(told.client as usize).map_or("?", String::as_str);
-            line(format!("  {client}, waiting for {}: {}", told.at, answered(&told.answer)));
+            line(format!("  {client}, waiting for {}: {}", awaited(told), answered(&told.answer)));
         }
     }
 
@@ -178,17 +205,16 @@ impl Story {
     fn show(&mut self, text: &mut String) {
         let server = &mut self.world.server;
         for (&at, key) in &server.keys {
-            let what = match (key, server.saved(at)) {
-                (Key::Other, _) => "something else".to_owned(),
-                (Key::Lock(_), None) => "an empty lock".to_owned(),
-                (Key::Lock(_), Some(SavedHold { owner, token, left_ms })) => {
-                    format!("{} holds it with {token}, {left_ms} ms left", String::from_utf8_lossy(&owner))
+            let _ = match (key, server.saved(at)) {
+                (Key::Other, _) => writeln!(text, "{at}: something else"),
+                (Key::Lock(_), None) => writeln!(text, "{at}: an empty lock"),
+                (Key::Lock(_), Some(SavedLock { mode, holds })) => {
+                    holds.iter().try_for_each(|hold| writeln!(text, "{at}: {}", held(mode, hold)))
                 }
             };
-            let _ = writeln!(text, "{at}: {what}");
         }
         for (at, line) in &self.judge.lines {
-            let line: Vec<_> = line.iter().map(|pending| pending.owner).collect();
+            let line: Vec<_> = line.iter().map(stands).collect();
             let _ = writeln!(text, "{at}: in line {}", line.join(", "));
         }
         let (last, told) = (server.table.last_token(), server.table.clock().told());
@@ -220,140 +246,6 @@ impl Story {
         );
         let (waits, holds) = (stats.waits.max_ms(), stats.holds.max_ms());
         let _ = writeln!(text, "longest wait {waits} ms, longest hold {holds} ms");
-    }
-}
-
-const fn changed(change: Change) -> &'static str {
-    match change {
-        Change::Nothing => "as it was",
-        Change::Touched => "touched",
-        Change::Renewed => "touched, its TTL removed",
-        Change::Stored(_) => "stored",
-        Change::Deleted => "deleted",
-    }
-}
-
-const fn published(event: Event) -> &'static str {
-    match event {
-        Event::Acquired => "lock.acquired",
-        Event::Released => "lock.released",
-        Event::Expired => "lock.expired",
-        Event::Broken => "lock.broken",
-    }
-}
-
-fn answered(answer: &Answer) -> String {
-    match answer {
-        Answer::Granted { token, minted_owner: None, .. } => format!("granted {token}"),
-        Answer::Granted { token, minted_owner: Some(owner), .. } => {
-            format!("granted {token} as {}", String::from_utf8_lossy(owner))
-        }
-        Answer::Refused(why) => format!("refused: {why}"),
-        Answer::Moved(where_to) => where_to.clone(),
-        Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),
-    }
-}
-
-/// A fact as the stream has it.
-fn told(fact: &Fact) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let with = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" TOKEN {token}"));
-    match fact {
-        Fact::Acquire { at, owner, lease_ms } => format!("LOCK.ACQUIRE {at} {owner} PX {lease_ms}"),
-        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {owner}{}", with(token)),
-        Fact::Renew { at, owner, token, lease_ms } => {
-            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}", with(token))
-        }
-        Fact::Hold(at, SavedHold { owner, token, left_ms }) => {
-            format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}", text(owner))
-        }
-        Fact::Ended(at, token) => format!("LOCK.APPLY {at} ENDED {token}"),
-        Fact::Empty(at) => format!("LOCK.APPLY {at} EMPTY"),
-        Fact::Outside(what) => match what {
-            Outside::Del(at) => format!("DEL {at}"),
-            Outside::Set(at) => format!("SET {at}"),
-            Outside::Rename(from, to) => format!("RENAME {from} {to}"),
-            Outside::Move(at, db) => format!("MOVE {at} {db}"),
-            Outside::Flush(None, _) => "FLUSHALL".to_owned(),
-            Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
-            Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
-            Outside::Restore(at, _) => format!("RESTORE {at}"),
-        },
-    }
-}
-
-/// The words of an input.
-struct Words<'a> {
-    words: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
-}
-
-impl<'a> Words<'a> {
-    fn new(line: &'a str) -> Self {
-        Self { words: line.split_whitespace().peekable() }
-    }
-
-    fn next(&mut self) -> Result<&'a str, String> {
-        self.words.next().ok_or_else(|| "a word is missing".to_owned())
-    }
-
-    fn is(&mut self, word: &str) -> bool {
-        self.words.next_if_eq(&word).is_some()
-    }
-
-    fn is_at_end(&mut self) -> bool {
-        self.words.peek().is_none()
-    }
-
-    fn end(&mut self) -> Result<(), String> {
-        self.words.next().map_or(Ok(()), |word| Err(format!("what is {word:?}?")))
-    }
-
-    /// The next word if it is a number.
-    fn number(&mut self) -> Result<u64, String> {
-        let word = self.words.peek().ok_or("a number is missing")?;
-        let number = word.parse().map_err(|_| format!("{word} is no number"))?;
-        self.words.next();
-        Ok(number)
-    }
-
-    fn size(&mut self) -> Result<usize, String> {
-        usize::try_from(self.number()?).map_err(|error| error.to_string())
-    }
-
-    fn db(&mut self) -> Result<u32, String> {
-        u32::try_from(self.number()?).map_err(|error| error.to_string())
-    }
-
-    /// A few short names for the life of the test, leaked so that inputs can be copied.
-    fn name(&mut self) -> Result<Name, String> {
-        Ok(self.next()?.to_owned().leak())
-    }
-
-    fn at(&mut self) -> Result<At, String> {
-        let word: &'static str = self.next()?.to_owned().leak();
-        match word.split_once(':') {
-            Some((db, name)) => Ok(At::new(db.parse().map_err(|_| format!("{db}?"))?, name)),
-            None => Ok(At::new(0, word)),
-        }
-    }
-
-    fn token(&mut self) -> Result<Option<Token>, String> {
-        if self.is("token") { Ok(Token::new(self.number()?)) } else { Ok(None) }
-    }
-
-    fn wall_us(&mut self, now_us: u64) -> Result<u64, String> {
-        let word = self.next()?;
-        let step_ms: i64 = word.parse().map_err(|_| format!("{word} is no step"))?;
-        Ok(now_us.saturating_add_signed(step_ms * 1000))
-    }
-
-    fn writes(&mut self) -> Result<Writes, String> {
-        match self.next()? {
-            "allowed" => Ok(Writes::Allowed),
-            "refused" => Ok(Writes::Refused),
-            "paused" => Ok(Writes::Paused),
-            word => Err(format!("writes are never {word}")),
-        }
     }
 }
 
@@ -404,4 +296,4 @@ fn every_story_goes_as_it_is_told() -> Result<(), String> {
 }
 
 /// So that a folder that was not found is not taken for a folder without faults.
-const STORIES_MIN: usize = 18;
+const STORIES_MIN: usize = 30;

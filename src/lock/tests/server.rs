@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::lock::codec::SavedHold;
-use crate::lock::effect::{Change, Found, LockId};
+use super::reader::Fact;
+use crate::lock::codec::SavedLock;
+use crate::lock::effect::{Change, Found, LockId, Record};
 use crate::lock::table::Table;
-use crate::lock::types::{Moment, Now, Place, Token};
+use crate::lock::types::{Mode, Moment, Now, Place, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
 pub(super) type Name = &'static str;
@@ -66,7 +67,7 @@ pub(super) enum Outside {
     Flush(Option<u32>, Lazy),
     Swap(u32, u32),
     /// RESTORE REPLACE; `None`: the payload was made under another name, or is that of an empty lock.
-    Restore(At, Option<SavedHold>),
+    Restore(At, Option<SavedLock>),
 }
 
 /// Whether the values of an emptied database are freed later.
@@ -103,17 +104,38 @@ impl Server {
     }
 
     /// What a dump of the key would say, live or not.
-    pub(super) fn saved(&self, at: At) -> Option<SavedHold> {
+    pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.keys.get(&at) {
             Some(Key::Lock(id)) => self.table.save(self.now.boot, *id),
             _ => None,
         }
     }
 
+    /// Whether this is the token of a live hold: LOCK.FENCE with a token.
+    pub(super) fn is_live(&self, at: At, token: Token) -> bool {
+        self.table.is_live(self.now.boot, self.found(at), token)
+    }
+
+    /// A record that names a hold, or the end of one, as it travels.
+    pub(super) fn fact(&self, at: At, record: Record) -> Result<Fact, String> {
+        let (mode, member) = match record {
+            Record::Hold(lock) => (Some(Mode::Exclusive), lock),
+            Record::Member(crowd, member) => (self.table.mode(crowd), member),
+            Record::Ended(token) => return Ok(Fact::Ended(at, token)),
+            Record::Nothing | Record::AsAsked | Record::Deleted | Record::Lives(_) => {
+                return Err(format!("{record:?} names nothing"));
+            }
+        };
+        let saved = mode.zip(self.table.save_hold(self.now.boot, member));
+        let saved = saved.filter(|_| self.table.stands_for(self.found(at), member));
+        let (mode, hold) = saved.ok_or_else(|| format!("G13: {record:?} at {at} is told and not there"))?;
+        Ok(Fact::Hold(at, mode, hold))
+    }
+
     /// What the step said becomes of its key.
     pub(super) fn carry_out(&mut self, at: At, change: Change) {
         match change {
-            Change::Nothing | Change::Touched | Change::Renewed => {}
+            Change::Nothing | Change::Touched | Change::Renewed | Change::Lives(_) => {}
             Change::Stored(id) => {
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));
@@ -173,19 +195,19 @@ impl Server {
         }
     }
 
-    fn restored(&mut self, at: At, saved: Option<&SavedHold>) -> LockId {
+    fn restored(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
         let id = self.loaded(at, saved);
         self.table.doubt(id);
         id
     }
 
     /// A lock as it is read from a file.
-    pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedHold>) -> LockId {
+    pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
         self.table.load(self.now.boot, at.place(), saved).expect("there is room for a few locks")
     }
 
     /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
-    pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedHold>) {
+    pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedLock>) {
         let id = self.restored(at, saved);
         self.remove(at);
         self.table.forget(self.now.boot, id, self.decides);

@@ -1,0 +1,102 @@
+//! `LOCK.EXEC key token command [arg ...]`
+
+use super::args::token;
+use super::error::{Invalid, shown};
+use crate::lock::types::Token;
+
+/// A command that is to run under a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exec<'a, A> {
+    /// The token that must belong to a live hold.
+    pub token: Token,
+    /// The command's name and its arguments; not empty.
+    pub words: &'a [A],
+}
+
+/// Parses the arguments behind the key.
+pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Exec<'_, A>, Invalid> {
+    let (number, words) = args.split_first().ok_or(Invalid::NoCommand)?;
+    let token = token("token", number.as_ref())?;
+    let name = words.first().ok_or(Invalid::NoCommand)?.as_ref();
+    if is_ours(name) {
+        return Err(Invalid::Nested(shown(name)));
+    }
+    Ok(Exec { token, words })
+}
+
+/// Whether this names one of the module's own commands. They are steps of their own, and LOCK.EXEC within
+/// itself, written out a hundred thousand times, would be as deep as the stack.
+#[must_use]
+pub fn is_ours(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"lock.";
+    name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+}
+
+/// Whether a command that can block would do so: always, but for those of the streams, which block by option.
+#[must_use]
+pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
+    let is = |at: usize, word: &[u8]| words.get(at).is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word));
+    if !is(0, b"XREAD") && !is(0, b"XREADGROUP") {
+        return true;
+    }
+    let mut at = 1;
+    // Names and numbers are passed over: a group may be called BLOCK.
+    while at < words.len() && !is(at, b"STREAMS") {
+        at += match () {
+            () if is(at, b"BLOCK") => return true,
+            () if is(at, b"GROUP") => 3,
+            () if is(at, b"COUNT") || is(at, b"CLAIM") => 2,
+            () => 1,
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_and_a_command_with_its_arguments() {
+        let exec = parse(&["7", "SET", "x", "1"]).unwrap();
+        assert_eq!((exec.token.get(), exec.words), (7, ["SET", "x", "1"].as_slice()));
+        assert_eq!(parse(&["7", ""]).unwrap().words, [""]);
+        for bad in ["0", "-1", "9007199254740992", "x", ""] {
+            assert!(matches!(parse(&[bad, "SET"]), Err(Invalid::Number { what: "token", .. })), "{bad}");
+        }
+        assert_eq!(parse(&["7"]), Err(Invalid::NoCommand));
+        assert_eq!(parse::<&str>(&[]), Err(Invalid::NoCommand));
+    }
+
+    #[test]
+    fn no_command_of_the_module_runs_within_it() {
+        for name in ["LOCK.EXEC", "lock.exec", "Lock.Release", "LOCK.", "lock.apply", "LOCK.whatever"] {
+            assert_eq!(parse(&["7", name, "door"]), Err(Invalid::Nested(name.to_owned())));
+        }
+        for name in ["LOCK", "LOCKS.EXEC", " lock.exec", "xlock.exec", "l"] {
+            assert!(parse(&["7", name]).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_the_block_option_makes_reading_streams_block() {
+        let block = |line: &str| would_block(&line.split(' ').collect::<Vec<_>>());
+        for line in
+            ["BLPOP a 0", "WAIT 1 0", "xread BLOCK 0 STREAMS s $", "XREAD COUNT 1 block 0 streams s $"]
+        {
+            assert!(block(line), "{line}");
+        }
+        assert!(block("XREADGROUP GROUP g c COUNT 1 NOACK BLOCK 0 STREAMS s >"));
+        for line in [
+            "XREAD STREAMS s 0",
+            "xread count 1 streams s 0",
+            "XREAD STREAMS block 0",
+            "XREADGROUP GROUP block c STREAMS s >",
+            "XREADGROUP GROUP g block COUNT 1 NOACK STREAMS s >",
+            "XREAD",
+            "XREADGROUP GROUP",
+        ] {
+            assert!(!block(line), "{line}");
+        }
+    }
+}

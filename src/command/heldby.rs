@@ -1,0 +1,9 @@
+//! `LOCK.HELDBY owner`
+
+use super::args::owner;
+use super::error::Invalid;
+
+/// Parses the argument: whose locks.
+pub fn parse<A: AsRef<[u8]>>(who: &A) -> Result<&[u8], Invalid> {
+    owner(who.as_ref())
+}

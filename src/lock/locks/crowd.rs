@@ -1,0 +1,242 @@
+//! Locks that several hold at once: the readers of one lock, the holders of a semaphore.
+//!
+//! Each of them has a record as any holder, with its lease on the same wheel; its key is the crowd's. The crowd
+//! says only which records belong together, in the order of their tokens.
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::LockId;
+use crate::lock::arena::Arena;
+use crate::lock::types::{Mode, Token};
+
+/// Up to so many members stand in a plain list.
+const FEW_MAX: usize = 8;
+
+/// How many emptied lists are kept, so that one holder after the other costs no allocation.
+const SPARE_MAX: usize = 16;
+
+/// The holders of one lock.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    /// How its members hold: shared, or limited.
+    pub(super) mode: Mode,
+    members: Members,
+}
+
+#[derive(Debug)]
+enum Members {
+    /// By token, the newest last.
+    Few(Vec<(Token, LockId)>),
+    Many(Box<Many>),
+}
+
+#[derive(Debug, Default)]
+struct Many {
+    by_token: BTreeMap<Token, LockId>,
+    by_owner: HashTable<(u64, LockId)>,
+}
+
+/// All crowds.
+#[derive(Default)]
+pub(super) struct Crowds {
+    pub(super) all: Arena<Crowd>,
+    /// How many records are members of a crowd.
+    pub(super) members: usize,
+    spare: Vec<Vec<(Token, LockId)>>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Crowds {
+    /// A crowd of nobody.
+    #[inline]
+    pub(super) fn form(&mut self, mode: Mode) -> LockId {
+        let members = Members::Few(self.spare.pop().unwrap_or_default());
+        LockId::of_crowd(self.all.insert(Crowd { mode, members }))
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: LockId) -> Option<&Crowd> {
+        self.all.get(id.crowd()?)
+    }
+
+    /// Takes a member in. False if the plain list of members is full: [`Self::grow`] comes first.
+    #[inline]
+    pub(super) fn join(&mut self, id: LockId, member: (Token, LockId), owner: &[u8]) -> bool {
+        let Some(crowd) = id.crowd().and_then(|id| self.all.get_mut(id)) else {
+            return true;
+        };
+        match &mut crowd.members {
+            Members::Few(few) if few.len() >= FEW_MAX => return false,
+            Members::Few(few) => {
+                // The usual case: the newest token of all.
+                if few.last().is_none_or(|last| last.0 <= member.0) {
+                    few.push(member);
+                } else {
+                    let at = few.partition_point(|(token, _)| *token <= member.0);
+                    few.insert(at, member);
+                }
+            }
+            Members::Many(many) => {
+                let hash = self.hasher.hash_one(owner);
+                many.by_token.insert(member.0, member.1);
+                many.by_owner.insert_unique(hash, (hash, member.1), |entry| entry.0);
+            }
+        }
+        self.members += 1;
+        true
+    }
+
+    /// Whether members are found by their owners: then [`Self::part`] must be told whose the member is.
+    #[inline]
+    pub(super) fn is_large(&self, id: LockId) -> bool {
+        self.get(id).is_some_and(|crowd| matches!(crowd.members, Members::Many(_)))
+    }
+
+    /// Makes members be found by their owners, which are given in the order of the members.
+    #[cold]
+    pub(super) fn grow(&mut self, id: LockId, owners: &[Vec<u8>]) {
+        let Some(crowd) = id.crowd().and_then(|id| self.all.get_mut(id)) else {
+            return;
+        };
+        if let Members::Few(few) = &mut crowd.members {
+            let mut many = Many { by_token: few.drain(..).collect(), by_owner: HashTable::new() };
+            for (&member, owner) in many.by_token.values().zip(owners) {
+                let hash = self.hasher.hash_one(&**owner);
+                many.by_owner.insert_unique(hash, (hash, member), |entry| entry.0);
+            }
+            crowd.members = Members::Many(Box::new(many));
+        }
+    }
+
+    /// Lets a member go. Returns how many are left.
+    #[inline]
+    pub(super) fn part(
+        &mut self,
+        id: LockId,
+        (token, member): (Token, LockId),
+        owner: &[u8],
+    ) -> Option<usize> {
+        let crowd = self.all.get_mut(id.crowd()?)?;
+        let left = match &mut crowd.members {
+            Members::Few(few) => {
+                if few.last().is_some_and(|last| last.1 == member) {
+                    few.pop();
+                } else {
+                    let at = few.iter().position(|entry| entry.1 == member)?;
+                    few.remove(at);
+                }
+                few.len()
+            }
+            Members::Many(many) => {
+                many.by_token.remove(&token)?;
+                let hash = self.hasher.hash_one(owner);
+                if let Ok(entry) = many.by_owner.find_entry(hash, |entry| entry.1 == member) {
+                    entry.remove();
+                }
+                if many.by_token.len() == FEW_MAX / 2 {
+                    let few = std::mem::take(&mut many.by_token).into_iter().collect();
+                    crowd.members = Members::Few(few);
+                    FEW_MAX / 2
+                } else {
+                    many.by_token.len()
+                }
+            }
+        };
+        self.members -= 1;
+        Some(left)
+    }
+
+    /// Takes a crowd away.
+    #[inline]
+    pub(super) fn dissolve(&mut self, id: LockId) {
+        let Some(crowd) = id.crowd().and_then(|id| self.all.remove(id)) else {
+            return;
+        };
+        self.members -= crowd.len();
+        if let Members::Few(mut few) = crowd.members
+            && self.spare.len() < SPARE_MAX
+        {
+            few.clear();
+            self.spare.push(few);
+        }
+    }
+
+    /// The member that this owner is.
+    #[inline]
+    pub(super) fn of_owner(
+        &self,
+        id: LockId,
+        owner: &[u8],
+        is_of: impl Fn(LockId) -> bool,
+    ) -> Option<LockId> {
+        match &self.get(id)?.members {
+            Members::Few(few) => few.iter().map(|entry| entry.1).find(|&member| is_of(member)),
+            Members::Many(many) => {
+                let hash = self.hasher.hash_one(owner);
+                many.by_owner.find(hash, |entry| entry.0 == hash && is_of(entry.1)).map(|entry| entry.1)
+            }
+        }
+    }
+}
+
+impl Crowd {
+    /// How many hold.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match &self.members {
+            Members::Few(few) => few.len(),
+            Members::Many(many) => many.by_token.len(),
+        }
+    }
+
+    /// The members, if there are few of them.
+    #[inline]
+    pub(super) fn few(&self) -> &[(Token, LockId)] {
+        match &self.members {
+            Members::Few(few) => few,
+            Members::Many(_) => &[],
+        }
+    }
+
+    /// The member with the newest token.
+    #[inline]
+    pub(super) fn newest(&self) -> Option<LockId> {
+        match &self.members {
+            Members::Few(few) => few.last().map(|entry| entry.1),
+            Members::Many(many) => many.by_token.last_key_value().map(|entry| *entry.1),
+        }
+    }
+
+    /// The member with this token.
+    pub(super) fn of_token(&self, token: Token) -> Option<LockId> {
+        match &self.members {
+            Members::Few(few) => few.iter().find(|entry| entry.0 == token).map(|entry| entry.1),
+            Members::Many(many) => many.by_token.get(&token).copied(),
+        }
+    }
+
+    /// All who hold, in the order of their tokens.
+    pub(super) fn members(&self) -> impl Iterator<Item = LockId> + '_ {
+        let (few, many) = match &self.members {
+            Members::Few(few) => (Some(few), None),
+            Members::Many(many) => (None, Some(many)),
+        };
+        let few = few.into_iter().flatten().map(|entry| entry.1);
+        few.chain(many.into_iter().flat_map(|many| many.by_token.values().copied()))
+    }
+
+    /// Bytes that it occupies, the records of its members not counted.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match &self.members {
+                Members::Few(few) => few.capacity() * size_of::<(Token, LockId)>(),
+                Members::Many(many) => {
+                    let of_tree = many.by_token.len() * 3 / 2 * size_of::<(Token, LockId)>();
+                    size_of::<Many>() + of_tree + many.by_owner.allocation_size()
+                }
+            }
+    }
+}

@@ -1,0 +1,132 @@
+//! What few holds have: a count above one, a tie to a connection, a doubt. It lies beside the record, so that the
+//! usual hold does not pay for it.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use super::LockId;
+use crate::lock::types::{ClientId, Tie};
+
+/// What a record says nothing about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Extra {
+    /// How many releases it takes.
+    pub(super) count: u32,
+    pub(super) tie: Tie,
+    /// The full lease, while it does not run.
+    pub(super) lease_ms: u64,
+    /// The connection that the hold is tied to, while it is open.
+    pub(super) bound_to: Option<ClientId>,
+    /// It may have been read from a payload that no key came to hold.
+    pub(super) is_doubtful: bool,
+}
+
+impl Default for Extra {
+    fn default() -> Self {
+        Self { count: 1, tie: Tie::NONE, lease_ms: 0, bound_to: None, is_doubtful: false }
+    }
+}
+
+impl Extra {
+    /// Whether it is kept alive, and by no connection of this process.
+    fn is_foreign(&self) -> bool {
+        self.tie.is_paused() && self.bound_to.is_none()
+    }
+
+    /// Whether it says nothing that the record does not say.
+    fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// All of it, by the index of the record.
+#[derive(Default)]
+pub(super) struct Extras {
+    of: HashMap<u32, Extra>,
+    bound: HashMap<ClientId, BTreeSet<LockId>>,
+    /// How many holds are kept alive by a connection of another life.
+    foreign: usize,
+    /// How many holds have a tie, whether its connection is open or not.
+    tied: usize,
+}
+
+impl Extras {
+    pub(super) fn get(&self, index: u32) -> Option<&Extra> {
+        self.of.get(&index)
+    }
+
+    /// Changes what is said of a lock. Returns whether there is anything left to say.
+    pub(super) fn change(&mut self, id: LockId, change: impl FnOnce(&mut Extra)) -> bool {
+        let extra = self.of.entry(id.index()).or_default();
+        let (before, was_foreign, was_tied) = (extra.bound_to, extra.is_foreign(), !extra.tie.is_none());
+        change(extra);
+        let (after, is_plain) = (extra.bound_to, extra.is_plain());
+        self.foreign = self.foreign + usize::from(extra.is_foreign()) - usize::from(was_foreign);
+        self.tied = self.tied + usize::from(!extra.tie.is_none()) - usize::from(was_tied);
+        if is_plain {
+            self.of.remove(&id.index());
+        }
+        if before != after {
+            self.unbind(id, before);
+            if let Some(client) = after {
+                self.bound.entry(client).or_default().insert(id);
+            }
+        }
+        !is_plain
+    }
+
+    /// Forgets a lock.
+    pub(super) fn remove(&mut self, id: LockId) {
+        if let Some(extra) = self.of.remove(&id.index()) {
+            self.foreign -= usize::from(extra.is_foreign());
+            self.tied -= usize::from(!extra.tie.is_none());
+            self.unbind(id, extra.bound_to);
+        }
+        if self.of.is_empty() && self.of.capacity() > 1024 {
+            self.of = HashMap::new();
+        }
+    }
+
+    fn unbind(&mut self, id: LockId, client: Option<ClientId>) {
+        let Some(client) = client else {
+            return;
+        };
+        if let Some(of_client) = self.bound.get_mut(&client) {
+            of_client.remove(&id);
+            if of_client.is_empty() {
+                self.bound.remove(&client);
+            }
+        }
+    }
+
+    /// The holds that are tied to this connection.
+    pub(super) fn bound_to(&self, client: ClientId) -> impl Iterator<Item = LockId> + '_ {
+        self.bound.get(&client).into_iter().flatten().copied()
+    }
+
+    /// All holds that are tied to a connection.
+    pub(super) fn all_bound(&self) -> Vec<LockId> {
+        self.bound.values().flatten().copied().collect()
+    }
+
+    /// The records of holds that are kept alive by a connection of another life.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = u32> {
+        self.of.iter().filter(|(_, extra)| extra.is_foreign()).map(|(index, _)| *index)
+    }
+
+    /// Whether any hold has a tie, whether its connection is open or not.
+    pub(super) const fn has_ties(&self) -> bool {
+        self.tied > 0
+    }
+
+    /// Whether any hold is kept alive by a connection of another life.
+    pub(super) const fn has_foreign(&self) -> bool {
+        self.foreign > 0
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.of.len()
+    }
+}

@@ -1,0 +1,406 @@
+//! Requests of all kinds: what [`super::decide`] does not do for the plain exclusive lock on its short path.
+
+use super::line::At;
+use super::{Acquired::*, *};
+
+/// Most times that a hold can be acquired again (REENTRANT).
+pub const COUNT_MAX: u32 = 1_000_000_000;
+
+/// Where a request stands that is about to wait.
+struct Standing {
+    /// Its owner's place in this line.
+    own: Option<WaiterId>,
+    /// That place is one for a request like this.
+    is_same: bool,
+    /// A shared holder wants to hold alone.
+    is_upgrade: bool,
+}
+
+impl Table {
+    /// LOCK.ACQUIRE, of any kind, at any lock.
+    pub(super) fn acquire_any(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        ask: &Ask<'_>,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<Acquired> {
+        let mut at = At::new(place, found);
+        // Nobody holds it and nobody waits anywhere.
+        if found == Found::Nothing && self.queues.waiters() == 0 {
+            let reply = self.take(now, &mut at, ask, fx);
+            return self.step(&at, reply);
+        }
+        self.end_overs(now.boot, &mut at, Some(ask.owner), None, fx);
+        self.admit_line(now, &mut at, gate, fx);
+        let reply = self.take_or_wait(now, &mut at, ask, fx);
+        if matches!(reply, Granted(_)) {
+            // Who holds less than before may let others in.
+            self.admit_line(now, &mut at, gate, fx);
+        }
+        self.step(&at, reply)
+    }
+
+    fn take_or_wait(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+        let held_as = self.held_as(at);
+        let queue = self.queues.at(at.place);
+        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map(|queue| queue.mode);
+        if let Some(other) = self.other_kind(at, ask) {
+            return Refused(Refusal::OtherKind(other));
+        }
+        if let Some((member, _)) = self.own(at, ask.owner) {
+            return match (held_as, ask.mode) {
+                (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
+                (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, at, member, ask, fx),
+                _ => self.hold_again(now, at, member, ask, fx),
+            };
+        }
+        if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
+            return Refused(Refusal::WrongType);
+        }
+        let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
+        let is_same = own
+            .and_then(|own| self.queues.waiter(own))
+            .is_some_and(|own| own.party.is_none() && own.request.mode == ask.mode);
+        match (queue, own) {
+            (None, _) if self.fits(at, ask.mode, ask.owner, 0) => self.take(now, at, ask, fx),
+            // Beside those who only keep a place, as if it had been in line already.
+            (Some(queue), None) if self.fits_beside(at, queue, ask) => self.take(now, at, ask, fx),
+            (Some(queue), Some(own)) if is_same && self.is_turn_of(at, queue, own) => {
+                let since = self.queues.waiter(own).map(|own| own.request.since);
+                self.answer(own, Answer::Replaced, fx);
+                let reply = self.take(now, at, ask, fx);
+                if let (Granted(_), Some(since)) = (&reply, since) {
+                    self.stats.contended_grants += 1;
+                    self.stats.waits.add(now.boot.ms_since(since));
+                }
+                reply
+            }
+            _ => self.wait(now, at, ask, Standing { own, is_same, is_upgrade: false }, fx),
+        }
+    }
+
+    /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
+    pub(super) fn other_kind(&self, at: &At<'_>, ask: &Ask<'_>) -> Option<Mode> {
+        let held_as = self.held_as(at);
+        let is_again = held_as == Some(ask.mode) && self.own(at, ask.owner).is_some();
+        let queue = self.queues.at(at.place).and_then(|queue| self.queues.queue(queue));
+        let in_line = queue.map(|queue| queue.mode).filter(|_| !is_again);
+        held_as.into_iter().chain(in_line).find(|other| !other.agrees_with(ask.mode))
+    }
+
+    /// The lock is there to be taken.
+    fn take(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+        let Some((token, travel)) = self.clock.mint(now.wall_us) else {
+            return Refused(Refusal::NoTokens);
+        };
+        let new =
+            NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client, tie: ask.tie };
+        // Word for word only if nothing else is told: a reader may still see what this step has ended.
+        let as_asked = travel == Travel::Counted && !ask.must_be_named && !at.tells();
+        let record = self.begin_or_go_on(now.boot, at, ask.mode, &new, ask.bind_to, ask.is_reentrant);
+        let Some(record) = record else {
+            return Refused(Refusal::TooManyLocks);
+        };
+        self.stats.grants += 1;
+        fx.publish(Event::Acquired);
+        at.tell(if as_asked { Record::AsAsked } else { record }, fx);
+        Granted(token)
+    }
+
+    /// G9: the same owner again, in the same way: the same token, and a lease that is never shortened.
+    fn hold_again(
+        &mut self,
+        now: Now,
+        at: &mut At<'_>,
+        member: LockId,
+        ask: &Ask<'_>,
+        fx: &mut Effects,
+    ) -> Acquired {
+        let Some(hold) = self.locks.hold(member) else {
+            return Busy;
+        };
+        let (token, count, was) = (hold.token(), hold.count(), hold.tie());
+        let is_longer = hold.ends_before(now.boot, ask.lease_ms);
+        if ask.is_reentrant && count >= COUNT_MAX {
+            return Refused(Refusal::TooManyTimes);
+        }
+        self.locks.note_known(member, ask.client);
+        let tie = if ask.tie.is_none() { was } else { ask.tie };
+        let stands_still = self.locks.retie(member, now.boot, tie, ask.bind_to);
+        if is_longer {
+            self.locks.extend(member, now.boot, ask.lease_ms);
+        }
+        if ask.is_reentrant {
+            self.locks.set_count(member, count + 1);
+        }
+        let is_same = (tie.ephemeral_ms, tie.is_kept_alive) == (was.ephemeral_ms, was.is_kept_alive);
+        if is_longer || ask.is_reentrant || !is_same || stands_still {
+            at.touch();
+            // A hold that was told in this step already is told as it is in the end.
+            let is_named = stands_still || at.tells();
+            let record = if is_named { self.record_of(at, member) } else { Record::AsAsked };
+            at.tell(record, fx);
+        }
+        Granted(token)
+    }
+
+    /// What readers are told of one hold of the lock.
+    pub(super) fn record_of(&self, at: &At<'_>, member: LockId) -> Record {
+        match at.lock {
+            Some(lock) if lock.is_crowd() => Record::Member(lock, member),
+            _ => Record::Hold(member),
+        }
+    }
+
+    /// A shared holder wants to hold alone: at once if it does already, else ahead of everybody.
+    fn upgrade(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+        let queue = self.queues.at(at.place);
+        let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
+        if self.fits(at, Mode::Exclusive, ask.owner, 0) {
+            if let Some(own) = own {
+                self.answer(own, Answer::Replaced, fx);
+            }
+            return self.take(now, at, &Ask { must_be_named: true, ..*ask }, fx);
+        }
+        let is_same = own.and_then(|own| self.queues.waiter(own)).is_some_and(|own| own.request.is_upgrade);
+        self.wait(now, at, ask, Standing { own, is_same, is_upgrade: true }, fx)
+    }
+
+    /// An exclusive holder lets others in beside it.
+    pub(super) fn downgrade(
+        &mut self,
+        now: Now,
+        at: &mut At<'_>,
+        member: LockId,
+        ask: &Ask<'_>,
+        fx: &mut Effects,
+    ) -> Acquired {
+        let Some(crowd) = self.locks.open_up(member, now.boot, Mode::Shared) else {
+            return Refused(Refusal::TooManyLocks);
+        };
+        at.lock = Some(crowd);
+        at.touch();
+        let Some((member, hold)) = self.own(at, ask.owner) else {
+            return Busy;
+        };
+        let (token, count, was) = (hold.token(), hold.count(), hold.tie());
+        let is_longer = hold.ends_before(now.boot, ask.lease_ms);
+        self.locks.retie(member, now.boot, if ask.tie.is_none() { was } else { ask.tie }, ask.bind_to);
+        if is_longer {
+            self.locks.extend(member, now.boot, ask.lease_ms);
+        }
+        if ask.is_reentrant {
+            self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
+        }
+        self.locks.note_known(member, ask.client);
+        at.tell(Record::Member(crowd, member), fx);
+        Granted(token)
+    }
+
+    /// Puts the request in line, or in the place in line that its owner has already (G9).
+    fn wait(
+        &mut self,
+        now: Now,
+        at: &mut At<'_>,
+        ask: &Ask<'_>,
+        standing: Standing,
+        fx: &mut Effects,
+    ) -> Acquired {
+        let Some(wait) = ask.wait else {
+            return if standing.is_upgrade { self.try_upgrade(now, at, ask, standing.own) } else { Busy };
+        };
+        let mut request = ask.request(now.boot, wait, standing.is_upgrade);
+        if let Some(old) = standing.own {
+            if standing.is_same {
+                request.since = self.queues.waiter(old).map_or(now.boot, |old| old.request.since);
+                let Some((left, new)) = self.queues.take_over(old, request) else {
+                    return Busy;
+                };
+                if let Some(client) = left.request.client {
+                    fx.answer(old, client, Answer::Replaced);
+                }
+                return wait.reply(new);
+            }
+            self.answer(old, Answer::Replaced, fx);
+            // Perhaps nothing but the older request was in its way.
+            let is_free = !standing.is_upgrade
+                && match self.queues.at(at.place) {
+                    Some(queue) => self.fits_beside(at, queue, ask),
+                    None => self.fits(at, ask.mode, ask.owner, 0),
+                };
+            if is_free {
+                return self.take(now, at, ask, fx);
+            }
+        }
+        if let Some(refusal) = self.is_full(self.queues.at(at.place), 1) {
+            return Refused(refusal);
+        }
+        let new = self.queues.join(at.place, request);
+        self.set_lock_of_line(at);
+        if self.would_never_end(now.boot, new) {
+            return Refused(Refusal::Deadlock);
+        }
+
+        wait.reply(new)
+    }
+
+    /// Who would not wait is told as well that its upgrade can never come true, because another one waits already.
+    fn try_upgrade(&mut self, now: Now, at: &At<'_>, ask: &Ask<'_>, own: Option<WaiterId>) -> Acquired {
+        let queue = self.queues.at(at.place);
+        let first = queue.and_then(|queue| self.queues.waiter(self.queues.head(queue)?));
+        if own.is_some() || !first.is_some_and(|first| first.request.is_upgrade) {
+            return Busy;
+        }
+        let request = ask.request(now.boot, Wait::Place { until: now.boot }, true);
+        let new = self.queues.join(at.place, request);
+        self.set_lock_of_line(at);
+        if self.would_never_end(now.boot, new) {
+            return Refused(Refusal::Deadlock);
+        }
+        self.queues.leave(new);
+        Busy
+    }
+
+    /// Notes which lock the line at this place waits for.
+    pub(super) fn set_lock_of_line(&mut self, at: &At<'_>) {
+        if let Some(queue) = self.queues.at(at.place).and_then(|queue| self.queues.queue_mut(queue)) {
+            queue.lock = at.lock;
+        }
+    }
+
+    /// LOCK.RELEASE, of any kind.
+    pub(super) fn release_any(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        owner: &[u8],
+        token: Option<Token>,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<Option<bool>> {
+        let mut at = At::new(place, found);
+        if at.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
+            at.end_legacy();
+            self.stats.releases += 1;
+            fx.publish(Event::Released);
+            at.tell(Record::Deleted, fx);
+            self.admit_line(now, &mut at, gate, fx);
+            return self.step(&at, Some(true));
+        }
+        let mut own = self.own_live(now.boot, &at, owner, token);
+        // The others' leases matter to nobody but those who wait, and the pump.
+        if own.is_none() || self.queues.waiters() > 0 {
+            self.end_overs(now.boot, &mut at, Some(owner), None, fx);
+            own = self.own_live(now.boot, &at, owner, token);
+        }
+        if let Some((member, count)) = own {
+            if count > 1 {
+                self.locks.set_count(member, count - 1);
+                at.touch();
+            } else if let Some(ended) = self.end_one(now.boot, &mut at, member) {
+                self.stats.holds.add(ended.held_ms);
+                fx.publish(Event::Released);
+            }
+            self.stats.releases += 1;
+            at.tell(Record::AsAsked, fx);
+        }
+        self.admit_line(now, &mut at, gate, fx);
+        self.step(&at, Some(own.is_some()))
+    }
+
+    /// This owner's hold, if its lease is not over and it has this token, and how many releases it takes.
+    fn own_live(
+        &self,
+        now: Moment,
+        at: &At<'_>,
+        owner: &[u8],
+        token: Option<Token>,
+    ) -> Option<(LockId, u32)> {
+        let (member, hold) = self.own(at, owner)?;
+        let is_meant = !hold.is_over(now) && token.is_none_or(|token| token == hold.token());
+        is_meant.then(|| (member, hold.count()))
+    }
+
+    /// LOCK.RENEW, of any kind.
+    pub(super) fn renew_any(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        renewal: &Renewal<'_>,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<Option<bool>> {
+        let mut at = At::new(place, found);
+        if let Some(legacy) = at.legacy {
+            let is_own = legacy.is_own && renewal.token.is_none();
+            if !is_own {
+                return Step::unchanged(Some(false));
+            }
+            at.legacy = Some(Legacy { until: now.boot.plus_ms(renewal.lease_ms), ..legacy });
+            self.close(&at);
+            let (change, record) = (Change::Lives(renewal.lease_ms), Record::Lives(renewal.lease_ms));
+            return Step { reply: Some(true), change, record };
+        }
+        self.end_overs(now.boot, &mut at, Some(renewal.owner), None, fx);
+        let own = self.own(&at, renewal.owner);
+        let own = own.filter(|(_, hold)| renewal.token.is_none_or(|token| token == hold.token()));
+        let own = own.map(|(member, hold)| (member, hold.tie()));
+        if let Some((member, tie)) = own {
+            let stands_still = self.locks.retie(member, now.boot, tie, renewal.bind_to);
+            self.locks.extend(member, now.boot, renewal.lease_ms);
+            self.locks.note_known(member, renewal.client);
+            at.touch();
+            let record = if stands_still { self.record_of(&at, member) } else { Record::AsAsked };
+            at.tell(record, fx);
+        }
+        self.admit_line(now, &mut at, gate, fx);
+        self.step(&at, Some(own.is_some()))
+    }
+
+    /// Ends what is over at this place, and lets in whoever can come in.
+    pub(super) fn settle_any(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        due: Option<LockId>,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let mut at = At::new(place, found);
+        self.end_overs(now.boot, &mut at, None, due, fx);
+        self.tell_holders(&at, fx);
+        self.admit_line(now, &mut at, gate, fx);
+        self.step(&at, ())
+    }
+
+    /// Takes back a grant that its owner has not heard of.
+    pub(super) fn take_back_any(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        token: Token,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let mut at = At::new(place, found);
+        let granted = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_known());
+        if let Some(member) = granted.map(|(member, _)| member)
+            && self.end_one(now.boot, &mut at, member).is_some()
+        {
+            self.stats.releases += 1;
+            fx.publish(Event::Released);
+            at.tell(Record::Ended(token), fx);
+        }
+        self.end_overs(now.boot, &mut at, None, None, fx);
+        self.admit_line(now, &mut at, gate, fx);
+        self.step(&at, ())
+    }
+}

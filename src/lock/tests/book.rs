@@ -1,0 +1,208 @@
+//! What a hold is worth, and whether a wait can end: what the [judge](super::judge) and the
+//! [oracle](super::oracle) both have to know, as plainly as it can be said.
+
+use super::input::Keys;
+use super::server::{At, Name};
+use crate::lock::codec::SavedHold;
+use crate::lock::types::{Mode, Tie, Token};
+
+/// One owner's possession of one lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Hold {
+    pub(super) owner: Name,
+    pub(super) token: Token,
+    pub(super) mode: Mode,
+    /// Until when it lives, in the world's time, if its lease runs.
+    pub(super) until: u64,
+    /// The full lease of one that is kept alive.
+    pub(super) lease_ms: u64,
+    pub(super) count: u32,
+    pub(super) tie: Tie,
+    /// The connection that it is tied to.
+    pub(super) client: Option<u64>,
+    /// Whether the owner knows of it by more than the answer to a wait, which may get lost.
+    pub(super) is_known: bool,
+    /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
+    /// of the pump must take it back.
+    pub(super) is_ownerless: bool,
+}
+
+/// What an acquire says that a hold of its owner goes on by.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) lease_ms: u64,
+    pub(super) tie: Tie,
+    pub(super) client: Option<u64>,
+    pub(super) is_reentrant: bool,
+}
+
+impl Hold {
+    /// As it was read from a payload, a file or a reader: whoever made that knows of the hold.
+    pub(super) fn read(owner: Name, mode: Mode, saved: &SavedHold, time: u64) -> Self {
+        Self {
+            owner,
+            token: saved.token,
+            mode,
+            until: time + saved.left_ms * 1000,
+            lease_ms: saved.left_ms,
+            count: saved.count,
+            tie: saved.tie,
+            client: None,
+            is_known: true,
+            is_ownerless: false,
+        }
+    }
+
+    /// KEEPALIVE, and its connection is open: its lease does not run.
+    pub(super) const fn is_kept(&self) -> bool {
+        self.tie.is_paused()
+    }
+
+    pub(super) const fn is_live(&self, time: u64) -> bool {
+        self.is_kept() || time < self.until
+    }
+
+    pub(super) const fn left_ms(&self, time: u64) -> u64 {
+        if self.is_kept() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
+    }
+
+    /// Whether a lease of so long from now would end later.
+    pub(super) const fn is_shorter(&self, time: u64, lease_ms: u64) -> bool {
+        if self.is_kept() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
+    }
+
+    /// It lasts exactly so long from now.
+    pub(super) const fn last(&mut self, time: u64, lease_ms: u64) {
+        (self.until, self.lease_ms) = (time + lease_ms * 1000, lease_ms);
+    }
+
+    /// The owner has asked on this connection, and knows; it wants the hold to be tied like this.
+    pub(super) fn heard(&mut self, time: u64, tie: Tie, client: Option<u64>) {
+        (self.is_known, self.is_ownerless) = (true, false);
+        let left_ms = self.left_ms(time);
+        let (was_kept, was_running) = (self.is_kept(), self.tie.is_running);
+        // It stands still again only for a connection.
+        let is_running = tie.is_kept_alive && was_running && client.is_none();
+        self.tie = Tie { is_running, ..tie };
+        if was_kept != self.is_kept() {
+            self.last(time, left_ms);
+        }
+        self.client = client.or(self.client).filter(|_| !tie.is_none());
+    }
+
+    /// It goes on under another token, in this way. It lasts no shorter.
+    pub(super) fn goes_on(self, token: Token, mode: Mode, time: u64, asked: Asked) -> Self {
+        let mut hold = Self { token, mode, ..self };
+        let is_longer = hold.is_shorter(time, asked.lease_ms);
+        hold.heard(time, if asked.tie.is_none() { hold.tie } else { asked.tie }, asked.client);
+        if is_longer {
+            hold.last(time, asked.lease_ms);
+        }
+        hold.count += u32::from(asked.is_reentrant);
+        hold
+    }
+
+    /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
+    pub(super) fn untied(&mut self, time: u64, is_cut: bool) {
+        let left_ms = self.left_ms(time);
+        let cut_ms = self.tie.ephemeral_ms.filter(|&cut_ms| is_cut && cut_ms < left_ms);
+        if self.is_kept() || cut_ms.is_some() {
+            self.until = time + cut_ms.unwrap_or(left_ms) * 1000;
+        }
+        self.tie.is_running = self.tie.is_kept_alive;
+        self.client = None;
+    }
+}
+
+/// Whether a lock can be had in this way by somebody beside these holders (SPEC 2), `reserved` places kept free.
+pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_max: usize) -> bool {
+    let taken = others.len() + reserved;
+    others.iter().all(|other| match (mode, *other) {
+        (Mode::Shared, Mode::Shared) => true,
+        (Mode::Limit(own), Mode::Limit(other)) => own == other,
+        _ => false,
+    }) && match mode {
+        Mode::Exclusive => taken == 0,
+        Mode::Shared => taken < holders_max,
+        Mode::Limit(limit) => taken < limit as usize,
+    }
+}
+
+/// A request in the lines of its keys.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) owner: Name,
+    pub(super) keys: Keys,
+    pub(super) mode: Mode,
+}
+
+/// Who holds what, and who waits for what: upgrades first, the others in the order in which they came.
+#[derive(Clone, Default)]
+pub(super) struct Scene {
+    pub(super) holds: Vec<(At, Name, Mode)>,
+    pub(super) wishes: Vec<Wish>,
+    pub(super) holders_max: usize,
+}
+
+impl std::fmt::Debug for Scene {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, owner, mode) in &self.holds {
+            write!(f, "{owner} holds {at} {mode:?}; ")?;
+        }
+        for Wish { owner, keys, mode } in &self.wishes {
+            let keys: Vec<String> = keys.iter().map(|at| at.to_string()).collect();
+            write!(f, "{owner} waits for {} {mode:?}; ", keys.join("+"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Scene {
+    /// G11: whether a wish can come true, if everybody gives up everything as soon as he can: who waits for
+    /// nothing, or for several things and got one of them, needs his locks no longer. What else he waits for he
+    /// goes on waiting for.
+    ///
+    /// It is acted out. Nobody's going ever stands in another one's way, so any order will do.
+    pub(super) fn comes_true(&self, wish: usize) -> bool {
+        let mut left = self.clone();
+        // What came true is struck out, so that the others keep their numbers.
+        let mut is_done = vec![false; self.wishes.len()];
+        loop {
+            let waits =
+                |owner: Name| (0..left.wishes.len()).any(|n| !is_done[n] && left.wishes[n].owner == owner);
+            let free: Vec<Name> =
+                left.holds.iter().map(|hold| hold.1).filter(|&owner| !waits(owner)).collect();
+            left.holds.retain(|(_, owner, _)| !free.contains(owner));
+            let can_have = |&number: &usize| !is_done[number] && left.can_have(number, &is_done);
+            let now: Vec<usize> = (0..left.wishes.len()).filter(can_have).collect();
+            if now.is_empty() && free.is_empty() {
+                return false;
+            }
+            for number in now {
+                is_done[number] = true;
+                left.holds.retain(|(_, owner, _)| *owner != left.wishes[number].owner);
+            }
+            if is_done[wish] {
+                return true;
+            }
+        }
+    }
+
+    fn can_have(&self, number: usize, is_done: &[bool]) -> bool {
+        let Wish { owner, keys, mode } = self.wishes[number];
+        // Somebody made it hold what it waits for: it will be told.
+        if keys.len() == 1 && keys.iter().all(|at| self.holds.contains(&(at, owner, mode))) {
+            return true;
+        }
+        keys.iter().all(|at| {
+            let is_first = !(0..number).any(|ahead| !is_done[ahead] && self.wishes[ahead].keys.contains(at));
+            let others: Vec<Mode> = self
+                .holds
+                .iter()
+                .filter(|(other_at, other, _)| *other_at == at && *other != owner)
+                .map(|hold| hold.2)
+                .collect();
+            is_first && is_free_for(mode, &others, 0, self.holders_max)
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Locks with dozens of holders: beyond a few, the core finds them in another way, and no longer looks at each of
+//! them in every step.
+
+use super::input::{How, Input};
+use super::judge::Judge;
+use super::random::Random;
+use super::server::{At, Name};
+use super::world::World;
+use crate::lock::types::{Mode, Tie, Token};
+
+const K: At = At::new(0, "k");
+
+/// Holders come and go, one by one and all at once, until there have been few and many of them several times.
+fn live(seed: u64, mode: Mode) -> Result<usize, String> {
+    let owners: Vec<Name> = (0..40).map(|n| &*format!("owner-{n}").leak()).collect();
+    let (mut random, mut world, mut judge) = (Random::new(seed), World::new(1_000_000, 0), Judge::default());
+    world.step(&Input::NewReplica(0))?;
+    let (mut most, mut has_passed) = (0, false);
+    for step in 0..1_200 {
+        let owner = random.of(&owners);
+        let client = random.below(30);
+        let lease_ms = 1 + random.below(if step % 400 < 250 { 90 } else { 8 });
+        let tie = Tie {
+            ephemeral_ms: random.percent(5).then_some(3),
+            is_kept_alive: random.percent(3),
+            is_running: false,
+        };
+        let is_reentrant = random.percent(10);
+        let how = How { mode, is_reentrant, tie, is_place: false };
+        let token = world.server.live_token(K).filter(|_| random.percent(20));
+        // In a large crowd the pump ends what is over; it comes at once.
+        let is_pump_next = std::mem::take(&mut has_passed);
+        let input = match random.below(100) {
+            _ if is_pump_next => Input::Pump,
+            0..55 => {
+                let wait = Some(1 + random.below(20)).filter(|_| random.percent(30));
+                Input::Acquire { at: K, owner, lease_ms, wait, client, minted: false, how }
+            }
+            55..65 => Input::Release { at: K, owner, token },
+            65..72 => Input::Renew { at: K, owner, token, lease_ms, client },
+            72..86 => Input::Pass(1_000 * random.below(4)),
+            86..97 => Input::Pump,
+            97..99 => Input::Close(client),
+            _ => random.of(&[
+                Input::Dump(K),
+                Input::Restore(K),
+                Input::Del(K),
+                Input::NewFile,
+                Input::Promote(0),
+            ]),
+        };
+        if matches!(input, Input::NewFile) && world.readers.len() > 2 {
+            continue;
+        }
+        has_passed = matches!(input, Input::Pass(_));
+        let out = world.step(&input)?;
+        world.catch_up()?;
+        let judged = judge.judge(&input, &out, &world).and_then(|()| world.check());
+        judged.map_err(|wrong| format!("seed {seed}, step {step}: {input:?}: {wrong}"))?;
+        most = most.max(judge.live(K, &world).count());
+        let newest = judge.live(K, &world).map(|hold| hold.token).max();
+        if newest.map(Token::get) != world.server.live_token(K).map(Token::get) {
+            return Err(format!("seed {seed}, step {step}: the newest token is not {newest:?}"));
+        }
+    }
+    Ok(most)
+}
+
+#[test]
+fn a_crowd_grows_and_shrinks() -> Result<(), String> {
+    for seed in 0..4 {
+        let shared = live(seed, Mode::Shared)?;
+        let limited = live(seed, Mode::Limit(25))?;
+        if shared < 15 || limited < 15 {
+            return Err(format!("seed {seed}: there were never more than {shared} and {limited} holders"));
+        }
+    }
+    Ok(())
+}

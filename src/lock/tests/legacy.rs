@@ -1,0 +1,153 @@
+//! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule by itself.
+
+use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Found, Legacy, Record, Step};
+use crate::lock::table::{
+    Acquired, Admission, Applicant, Ask, Block, Due, Refusal, Renewal, Spot, Table, Wait,
+};
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie, Token};
+
+const DOOR: Place<'static> = Place { db: 0, name: b"door" };
+const GATE: Place<'static> = Place { db: 0, name: b"gate" };
+
+const fn at(ms: u64) -> Now {
+    Now { boot: Moment(1_000_000 + ms * 1_000), wall_us: 1_000_000 + ms * 1_000 }
+}
+
+/// What an old client holds until then.
+const fn held(is_own: bool, until_ms: u64) -> Found {
+    Found::Legacy(Legacy { is_own, until: at(until_ms).boot })
+}
+
+fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
+    let client = client.map(ClientId);
+    let wait = client.map(|client| Wait::Block(Block { client, until: None }));
+    Ask {
+        owner,
+        owner_is_minted: false,
+        lease_ms: 50,
+        mode,
+        is_reentrant: false,
+        tie: Tie::NONE,
+        wait,
+        client,
+        bind_to: None,
+        must_be_named: false,
+    }
+}
+
+fn acquire(table: &mut Table, now: Now, found: Found, ask: &Ask<'_>) -> Step<Acquired> {
+    let mut fx = Effects::default();
+    let step = table.acquire(now, DOOR, found, ask, &mut |_| Admission::Granted, &mut fx);
+    assert_eq!(fx.into_iter().count(), usize::from(matches!(step.reply, Acquired::Granted(_))));
+    step
+}
+
+fn settle(table: &mut Table, now: Now, found: Found) -> (Step<()>, Vec<Effect>) {
+    let mut fx = Effects::default();
+    let step = table.settle(now, DOOR, found, None, &mut |_| Admission::Granted, &mut fx);
+    (step, fx.into_iter().collect())
+}
+
+/// Who was granted a lock.
+fn granted(effects: &[Effect]) -> Vec<(u64, Token)> {
+    let of = |effect: &Effect| match *effect {
+        Effect::Answer { client, answer: Answer::Granted { token, .. }, .. } => Some((client.0, token)),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+#[test]
+fn it_excludes_everybody_even_an_owner_of_the_same_name() {
+    let mut table = Table::default();
+    for is_own in [false, true] {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let step = acquire(&mut table, at(0), held(is_own, 30), &ask(b"bob", mode, None));
+            assert_eq!(step, Step::unchanged(Acquired::Busy));
+        }
+    }
+    let step = acquire(&mut table, at(0), held(false, 30), &ask(b"bob", Mode::Limit(2), None));
+    assert_eq!(step.reply, Acquired::Refused(Refusal::OtherKind(Mode::Exclusive)));
+    assert_eq!((table.stats().grants, table.waiters()), (0, 0));
+}
+
+#[test]
+fn who_waits_is_granted_when_it_is_gone_and_not_before() {
+    let mut table = Table::default();
+    for (owner, client) in [(b"bob", 2), (b"eve", 5)] {
+        let step = acquire(&mut table, at(0), held(false, 30), &ask(owner, Mode::Exclusive, Some(client)));
+        assert!(matches!(
+            step,
+            Step { reply: Acquired::Waiting(_), change: Change::Nothing, record: Record::Nothing }
+        ));
+    }
+    // It goes by itself, and nobody tells: the core looks when it should be gone.
+    let look = table.next_deadline(true).expect("somebody waits");
+    assert!((at(30).boot..=at(40).boot).contains(&look), "{look:?}");
+    assert_eq!(table.due(look, true), Some(Due::Look(DOOR.to_owned())));
+    // The old client made it last longer.
+    let (step, effects) = settle(&mut table, at(31), held(false, 90));
+    assert_eq!((step, effects), (Step::unchanged(()), vec![]));
+    assert!(table.next_deadline(true).is_some_and(|look| look >= at(90).boot), "looks again");
+    let (step, effects) = settle(&mut table, at(40), Found::Nothing);
+    assert!(matches!((step.change, step.record), (Change::Stored(_), Record::Hold(_))));
+    let granted = granted(&effects);
+    assert_eq!(granted.iter().map(|granted| granted.0).collect::<Vec<_>>(), [2], "first come, first served");
+    assert_eq!(table.waiters(), 1);
+}
+
+#[test]
+fn the_owner_of_its_value_releases_and_renews_it() {
+    let mut table = Table::default();
+    let mut fx = Effects::default();
+    let step = acquire(&mut table, at(0), held(false, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
+    assert!(matches!(step.reply, Acquired::Waiting(_)));
+    let renew = |table: &mut Table, is_own: bool, token: Option<Token>| {
+        let renewal = Renewal { owner: b"old", token, lease_ms: 70, client: None, bind_to: None };
+        let mut fx = Effects::default();
+        table.renew(at(10), DOOR, held(is_own, 30), &renewal, &mut |_| Admission::Granted, &mut fx)
+    };
+    assert_eq!(renew(&mut table, false, None), Step::unchanged(Some(false)), "another's");
+    assert_eq!(renew(&mut table, true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
+    let lives = Step { reply: Some(true), change: Change::Lives(70), record: Record::Lives(70) };
+    assert_eq!(renew(&mut table, true, None), lives);
+    assert!(
+        table.next_deadline(true).is_some_and(|look| look >= at(80).boot),
+        "and is waited for to its new end"
+    );
+    let mut release = |is_own: bool, token: Option<Token>| {
+        let gate = &mut |_: Applicant<'_>| Admission::Granted;
+        table.release(at(20), DOOR, held(is_own, 80), b"old", token, gate, &mut fx)
+    };
+    assert_eq!(release(false, None), Step::unchanged(Some(false)), "another's");
+    assert_eq!(release(true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
+    let step = release(true, None);
+    assert_eq!((step.reply, step.record), (Some(true), Record::Deleted));
+    assert!(matches!(step.change, Change::Stored(_)), "who waits has it");
+    let effects: Vec<Effect> = fx.into_iter().collect();
+    assert_eq!(effects.iter().filter(|effect| **effect == Effect::Publish(Event::Released)).count(), 1);
+    assert_eq!(granted(&effects).len(), 1);
+}
+
+#[test]
+fn several_are_not_taken_while_one_of_them_is_an_old_clients() {
+    let mut table = Table::default();
+    let mut take = |found: Found| {
+        let spots = [Spot { place: GATE, found: Found::Nothing }, Spot { place: DOOR, found }];
+        let mut fx = [Effects::default(), Effects::default()];
+        let ask = ask(b"bob", Mode::Exclusive, None);
+        table.acquire_many(at(0), &spots, &ask, &mut |_| Admission::Granted, &mut fx)
+    };
+    assert_eq!(take(held(false, 30)), (Acquired::Busy, vec![Step::unchanged(()); 2]));
+    assert!(matches!(take(Found::Nothing).0, Acquired::Granted(_)));
+}
+
+#[test]
+fn it_has_a_holder_and_no_token() {
+    let table = Table::default();
+    let view = table.describe(at(10).boot, DOOR, held(false, 30), b"old", 10).expect("it is held");
+    assert_eq!(view.mode, Mode::Exclusive);
+    let [hold] = &view.holds[..] else { panic!("{view:?}") };
+    assert_eq!((&*hold.owner, hold.token, hold.left_ms), (&b"old"[..], None, 20));
+    assert_eq!(table.live_token(at(10).boot, held(false, 30)), None);
+}

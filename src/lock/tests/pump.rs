@@ -1,0 +1,165 @@
+//! The pump of the [world](super::world), and connections that close: what happens without being asked for.
+
+use super::input::{Keys, Outcome, Writes};
+use super::server::At;
+use super::world::World;
+use crate::lock::effect::{Answer, Effects, Event, Record, Task, WaiterId};
+use crate::lock::table::Due;
+use crate::lock::types::{ClientId, PlaceBuf, Token};
+
+/// How long the pump leaves a lock alone whose slot is not ours.
+pub(super) const LOOK_AGAIN_MS: u64 = 100;
+
+/// More than can be due in a test: what was due once must not be due again.
+const PUMP_STEPS_MAX: usize = 10_000;
+
+/// How often the pump goes on with what a run of it has made a note of.
+const RUNS_MAX: usize = 20;
+
+impl World {
+    /// Does everything that is due, as the event loop does before it sleeps.
+    pub(super) fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
+        self.server.table.let_foreign_run(self.server.now.boot);
+        for _ in 0..RUNS_MAX {
+            self.run(out)?;
+            // What could not be granted is noted again: that waits for the next turn of the event loop.
+            if self.writes != Writes::Allowed || self.server.table.tasks() == 0 {
+                return Ok(());
+            }
+        }
+        Err("G6: the pump never comes to an end of its notes".to_owned())
+    }
+
+    fn run(&mut self, out: &mut Outcome) -> Result<(), String> {
+        let decides = self.writes != Writes::Paused;
+        // Notes made during this run, because nothing can be granted now, wait for the next one.
+        let mut tasks = self.server.table.tasks();
+        for _ in 0..PUMP_STEPS_MAX {
+            if let Some(due) = self.server.table.due(self.server.now.boot, decides) {
+                self.end(due, out)?;
+                continue;
+            }
+            if tasks == 0 || !decides {
+                return Ok(());
+            }
+            tasks -= 1;
+            if let Some(task) = self.server.table.next_task() {
+                self.look(task, out)?;
+            }
+        }
+        Err(format!(
+            "G3: the pump never ends: {:?} is due",
+            self.server.table.due(self.server.now.boot, decides)
+        ))
+    }
+
+    fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {
+        match due {
+            Due::AskAgain => Ok(()),
+            Due::Look(place) => {
+                Err(format!("{place:?} is to be looked at, though no old client is in this world"))
+            }
+            Due::Timeout(waiter) => {
+                let mut fx = Effects::default();
+                self.server.table.time_out(waiter, &mut fx);
+                self.publish_and_answer(None, fx, out)
+            }
+            Due::Lease(id, place) => {
+                let at = self.at(&place)?;
+                if self.elsewhere.contains(&at) {
+                    let look_again = self.server.now.boot.plus_ms(LOOK_AGAIN_MS);
+                    self.server.table.postpone(id, look_again);
+                    self.postponed.insert(at, self.time + LOOK_AGAIN_MS * 1000);
+                    self.send_on(at, out)
+                } else if self.server.table.stands_for(self.server.found(at), id) {
+                    self.decide(at, None, out, |table, now, found, gate, fx| {
+                        table.settle(now, at.place(), found, Some(id), gate, fx)
+                    })
+                } else {
+                    self.server.table.lost(self.server.now.boot, id);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, task: Task, out: &mut Outcome) -> Result<(), String> {
+        match task {
+            Task::Broken(place) => {
+                out.events.push((self.at(&place)?, Event::Broken));
+                Ok(())
+            }
+            Task::Settle(place) | Task::TakeBack(place, _) if self.elsewhere.contains(&self.at(&place)?) => {
+                self.send_on(self.at(&place)?, out)
+            }
+            Task::Settle(place) => {
+                let at = self.at(&place)?;
+                self.decide(at, None, out, |table, now, found, gate, fx| {
+                    table.settle(now, at.place(), found, None, gate, fx)
+                })
+            }
+            Task::TakeBack(place, token) => {
+                let at = self.at(&place)?;
+                self.decide(at, None, out, |table, now, found, gate, fx| {
+                    table.take_back(now, at.place(), found, token, gate, fx)
+                })
+            }
+            Task::Party(request) => self.look_at_all(request, out),
+            Task::Retell(place, token) => self.retell(&place, token, out),
+        }
+    }
+
+    /// It may be the turn of a request for several locks.
+    fn look_at_all(&mut self, request: WaiterId, out: &mut Outcome) -> Result<(), String> {
+        let places = self.server.table.places_of(request);
+        let ats: Vec<At> = places.iter().map(|place| self.at(place)).collect::<Result<_, _>>()?;
+        if ats.is_empty() {
+            return Ok(());
+        }
+        if let Some(&lost) = ats.iter().find(|at| self.elsewhere.contains(at)) {
+            return self.send_on(lost, out);
+        }
+        self.decide_all(Keys::of(&ats), None, out, |table, now, spots, gate, fx| {
+            ((), table.settle_many(now, request, spots, gate, fx))
+        })
+    }
+
+    /// The lease of a hold runs otherwise than readers know.
+    fn retell(&mut self, place: &PlaceBuf, token: Token, out: &mut Outcome) -> Result<(), String> {
+        let at = self.at(place)?;
+        let record = self.server.table.to_tell(self.server.found(at), token).unwrap_or(Record::Nothing);
+        if record != Record::Nothing && !self.elsewhere.contains(&at) {
+            out.facts.push(self.server.fact(at, record)?);
+        }
+        Ok(())
+    }
+
+    /// The slot of this place is not ours: whoever waits is sent on.
+    fn send_on(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
+        let mut fx = Effects::default();
+        let moved = Answer::Moved("MOVED 1 host:1".to_owned());
+        self.server.table.dismiss(at.place(), &moved, &mut fx);
+        self.publish_and_answer(Some(at), fx, out)
+    }
+
+    pub(super) fn close(&mut self, client: u64, out: &mut Outcome) {
+        self.leave(client);
+        let gone = self.in_flight.extract_if(.., |grant| grant.client == client);
+        out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
+        for &(at, token) in &out.undelivered {
+            self.server.table.note_undelivered(at.place().to_owned(), token);
+        }
+        self.server.table.disconnected(self.server.now.boot, ClientId(client));
+    }
+
+    /// The requests of this connection are answered by nobody any more.
+    pub(super) fn leave(&mut self, client: u64) {
+        self.waits.retain(|_, wait| {
+            let stays = wait.client != client;
+            if !stays {
+                self.server.table.leave(wait.id);
+            }
+            stays
+        });
+    }
+}

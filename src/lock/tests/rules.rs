@@ -1,0 +1,480 @@
+//! What the [oracle](super::oracle) does when clients ask, and when the pump runs.
+
+use super::book::{Asked, Hold};
+use super::input::{How, Input, Keys, Outcome, Reply, Writes};
+use super::oracle::{Oracle, Value, Waiter};
+use super::server::{At, Name};
+use crate::lock::effect::Answer;
+use crate::lock::table::Refusal;
+use crate::lock::types::{Mode, Tie, Token};
+
+impl Oracle {
+    pub(super) fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let Input::Acquire { at, owner, lease_ms, wait, client, how, .. } = *input else {
+            return Reply::None;
+        };
+        let How { mode, is_reentrant, tie, .. } = how;
+        self.look(at, out);
+        if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
+            return refused;
+        }
+        let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
+        let client_in_line = (!how.is_place).then_some(client);
+        let (keys, waits) = (Keys::one(at), self.waits + 1);
+        let asked = Waiter {
+            wait: waits,
+            keys,
+            owner,
+            client: client_in_line,
+            lease_ms,
+            until,
+            mode,
+            tie,
+            is_upgrade: false,
+            is_reentrant,
+        };
+        match self.own(at, owner).map(|hold| hold.mode) {
+            Some(Mode::Shared) if mode == Mode::Exclusive => {
+                return self.upgrade(at, asked, wait.is_some(), client, out);
+            }
+            Some(_) => return self.again(at, &asked, client, is_reentrant, out),
+            None => {}
+        }
+        if self.holds(at).is_empty() && self.is_other(at) && !self.is_waited_for(at) {
+            return Reply::Refused(Refusal::WrongType);
+        }
+        let own = self.waiters.iter().position(|w| w.owner == owner && w.keys.contains(at));
+        let own_same = own.filter(|&own| self.waiters[own].keys.len() == 1 && self.waiters[own].mode == mode);
+        // Another request of its own is not in its way.
+        let own = own.filter(|&own| {
+            let is_replaced = own_same.is_none() && wait.is_some();
+            if is_replaced {
+                self.strike(own, "replaced");
+            }
+            !is_replaced
+        });
+        let is_its_turn = match own_same {
+            Some(own) => self.is_turn_at(own, at),
+            None => own.is_none() && self.has_room_behind_all(at, mode, owner),
+        };
+        if is_its_turn {
+            own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
+            return self.take(asked, client, out);
+        }
+        self.wait(asked, own, own_same.is_some(), wait.is_some())
+    }
+
+    /// G9: the same owner again: the same token, and a lease that is never shortened.
+    fn again(&mut self, at: At, asked: &Waiter, client: u64, is_reentrant: bool, out: &Outcome) -> Reply {
+        let (time, Waiter { owner, lease_ms, mode, tie, .. }) = (self.time, *asked);
+        let Some(hold) = self.own(at, owner) else { return Reply::None };
+        hold.heard(time, if tie.is_none() { hold.tie } else { tie }, Some(client));
+        if hold.is_shorter(time, lease_ms) {
+            hold.last(time, lease_ms);
+        }
+        hold.count += u32::from(is_reentrant);
+        // An exclusive holder that asks for SHARED lets others in beside it.
+        let (token, is_freed) = (hold.token, hold.mode != mode);
+        hold.mode = mode;
+        self.admit(at, is_freed, out);
+        Reply::Granted(token)
+    }
+
+    /// A shared holder wants to hold alone.
+    fn upgrade(&mut self, at: At, asked: Waiter, wants_to_wait: bool, client: u64, out: &Outcome) -> Reply {
+        let own = self.waiters.iter().position(|w| w.owner == asked.owner && w.keys.contains(at));
+        if self.fits(at, Mode::Exclusive, asked.owner, 0) {
+            own.into_iter().for_each(|own| self.strike(own, "replaced"));
+            return self.take(asked, client, out);
+        }
+        let is_same = own.is_some_and(|own| self.waiters[own].is_upgrade);
+        self.wait(Waiter { is_upgrade: true, ..asked }, own, is_same, wants_to_wait)
+    }
+
+    /// Granted at once, here and everywhere.
+    fn take(&mut self, asked: Waiter, client: u64, out: &Outcome) -> Reply {
+        let Reply::Granted(token) = out.reply else {
+            return Reply::Token(None);
+        };
+        self.begin(&asked, token, Some(client), true);
+        asked.keys.iter().for_each(|at| self.admit(at, true, out));
+        Reply::Granted(token)
+    }
+
+    /// G9: a place in line for each owner, however often it asks.
+    fn wait(&mut self, asked: Waiter, own: Option<usize>, is_same: bool, wants_to_wait: bool) -> Reply {
+        if !wants_to_wait {
+            // A second upgrade is told that it could never come true.
+            let is_second = own.is_none()
+                && asked.is_upgrade
+                && self
+                    .waiters
+                    .iter()
+                    .any(|w| w.is_upgrade && asked.keys.first().is_some_and(|at| w.keys.contains(at)));
+            if is_second {
+                self.waiters.insert(0, asked);
+                let can_come_true = self.can_come_true(0);
+                self.waiters.remove(0);
+                return if can_come_true { Reply::Busy } else { Reply::Refused(Refusal::Deadlock) };
+            }
+            return Reply::Busy;
+        }
+        let reply = if asked.client.is_some() { Reply::Waiting(asked.wait) } else { Reply::Busy };
+        if let Some(own) = own {
+            if is_same {
+                self.say(own, "replaced");
+                self.waiters[own] = Waiter { keys: self.waiters[own].keys, ..asked };
+                self.waits += u32::from(asked.client.is_some());
+                return reply;
+            }
+            // If nothing but these was in its way, the pump lets it in.
+            for at in asked.keys.iter() {
+                let own = self.waiters.iter().position(|w| w.owner == asked.owner && w.keys.contains(at));
+                own.into_iter().for_each(|own| self.strike(own, "replaced"));
+            }
+        }
+        for at in asked.keys.iter() {
+            if self.waiters.iter().filter(|waiter| waiter.keys.contains(at)).count() >= self.line_max {
+                return Reply::Refused(Refusal::LineIsFull(self.line_max));
+            }
+            if self.stands() + asked.keys.len() > self.waiters_max {
+                return Reply::Refused(Refusal::ServerIsFull(self.waiters_max));
+            }
+        }
+        let place = if asked.is_upgrade { 0 } else { self.waiters.len() };
+        self.waiters.insert(place, asked);
+        if !self.can_come_true(place) {
+            self.waiters.remove(place);
+            return Reply::Refused(Refusal::Deadlock);
+        }
+        self.waits += u32::from(asked.client.is_some());
+        reply
+    }
+
+    pub(super) fn acquire_many(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let Input::AcquireMany { keys, owner, lease_ms, wait, client, is_shared, .. } = *input else {
+            return Reply::None;
+        };
+        let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
+        keys.iter().for_each(|at| self.look(at, out));
+        for at in keys.iter() {
+            if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
+                return refused;
+            }
+            if self.holds(at).is_empty() && self.is_other(at) && !self.is_waited_for(at) {
+                return Reply::Refused(Refusal::WrongType);
+            }
+        }
+        let tokens =
+            keys.iter().map(|at| self.own(at, owner).filter(|own| own.mode == mode).map(|own| own.token));
+        let tokens: Vec<Option<Token>> = tokens.collect();
+        if let Some(token) = tokens[0].filter(|_| tokens.iter().all(|token| *token == tokens[0])) {
+            let time = self.time;
+            for at in keys.iter() {
+                if let Some(hold) = self.own(at, owner) {
+                    hold.heard(time, hold.tie, Some(client));
+                    if hold.is_shorter(time, lease_ms) {
+                        hold.last(time, lease_ms);
+                    }
+                }
+            }
+            keys.iter().for_each(|at| self.admit(at, false, out));
+            return Reply::Granted(token);
+        }
+        if let Some(reply) = self.downgrade_all(keys, owner, lease_ms, client, mode, out) {
+            return reply;
+        }
+        let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
+        let (tie, client_in_line) = (Tie::NONE, Some(client));
+        let (wait_number, is_upgrade) = (self.waits + 1, false);
+        let asked = Waiter {
+            wait: wait_number,
+            keys,
+            owner,
+            client: client_in_line,
+            lease_ms,
+            until,
+            mode,
+            tie,
+            is_upgrade,
+            is_reentrant: false,
+        };
+        let own =
+            self.waiters.iter().position(|w| w.owner == owner && keys.iter().any(|at| w.keys.contains(at)));
+        let own_same =
+            self.waiters.iter().position(|w| w.owner == owner && w.keys.is_same_set(keys) && w.mode == mode);
+        let is_its_turn = match own_same {
+            Some(own) => keys.iter().all(|at| self.is_turn_at(own, at)),
+            None => own.is_none() && keys.iter().all(|at| self.has_room_behind_all(at, mode, owner)),
+        };
+        if is_its_turn {
+            own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
+            return self.take(asked, client, out);
+        }
+        self.wait(asked, own_same.or(own), own_same.is_some(), wait.is_some())
+    }
+
+    /// Who holds all of them alone, under one token, lets others in beside it.
+    fn downgrade_all(
+        &mut self,
+        keys: Keys,
+        owner: Name,
+        lease_ms: u64,
+        client: u64,
+        mode: Mode,
+        out: &Outcome,
+    ) -> Option<Reply> {
+        let holds: Vec<Hold> = keys.iter().filter_map(|at| self.own(at, owner).copied()).collect();
+        let token = holds.first()?.token;
+        let is_one = |hold: &Hold| (hold.token, hold.mode) == (token, Mode::Exclusive);
+        if mode != Mode::Shared || holds.len() != keys.len() || !holds.iter().all(is_one) {
+            return None;
+        }
+        let asked = Asked { lease_ms, tie: Tie::NONE, client: Some(client), is_reentrant: false };
+        for (at, hold) in keys.iter().zip(holds) {
+            let hold = hold.goes_on(token, mode, self.time, asked);
+            self.put(at, Some(Value::Lock(vec![hold])));
+        }
+        keys.iter().for_each(|at| self.admit(at, true, out));
+        Some(Reply::Granted(token))
+    }
+
+    pub(super) fn release(&mut self, at: At, owner: Name, token: Option<Token>, out: &Outcome) -> Reply {
+        if self.is_other(at) && !self.is_waited_for(at) {
+            return Reply::Refused(Refusal::WrongType);
+        }
+        if let Some(own) = self.waiters.iter().position(|w| w.keys.contains(at) && w.owner == owner) {
+            self.strike(own, "withdrawn");
+        }
+        let time = self.time;
+        let is_own = |hold: &Hold| hold.owner == owner && token.is_none_or(|token| token == hold.token);
+        let holds_it = self.holds(at).iter().any(|hold| is_own(hold) && hold.is_live(time));
+        // What else is over here matters to nobody but those who wait, and to the pump.
+        let mut is_freed = (!holds_it || !self.waiters.is_empty()) && self.end_overs(at);
+        let own = self.own(at, owner).filter(|hold| is_own(hold));
+        let is_own = own.is_some();
+        if let Some(hold) = own {
+            hold.count -= 1;
+            if hold.count == 0 {
+                is_freed |= self.end(at, |hold| hold.owner == owner);
+            }
+        }
+        self.admit(at, is_freed, out);
+        Reply::Bool(is_own)
+    }
+
+    pub(super) fn renew(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let Input::Renew { at, owner, token, lease_ms, client } = *input else { return Reply::None };
+        if self.is_other(at) && !self.is_waited_for(at) {
+            return Reply::Refused(Refusal::WrongType);
+        }
+        let is_freed = self.end_overs(at);
+        let time = self.time;
+        let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
+        let is_own = own.is_some();
+        if let Some(hold) = own {
+            hold.heard(time, hold.tie, Some(client));
+            hold.last(time, lease_ms);
+        }
+        self.admit(at, is_freed, out);
+        Reply::Bool(is_own)
+    }
+
+    /// Before an acquire: what is over ends, and those in line come first.
+    fn look(&mut self, at: At, out: &Outcome) {
+        let is_freed = self.end_overs(at);
+        let is_free = self.holds(at).is_empty();
+        self.admit(at, is_freed || is_free, out);
+    }
+
+    /// All who hold a lock or wait for it agree on its kind. A retry is never refused.
+    fn is_of_other_kind(&self, at: At, owner: Name, mode: Mode) -> Option<Reply> {
+        let holds = self.holds(at);
+        let is_again = holds.iter().any(|hold| (hold.owner, hold.mode) == (owner, mode));
+        let held = holds.first().map(|hold| hold.mode);
+        let wanted = self.waiters.iter().find(|waiter| waiter.keys.contains(at)).map(|waiter| waiter.mode);
+        let limit = |mode| if let Mode::Limit(limit) = mode { limit } else { 0 };
+        let mut known = held.into_iter().chain(wanted.filter(|_| !is_again));
+        let other = known.find(|&other| limit(other) != limit(mode))?;
+        Some(Reply::Refused(Refusal::OtherKind(other)))
+    }
+
+    pub(super) fn is_waited_for(&self, at: At) -> bool {
+        self.waiters.iter().any(|waiter| waiter.keys.contains(at))
+    }
+
+    /// Whether nobody is ahead of this waiter here but places that are kept for others, and it fits beside them.
+    fn is_turn_at(&self, waiter: usize, at: At) -> bool {
+        let ahead: Vec<&Waiter> = self.waiters[..waiter].iter().filter(|w| w.keys.contains(at)).collect();
+        let Waiter { mode, owner, .. } = self.waiters[waiter];
+        ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, ahead.len())
+    }
+
+    /// Whether there is room for a newcomer: nobody waits but places that are kept for others, and it fits beside.
+    fn has_room_behind_all(&self, at: At, mode: Mode, owner: Name) -> bool {
+        let line: Vec<&Waiter> = self.waiters.iter().filter(|w| w.keys.contains(at)).collect();
+        line.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, line.len())
+    }
+
+    /// A waiter is told this, if it waits to be told.
+    fn say(&mut self, waiter: usize, word: &'static str) {
+        let Waiter { wait, client, .. } = self.waiters[waiter];
+        self.answers.extend(client.map(|_| (wait, word)));
+    }
+
+    fn strike(&mut self, waiter: usize, word: &'static str) {
+        self.say(waiter, word);
+        self.waiters.remove(waiter);
+    }
+
+    fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_known: bool) {
+        self.minted.push(token.get());
+        let Waiter { owner, mode, lease_ms, tie, is_reentrant, .. } = *asked;
+        for at in asked.keys.iter() {
+            let before = self.own(at, owner).copied();
+            let asked = Asked { lease_ms, tie, client, is_reentrant };
+            let new = Hold {
+                owner,
+                token,
+                mode,
+                until: self.time + lease_ms * 1000,
+                lease_ms,
+                count: 1,
+                tie,
+                client: client.filter(|_| !tie.is_none()),
+                is_known,
+                is_ownerless: false,
+            };
+            // What its owner holds goes on; and its owner knows that it holds.
+            let hold = before.map_or(new, |before| before.goes_on(token, mode, self.time, asked));
+            let mut holds = self.holds(at).to_vec();
+            holds.retain(|hold| hold.owner != owner);
+            holds.push(hold);
+            self.put(at, Some(Value::Lock(holds)));
+        }
+    }
+
+    /// Lets in everybody in line here who can come in, first come first. If nothing was freed here, the core need
+    /// not look before the pump runs.
+    pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
+        let is_told = |waiter: &Waiter| {
+            let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
+            told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. }))
+        };
+        self.tell_holders(at, is_told);
+        let mut reserved = 0;
+        let mut next = 0;
+        while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
+            let waiter = self.waiters[index];
+            let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
+            // Whoever is replaced or withdrawn is another matter.
+            let told = told.map(|told| &told.answer);
+            let told = told.filter(|told| !matches!(told, Answer::Replaced | Answer::Withdrawn));
+            let is_party = waiter.keys.len() > 1;
+            let is_late = waiter.until.is_some_and(|until| until <= self.time);
+            // One for several locks times out in the line of the first of them; elsewhere it is in the way till then.
+            let is_elsewhere = is_party && waiter.keys.first() != Some(at);
+            if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_party)) {
+                self.strike(index, "timed out");
+                continue;
+            }
+            if is_late || is_party || !self.fits(at, waiter.mode, waiter.owner, reserved) {
+                return;
+            }
+            let Some(client) = waiter.client else {
+                if waiter.mode == Mode::Exclusive {
+                    return;
+                }
+                reserved += 1;
+                next = index + 1;
+                continue;
+            };
+            if self.writes != Writes::Allowed || (told.is_none() && !is_freed) {
+                return;
+            }
+            if self.forbidden.contains(&client) {
+                self.strike(index, "forbidden");
+                continue;
+            }
+            self.grant(index, out);
+            if waiter.mode == Mode::Exclusive {
+                return;
+            }
+        }
+    }
+
+    fn grant(&mut self, index: usize, out: &Outcome) {
+        let waiter = self.waiters[index];
+        let told = out.answers.iter().find(|told| told.wait == waiter.wait);
+        let token = match told.map(|told| &told.answer) {
+            Some(Answer::Granted { token, .. }) => Some(*token),
+            _ => Token::new(1),
+        };
+        self.strike(index, "granted");
+        if let Some(token) = token {
+            self.begin(&waiter, token, waiter.client, false);
+        }
+    }
+
+    pub(super) fn pump(&mut self, out: &Outcome) -> Reply {
+        let time = self.time;
+        for hold in self.all_holds().filter(|hold| hold.is_kept() && hold.client.is_none()) {
+            hold.untied(time, false);
+        }
+        while let Some(late) = self.waiters.iter().position(|w| w.until.is_some_and(|until| until <= time)) {
+            self.strike(late, "timed out");
+        }
+        if self.writes == Writes::Paused {
+            return Reply::None;
+        }
+        for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
+            self.end(at, |hold| !hold.is_live(time) || hold.is_ownerless);
+        }
+        // Whoever comes in, or leaves a line, may make room for others elsewhere.
+        loop {
+            let before = self.waiters.len();
+            let places: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
+            for at in places {
+                self.tell_holders(at, |_| true);
+                self.admit(at, true, out);
+            }
+            self.admit_parties(out);
+            if self.waiters.len() == before {
+                return Reply::None;
+            }
+        }
+    }
+
+    fn all_holds(&mut self) -> impl Iterator<Item = &mut Hold> {
+        self.keys.iter_mut().flat_map(|(_, value)| match value {
+            Value::Lock(holds) => holds.iter_mut(),
+            Value::Other => [].iter_mut(),
+        })
+    }
+
+    /// G9: a RESTORE made them hold what they wait for. At the latest the pump tells them.
+    fn tell_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
+        for (owner, mode) in self.holds(at).iter().map(|hold| (hold.owner, hold.mode)).collect::<Vec<_>>() {
+            let is_same =
+                |w: &Waiter| w.owner == owner && w.mode == mode && w.keys == Keys::one(at) && is_told(w);
+            if let Some(own) = self.waiters.iter().position(is_same) {
+                self.strike(own, "granted");
+            }
+        }
+    }
+
+    fn admit_parties(&mut self, out: &Outcome) {
+        let mut index = 0;
+        while index < self.waiters.len() {
+            let Waiter { keys, client, .. } = self.waiters[index];
+            let is_turn = keys.len() > 1 && keys.iter().all(|at| self.is_turn_at(index, at));
+            if !is_turn || self.writes != Writes::Allowed {
+                index += 1;
+            } else if client.is_some_and(|client| self.forbidden.contains(&client)) {
+                self.strike(index, "forbidden");
+            } else {
+                self.grant(index, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What the [judge](super::judge) says of replies to those who ask for a lock, give it up or renew it, and of what the
+//! pump and a promotion leave behind.
+
+use super::book::{Hold, Wish};
+use super::input::{How, Input, Keys, Outcome, Reply, Writes};
+use super::judge::{Judge, Pending, Verdict, must};
+use super::server::{At, Key, Name};
+use super::world::World;
+use crate::lock::deadlock::Link;
+use crate::lock::effect::Answer;
+use crate::lock::table::Refusal;
+use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token};
+
+impl Judge {
+    /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
+    pub(super) fn released(
+        &mut self,
+        at: At,
+        owner: Name,
+        token: Option<Token>,
+        reply: &Reply,
+        world: &World,
+    ) -> Verdict {
+        // A place in line without a connection is given up in silence.
+        let place =
+            self.line(at).iter().find(|pending| pending.is_place() && pending.owner == owner).copied();
+        let held = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
+        match *reply {
+            Reply::Bool(is_released) => {
+                must(is_released == held.is_some(), || {
+                    format!("G10: release by {owner:?} of {:?}: {reply:?}", self.promises.get(&at))
+                })?;
+            }
+            Reply::Refused(Refusal::WrongType) => self.is_foreign(at, world)?,
+            Reply::None if world.refuses(at) => return Ok(()),
+            _ => return Err(format!("a release was answered {reply:?}")),
+        }
+        if let Some(place) = place {
+            self.strike(&place);
+            self.see("place withdrawn");
+        }
+        match held {
+            Some(own) if own.count > 1 => {
+                self.promise(at, Hold { count: own.count - 1, ..own });
+                self.see("one count released");
+            }
+            Some(own) => {
+                self.promises.entry(at).or_default().retain(|promise| promise.token != own.token);
+                self.see("released");
+                if self.live(at, world).next().is_some() {
+                    self.see("one of several released");
+                }
+            }
+            None if self.live(at, world).next().is_some() => self.see("release refused"),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The key holds something else, and nobody waits there whom that could concern.
+    fn is_foreign(&mut self, at: At, world: &World) -> Verdict {
+        self.see("wrong type");
+        let is_other = world.server.keys.get(&at) == Some(&Key::Other);
+        must(is_other && self.line(at).is_empty(), || format!("{at} was called a wrong type"))
+    }
+
+    pub(super) fn renewed(&mut self, input: &Input, reply: &Reply, world: &World) -> Verdict {
+        let Input::Renew { at, owner, token, lease_ms, client } = *input else {
+            return Ok(());
+        };
+        let own = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
+        match (reply, own) {
+            (Reply::Bool(true), Some(mut promise)) => {
+                let is_shorter = promise.left_ms(world.time) > lease_ms;
+                self.see(if is_shorter { "renewed, shorter" } else { "renewed" });
+                promise.heard(world.time, promise.tie, Some(client));
+                promise.last(world.time, lease_ms);
+                self.promise(at, promise);
+                Ok(())
+            }
+            (Reply::Bool(false), None) => Ok(()),
+            (Reply::Bool(_), _) => {
+                Err(format!("G10: renewal by {owner:?} of {:?}: {reply:?}", self.promises.get(&at)))
+            }
+            (Reply::Refused(Refusal::WrongType), _) => self.is_foreign(at, world),
+            _ => must(world.refuses(at), || format!("a renewal was answered {reply:?}")),
+        }
+    }
+
+    /// A waiting request was granted: first come, first served, and all or nothing.
+    pub(super) fn granted(&mut self, pending: &Pending, answer: &Answer, world: &World) -> Verdict {
+        let Pending { owner, keys, is_minted, .. } = *pending;
+        let Answer::Granted { ref place, ref others, token, ref minted_owner } = *answer else {
+            return Ok(());
+        };
+        let named = minted_owner.as_deref();
+        must(named == is_minted.then_some(owner.as_bytes()), || format!("{owner:?} is called {named:?}"))?;
+        let told: Vec<_> = std::iter::once(place).chain(others).map(|place| place.as_place()).collect();
+        must(told.len() == keys.len() && keys.iter().all(|at| told.contains(&at.place())), || {
+            format!("G12: {owner:?} was granted {told:?} instead of {keys:?}")
+        })?;
+        for at in keys.iter() {
+            let ahead = self.line(at).iter().take_while(|other| other.number != pending.number);
+            // A place that was not refreshed in time is lost.
+            let is_lapsed =
+                |other: &Pending| other.is_place() && other.until.is_some_and(|u| u <= world.time);
+            let ahead: Vec<&Pending> = ahead.filter(|other| !is_lapsed(other)).collect();
+            // A place that is kept for somebody stays kept.
+            let is_first = ahead.iter().all(|other| other.is_reserved() && pending.mode != Mode::Exclusive);
+            must(is_first, || format!("G5: {owner:?} was granted {at} before {ahead:?}"))?;
+        }
+        let is_batch = pending.mode == Mode::Shared && self.live(place_of(keys), world).next().is_some();
+        self.strike(pending);
+        self.see("granted out of the line");
+        if keys.len() > 1 {
+            self.see("granted several out of the line");
+        }
+        if is_batch {
+            self.see("granted beside others");
+        }
+        self.new_holds(pending, token, false, world)?;
+        must(!world.forbidden.contains(&pending.client), || format!("{owner:?} must not have {keys:?}"))
+    }
+
+    pub(super) fn acquired(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
+        let reply = &out.reply;
+        let (asked, how, wait) = match *input {
+            Input::Acquire { at, owner, lease_ms, wait, client, minted, how } => {
+                let asked = pending(Keys::one(at), owner, lease_ms, client, how.mode, how.tie);
+                (Pending { is_minted: minted, is_reentrant: how.is_reentrant, ..asked }, how, wait)
+            }
+            Input::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared } => {
+                let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
+                let asked = pending(keys, owner, lease_ms, client, mode, Tie::NONE);
+                (Pending { is_minted: minted, ..asked }, How::of(mode), wait)
+            }
+            _ => return Ok(()),
+        };
+        let until = wait.filter(|&ms| ms != 0).map(|ms| world.time + ms * 1000);
+        let asked = Pending { until, ..asked };
+        let Pending { keys, owner, .. } = asked;
+        let owns: Vec<Option<Hold>> = keys.iter().map(|at| self.own(at, owner, world)).collect();
+        let own = owns[0]
+            .filter(|own| owns.iter().all(|other| other.is_some_and(|other| other.token == own.token)));
+        match *reply {
+            Reply::Granted(token) if own.is_some_and(|own| own.token == token) => {
+                self.again(&asked, how, world);
+                Ok(())
+            }
+            Reply::Granted(token) => self.granted_at_once(&asked, token, world),
+            Reply::Busy | Reply::Waiting(_) => {
+                let is_same = |own: &Option<Hold>| own.is_some_and(|own| own.mode == how.mode);
+                let is_again = own.is_some() && owns.iter().all(is_same);
+                must(!is_again, || format!("G9: {owner:?} holds {keys:?} and was told {reply:?}"))?;
+                let is_free = keys.iter().all(|at| {
+                    // Another request of its own is one that came before, too.
+                    let others = self
+                        .line(at)
+                        .iter()
+                        .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
+                    // What is to be taken back is not free before it is.
+                    let is_held = self.live(at, world).any(|hold| hold.is_ownerless && hold.owner != owner);
+                    !others && !is_held && self.is_free_for(at, owner, how.mode, world)
+                });
+                // If nothing but its own older request was in its way, the pump lets it in.
+                let is_free = is_free && self.taken_over.is_empty();
+                must(!is_free, || {
+                    format!("G6: {owner:?} was turned away from {keys:?}, which nobody holds")
+                })?;
+                self.turned_away(asked, how, wait, reply, world)
+            }
+            Reply::Refused(ref why) => {
+                keys.iter().try_fold((), |(), at| self.refused(at, &asked, why, &out.cycle, world))
+            }
+            Reply::None => {
+                must(keys.iter().any(|at| world.refuses(at)), || "an acquire got no answer".to_owned())
+            }
+            _ => Err(format!("an acquire was answered {reply:?}")),
+        }
+    }
+
+    /// G9: the same owner again.
+    fn again(&mut self, asked: &Pending, how: How, world: &World) {
+        for at in asked.keys.iter() {
+            let Some(mut own) = self.own(at, asked.owner, world) else { continue };
+            let is_longer = own.is_shorter(world.time, asked.lease_ms);
+            self.see(if is_longer { "retried" } else { "retried, lease kept" });
+            if own.is_ownerless {
+                self.see("retried after an undelivered grant");
+            }
+            let is_down = (own.mode, asked.mode) == (Mode::Exclusive, Mode::Shared);
+            let tie = if asked.tie.is_none() { own.tie } else { asked.tie };
+            own.heard(world.time, tie, Some(asked.client));
+            if is_longer {
+                own.last(world.time, asked.lease_ms);
+            }
+            if is_down {
+                own.mode = Mode::Shared;
+                self.see("downgraded");
+            }
+            if how.is_reentrant {
+                own.count += 1;
+                self.see("held once more");
+            }
+            self.promise(at, own);
+        }
+    }
+
+    fn granted_at_once(&mut self, asked: &Pending, token: Token, world: &World) -> Verdict {
+        let Pending { owner, keys, .. } = *asked;
+        for at in keys.iter() {
+            let is_upgrade = keys.len() == 1 && self.own(at, owner, world).is_some();
+            let own = self.line(at).iter().position(|other| other.owner == owner);
+            let taken_over = self.taken_over.iter().find(|place| place.0 == at).map(|place| place.1);
+            let ahead = match own.or(taken_over) {
+                Some(own) => &self.line(at)[..own.min(self.line(at).len())],
+                None => self.line(at),
+            };
+            // Beside places that are kept for others, if there is room.
+            let is_next = ahead.iter().all(Pending::is_reserved)
+                && self.is_room_beside(at, owner, asked.mode, ahead.len(), world);
+            must(is_next || is_upgrade, || format!("G5: {owner:?} passed {ahead:?} at {at}"))?;
+            if let Some(own) = own.map(|own| self.line(at)[own]) {
+                self.see("took its place");
+                self.strike(&own);
+            }
+        }
+        self.see(if keys.len() > 1 { "granted several at once" } else { "granted at once" });
+        self.new_holds(asked, token, true, world)?;
+        Ok(())
+    }
+
+    /// It has to wait, or to go away.
+    fn turned_away(
+        &mut self,
+        asked: Pending,
+        how: How,
+        wait: Option<u64>,
+        reply: &Reply,
+        world: &World,
+    ) -> Verdict {
+        let Pending { keys, owner, .. } = asked;
+        let held = keys.first().and_then(|at| self.own(at, owner, world));
+        let is_upgrade = keys.len() == 1 && held.is_some();
+        let number = match *reply {
+            Reply::Waiting(number) => number,
+            _ if wait.is_none() => return Ok(()),
+            _ => 0,
+        };
+        must(number != 0 || how.is_place, || "it wanted to wait".to_owned())?;
+        let mut asked = Pending { wait: number, is_upgrade, ..asked };
+        // A place in line goes over to the same request without a word.
+        let own: Vec<(At, usize, Pending)> = keys
+            .iter()
+            .filter_map(|at| {
+                let place = self.line(at).iter().position(|other| other.owner == owner)?;
+                Some((at, place, self.line(at)[place]))
+            })
+            .chain(self.taken_over.iter().copied())
+            .collect();
+        let is_same = |old: &Pending| {
+            // An upgrade keeps its place also when its shared hold is over by now.
+            old.keys.is_same_set(keys) && old.mode == asked.mode && (old.is_upgrade || !is_upgrade)
+        };
+        let old = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2);
+        let same = old.map(|old| old.number);
+        asked.is_upgrade |= old.is_some_and(|old| old.is_upgrade);
+        for (_, _, old) in &own {
+            must(old.is_place() || self.taken_over.iter().any(|taken| taken.2.number == old.number), || {
+                format!("G7, G9: {old:?} was not told of {asked:?}")
+            })?;
+            self.strike(&{ *old });
+        }
+        self.arrivals += 1;
+        asked.number = same.unwrap_or(self.arrivals);
+        for at in keys.iter() {
+            let number = asked.number;
+            let line = self.lines.entry(at).or_default();
+            let place = match (same, asked.is_upgrade) {
+                (Some(_), true) => own.iter().find(|own| own.0 == at).map_or(0, |own| own.1),
+                (None, true) => 0,
+                _ => line.partition_point(|other| other.is_upgrade || other.number < number),
+            };
+            line.insert(place.min(line.len()), asked);
+        }
+        self.see(if keys.len() > 1 { "waited for several" } else { "waited" });
+        if how.is_place {
+            self.see("place in line");
+        }
+        if is_upgrade {
+            self.see("waited to upgrade");
+        }
+        let wish = Wish { owner, keys, mode: asked.mode };
+        if same.is_some() {
+            return Ok(());
+        }
+        let (scene, place) = self.scene(wish, is_upgrade, asked.number, world);
+        must(scene.comes_true(place), || {
+            format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}")
+        })
+    }
+
+    fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
+        let Pending { owner, keys, mode, .. } = *asked;
+        // Whom a refused request would have taken the place of has left.
+        let places = keys.iter().flat_map(|at| self.line(at).iter().copied());
+        let places: Vec<Pending> = places.filter(|other| other.owner == owner && other.is_place()).collect();
+        let waiting: usize = self.lines.values().map(Vec::len).sum();
+        // Who gave up an older request of its own is put in line, even if nothing else is in its way.
+        let is_held = !self.taken_over.is_empty()
+            || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.line(at).is_empty());
+        let (is_justified, what) = match *why {
+            Refusal::WrongType => {
+                let is_other = |at: At| world.server.keys.get(&at) == Some(&Key::Other);
+                let other = keys.iter().find(|&at| is_other(at) && self.line(at).is_empty());
+                return self.is_foreign(other.unwrap_or(at), world);
+            }
+            Refusal::LineIsFull(max) => {
+                places.iter().for_each(|place| self.strike(place));
+                let is_full = keys.iter().any(|at| self.line(at).len() >= max);
+                (max == world.limits.waiters_per_lock_max && is_full && is_held, "line full")
+            }
+            Refusal::ServerIsFull(max) => {
+                places.iter().for_each(|place| self.strike(place));
+                let is_full = max == world.limits.waiters_max && waiting + keys.len() > max;
+                (is_full && is_held, "server full")
+            }
+            Refusal::OtherKind(other) => {
+                let is_other = |at: At| {
+                    let held = self.live(at, world).map(|hold| hold.mode);
+                    let mut modes = held.chain(self.line(at).iter().map(|pending| pending.mode));
+                    modes.any(|known| known.agrees_with(other)) && !other.agrees_with(mode)
+                };
+                (keys.iter().any(is_other), "other kind")
+            }
+            Refusal::Deadlock => {
+                places.iter().for_each(|place| self.strike(place));
+                let held = keys.first().and_then(|at| self.own(at, owner, world));
+                let wish = Wish { owner, keys, mode };
+                let is_upgrade = keys.len() == 1 && held.is_some();
+                let (scene, place) = self.scene(wish, is_upgrade, u64::MAX, world);
+                must(!scene.comes_true(place), || {
+                    format!("G11: {owner:?} was told of a deadlock: {scene:?}")
+                })?;
+                let mut links = cycle.iter().zip(cycle.iter().cycle().skip(1));
+                let is_closed = links.all(|(link, next)| link.awaited == next.owner);
+                (is_closed && !cycle.is_empty(), "deadlock")
+            }
+            Refusal::TooManyLocks | Refusal::TooManyTimes => (false, "too many"),
+            Refusal::NoTokens => (self.newest == TOKEN_MAX, "no tokens"),
+        };
+        self.see(what);
+        must(is_justified, || format!("{owner:?} was refused {keys:?}: {why:?}"))
+    }
+
+    /// What must be done when the pump has run.
+    pub(super) fn pumped(&mut self, world: &World) -> Verdict {
+        let over = |pending: &&Pending| pending.until.is_some_and(|until| until <= world.time);
+        let late = self.lines.values().flatten().find(over);
+        must(late.is_none(), || format!("G7: {late:?} waits beyond its time"))?;
+        if world.writes == Writes::Paused {
+            return Ok(());
+        }
+        for (&at, promises) in &self.promises {
+            let is_over = |promise: &&Hold| !promise.is_live(world.time);
+            let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
+            let left =
+                promises.iter().filter(is_over).find(|p| saved.iter().any(|hold| hold.token == p.token));
+            must(left.is_none() || world.is_left_alone(at), || {
+                format!("G3: {left:?} at {at} is over and there")
+            })?;
+        }
+        let ownerless: Vec<(At, Token)> = self
+            .promises
+            .iter()
+            .flat_map(|(&at, promises)| {
+                promises.iter().filter(|p| p.is_ownerless).map(move |p| (at, p.token))
+            })
+            .collect();
+        for (at, token) in ownerless {
+            self.promises.entry(at).or_default().retain(|promise| promise.token != token);
+            must(!world.server.is_live(at, token), || format!("G8: {at} is held by nobody"))?;
+            self.see("taken back");
+        }
+        if world.writes == Writes::Refused {
+            return Ok(());
+        }
+        let forgotten = self.lines.values().flatten().find(|pending| {
+            !pending.is_place() && pending.keys.iter().all(|at| self.is_next(at, pending, world))
+        });
+        must(forgotten.is_none(), || {
+            format!("G6: {forgotten:?} could have it: {:?} hold, and {:?} wait", self.promises, self.lines)
+        })
+    }
+
+    /// Whether only places without a connection stand ahead of this request, and there is room beside them.
+    pub(super) fn is_next(&self, at: At, pending: &Pending, world: &World) -> bool {
+        let ahead: Vec<&Pending> =
+            self.line(at).iter().take_while(|other| other.number != pending.number).collect();
+        ahead.iter().all(|other| other.is_reserved())
+            && self.is_room_beside(at, pending.owner, pending.mode, ahead.len(), world)
+            && !world.is_left_alone(at)
+    }
+
+    /// A reader became the primary: it knows every hold, and no lease is shorter (SPEC 5).
+    pub(super) fn promoted(&mut self, world: &World) -> Verdict {
+        for (at, promises) in &mut self.promises {
+            let saved = world.server.saved(*at);
+            for promise in promises {
+                let is_live = promise.is_live(world.time);
+                let mut holds =
+                    saved.iter().flat_map(|saved| saved.holds.iter().map(|hold| (saved.mode, hold)));
+                let own = holds.find(|(_, hold)| hold.token == promise.token);
+                let read = own.map(|(mode, hold)| Hold::read(promise.owner, mode, hold, world.time));
+                let until = read.map_or(0, |read| read.until);
+                let least =
+                    if promise.is_kept() { world.time + promise.lease_ms * 1000 } else { promise.until };
+                must(!is_live || until >= least, || format!("G2: {at} of {promise:?} ends at {until}"))?;
+                if let Some(read) = read {
+                    *promise = Hold { is_known: promise.is_known, ..read };
+                }
+            }
+        }
+        self.see("promoted");
+        self.lines.values_mut().for_each(|line| line.retain(|pending| !pending.is_place()));
+        must(self.lines.values().all(Vec::is_empty), || "G7: somebody waits at a demoted server".to_owned())
+    }
+}
+
+fn place_of(keys: Keys) -> At {
+    keys.first().unwrap_or(At::new(0, ""))
+}
+
+fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, tie: Tie) -> Pending {
+    Pending {
+        wait: 0,
+        owner,
+        client,
+        lease_ms,
+        is_minted: false,
+        until: None,
+        keys,
+        mode,
+        tie,
+        is_upgrade: false,
+        is_reentrant: false,
+        number: 0,
+    }
+}

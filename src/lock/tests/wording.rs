@@ -1,0 +1,291 @@
+//! The words of the [stories](super::scenario): how inputs are read, and what came of them is told.
+
+use super::input::{Answered, How, Keys, Writes};
+use super::judge::Pending;
+use super::reader::Fact;
+use super::server::{At, Name, Outside};
+use crate::lock::codec::SavedHold;
+use crate::lock::deadlock::Link;
+use crate::lock::effect::{Answer, Change, Event};
+use crate::lock::types::{Mode, Tie, Token};
+
+/// How a lock is held, in one word.
+fn kind(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "EXCLUSIVE".to_owned(),
+        Mode::Shared => "SHARED".to_owned(),
+        Mode::Limit(limit) => limit.to_string(),
+    }
+}
+
+/// What ties a hold to its connection, as the stream has it.
+fn tied(tie: Tie) -> String {
+    let cut = tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+    let kept = match (tie.is_kept_alive, tie.is_running) {
+        (false, _) => "NO",
+        (true, false) => "YES",
+        (true, true) => "RUNS",
+    };
+    format!("{cut} {kept}")
+}
+
+/// The options of an acquire.
+fn asked(how: &How) -> String {
+    let mut text = match how.mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared => " SHARED".to_owned(),
+        Mode::Limit(limit) => format!(" LIMIT {limit}"),
+    };
+    if how.is_reentrant {
+        text.push_str(" REENTRANT");
+    }
+    if let Some(ms) = how.tie.ephemeral_ms {
+        text.push_str(&format!(" EPHEMERAL {ms}"));
+    }
+    if how.tie.is_kept_alive {
+        text.push_str(" KEEPALIVE");
+    }
+    text
+}
+
+/// A hold: whose, with what token, and how much is left of it.
+pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
+    let SavedHold { owner, token, left_ms, count, tie } = hold;
+    let how = match mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared => " shared".to_owned(),
+        Mode::Limit(limit) => format!(", one of {limit},"),
+    };
+    let mut text = format!("{} holds it{how} with {token}", String::from_utf8_lossy(owner));
+    if *count > 1 {
+        text.push_str(&format!(", {count} times"));
+    }
+    text.push_str(&format!(", {left_ms} ms left"));
+    if tie.is_paused() {
+        text.push_str(", kept alive");
+    }
+    if let Some(ms) = tie.ephemeral_ms {
+        text.push_str(&format!(", {ms} ms without its connection"));
+    }
+    text
+}
+
+/// Who stands in line, and for what.
+pub(super) fn stands(pending: &Pending) -> String {
+    let mut text = pending.owner.to_owned();
+    let how = match pending.mode {
+        Mode::Exclusive if pending.is_upgrade => " to hold alone",
+        Mode::Shared => " shared",
+        Mode::Exclusive | Mode::Limit(_) => "",
+    };
+    text.push_str(how);
+    if pending.is_place() {
+        text.push_str(" by a place");
+    }
+    if pending.keys.len() > 1 {
+        let keys: Vec<String> = pending.keys.iter().map(|at| at.to_string()).collect();
+        text.push_str(&format!(" for all of {}", keys.join(" ")));
+    }
+    text
+}
+
+/// What the answered one waited for.
+pub(super) fn awaited(told: &Answered) -> String {
+    let Answer::Granted { place, others, .. } = &told.answer else {
+        return told.at.to_string();
+    };
+    let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    if others.is_empty() {
+        return told.at.to_string();
+    }
+    let names: Vec<String> = std::iter::once(place).chain(others).map(|place| name(&place.name)).collect();
+    names.join(" ")
+}
+
+/// A cycle of waits.
+pub(super) fn waits(cycle: &[Link]) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let link = |link: &Link| {
+        let (owner, name, awaited) = (text(&link.owner), text(&link.place.name), text(&link.awaited));
+        format!("\n  {owner} waits for {awaited} at {name}")
+    };
+    cycle.iter().map(link).collect()
+}
+
+pub(super) const fn changed(change: Change) -> &'static str {
+    match change {
+        Change::Nothing => "as it was",
+        Change::Touched => "touched",
+        Change::Renewed => "touched, its TTL removed",
+        Change::Stored(_) => "stored",
+        Change::Lives(_) => "given a time to live",
+        Change::Deleted => "deleted",
+    }
+}
+
+pub(super) const fn published(event: Event) -> &'static str {
+    match event {
+        Event::Acquired => "lock.acquired",
+        Event::Released => "lock.released",
+        Event::Expired => "lock.expired",
+        Event::Broken => "lock.broken",
+    }
+}
+
+pub(super) fn answered(answer: &Answer) -> String {
+    match answer {
+        Answer::Granted { token, minted_owner: None, .. } => format!("granted {token}"),
+        Answer::Granted { token, minted_owner: Some(owner), .. } => {
+            format!("granted {token} as {}", String::from_utf8_lossy(owner))
+        }
+        Answer::Refused(why) => format!("refused: {why}"),
+        Answer::Moved(where_to) => where_to.clone(),
+        Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),
+    }
+}
+
+/// A fact as the stream has it.
+pub(super) fn told(fact: &Fact) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let with = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" TOKEN {token}"));
+    match fact {
+        Fact::AcquireMany { keys, owner, lease_ms, mode } => {
+            let keys: Vec<String> = keys.iter().map(|at| at.to_string()).collect();
+            let (count, keys, shared) = (keys.len(), keys.join(" "), asked(&How::of(*mode)));
+            format!("LOCK.MACQUIRE {count} {keys} {owner} PX {lease_ms}{shared}")
+        }
+        Fact::Acquire { at, owner, lease_ms, how } => {
+            format!("LOCK.ACQUIRE {at} {owner} PX {lease_ms}{}", asked(how))
+        }
+        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {owner}{}", with(token)),
+        Fact::Renew { at, owner, token, lease_ms } => {
+            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}", with(token))
+        }
+        Fact::Hold(at, mode, hold) => {
+            let SavedHold { owner, token, left_ms, count, tie } = hold;
+            let is_plain = (*mode, *count, tie.is_none()) == (Mode::Exclusive, 1, true);
+            let kind =
+                if is_plain { String::new() } else { format!(" {} {count} {}", kind(*mode), tied(*tie)) };
+            format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}{kind}", text(owner))
+        }
+        Fact::Ended(at, token) => format!("LOCK.APPLY {at} ENDED {token}"),
+        Fact::Empty(at) => format!("LOCK.APPLY {at} EMPTY"),
+        Fact::Outside(what) => match what {
+            Outside::Del(at) => format!("DEL {at}"),
+            Outside::Set(at) => format!("SET {at}"),
+            Outside::Rename(from, to) => format!("RENAME {from} {to}"),
+            Outside::Move(at, db) => format!("MOVE {at} {db}"),
+            Outside::Flush(None, _) => "FLUSHALL".to_owned(),
+            Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
+            Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
+            Outside::Restore(at, _) => format!("RESTORE {at}"),
+        },
+    }
+}
+
+/// The words of an input.
+pub(super) struct Words<'a> {
+    words: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn new(line: &'a str) -> Self {
+        Self { words: line.split_whitespace().peekable() }
+    }
+
+    pub(super) fn next(&mut self) -> Result<&'a str, String> {
+        self.words.next().ok_or_else(|| "a word is missing".to_owned())
+    }
+
+    pub(super) fn is(&mut self, word: &str) -> bool {
+        self.words.next_if_eq(&word).is_some()
+    }
+
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.words.peek().is_none()
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), String> {
+        self.words.next().map_or(Ok(()), |word| Err(format!("what is {word:?}?")))
+    }
+
+    /// The next word if it is a number.
+    pub(super) fn number(&mut self) -> Result<u64, String> {
+        let word = self.words.peek().ok_or("a number is missing")?;
+        let number = word.parse().map_err(|_| format!("{word} is no number"))?;
+        self.words.next();
+        Ok(number)
+    }
+
+    pub(super) fn size(&mut self) -> Result<usize, String> {
+        usize::try_from(self.number()?).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn db(&mut self) -> Result<u32, String> {
+        u32::try_from(self.number()?).map_err(|error| error.to_string())
+    }
+
+    /// A few short names for the life of the test, leaked so that inputs can be copied.
+    pub(super) fn name(&mut self) -> Result<Name, String> {
+        Ok(self.next()?.to_owned().leak())
+    }
+
+    pub(super) fn at(&mut self) -> Result<At, String> {
+        let word: &'static str = self.next()?.to_owned().leak();
+        match word.split_once(':') {
+            Some((db, name)) => Ok(At::new(db.parse().map_err(|_| format!("{db}?"))?, name)),
+            None => Ok(At::new(0, word)),
+        }
+    }
+
+    /// All keys of a request for several, with commas between them.
+    pub(super) fn keys(&mut self) -> Result<Keys, String> {
+        let ats: Result<Vec<At>, String> =
+            self.next()?.split(',').map(|word| Words::new(word).at()).collect();
+        Ok(Keys::of(&ats?))
+    }
+
+    /// How a lock is to be held.
+    pub(super) fn how(&mut self) -> Result<How, String> {
+        let mut how = How::PLAIN;
+        loop {
+            if self.is("shared") {
+                how.mode = Mode::Shared;
+            } else if self.is("limit") {
+                how.mode = Mode::Limit(u32::try_from(self.number()?).map_err(|error| error.to_string())?);
+            } else if self.is("reentrant") {
+                how.is_reentrant = true;
+            } else if self.is("ephemeral") {
+                how.tie.ephemeral_ms = Some(self.number()?);
+            } else if self.is("keepalive") {
+                how.tie.is_kept_alive = true;
+            } else {
+                return Ok(how);
+            }
+        }
+    }
+
+    /// How long to wait; 0: without limit.
+    pub(super) fn wait(&mut self) -> Option<u64> {
+        if self.is("wait") { Some(self.number().unwrap_or(0)) } else { None }
+    }
+
+    pub(super) fn token(&mut self) -> Result<Option<Token>, String> {
+        if self.is("token") { Ok(Token::new(self.number()?)) } else { Ok(None) }
+    }
+
+    pub(super) fn wall_us(&mut self, now_us: u64) -> Result<u64, String> {
+        let word = self.next()?;
+        let step_ms: i64 = word.parse().map_err(|_| format!("{word} is no step"))?;
+        Ok(now_us.saturating_add_signed(step_ms * 1000))
+    }
+
+    pub(super) fn writes(&mut self) -> Result<Writes, String> {
+        match self.next()? {
+            "allowed" => Ok(Writes::Allowed),
+            "refused" => Ok(Writes::Refused),
+            "paused" => Ok(Writes::Paused),
+            word => Err(format!("writes are never {word}")),
+        }
+    }
+}

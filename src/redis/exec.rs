@@ -1,0 +1,218 @@
+//! LOCK.EXEC: a command of the server's, if the token is live.
+//!
+//! The command runs as a script's would, with the rights of the caller, and by itself writes what replicas and
+//! files are told; LOCK.EXEC never travels. It may do anything to the lock's own key, and so come back to us:
+//! while it runs no key of ours is open and nobody is within [`state::with`].
+
+use std::cell::Cell;
+use std::ffi::{CString, c_int};
+use std::ptr::null_mut;
+use std::thread::LocalKey;
+
+use redis_module::raw;
+
+use super::api::{Ctx, Key, Str, api};
+use super::cluster::{Reply, element, text};
+use super::docs::READS;
+use super::handlers::{Way, internal_error, invalid, way};
+use super::state::{self, lock_type};
+use super::{clock, guard, legacy};
+use crate::command::error;
+use crate::command::exec::{Exec, is_ours, parse, would_block};
+use crate::lock::effect::Found;
+
+/// LOCK.EXEC
+pub(crate) extern "C" fn exec(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: what the server passed to the running command, or to the question for its keys.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+    // SAFETY: a live context.
+    if unsafe { api!(RedisModule_IsKeysPositionRequest, ctx.as_ptr()) }.is_some_and(|asks| asks != 0) {
+        guard::callback((), || tell_keys(&ctx, args));
+        return raw::REDISMODULE_OK as c_int;
+    }
+    guard::command(&ctx, || match args {
+        [_, name, rest @ ..] if rest.len() >= 2 => match way(&ctx) {
+            Way::Asked => asked_to_exec(&ctx, *name, rest),
+            // What travels is what the command did.
+            Way::Told => ctx.reply_error(error::BAD_RECORD),
+            Way::Refused => ctx.reply_error(error::READ_ONLY),
+        },
+        _ => ctx.wrong_arity(),
+    })
+}
+
+fn asked_to_exec(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
+    let Exec { token, words } = match parse(args) {
+        Ok(request) => request,
+        Err(error) => return invalid(ctx, &error),
+    };
+    // By way of another module, or of a filter of one.
+    let Some(_running) = Turn::begin(&IS_RUNNING) else {
+        return ctx.reply_error(error::EXEC_WITHIN);
+    };
+    let now = clock::boot();
+    // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
+    let key = Key::open_write(ctx, name);
+    let found = legacy::look(&key, key.found(lock_type()), None);
+    drop(key);
+    if found == Found::Other {
+        return ctx.reply_error(error::WRONG_TYPE);
+    }
+    match state::with(|state| state.table.fence(now, found, token)) {
+        None => internal_error(ctx),
+        Some(Err(live)) => ctx.reply_error(&error::fenced(token, live)),
+        Some(Ok(())) => run(ctx, words),
+    }
+}
+
+/// Runs the command, and replies what it replies.
+fn run(ctx: &Ctx, words: &[Str<'_>]) -> c_int {
+    let [command, args @ ..] = words else {
+        return ctx.wrong_arity();
+    };
+    let Ok(name) = CString::new(command.bytes()) else {
+        return ctx.reply_error(&error::unknown_command(command.bytes()));
+    };
+    if can_block(ctx, *command) && would_block(words) {
+        return ctx.reply_error(&error::would_block(command.bytes()));
+    }
+    // !: replicated. C: by the rights of the caller. S: as in a script. E: errors are replies. M: maxmemory holds.
+    // 0: in the protocol of the caller. v: the arguments.
+    //
+    // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent
+    // over the pointer to one; 3. they live until the end of the command, whatever the command does to keys;
+    // 4. the reply is freed once, after its last use.
+    unsafe {
+        let (first, count) = (args.as_ptr(), args.len());
+        let reply = api!(RedisModule_Call, ctx.as_ptr(), name.as_ptr(), c"!CSEM0v".as_ptr(), first, count);
+        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
+            return internal_error(ctx);
+        };
+        let done = match refusal_of_rights(reply) {
+            Some(refusal) => ctx.reply_error(&refusal),
+            None => api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply).unwrap_or(0),
+        };
+        api!(RedisModule_FreeCallReply, reply);
+        done
+    }
+}
+
+/// Redis 7.0 words it otherwise than for a command that comes by itself, and without the code.
+fn refusal_of_rights(reply: Reply) -> Option<String> {
+    // SAFETY: a live reply.
+    let kind = unsafe { api!(RedisModule_CallReplyType, reply) }?;
+    if kind as isize != raw::REDISMODULE_REPLY_ERROR {
+        return None;
+    }
+    let line = text(reply)?;
+    let reason = line.trim_start_matches("ERR ").strip_prefix("acl verification failed, ")?;
+    Some(format!("NOPERM {}", reason.trim_end()))
+}
+
+/// A command's name in lower case, filled up with zeros, which no name has.
+pub(super) type CommandName = [u8; 32];
+
+fn lower_case(name: &[u8]) -> Option<CommandName> {
+    let mut lower = CommandName::default();
+    lower.get_mut(..name.len())?.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    Some(lower)
+}
+
+/// Whether the server says of a command that it can block. It is asked once about each: asking takes longer than
+/// running most commands. Of one that it does not know: no.
+fn can_block(ctx: &Ctx, command: Str<'_>) -> bool {
+    let name = lower_case(command.bytes());
+    let is_known = |name: &CommandName| state::with(|state| state.never_block.contains(name)) == Some(true);
+    if name.as_ref().is_some_and(is_known) {
+        return false;
+    }
+    let can_block = ask_whether_it_can_block(ctx, command);
+    if let (Some(name), Some(false)) = (name, can_block) {
+        let _ = state::with(|state| state.never_block.insert(name));
+    }
+    can_block == Some(true)
+}
+
+fn ask_whether_it_can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
+    // SAFETY: 1. a live context; 2. the format takes a C string and a string; 3. an error is asked for as a reply;
+    // 4. the reply is freed once, after its last use.
+    unsafe {
+        let (info, name) = (c"INFO".as_ptr(), command.as_ptr());
+        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"COMMAND".as_ptr(), c"csE".as_ptr(), info, name)?;
+        if reply.is_null() {
+            return None;
+        }
+        let flags = element(reply, 0).and_then(|command| element(command, 2));
+        let can_block = flags.map(|flags| {
+            let mut flags = (0..).map_while(|index| element(flags, index));
+            flags.any(|flag| text(flag).as_deref() == Some("blocking"))
+        });
+        api!(RedisModule_FreeCallReply, reply);
+        can_block
+    }
+}
+
+/// The server wants to know the keys of this command: the lock's and those of the command that it runs. May come
+/// on a thread of the server's own.
+fn tell_keys(ctx: &Ctx, args: &[Str<'_>]) {
+    const KEY_AT: usize = 1;
+    const COMMAND_AT: usize = 3;
+    if args.len() > KEY_AT {
+        tell_key(ctx, KEY_AT as c_int, READS as c_int);
+    }
+    let words = args.get(COMMAND_AT..).unwrap_or(&[]);
+    // Our own commands are refused, and LOCK.EXEC would ask for its keys in turn, without end.
+    if words.first().is_none_or(|command| is_ours(command.bytes())) {
+        return;
+    }
+    let Some(_asking) = Turn::begin(&IS_ASKING) else {
+        return;
+    };
+    let (mut count, mut flags) = (0, null_mut());
+    // SAFETY: 1. as many strings as said; `Str` is transparent over the pointer to one; they are only read; 2. null, or
+    // arrays of as many numbers as told, which are ours to free, and are freed once.
+    unsafe {
+        let (argv, argc) = (words.as_ptr().cast_mut().cast(), words.len() as c_int);
+        let (count, flags) = (&raw mut count, &raw mut flags);
+        let positions = api!(RedisModule_GetCommandKeysWithFlags, ctx.as_ptr(), argv, argc, count, flags);
+        let Some(positions) = positions.filter(|positions| !positions.is_null()) else {
+            return;
+        };
+        let (count, flags) = (usize::try_from(*count).unwrap_or(0), *flags);
+        for at in 0..count {
+            tell_key(ctx, *positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
+        }
+        api!(RedisModule_Free, positions.cast());
+        api!(RedisModule_Free, flags.cast());
+    }
+}
+
+fn tell_key(ctx: &Ctx, at: c_int, flags: c_int) {
+    // SAFETY: the context of a question for keys.
+    unsafe { api!(RedisModule_KeyAtPosWithFlags, ctx.as_ptr(), at, flags) };
+}
+
+thread_local! {
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something that does not happen within itself; it is over when this is dropped.
+struct Turn(&'static LocalKey<Cell<bool>>);
+
+impl Turn {
+    fn begin(flag: &'static LocalKey<Cell<bool>>) -> Option<Self> {
+        (!flag.replace(true)).then(|| Self(flag))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}

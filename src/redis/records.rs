@@ -1,0 +1,162 @@
+//! What replicas and append-only files are told in the module's own words: see `src/command/internal.rs`.
+
+use std::ffi::{CString, c_longlong};
+
+use redis_module::raw;
+
+use super::api::{Ctx, Str, api};
+use crate::lock::codec::SavedHold;
+use crate::lock::types::Mode;
+
+/// Writes the fact "this owner holds" into the replication stream and the append-only file.
+pub(crate) fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
+    let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
+    let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
+    let (ctx, name) = (ctx.as_ptr(), name.as_ptr());
+    let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
+    let Some([mode, count, cut, kept]) = said_of(mode, hold) else {
+        // SAFETY: the format takes a string, a C string, two long long and a buffer with its length.
+        unsafe {
+            let format = c"scllb".as_ptr();
+            api!(RedisModule_Replicate, ctx, command, format, name, verb, token, left_ms, owner, len)
+        };
+        return;
+    };
+    let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
+    // SAFETY: the same, and four C strings.
+    unsafe {
+        let format = c"scllbcccc".as_ptr();
+        api!(
+            RedisModule_Replicate,
+            ctx,
+            command,
+            format,
+            name,
+            verb,
+            token,
+            left_ms,
+            owner,
+            len,
+            mode,
+            count,
+            cut,
+            kept
+        )
+    };
+}
+
+/// The same fact, into an append-only file that is being written anew.
+pub(crate) fn emit_hold(
+    io: *mut raw::RedisModuleIO,
+    name: *mut raw::RedisModuleString,
+    mode: Mode,
+    hold: &SavedHold,
+) {
+    let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
+    let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
+    let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
+    let Some([mode, count, cut, kept]) = said_of(mode, hold) else {
+        // SAFETY: 1. the stream and the name of the running callback; 2. the format takes a string, a C string, two
+        // long long and a buffer with its length.
+        unsafe {
+            let format = c"scllb".as_ptr();
+            api!(RedisModule_EmitAOF, io, command, format, name, verb, token, left_ms, owner, len)
+        };
+        return;
+    };
+    let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
+    // SAFETY: the same, and four C strings.
+    unsafe {
+        let format = c"scllbcccc".as_ptr();
+        api!(
+            RedisModule_EmitAOF,
+            io,
+            command,
+            format,
+            name,
+            verb,
+            token,
+            left_ms,
+            owner,
+            len,
+            mode,
+            count,
+            cut,
+            kept
+        )
+    };
+}
+
+/// What a record says of a hold beside owner, token and lease; nothing of a plain exclusive one.
+fn said_of(mode: Mode, hold: &SavedHold) -> Option<[CString; 4]> {
+    if mode == Mode::Exclusive && hold.count == 1 && hold.tie.is_none() {
+        return None;
+    }
+    let mode = match mode {
+        Mode::Exclusive => "EXCLUSIVE".to_owned(),
+        Mode::Shared => "SHARED".to_owned(),
+        Mode::Limit(limit) => limit.to_string(),
+    };
+    let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+    let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+        (false, _) => "NO",
+        (true, false) => "YES",
+        (true, true) => "RUNS",
+    };
+    let said = [mode, hold.count.to_string(), cut, kept.to_owned()];
+    // Digits and letters: there is no NUL among them.
+    Some(said.map(|text| CString::new(text).unwrap_or_default()))
+}
+
+/// Writes the fact "the hold with this token ended by itself".
+pub(crate) fn replicate_ended(ctx: &Ctx, name: Str<'_>, token: u64) {
+    // SAFETY: the format takes a string, a C string and a long long.
+    unsafe {
+        api!(
+            RedisModule_Replicate,
+            ctx.as_ptr(),
+            c"LOCK.APPLY".as_ptr(),
+            c"scl".as_ptr(),
+            name.as_ptr(),
+            c"ENDED".as_ptr(),
+            token as c_longlong
+        )
+    };
+}
+
+/// Writes how far the clock of tokens is, into the append-only file only.
+pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
+    // SAFETY: the format takes two long long; R keeps it from replicas.
+    unsafe {
+        api!(
+            RedisModule_Replicate,
+            ctx.as_ptr(),
+            c"LOCK.TICK".as_ptr(),
+            c"llR".as_ptr(),
+            last as c_longlong,
+            told as c_longlong
+        )
+    };
+}
+
+/// Writes that the key went, in the server's own words.
+pub(crate) fn replicate_delete(ctx: &Ctx, name: Str<'_>) {
+    // SAFETY: the format takes a string.
+    unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.as_ptr()) };
+}
+
+/// Writes until when the key lives, in the server's own words.
+pub(crate) fn replicate_life(ctx: &Ctx, name: Str<'_>, wall_ms: u64) {
+    let wall_ms = c_longlong::try_from(wall_ms).unwrap_or(c_longlong::MAX);
+    // SAFETY: the format takes a string and a long long.
+    unsafe {
+        api!(
+            RedisModule_Replicate,
+            ctx.as_ptr(),
+            c"PEXPIREAT".as_ptr(),
+            c"sl".as_ptr(),
+            name.as_ptr(),
+            wall_ms
+        )
+    };
+}
