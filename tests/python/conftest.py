@@ -9,9 +9,12 @@ starts its own. A server that dies fails the test during which it died.
 """
 
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from harness.kinds import give_up_places
 from harness.limits import SLOW_FACTOR, eventually
 from harness.server import BINARY, MODULE, Server, settle
 
@@ -65,6 +68,8 @@ class SharedServer:
         settle(server)
         server.admin("FUNCTION FLUSH")
         server.admin("FLUSHALL")
+        if server.info("redislock")["redislock_waiters"] != "0":
+            give_up_places(server)
         # What a flush breaks may be noticed, and told as events, a moment later.
         eventually(
             lambda: server.info("redislock")["redislock_locks"] == "0",
@@ -85,6 +90,16 @@ def shared_server():
     shared = SharedServer()
     yield shared
     shared.end()
+
+
+@pytest.fixture(scope="session")
+def neighbour_path(tmp_path_factory):
+    """Another module; what its commands do stands in its source."""
+    path = tmp_path_factory.mktemp("neighbour") / "neighbour.so"
+    source = Path(__file__).parent / "harness" / "neighbour.c"
+    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, "-o", path, source], check=True)
+    return path
 
 
 @pytest.fixture

@@ -27,8 +27,13 @@ NOT_A_NUMBER = [
 # Options of other commands, and of versions to come.
 FOREIGN = [
     ["NX"], ["XX"], ["WAIT", "5"], [""], ["PXAT", "5"], ["KEEPTTL"], ["FULL"],
+    ["RAISE", "5"], ["PX\0", "5"], ["P"], ["PXX", "5"], ["5"],
+]  # fmt: skip
+
+# Options of LOCK.ACQUIRE and of nothing else.
+OF_ACQUIRE = [
     ["SHARED"], ["LIMIT", "3"], ["QUEUE", "10"], ["REENTRANT"], ["EPHEMERAL", "10"],
-    ["KEEPALIVE"], ["RAISE", "5"], ["PX\0", "5"], ["P"], ["PXX", "5"], ["5"],
+    ["KEEPALIVE"],
 ]  # fmt: skip
 
 ACQUIRE = ["LOCK.ACQUIRE", "door", "alice"]
@@ -49,6 +54,9 @@ def number_cases():
     for value in NOT_A_NUMBER:
         yield [*ACQUIRE, "PX", "9000", "BLOCK", value], ["BLOCK", f"0 to {MAX}"]
         yield [*ACQUIRE, "BLOCK", value, "EX", "9"], ["BLOCK", f"0 to {MAX}"]
+        yield [*ACQUIRE, "PX", "9000", "QUEUE", value], ["QUEUE", "1 to 86400000"]
+        yield [*ACQUIRE, "PX", "9000", "LIMIT", value], ["LIMIT", "1 to 1000000"]
+        yield [*ACQUIRE, "PX", "9000", "EPHEMERAL", value], ["EPHEMERAL", "0 to 3600000"]
     for command in (ACQUIRE, RENEW):
         yield [*command, "PX", "3600001"], ["PX", LEASE_MS]
         yield [*command, "EX", "3601"], ["EX", LEASE_SECONDS]
@@ -63,6 +71,16 @@ def option_cases():
         yield [*RELEASE, *foreign], ["syntax error"]
         if foreign != ["FULL"]:
             yield ["LOCK.INFO", "door", foreign[0]], ["syntax error"]
+    for option in OF_ACQUIRE:
+        yield [*ACQUIRE, "PX", "9000", *option, *option], ["syntax error", option[0]]
+        yield [*ACQUIRE, *option, "BLOCK", "1"], ["syntax error", "lease" if option[0] != "QUEUE" else "BLOCK"]
+        yield [*RENEW, "PX", "9000", *option], ["syntax error"]
+        yield [*RELEASE, *option], ["syntax error"]
+        if len(option) == 2:
+            yield [*ACQUIRE, "PX", "9000", option[0]], ["syntax error", option[0]]
+    yield [*ACQUIRE, "PX", "9000", "BLOCK", "1", "QUEUE", "1"], ["BLOCK or QUEUE"]
+    yield [*ACQUIRE, "PX", "9000", "LIMIT", "3", "SHARED"], ["SHARED or LIMIT"]
+    yield ["LOCK.ACQUIRE", "door", "*", "PX", "9000", "QUEUE", "5"], ["QUEUE", "owner"]
     for command in (ACQUIRE, RENEW):
         yield [*command, "PX", "9000", "PX", "9000"], ["syntax error", "PX"]
         yield [*command, "EX", "9", "ex", "9"], ["syntax error", "EX"]

@@ -15,6 +15,11 @@ COMMANDS = {
     "lock.fence": (-2, {"readonly"}, {"write", "denyoom", "blocking"}, "RO"),
     "lock.info": (-2, {"readonly"}, {"write", "denyoom", "blocking"}, "RO"),
 }
+# Those whose keys are elsewhere: name, arity, flags it has, arguments.
+OTHERS = {
+    "lock.macquire": (-6, {"write", "denyoom", "blocking"}, ["numkeys", "key", "owner", "PX", "BLOCK", "SHARED"]),
+    "lock.heldby": (2, {"readonly"}, ["owner"]),
+}
 KEYED = [
     "LOCK.ACQUIRE door alice PX 60000",
     "LOCK.ACQUIRE door alice PX 60000 BLOCK 0",
@@ -24,6 +29,7 @@ KEYED = [
     "LOCK.FENCE door 5",
     "LOCK.INFO door",
     "LOCK.INFO door FULL",
+    "LOCK.MACQUIRE 1 door alice PX 60000",
 ]
 
 
@@ -42,6 +48,25 @@ def test_command_info_tells_arity_flags_and_keys(cli, name):
     assert access in spec["flags"], spec
     assert as_map(spec["begin_search"])["type"] == "index"
     assert as_map(as_map(spec["begin_search"])["spec"])["index"] == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_commands_whose_keys_are_elsewhere_are_told_too(cli, name):
+    arity, has, words = OTHERS[name]
+    (info,) = cli("COMMAND", "INFO", name)
+    assert info[1] == arity
+    assert has <= set(info[2])
+    docs = as_map(cli("COMMAND", "DOCS", name)[1])
+    assert len(docs["summary"]) > 20 and docs["complexity"].startswith("O(")
+    for word in words:
+        assert f"'{word}'" in str(docs["arguments"]), word
+
+
+def test_the_keys_of_macquire_are_told_with_what_is_done_to_them(cli):
+    keys = cli("COMMAND GETKEYSANDFLAGS LOCK.MACQUIRE 2 door gate alice PX 60000")
+    assert [key for key, _ in keys] == ["door", "gate"]
+    for _, flags in keys:
+        assert {"RW", "access", "update"} <= set(flags)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -67,7 +92,7 @@ def test_command_docs_are_complete(cli, name):
     assert arguments[0]["type"] == "key"
     assert arguments[0]["key_spec_index"] == 0
     words = {
-        "lock.acquire": ["owner", "PX", "EX", "BLOCK"],
+        "lock.acquire": ["owner", "PX", "EX", "BLOCK", "QUEUE", "SHARED", "LIMIT", "KEEPALIVE"],
         "lock.release": ["owner", "TOKEN"],
         "lock.renew": ["owner", "PX", "EX", "TOKEN"],
         "lock.fence": ["token"],
@@ -82,8 +107,9 @@ def test_there_are_no_other_commands_of_the_module(cli):
     # Those that replication uses are not for clients. (Without arguments LOCK.TICK is
     # how the module asks the server whether it takes writes: it does nothing.)
     listed = set(cli("COMMAND LIST FILTERBY MODULE redislock"))
-    assert set(COMMANDS) <= listed
-    for name in listed - set(COMMANDS):
+    known = {*COMMANDS, *OTHERS}
+    assert known <= listed
+    for name in listed - known:
         for size in range(1, 8):
             arguments = ["door", "HOLD", 5, 60000, "alice", 6, 7][:size]
             with refused("ERR"):

@@ -54,7 +54,7 @@ def test_every_transcript_is_what_happens(start_server, page):
 
 def test_the_pages_that_should_have_transcripts_have_some():
     assert {ROOT / "README.md", *COMMAND_PAGES} <= set(WITH_TRANSCRIPTS)
-    assert len(COMMAND_PAGES) == 5
+    assert len(COMMAND_PAGES) == 8
 
 
 def test_the_comparison_sees_what_it_should():
@@ -143,7 +143,7 @@ def test_every_guarantee_has_its_tests():
     text = (ROOT / "docs" / "GUARANTEES.md").read_text()
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
     promised = [section for section in sections if re.match(r"G\d+ ", section)]
-    assert len(promised) == 12
+    assert len(promised) == 14
     for section in promised:
         assert len(re.findall(r"`tests/[\w/.]+::\w+`", section)) >= 2, section[:40]
 
@@ -174,7 +174,7 @@ def test_a_page_says_what_the_server_says_of_the_command(cli, page):
 
 @named(COMMAND_PAGES)
 def test_a_page_shows_the_syntax_that_the_server_knows(cli, page):
-    syntax = re.search(r"^LOCK\..*$", page.read_text(), re.MULTILINE)[0]
+    syntax = re.search(r"^```\n(LOCK\..*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)[1]
     words = set(re.findall(r"[A-Z]{2,}", syntax)) - {"LOCK", page.stem.upper()}
     assert words == set(tokens_of(cli("COMMAND", "DOCS", f"lock.{page.stem}")))
 
@@ -295,4 +295,6 @@ def test_pages_are_plain_text(page):
     text = page.read_text()
     assert text.isascii(), [line for line in text.splitlines() if not line.isascii()]
     assert text.endswith("\n") and not re.search(r"[ \t]$", text, re.MULTILINE)
-    assert max(len(line) for line in text.splitlines() if "|" not in line) <= 120
+    # What a server says is as long as it is.
+    ours = [line for line in text.splitlines() if "|" not in line and not line.startswith("(error)")]
+    assert max(map(len, ours)) <= 120

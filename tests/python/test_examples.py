@@ -62,6 +62,43 @@ def test_without_the_fence_the_late_write_destroys_the_other(server):
     assert (code, "the balance was 100, is 110" in output) == (0, True), output
 
 
+def test_the_late_write_to_the_server_is_turned_away(server):
+    code, output = run(server, "late_writer.py")
+    assert (code, "the total was 100, is 101" in output) == (0, True), output
+    assert re.search(r"adds 1 to 100 with token \d+: written", output)
+    assert re.search(r"adds 10 to 100 with token \d+: turned away", output)
+    assert server.admin("DBSIZE") == 0
+
+
+def test_a_plain_late_write_to_the_server_destroys_the_other(server):
+    code, output = run(server, "late_writer.py", "--without-exec")
+    assert (code, "the total was 100, is 110" in output) == (0, True), output
+
+
+#: What an example prints as it should, and with an option as it should not be done.
+KINDS = {
+    ("few_at_a_time.py",): r"20 jobs, 3 places, with a lock: 3 at once",
+    ("few_at_a_time.py", "--without-lock"): r"without a lock: ([4-9]|1\d|20) at once",
+    ("one_writer_many_readers.py",): r"with a lock: a half was seen 0 times",
+    ("one_writer_many_readers.py", "--without-lock"): r"a half was seen [1-9]\d* times",
+    ("transfers.py",): r"90 transfers, with locks: 400 of 400 are there",
+    ("transfers.py", "--without-lock"): r"90 transfers, without locks: \d+ of 400",
+    ("nested_calls.py",): r"with REENTRANT: 0 came in between",
+    ("nested_calls.py", "--without-reentrant"): r"without REENTRANT: 3 came in between",
+    ("many_tasks_one_connection.py",): r"100 tasks over one connection, 1 at once, in order",
+    ("killed_worker.py",): r"with a tie: while the worker lived, the other waited",
+    ("killed_worker.py", "--without-tie"): r"without a tie: .* the other came in",
+}
+
+
+@pytest.mark.parametrize("command", KINDS, ids=" ".join)
+def test_an_example_of_a_kind_of_lock_does_what_it_says(server, command):
+    code, output = run(server, *command)
+    assert code == 0, output
+    assert re.search(KINDS[command], output), output
+    assert server.admin("DBSIZE") == 0
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_an_example_fails_where_there_are_no_locks(start_server, name):
     server = start_server(with_module=False)

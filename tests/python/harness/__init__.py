@@ -3,6 +3,7 @@
     limits.py      how patient the tests are; polling with a bound
     wire.py        a connection that speaks RESP2 and RESP3 and shows the bytes
     server.py      a server with the module, on a free port, in a directory of its own
+    cluster.py     two nodes of a cluster, and slots that move between them
     waiting.py     a request that waits in line while the test goes on
     replies.py     LOCK.INFO and INFO redislock as dictionaries
     payload.py     what DUMP gives, taken apart and sealed again

@@ -172,6 +172,10 @@ class Connection:
             return [self._value(deadline) for _ in range(size)]
         if kind == b">":
             return Push(self._value(deadline) for _ in range(size))
+        if kind == b"|":  # an attribute, of the value behind it
+            for _ in range(2 * size):
+                self._value(deadline)
+            return self._value(deadline)
         if kind == b"%":
             return {self._value(deadline): self._value(deadline) for _ in range(size)}
         raise AssertionError(f"this is not RESP: {line!r}")

@@ -1,0 +1,131 @@
+"""A cluster of two nodes, and slots that move between them.
+
+The first node has the lower half of the slots, the second the upper half: "{b}..." and
+"{d}..." are the first's, "{a}..." and "{c}..." the second's.
+"""
+
+import time
+
+from .limits import SOON_SECONDS, eventually
+from .server import IS_VALKEY, _free_port, at_least
+from .wire import Closed, ServerError
+
+#: The ways in which a slot can go from one node to another on the server under test.
+WAYS = ["by hand"] + (["atomically"] if at_least(redis=(8, 4), valkey=(9, 0)) else [])
+
+#: What a client that waits is told when its slot goes.
+REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN")
+
+
+class Cluster:
+    """Two nodes with half of the slots each."""
+
+    def __init__(self, start_server, *options, **more):
+        buses = [_free_port(), _free_port()]
+        common = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+        common += ("--repl-diskless-sync-delay", "0")
+        self.nodes = [start_server(*common, "--cluster-port", bus, *options, **more) for bus in buses]
+        self.nodes[0].admin("CLUSTER ADDSLOTSRANGE 0 8191")
+        self.nodes[1].admin("CLUSTER ADDSLOTSRANGE 8192 16383")
+        self.nodes[1].admin("CLUSTER SET-CONFIG-EPOCH 2")
+        self.nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port, buses[1])
+        for node in self.nodes:
+            eventually(lambda node=node: is_up(node), "the cluster is up")
+        self.ids = [node.admin("CLUSTER MYID") for node in self.nodes]
+
+    def slot(self, key):
+        """The slot of a key."""
+        return self.nodes[0].admin("CLUSTER", "KEYSLOT", key)
+
+    def begin(self, slot, source=0):
+        """From now on keys of the slot can go from this node to the other."""
+        target = 1 - source
+        self.nodes[target].admin("CLUSTER", "SETSLOT", slot, "IMPORTING", self.ids[source])
+        self.nodes[source].admin("CLUSTER", "SETSLOT", slot, "MIGRATING", self.ids[target])
+
+    def carry(self, *keys, source=0):
+        """These keys go to the other node."""
+        address = ("127.0.0.1", self.nodes[1 - source].port)
+        admin = self.nodes[source].admin
+        assert admin("MIGRATE", *address, "", 0, 10000, "KEYS", *keys) in ("OK", "NOKEY")
+
+    def end(self, slot, source=0):
+        """The slot is the other node's."""
+        target = 1 - source
+        for node in (self.nodes[target], self.nodes[source]):
+            node.admin("CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
+
+    def move(self, way, key, source=0):
+        """The slot of this key goes to the other node with all that it has."""
+        slot = self.slot(key)
+        if way == "by hand":
+            self.begin(slot, source)
+            while keys := self.nodes[source].admin("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                self.carry(*keys, source=source)
+            self.end(slot, source)
+        else:
+            self.order(slot, source)
+        for node in self.nodes:
+            eventually(lambda node=node: self.owner_seen_by(node, slot) == self.ids[1 - source], "it has moved")
+
+    def order(self, slot, source=0):
+        """Has the servers move the whole slot; does not wait for it."""
+        if IS_VALKEY:
+            words = ("SLOTSRANGE", slot, slot, "NODE", self.ids[1 - source])
+            self.nodes[source].admin("CLUSTER", "MIGRATESLOTS", *words)
+        else:
+            self.nodes[1 - source].admin("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+
+    def owner_seen_by(self, node, slot):
+        """Whose the slot is, as this node knows it."""
+        for first, last, primary, *_ in node.admin("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return primary[2]
+        return None
+
+
+def is_up(node):
+    """Whether the node knows of all slots."""
+    info = node.admin("CLUSTER INFO")
+    return "cluster_state:ok" in info and "cluster_slots_assigned:16384" in info
+
+
+def redirected(request):
+    """The request is answered with the redirection that a client understands."""
+    try:
+        reply = request.answer()
+    except ServerError as error:
+        assert error.code in REDIRECTIONS, error.line
+        return error
+    raise AssertionError(f"answered with {reply}")
+
+
+class Follower:
+    """A client that goes where it is sent, as libraries do."""
+
+    def __init__(self, cluster):
+        self.connections = [node.connect() for node in cluster.nodes]
+        self.ports = [node.port for node in cluster.nodes]
+        self.at = 0
+
+    def __call__(self, *arguments):
+        deadline = time.monotonic() + SOON_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                return self.connections[self.at](*arguments)
+            except ServerError as error:
+                if error.code == "MOVED":
+                    self.at = self._index(error)
+                elif error.code == "ASK":
+                    replies = self.connections[self._index(error)].pipeline("ASKING", tuple(arguments))
+                    if not isinstance(replies[1], ServerError):
+                        return replies[1]
+                elif error.code != "TRYAGAIN":
+                    raise
+            except Closed:
+                raise AssertionError("the connection of a client was closed") from None
+            time.sleep(0.001)
+        raise AssertionError(f"sent on and on: {arguments}")
+
+    def _index(self, error):
+        return self.ports.index(int(error.line.rpartition(":")[2]))

@@ -1,0 +1,158 @@
+"""Histories of many clients that use locks of all kinds, checked for what no lock may do.
+
+G1, G2, G4, G5, G7, G9, G11, G12, G13. `make soak` lets it run for minutes, in rounds. The
+checker is checked in test_history_checker.py.
+"""
+
+import multiprocessing
+import os
+from collections import Counter
+
+import pytest
+
+from harness.kinds import count
+from harness.limits import SLOW_FACTOR, eventually
+from harness.mixture import KINDS, run_clients
+from harness.replicas import AT_ONCE, is_linked
+from harness.verdict import faults
+
+PROCESSES = 2
+CLIENTS = 25
+SECONDS = 8.0
+SOAK_SECONDS = float(os.environ.get("REDISLOCK_SOAK_SECONDS") or SECONDS)
+SEED = int(os.environ.get("REDISLOCK_SOAK_SEED") or 0)
+ROUNDS = max(1, round(SOAK_SECONDS / SECONDS))
+
+
+@pytest.mark.timeout(240 + 5 * SOAK_SECONDS)
+def test_a_history_of_all_kinds_is_one_that_locks_can_have_made(start_server):
+    server = start_server(*AT_ONCE)
+    replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
+    is_linked(replica)
+    events = Counter()
+    # Processes, as threads of one would mostly wait for each other.
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        for number in range(SEED, SEED + ROUNDS):
+            history = one_round(pool, server, number)
+            events += events_of(history)
+            all_has_ended(server, replica, f"round {number}")
+    print(f"{ROUNDS} rounds from {SEED}: {dict(sorted(events.items()))}")
+    # Under valgrind everything happens, but not as often.
+    rare = {name for name, least in LEAST.items() if events[name] * SLOW_FACTOR < least}
+    assert not rare, f"the load was none: {rare} of {events}"
+
+
+def one_round(pool, server, number):
+    """A load of some seconds, all clients of which see nothing that is wrong."""
+    cli = server.connect()
+    before = {name: count(cli, name) for name in ("fenced", "deadlocks")}
+    seeds = [f"{number}.{process}" for process in range(PROCESSES)]
+    parts = pool.starmap(
+        run_clients, [(server.port, seed, CLIENTS, SECONDS) for seed in seeds]
+    )
+    history = [request for part, _ in parts for request in part]
+    what = f"round {number}"
+    assert [failure for _, failures in parts for failure in failures] == [], what
+    found = faults(history)
+    assert not found, f"{what}: {len(found)} faults\n" + "\n".join(found[:20])
+    # What the server counted is what clients were told; some did not stay to hear.
+    codes = Counter(request.code for request in history)
+    assert count(cli, "fenced") - before["fenced"] == codes["FENCED"], what
+    unheard = count(cli, "deadlocks") - before["deadlocks"] - codes["DEADLOCK"]
+    assert 0 <= unheard <= codes["LOST"], what
+    return history
+
+
+def all_has_ended(server, replica, what):
+    """G3, G7, G13: nobody waits, all leases end, and nothing is left anywhere."""
+    cli, reader = server.connect(), replica.connect()
+    eventually(lambda: (count(cli, "waiters"), count(cli, "locks")) == (0, 0), f"{what} ends")
+    assert cli("WAIT 1 10000") == 1
+    names = sorted(f"{what}:{lock}" for lock in KINDS for what in ("count", "last"))
+    assert set(cli("KEYS *")) <= set(names)
+    assert reader("DEBUG DIGEST") == cli("DEBUG DIGEST"), what
+    assert (count(reader, "locks"), count(reader, "holds")) == (0, 0), what
+    cli("DEL", *names)
+    assert cli("DBSIZE") == 0
+
+
+#: How often each kind of event happens at least, in the shortest run on a busy machine.
+LEAST = {
+    "granted": 300, "granted out of the line": 100, "nil": 200, "nil after a wait": 50,
+    "granted exclusive": 60, "granted shared": 60, "granted limit 2": 40, "granted limit 3": 50,
+    "several granted": 15, "several not granted": 50, "a place": 100, "a place became a hold": 10,
+    "upgraded": 5, "upgrade waited for": 1, "downgraded": 10, "counted again": 30,
+    "ephemeral": 30, "keepalive": 20, "owner minted": 5, "renewed": 50, "not renewed": 3,
+    "renewed by token": 20, "released": 150, "not released": 150, "released by token": 70,
+    "live": 40, "not live": 5, "ran": 40, "fenced": 5, "wrote": 30, "looked": 80,
+    "looked for an owner": 60, "deleted": 5, "nothing to delete": 3, "closed": 100,
+    "LOST": 20, "LOCKKIND": 30, "DEADLOCK": 5, "UNBLOCKED": 10, "line seen": 50,
+}  # fmt: skip
+
+CHANGES = {("shared", "exclusive"): "upgraded", ("exclusive", "shared"): "downgraded"}
+
+
+def events_of(history):
+    """How often each kind of event happened."""
+    events, modes = Counter(), {}
+    for request in sorted(history, key=lambda request: request.sent):
+        events.update(names_of(request))
+        if request.is_granted:
+            for key in request.keys:
+                name = CHANGES.get((modes.get((key, request.owner)), request.mode))
+                if name is not None and request.command == "acquire":
+                    events[name] += 1
+                    waited = request.answered - request.sent > 0.005
+                    events["upgrade waited for"] += name == "upgraded" and waited
+                modes[key, request.owner] = request.mode
+    return events
+
+
+def names_of(request):
+    """What happened in this request."""
+    if request.error:
+        yield "fenced" if request.code == "FENCED" else request.code
+    elif request.is_acquire:
+        yield from names_of_acquire(request)
+    elif request.command in ("renew", "release"):
+        done = f"{request.command}ed".replace("eed", "ed")
+        yield done if request.reply == 1 else f"not {done}"
+        if request.reply == 1 and request.token:
+            yield f"{done} by token"
+    elif request.command == "fence":
+        yield "live" if request.reply else "not live"
+    elif request.command == "del":
+        yield "deleted" if request.reply == 1 else "nothing to delete"
+    elif request.command == "info":
+        yield "looked"
+        if request.reply is not None and len(request.reply.queue) > 1:
+            yield "line seen"
+    else:
+        names = {"count": "ran", "write": "wrote", "heldby": "looked for an owner"}
+        yield names.get(request.command, "closed")
+
+
+def names_of_acquire(request):
+    """What happened in this request for locks, which was no error."""
+    has_waited = request.block is not None and request.answered - request.sent > 0.005
+    if request.place:
+        yield "a place" if request.reply is None else "a place became a hold"
+    if request.reply is None:
+        yield "several not granted" if request.command == "macquire" else "nil"
+        if has_waited:
+            yield "nil after a wait"
+        return
+    yield "granted"
+    yield f"granted {request.mode}"
+    if has_waited:
+        yield "granted out of the line"
+    if request.command == "macquire":
+        yield "several granted"
+    if request.reentrant:
+        yield "counted again"
+    if request.ephemeral is not None:
+        yield "ephemeral"
+    if request.keepalive:
+        yield "keepalive"
+    if len(request.owner) == 36:
+        yield "owner minted"

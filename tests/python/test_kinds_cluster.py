@@ -1,0 +1,362 @@
+"""Locks of all kinds whose slot moves to another node (SPEC 4, SPEC 5).
+
+Holders keep owner, token, count and lease; who waits is sent on; nobody is granted twice
+(G1, G7, G12). Both ways: keys one by one, and the server's own move of a whole slot.
+"""
+
+import time
+
+import pytest
+
+from harness.cluster import WAYS, Cluster, redirected
+from harness.kinds import (
+    ask, ask_all, close_and_settle, count, hold_of, line_of, owners_of, release, take, take_all,
+)  # fmt: skip
+from harness.limits import eventually
+from harness.replies import lock_info
+from harness.walk import leases_of, locks_of
+from harness.wire import refused
+
+by_all_ways = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture
+def cluster(start_server):
+    """Two nodes; "{b}" is the first's."""
+    return Cluster(start_server)
+
+
+def fill(cli):
+    """Holds of all kinds, with leases of their own."""
+    for n in range(3):
+        for _ in range(n + 1):
+            take(cli, "{b}read", f"r{n}", "SHARED REENTRANT", lease_ms=2_000_000 + n * 500_000)
+        take(cli, "{b}pool", f"p{n}", "LIMIT 4", lease_ms=2_000_000 + n * 500_000)
+        take(cli, "{b}count", "alice", "REENTRANT")
+    for n in range(30):
+        take(cli, "{b}crowd", f"m{n}", "LIMIT 1000000", lease_ms=2_000_000 + n * 50_000)
+    for n in range(0, 30, 3):
+        release(cli, "{b}crowd", f"m{n}")
+    take(cli, "{b}down", "alice")
+    take(cli, "{b}down", "alice", "SHARED")
+    take_all(cli, "{b}m1 {b}m2", "all")
+    take_all(cli, "{b}s1 {b}s2", "all", "SHARED")
+    take(cli, "{b}s1", "other", "SHARED")
+
+
+def assert_same_leases(before, after, slack_ms=60_000):
+    assert before.keys() == after.keys()
+    for key, left in before.items():
+        assert abs(left - after[key]) < slack_ms, (key, left, after[key])
+
+
+def assert_all_can_be_given_up(cli, locks):
+    """Owners, tokens, counts and kinds are really there; and no lock stays."""
+    for key, (_, holds) in locks.items():
+        for owner, token, times, *_ in holds:
+            assert cli("LOCK.FENCE", key, token) == 1
+            for _ in range(times):
+                release(cli, key, owner, "TOKEN", token)
+            assert cli("LOCK.RELEASE", key, owner) == 0
+        assert cli("EXISTS", key) == 0
+
+
+# Holds
+
+
+@by_all_ways
+def test_holders_keep_what_they_have(cluster, way):
+    # G13, G2, G4
+    source, target = (node.connect() for node in cluster.nodes)
+    fill(source)
+    before, leases = locks_of(source, with_ties=False), leases_of(source)
+    cluster.move(way, "{b}")
+    eventually(lambda: source("DBSIZE") == 0)
+    assert locks_of(target, with_ties=False) == before
+    assert_same_leases(leases, leases_of(target))
+    eventually(lambda: (count(source, "locks"), count(source, "holds")) == (0, 0))
+    assert (count(target, "locks"), count(target, "holds")) == (len(before), len(leases))
+    highest = max(hold[1] for _, holds in before.values() for hold in holds)
+    assert take(target, "{b}fresh", "new") > highest
+    assert_all_can_be_given_up(target, before)
+
+
+@by_all_ways
+def test_there_and_back_again(cluster, way):
+    # G13: nothing of the first stay is left
+    source, target = (node.connect() for node in cluster.nodes)
+    fill(source)
+    before = locks_of(source, with_ties=False)
+    for turn in range(3):
+        cluster.move(way, "{b}", source=0)
+        eventually(lambda: source("DBSIZE") == 0)
+        assert locks_of(target, with_ties=False) == before, turn
+        cluster.move(way, "{b}", source=1)
+        eventually(lambda: target("DBSIZE") == 0)
+        assert locks_of(source, with_ties=False) == before, turn
+    assert_all_can_be_given_up(source, before)
+    # The server may free what has left in the background.
+    eventually(lambda: count(source, "holds") == count(target, "holds") == 0)
+
+
+@by_all_ways
+def test_leases_end_one_by_one_after_the_move(cluster, way):
+    # G3, G6
+    source, target = (node.connect() for node in cluster.nodes)
+    take(source, "{b}read", "long", "SHARED")
+    take(source, "{b}read", "short", "SHARED", lease_ms=3000)
+    take(source, "{b}pool", "long", "LIMIT 2")
+    take(source, "{b}pool", "short", "LIMIT 2", lease_ms=3000)
+    take_all(source, "{b}m1 {b}m2", "short", lease_ms=3000)
+    cluster.move(way, "{b}")
+    waiter = ask(cluster.nodes[1], "{b}pool", "next", "LIMIT 2")
+    both = ask_all(cluster.nodes[1], "{b}m1 {b}new", "next")
+    assert isinstance(waiter.answer(), int)
+    assert isinstance(both.answer(), int)
+    eventually(lambda: owners_of(target, "{b}read") == ["long"])
+    assert owners_of(target, "{b}pool") == ["long", "next"]
+    eventually(lambda: target("EXISTS {b}m2") == 0)
+
+
+@by_all_ways
+def test_ties_stay_behind(cluster, way):
+    # SPEC 2: to the node where the lock is now no such connection is known
+    source, target = (node.connect() for node in cluster.nodes)
+    task = cluster.nodes[0].connect()
+    tokens = {
+        "{b}kept": take(task, "{b}kept", "alice", "KEEPALIVE", lease_ms=3_000_000),
+        "{b}cut": take(task, "{b}cut", "alice", "EPHEMERAL 0"),
+        "{b}mixed": take(task, "{b}mixed", "alice", "SHARED EPHEMERAL 500 KEEPALIVE", lease_ms=3_000_000),
+    }
+    cluster.move(way, "{b}")
+    close_and_settle(cluster.nodes[0], task)
+    for key, token in tokens.items():
+        assert target("LOCK.FENCE", key, token) == 1, key
+        assert 2_900_000 < hold_of(target, key, "alice")["lease-left-ms"]
+    # It can be tied there.
+    task = cluster.nodes[1].connect()
+    assert take(task, "{b}cut", "alice") == tokens["{b}cut"]
+    close_and_settle(cluster.nodes[1], task)
+    eventually(lambda: target("EXISTS {b}cut") == 0, "tied to the connection that asked again")
+
+
+@pytest.mark.skipif("atomically" not in WAYS, reason="no move of a whole slot")
+def test_a_kept_lease_does_not_run_before_the_slot_is_the_new_nodes(cluster):
+    # G2: its connection is open, and the old node's the slot, while the copy waits at the new one
+    source, target = (node.connect() for node in cluster.nodes)
+    task = cluster.nodes[0].connect()
+    lease_ms = 600_000
+    take(task, "{b}kept", "alice", "KEEPALIVE", lease_ms=lease_ms)
+    source.pipeline(*[("SET", f"{{b}}{n}", "x" * 2000) for n in range(40_000)])
+    slot = cluster.slot("{b}")
+    still_ours = time.monotonic()
+    cluster.order(slot)
+    while cluster.owner_seen_by(cluster.nodes[1], slot) == cluster.ids[0]:
+        still_ours = time.monotonic()
+        # The new node has leases of its own to look after.
+        take(target, "{a}other", "x", lease_ms=1)
+    left_ms = hold_of(target, "{b}kept", "alice")["lease-left-ms"]
+    assert left_ms >= lease_ms - 1 - (time.monotonic() - still_ours) * 1000
+
+
+@pytest.mark.skipif("atomically" not in WAYS, reason="no move of a whole slot")
+def test_what_happens_during_the_move_is_not_lost(cluster):
+    # G13: all kinds of steps, while the slot is on its way
+    source, target = (node.connect() for node in cluster.nodes)
+    source.pipeline(*[("SET", f"{{b}}{n}", "x" * 1000) for n in range(20_000)])
+    fill(source)
+    slot = cluster.slot("{b}")
+    cluster.order(slot)
+    done = 0
+    for n in range(40):
+        replies = source.pipeline(
+            f"LOCK.ACQUIRE {{b}}new{n} x PX 3600000 SHARED REENTRANT", f"LOCK.ACQUIRE {{b}}new{n} x PX 3600000 SHARED REENTRANT",
+            f"LOCK.ACQUIRE {{b}}new{n} y PX 3600000 SHARED", f"LOCK.MACQUIRE 2 {{b}}p{n} {{b}}q{n} z PX 3600000",
+            f"LOCK.ACQUIRE {{b}}limit a{n} PX 3600000 LIMIT 1000", f"LOCK.RELEASE {{b}}limit a{n - 5}",
+        )  # fmt: skip
+        if any(isinstance(reply, Exception) for reply in replies):
+            break
+        done += 1
+    eventually(lambda: all(cluster.owner_seen_by(node, slot) == cluster.ids[1] for node in cluster.nodes), "it has moved")
+    for n in range(done):
+        holds = {hold["owner"]: hold["count"] for hold in lock_info(target, f"{{b}}new{n}")["holders"]}
+        assert holds == {"x": 2, "y": 1}, n
+        assert owners_of(target, f"{{b}}p{n}") == owners_of(target, f"{{b}}q{n}") == ["z"]
+        assert target("LOCK.FENCE", f"{{b}}p{n}") == target("LOCK.FENCE", f"{{b}}q{n}")
+    expected = {f"a{n}" for n in range(max(0, done - 5), done)}
+    assert expected <= set(owners_of(target, "{b}limit"))
+
+
+# Those who wait
+
+
+@by_all_ways
+def test_all_who_wait_are_sent_on(cluster, way):
+    # G1, G7
+    node = cluster.nodes[0]
+    source, target = node.connect(), cluster.nodes[1].connect()
+    fill(source)
+    take(source, "{b}pool", "p3", "LIMIT 4")
+    before = locks_of(source, with_ties=False)
+    requests = [
+        ask(node, "{b}read", "r0"), ask(node, "{b}read", "w"), ask(node, "{b}read", "late", "SHARED"),
+        ask(node, "{b}pool", "q", "LIMIT 4"), ask(node, "{b}count", "bob", "REENTRANT"),
+        ask_all(node, "{b}m1 {b}free", "bob"), ask(node, "{b}free", "behind"),
+        ask_all(node, "{b}free2 {b}s1 {b}count", "carol"), ask(node, "{b}free2", "behind", "SHARED"),
+        ask(node, "{b}down", "dave"),
+    ]  # fmt: skip
+    take(source, "{b}count", "place", "QUEUE 3600000")
+    take(source, "{b}pool", "place", "LIMIT 4 QUEUE 3600000")
+    assert all(request.is_blocked() for request in requests)
+    cluster.move(way, "{b}")
+    told = [redirected(request) for request in requests]
+    if way == "atomically":
+        wanted = f"MOVED {cluster.slot('{b}')} 127.0.0.1:{cluster.nodes[1].port}"
+        assert {error.line for error in told} == {wanted}
+    eventually(lambda: count(source, "waiters") == 0, "no place in line is left")
+    assert locks_of(target, with_ties=False) == before, "nobody was granted anything"
+    # They come again, there.
+    heir = ask_all(cluster.nodes[1], "{b}m1 {b}free", "bob")
+    release(target, "{b}m1", "all")
+    assert isinstance(heir.answer(), int)
+    for request in requests:
+        request.leave()
+
+
+@by_all_ways
+def test_who_waits_where_no_key_is_yet_is_sent_on(cluster, way):
+    # SPEC 4, G7: nothing is deleted here that could tell of the move
+    node = cluster.nodes[0]
+    source, target = node.connect(), cluster.nodes[1].connect()
+    take(source, "{b}door", "h")
+    take(source, "{b}door", "place", "QUEUE 3600000")
+    release(source, "{b}door", "h")
+    waiters = [ask(node, "{b}door", "w"), ask_all(node, "{b}door {b}gate", "all")]
+    assert source("DBSIZE") == 0
+    cluster.move(way, "{b}")
+    assert isinstance(take(target, "{b}door", "new"), int), "the old node's line is not known here"
+    for waiter in waiters:
+        redirected(waiter)
+
+
+def test_a_request_for_several_is_not_granted_when_one_of_them_has_gone(cluster):
+    # G1, G12: the key that moved looks like a free one
+    node = cluster.nodes[0]
+    source, target = node.connect(), cluster.nodes[1].connect()
+    for key in ("{b}1", "{b}2", "{b}3"):
+        take(source, key, "h")
+    both = ask_all(node, "{b}1 {b}2", "both")
+    behind = ask(node, "{b}2", "behind")
+    slot = cluster.slot("{b}")
+    cluster.begin(slot)
+    assert both.waits()
+    cluster.carry("{b}1")
+    redirected(both)
+    # What is still here is still handed on here.
+    release(source, "{b}2", "h")
+    assert isinstance(behind.answer(), int)
+    assert owners_of(source, "{b}2") == ["behind"]
+    cluster.carry("{b}2", "{b}3")
+    cluster.end(slot)
+    assert owners_of(target, "{b}1") == ["h"]
+    assert owners_of(target, "{b}2") == ["behind"]
+    assert source("DBSIZE") == 0
+    assert count(source, "waiters") == 0
+
+
+def test_a_request_for_a_lock_that_is_not_there_yet_is_sent_on(cluster):
+    # G1: in a slot that moves, a key that is not here may be there already
+    node = cluster.nodes[0]
+    source = node.connect()
+    take(source, "{b}1", "h")
+    both = ask_all(node, "{b}1 {b}new", "both")
+    slot = cluster.slot("{b}")
+    cluster.begin(slot)
+    answer = cluster.nodes[1].connect().pipeline("ASKING", "LOCK.ACQUIRE {b}new other PX 3600000")[1]
+    assert isinstance(answer, int)
+    release(source, "{b}1", "h")
+    redirected(both)
+    cluster.end(slot)
+    assert source("DBSIZE") == 0
+
+
+@pytest.mark.parametrize("kind", ["SHARED", "LIMIT 3"])
+def test_a_crowd_that_moves_lets_nobody_in_meanwhile(cluster, kind):
+    # G1: the old node has forgotten all holders
+    node = cluster.nodes[0]
+    source, target = node.connect(), cluster.nodes[1].connect()
+    for n in range(3):
+        take(source, "{b}lock", f"h{n}", kind)
+    waiters = [ask(node, "{b}lock", f"w{n}", kind if kind != "SHARED" else "") for n in range(3)]
+    slot = cluster.slot("{b}")
+    cluster.begin(slot)
+    cluster.carry("{b}lock")
+    for waiter in waiters:
+        redirected(waiter)
+    with refused("ASK", str(slot)):
+        source("LOCK.RELEASE {b}lock h0")
+    assert target.pipeline("ASKING", "LOCK.RELEASE {b}lock h0") == ["OK", 1]
+    replies = target.pipeline("ASKING", f"LOCK.ACQUIRE {{b}}lock new PX 60000 {kind}")
+    assert isinstance(replies[1], int)
+    cluster.end(slot)
+    assert owners_of(target, "{b}lock") == ["h1", "h2", "new"]
+
+
+def test_leases_that_end_before_the_slot_is_ours_end_when_it_is(cluster):
+    # G3: the node that has the key does not own its slot yet
+    source, target = (node.connect() for node in cluster.nodes)
+    take(source, "{b}read", "long", "SHARED")
+    take(source, "{b}read", "short", "SHARED", lease_ms=500)
+    take(source, "{b}gone", "short", "LIMIT 1", lease_ms=500)
+    slot = cluster.slot("{b}")
+    cluster.begin(slot)
+    cluster.carry("{b}read", "{b}gone")
+    waited = ask(cluster.nodes[1], "clock-{a}", "x", lease_ms=700)
+    waited.answer()
+    eventually(lambda: target("EXISTS clock-{a}") == 0)
+    cluster.end(slot)
+    eventually(lambda: owners_of(target, "{b}read") == ["long"])
+    eventually(lambda: target("EXISTS {b}gone") == 0)
+    assert isinstance(ask(cluster.nodes[1], "{b}gone", "next", "LIMIT 1").answer(), int)
+
+
+# Where requests go
+
+
+def test_several_keys_are_in_one_slot_of_this_node(cluster):
+    here, there = (node.connect() for node in cluster.nodes)
+    slot = here("CLUSTER KEYSLOT {a}")
+    for tail in ("", " BLOCK 0", " SHARED", " SHARED BLOCK 10"):
+        for keys in ("a b", "b a", "b {b}x d", "{a}x {c}x"):
+            with refused("CROSSSLOT"):
+                take_all(here, keys, "alice", tail)
+        with refused("MOVED", f"{slot} 127.0.0.1:{cluster.nodes[1].port}"):
+            take_all(here, "{a}x {a}y", "alice", tail)
+    assert here("DBSIZE") == there("DBSIZE") == count(here, "waiters") == 0
+    line = "LOCK.MACQUIRE 2 a b alice PX 60000 BLOCK 0".split()
+    assert here("COMMAND", "GETKEYS", *line) == ["a", "b"]
+    token = take_all(there, "{a}x {a}y", "alice")
+    assert there("LOCK.FENCE {a}x") == there("LOCK.FENCE {a}y") == token
+    script = "return redis.call('LOCK.MACQUIRE', 2, KEYS[1], KEYS[2], 'alice', 'PX', 60000)"
+    assert isinstance(here("EVAL", script, 2, "{b}x", "{b}y"), int)
+    replies = here.pipeline("MULTI", "LOCK.MACQUIRE 2 {b}1 {b}2 w PX 60000", "LOCK.MACQUIRE 2 {b}1 a w PX 60000", "EXEC")
+    assert replies[2].code == "CROSSSLOT" and replies[3].code == "EXECABORT"
+
+
+@pytest.mark.parametrize("options", ["SHARED", "LIMIT 3", "REENTRANT", "QUEUE 100", "EPHEMERAL 0", "KEEPALIVE", "SHARED REENTRANT BLOCK 0"])
+def test_all_kinds_of_requests_are_sent_to_the_right_node(cluster, options):
+    here, there = (node.connect() for node in cluster.nodes)
+    with refused("MOVED"):
+        take(here, "{a}lock", "alice", options)
+    assert isinstance(take(there, "{a}lock", "alice", options), int)
+    with refused("MOVED"):
+        here("LOCK.RELEASE {a}lock alice")
+    assert line_of(there, "{a}lock") == []
+
+
+def test_heldby_tells_of_this_node_only(cluster):
+    here, there = (node.connect() for node in cluster.nodes)
+    take(here, "{b}x", "alice", "SHARED")
+    take_all(there, "{a}x {a}y", "alice")
+    assert [row[0] for row in here("LOCK.HELDBY alice")] == ["{b}x"]
+    assert [row[0] for row in there("LOCK.HELDBY alice")] == ["{a}x", "{a}y"]

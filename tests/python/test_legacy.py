@@ -1,0 +1,175 @@
+"""Locks of old clients beside new ones during a migration: `SET key value NX PX` and `legacy-strings yes`."""
+
+import pytest
+
+from harness.limits import eventually
+from harness.replicas import AT_ONCE, is_linked
+from harness.replies import lock_info
+from harness.wire import refused
+
+COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+
+
+@pytest.fixture
+def cli(cli):
+    cli("CONFIG SET redislock.legacy-strings yes")
+    yield cli
+    cli("CONFIG SET redislock.legacy-strings no")
+
+
+def old_takes(cli, key, owner, ms=60000):
+    return cli("SET", key, owner, "NX", "PX", ms) == "OK"
+
+
+def test_both_exclude_each_other(cli):
+    # G1
+    assert old_takes(cli, "door", "old")
+    assert cli("LOCK.ACQUIRE door new PX 60000") is None
+    assert cli("LOCK.MACQUIRE 2 gate door new PX 60000") is None
+    assert cli("EXISTS gate") == 0
+    assert cli("EVAL", COMPARE_AND_DELETE, 1, "door", "old") == 1
+    assert cli("LOCK.ACQUIRE door new PX 60000") > 0
+    assert not old_takes(cli, "door", "old")
+    assert cli("LOCK.RELEASE door new") == 1
+    assert old_takes(cli, "door", "old")
+
+
+def test_an_owner_of_the_same_name_is_not_taken_for_the_old_one(cli):
+    # Many programs set the same value everywhere: a grant to whoever names it would be a wrong one.
+    assert old_takes(cli, "door", "1")
+    assert cli("LOCK.ACQUIRE door 1 PX 60000") is None
+
+
+def test_release_and_renew_work_with_the_right_owner(cli):
+    # SPEC 7
+    assert old_takes(cli, "door", "old", 5000)
+    assert cli("LOCK.RELEASE door other") == 0
+    assert cli("LOCK.RENEW door other PX 60000") == 0
+    assert cli("LOCK.RENEW door old PX 60000 TOKEN 5") == 0
+    assert cli("LOCK.RELEASE door old TOKEN 5") == 0
+    assert cli("PTTL door") <= 5000
+    assert cli("LOCK.RENEW door old PX 60000") == 1
+    assert 50000 < cli("PTTL door") <= 60000
+    assert cli("GET door") == "old"
+    assert cli("LOCK.RELEASE door old") == 1
+    assert cli("EXISTS door") == 0
+
+
+ENDS = {
+    "the script of old clients": lambda cli: cli("EVAL", COMPARE_AND_DELETE, 1, "door", "old"),
+    "a new release": lambda cli: cli("LOCK.RELEASE door old"),
+    "DEL": lambda cli: cli("DEL door"),
+    "UNLINK": lambda cli: cli("UNLINK door"),
+    "FLUSHALL": lambda cli: cli("FLUSHALL"),
+    "RENAME": lambda cli: cli("RENAME door elsewhere"),
+    "a short time to live": lambda cli: cli("PEXPIRE door 1"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_who_waits_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
+    # G6
+    assert old_takes(cli, "door", "old")
+    new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
+    eventually(lambda: lock_info(cli, "door")["waiters"] == 1, "it waits")
+    ENDS[end](cli)
+    assert new.answer() > 0
+    assert cli("TYPE door") == "redislock"
+
+
+def test_who_waits_is_granted_when_the_time_to_live_is_over(server, cli):
+    # G3, without anybody touching the key
+    assert old_takes(cli, "door", "old", 200)
+    assert server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0").answer() > 0
+
+
+def test_a_renewed_old_lock_is_waited_for_to_its_new_end(server, cli):
+    # G2
+    assert old_takes(cli, "door", "old", 300)
+    new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
+    eventually(lambda: lock_info(cli, "door")["waiters"] == 1, "it waits")
+    assert cli("LOCK.RENEW door old PX 60000") == 1
+    assert lock_info(cli, "door")["holders"][0]["lease-left-ms"] > 50000
+    cli("PEXPIRE door 500")
+    assert new.answer() > 0
+
+
+def test_new_requests_wait_in_order_behind_an_old_lock(server, cli):
+    # G5
+    assert old_takes(cli, "door", "old")
+    first = server.ask("LOCK.ACQUIRE door first PX 60000 BLOCK 0")
+    eventually(lambda: lock_info(cli, "door")["waiters"] == 1, "it waits")
+    second = server.ask("LOCK.ACQUIRE door second PX 60000 BLOCK 0")
+    eventually(lambda: lock_info(cli, "door")["waiters"] == 2, "both wait")
+    cli("DEL door")
+    assert first.answer() > 0
+    assert not old_takes(cli, "door", "old")
+    assert cli("LOCK.RELEASE door first") == 1
+    assert second.answer() > 0
+
+
+def test_info_and_fence_show_it(cli):
+    assert old_takes(cli, "door", "old")
+    info = lock_info(cli, "door")
+    (holder,) = info["holders"]
+    assert (info["kind"], holder["owner"], holder["token"]) == ("exclusive", "old", None)
+    assert 50000 < holder["lease-left-ms"] <= 60000
+    # It has no token.
+    assert cli("LOCK.FENCE door") is None
+    assert cli("LOCK.FENCE door 5") == 0
+
+
+@pytest.mark.parametrize("make", ["SET door old", "LPUSH door old", "HSET door a b"])
+def test_what_is_no_lock_stays_a_wrong_type(cli, make):
+    # A string without a time to live was not made by SET NX PX.
+    cli(make)
+    for command in ("ACQUIRE door new PX 60000", "RELEASE door old", "RENEW door old PX 60000", "FENCE door"):
+        with refused("WRONGTYPE"):
+            cli(f"LOCK.{command}")
+
+
+def test_values_that_are_no_owner_are_held_by_somebody_all_the_same(cli):
+    assert old_takes(cli, "door", "x" * 100_000)
+    assert cli("LOCK.ACQUIRE door new PX 60000") is None
+    assert cli("LOCK.RELEASE", "door", "x" * 256) == 0
+    assert len(lock_info(cli, "door")["holders"][0]["owner"]) == 257
+    assert old_takes(cli, "gate", "12345")
+    assert cli("LOCK.RELEASE gate 12345") == 1
+
+
+def test_a_semaphore_does_not_fit_an_old_lock(cli):
+    assert old_takes(cli, "door", "old")
+    with refused("LOCKKIND"):
+        cli("LOCK.ACQUIRE door new PX 60000 LIMIT 2")
+
+
+def test_without_the_setting_a_string_is_no_lock(cli):
+    cli("CONFIG SET redislock.legacy-strings no")
+    assert old_takes(cli, "door", "old")
+    with refused("WRONGTYPE"):
+        cli("LOCK.ACQUIRE door new PX 60000")
+
+
+def test_replicas_and_files_follow(start_server):
+    # G13: what happened to the string travels in the server's own words.
+    primary = start_server(*AT_ONCE, "--appendonly", "yes", "--appendfsync", "always", module_arguments=("legacy-strings", "yes"))
+    replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
+    is_linked(replica)
+    cli, there = primary.connect(), replica.connect()
+    for key in ("gone", "renewed", "taken"):
+        assert old_takes(cli, key, "old", 30000)
+    assert cli("LOCK.RELEASE gone old") == 1
+    assert cli("LOCK.RENEW renewed old PX 600000") == 1
+    new = primary.ask("LOCK.ACQUIRE taken new PX 600000 BLOCK 0")
+    eventually(lambda: lock_info(cli, "taken")["waiters"] == 1, "it waits")
+    assert cli("LOCK.RELEASE taken old") == 1
+    token = new.answer()
+    assert cli("WAIT 1 10000") == 1
+    assert there("DEBUG DIGEST") == cli("DEBUG DIGEST")
+    assert there("EXISTS gone") == 0
+    assert there("PEXPIRETIME renewed") == cli("PEXPIRETIME renewed")
+    assert there("LOCK.FENCE taken") == token
+    digest = cli("DEBUG DIGEST")
+    primary.kill()
+    cli = primary.start().connect()
+    assert cli("DEBUG DIGEST") == digest

@@ -1,0 +1,455 @@
+"""LOCK.ACQUIRE ... QUEUE ms: a place in line for who must not block its connection.
+
+nil at once; the place is kept for ms after the last such call, and the lock is reserved
+for it when its turn comes (SPEC 2). G5: a reserved place that lapses is skipped. G6.
+"""
+
+import time
+
+import pytest
+
+from harness.kinds import (
+    ask, count, give_up_places, gone, hold_of, line_of, owners_of, release, states_of, take,
+)  # fmt: skip
+from harness.limits import eventually
+from harness.replies import lock_info
+from harness.wire import refused
+
+#: A place that does not lapse while a test runs.
+KEPT = "QUEUE 3600000"
+
+
+@pytest.fixture(autouse=True)
+def no_place_stays(server):
+    """Places outlive connections: without this they would outlive the test."""
+    yield
+    give_up_places(server)
+
+
+@pytest.mark.parametrize("protocol, nil", [(2, b"$-1\r\n"), (3, b"_\r\n")])
+def test_nil_at_once_and_a_place_in_line(server, cli, protocol, nil):
+    take(cli, "door", "alice")
+    asker = server.connect(protocol)
+    line = "LOCK.ACQUIRE door bob PX 60000 QUEUE 3600000"
+    assert asker.bytes_of(line) == nil
+    assert states_of(cli, "door") == [("bob", "queued")]
+    waiter = lock_info(cli, "door")["queue"][0]
+    assert waiter["client-id"] is None and waiter["mode"] == "exclusive"
+    assert server.info("clients")["blocked_clients"] == "0"
+    assert count(cli, "waiters") == 1
+
+
+def test_a_free_lock_is_granted_at_once(cli):
+    token = take(cli, "door", "bob", KEPT)
+    assert cli("LOCK.FENCE door") == token
+    assert line_of(cli, "door") == []
+    assert take(cli, "door", "bob", KEPT) == token, "G9"
+
+
+def test_a_lock_that_becomes_free_is_reserved_and_the_next_call_gets_it(server, cli):
+    # G5
+    first = take(cli, "door", "alice")
+    assert take(cli, "door", "bob", KEPT) is None
+    release(cli, "door", "alice")
+    assert cli("EXISTS door") == 0, "nobody holds it"
+    assert cli("LOCK.FENCE door") is None
+    assert owners_of(cli, "door") == []
+    for owner in ("carol", "alice"):
+        assert take(cli, "door", owner) is None, "a newcomer does not pass"
+    blocked = ask(server, "door", "dave")
+    assert blocked.waits()
+    token = take(cli, "door", "bob", KEPT, lease_ms=50_000)
+    assert token > first
+    assert 40_000 < hold_of(cli, "door", "bob")["lease-left-ms"] <= 50_000
+    assert line_of(cli, "door") == ["dave"]
+    release(cli, "door", "bob")
+    assert isinstance(blocked.answer(), int)
+
+
+@pytest.mark.parametrize("command", ["DEL door", "FLUSHALL", "RENAME door x", "LOCK.RENEW door alice PX 1"])
+def test_whatever_frees_the_lock_it_is_reserved(cli, command):
+    # G6
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    cli(command)
+    eventually(lambda: owners_of(cli, "door") == [], "alice holds it no longer")
+    assert take(cli, "door", "carol") is None
+    assert isinstance(take(cli, "door", "bob", KEPT), int)
+
+
+def test_the_call_that_gets_it_needs_no_option(cli):
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "bob"), int)
+    assert line_of(cli, "door") == []
+
+
+def test_a_call_before_its_turn_keeps_the_place(cli):
+    # G5: first come, not last asked
+    take(cli, "door", "alice")
+    for owner in ("bob", "carol", "dave"):
+        take(cli, "door", owner, KEPT)
+    for owner in ("dave", "bob", "carol", "dave"):
+        assert take(cli, "door", owner, KEPT) is None
+    assert line_of(cli, "door") == ["bob", "carol", "dave"]
+    release(cli, "door", "alice")
+    for owner in ("dave", "carol"):
+        assert take(cli, "door", owner, KEPT) is None
+    for owner in ("bob", "carol", "dave"):
+        assert isinstance(take(cli, "door", owner, KEPT), int)
+        release(cli, "door", owner)
+    assert cli("DBSIZE") == 0
+
+
+# Places that lapse
+
+
+def test_a_place_that_is_not_refreshed_is_lost(cli):
+    take(cli, "door", "alice")
+    start = time.monotonic()
+    take(cli, "door", "bob", "QUEUE 150")
+    eventually(lambda: line_of(cli, "door") == [], "the place lapses")
+    assert time.monotonic() - start >= 0.150, "not before its time"
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "carol"), int)
+
+
+def test_a_place_that_is_refreshed_is_kept(server, cli):
+    # ms after the last call, not after the first
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", "QUEUE 400")
+    timer = ask(server, "door", "timer", block_ms=1000)
+    while not timer.connection.has_input(0.05):
+        assert take(cli, "door", "bob", "QUEUE 3000") is None
+    assert line_of(cli, "door") == ["bob"]
+
+
+def test_a_refreshed_place_lasts_as_long_as_the_last_call_says(cli):
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    take(cli, "door", "bob", "QUEUE 50")
+    eventually(lambda: line_of(cli, "door") == [], "the place lapses")
+
+
+def test_a_reserved_place_that_lapses_is_skipped_without_anybody_asking(server, cli):
+    # G5, G6
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", "QUEUE 300")
+    carol = ask(server, "door", "carol")
+    dave = ask(server, "door", "dave")
+    release(cli, "door", "alice")
+    assert isinstance(carol.answer(), int)
+    assert dave.waits()
+    assert take(cli, "door", "bob") is None, "bob came too late"
+
+
+def test_many_reserved_places_lapse_one_after_the_other(server, cli):
+    # G6
+    take(cli, "door", "alice")
+    for n in range(100):
+        take(cli, "door", f"p{n}", f"QUEUE {50 + n * 2}")
+    carol = ask(server, "door", "carol")
+    release(cli, "door", "alice")
+    assert isinstance(carol.answer(), int)
+    assert line_of(cli, "door") == []
+
+
+def test_a_place_outlives_its_connection(server, cli):
+    take(cli, "door", "alice")
+    asker = server.connect()
+    take(asker, "door", "bob", KEPT)
+    client_id = asker("CLIENT ID")
+    asker.close()
+    gone(server, client_id)
+    assert line_of(cli, "door") == ["bob"]
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "bob", KEPT), int)
+
+
+def test_release_gives_up_a_place(server, cli):
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    carol = ask(server, "door", "carol")
+    assert cli("LOCK.RELEASE door bob") == 0
+    assert line_of(cli, "door") == ["carol"]
+    take(cli, "door", "dave", KEPT)
+    release(cli, "door", "alice")
+    assert isinstance(carol.answer(), int)
+    release(cli, "door", "carol")
+    assert cli("LOCK.RELEASE door dave") == 0, "also one that is reserved"
+    assert isinstance(take(cli, "door", "eve"), int)
+
+
+def test_a_release_of_a_reserved_place_lets_the_next_in(server, cli):
+    # G6
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    carol = ask(server, "door", "carol")
+    release(cli, "door", "alice")
+    assert carol.waits()
+    assert cli("LOCK.RELEASE door bob") == 0
+    assert isinstance(carol.answer(), int)
+
+
+def test_nobody_can_come_back_to_the_place_of_an_owner_it_was_not_told(server, cli):
+    # SPEC 2: nil is all that the caller of '*' is told; such a place would hold up everybody for nothing
+    take(cli, "door", "alice")
+    try:
+        assert take(cli, "door", "*", KEPT) is None
+    except Exception as refusal:
+        assert "ERR" in str(refusal)
+    assert line_of(cli, "door") == []
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "bob"), int)
+
+
+# Mixed with waiters that block
+
+
+def test_places_and_blocked_waiters_stand_in_one_line(server, cli):
+    # G5
+    take(cli, "door", "alice")
+    take(cli, "door", "p1", KEPT)
+    b1 = ask(server, "door", "b1")
+    take(cli, "door", "p2", KEPT)
+    b2 = ask(server, "door", "b2")
+    assert states_of(cli, "door") == [
+        ("p1", "queued"), ("b1", "blocked"), ("p2", "queued"), ("b2", "blocked"),
+    ]  # fmt: skip
+    release(cli, "door", "alice")
+    assert b1.waits()
+    assert isinstance(take(cli, "door", "p1", KEPT), int)
+    assert take(cli, "door", "p2", KEPT) is None
+    release(cli, "door", "p1")
+    assert isinstance(b1.answer(), int)
+    release(cli, "door", "b1")
+    assert b2.waits()
+    assert isinstance(take(cli, "door", "p2", KEPT), int)
+    release(cli, "door", "p2")
+    assert isinstance(b2.answer(), int)
+
+
+def test_an_owner_can_change_from_a_place_to_blocking(server, cli):
+    # G9: one place in line
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", "QUEUE 500")
+    take(cli, "door", "carol", KEPT)
+    bob = ask(server, "door", "bob")
+    assert states_of(cli, "door") == [("bob", "blocked"), ("carol", "queued")]
+    timer = ask(server, "other", "x")
+    timer.answer()
+    assert ask(server, "other", "y", block_ms=800).answer() is None, "the place's time is over by now"
+    assert bob.waits()
+    release(cli, "door", "alice")
+    assert isinstance(bob.answer(), int)
+
+
+def test_an_owner_can_change_from_blocking_to_a_place(server, cli):
+    # G9
+    take(cli, "door", "alice")
+    bob = ask(server, "door", "bob")
+    carol = ask(server, "door", "carol")
+    assert take(cli, "door", "bob", KEPT) is None
+    with refused("UNBLOCKED"):
+        bob.answer()
+    assert states_of(cli, "door") == [("bob", "queued"), ("carol", "blocked")]
+    release(cli, "door", "alice")
+    assert carol.waits()
+    assert isinstance(take(cli, "door", "bob", KEPT), int)
+
+
+def test_who_blocks_on_its_reserved_place_gets_it_at_once(server, cli):
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "bob", "BLOCK 0"), int)
+    assert line_of(cli, "door") == []
+
+
+# Contexts that may not block
+
+
+@pytest.mark.parametrize("way", ["MULTI", "script"])
+def test_it_works_in_transactions_and_scripts(cli, way):
+    def place(owner):
+        if way == "MULTI":
+            return cli.pipeline("MULTI", f"LOCK.ACQUIRE door {owner} PX 60000 {KEPT}", "EXEC")[-1][0]
+        script = "return redis.call('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'PX', 60000, 'QUEUE', 3600000)"
+        return cli("EVAL", script, 1, "door", owner)
+
+    take(cli, "door", "alice")
+    assert place("bob") is None
+    assert place("carol") is None
+    assert states_of(cli, "door") == [("bob", "queued"), ("carol", "queued")]
+    release(cli, "door", "alice")
+    assert place("carol") is None
+    token = place("bob")
+    assert cli("LOCK.FENCE door") == token
+
+
+def test_many_owners_share_one_connection(cli):
+    # what it is made for: nobody blocks the others
+    take(cli, "door", "alice")
+    names = [f"task{n}" for n in range(50)]
+    replies = cli.pipeline(*[f"LOCK.ACQUIRE door {name} PX 60000 {KEPT}" for name in names])
+    assert replies == [None] * 50
+    assert line_of(cli, "door") == names
+    last = cli("LOCK.FENCE door")
+    release(cli, "door", "alice")
+    for name in names:
+        replies = cli.pipeline(*[f"LOCK.ACQUIRE door {each} PX 60000 {KEPT}" for each in (names[-1], name)])
+        if name != names[-1]:
+            assert replies[0] is None
+        assert replies[1] > last
+        last = replies[1]
+        release(cli, "door", name)
+        if name == names[-2]:
+            assert cli("LOCK.RELEASE", "door", names[0]) == 0
+    assert line_of(cli, "door") == []
+
+
+# Other kinds
+
+
+def test_a_permit_is_reserved_and_the_others_are_handed_on(server, cli):
+    # G5, G6: a reserved permit does not hold up the next one
+    for n in range(2):
+        take(cli, "pool", f"h{n}", "LIMIT 2")
+    take(cli, "pool", "place", "LIMIT 2", KEPT)
+    first, second = ask(server, "pool", "b1", "LIMIT 2"), ask(server, "pool", "b2", "LIMIT 2")
+    release(cli, "pool", "h0")
+    assert first.waits(), "the permit is reserved"
+    release(cli, "pool", "h1")
+    assert isinstance(first.answer(), int)
+    assert second.waits()
+    assert isinstance(take(cli, "pool", "place", "LIMIT 2", KEPT), int)
+    assert len(owners_of(cli, "pool")) == 2
+    assert second.waits()
+
+
+def test_a_reserved_permit_that_lapses_is_handed_on(server, cli):
+    # G6
+    take(cli, "pool", "h", "LIMIT 1")
+    take(cli, "pool", "place", "LIMIT 1 QUEUE 250")
+    waiter = ask(server, "pool", "b", "LIMIT 1")
+    release(cli, "pool", "h")
+    assert isinstance(waiter.answer(), int)
+
+
+def test_readers_are_not_held_up_by_a_readers_place(server, cli):
+    # G5: consecutive readers come in together
+    take(cli, "door", "w")
+    take(cli, "door", "r1", "SHARED", KEPT)
+    r2 = ask(server, "door", "r2", "SHARED")
+    writer = ask(server, "door", "w2")
+    release(cli, "door", "w")
+    assert isinstance(r2.answer(), int)
+    assert isinstance(take(cli, "door", "r1", "SHARED", KEPT), int)
+    assert owners_of(cli, "door") == ["r2", "r1"]
+    assert writer.waits()
+
+
+def test_a_writers_place_holds_up_readers_behind_it(server, cli):
+    # G5
+    take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "w", KEPT)
+    reader = ask(server, "door", "r2", "SHARED")
+    assert reader.waits()
+    release(cli, "door", "r1")
+    assert reader.waits()
+    assert isinstance(take(cli, "door", "w", KEPT), int)
+    assert reader.waits()
+    release(cli, "door", "w")
+    assert isinstance(reader.answer(), int)
+
+
+def test_an_upgrade_can_keep_a_place(server, cli):
+    # ahead of everybody, with its shared hold
+    token = take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    writer = ask(server, "door", "w")
+    assert take(cli, "door", "r1", KEPT) is None
+    assert states_of(cli, "door") == [("r1", "queued"), ("w", "blocked")]
+    assert cli("LOCK.FENCE", "door", token) == 1
+    release(cli, "door", "r2")
+    assert owners_of(cli, "door") == ["r1"]
+    new = take(cli, "door", "r1", KEPT)
+    assert new > token
+    assert writer.waits()
+    release(cli, "door", "r1")
+    assert isinstance(writer.answer(), int)
+
+
+def test_an_upgrade_whose_place_lapses_goes_on_reading(server, cli):
+    token = take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    take(cli, "door", "r1", "QUEUE 200")
+    reader = ask(server, "door", "r3", "SHARED")
+    assert isinstance(reader.answer(), int), "the upgrade is given up"
+    assert cli("LOCK.FENCE", "door", token) == 1
+
+
+# Limits
+
+
+def test_no_more_places_than_waiters_are_allowed(cli):
+    # SPEC 4
+    cli("CONFIG SET redislock.max-waiters-per-lock 2")
+    take(cli, "door", "alice")
+    take(cli, "door", "p1", KEPT)
+    take(cli, "door", "p2", KEPT)
+    with refused("LOCKQUEUE"):
+        take(cli, "door", "p3", KEPT)
+    assert take(cli, "door", "p2", KEPT) is None, "a place that is kept is not a new one"
+    cli("CONFIG SET redislock.max-waiters-per-lock 10000")
+    cli("CONFIG SET redislock.max-waiters 2")
+    with refused("LOCKQUEUE"):
+        take(cli, "door", "p3", KEPT)
+
+
+def test_max_wait_bounds_places(cli):
+    cli("CONFIG SET redislock.max-wait 5000")
+    take(cli, "door", "alice")
+    assert take(cli, "door", "bob", "QUEUE 5000") is None
+    with refused("ERR", "QUEUE", "1 to 5000"):
+        take(cli, "door", "bob", "QUEUE 5001")
+
+
+def test_asking_for_a_place_writes_nothing(start_server):
+    # nothing for files and replicas to know
+    server = start_server("--appendonly", "yes")
+    cli = server.connect()
+    take(cli, "door", "alice")
+    size = server.info("persistence")["aof_current_size"]
+    digest = cli("DEBUG DIGEST")
+    for n in range(10):
+        take(cli, "door", f"p{n}", KEPT)
+        take(cli, "door", f"p{n}", KEPT)
+    assert server.info("persistence")["aof_current_size"] == size
+    assert cli("DEBUG DIGEST") == digest
+
+
+def test_places_are_in_the_memory_of_the_primary_only(start_server):
+    # SPEC 4
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    cli = server.connect()
+    token = take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    server.kill()
+    cli = server.start().connect()
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert line_of(cli, "door") == []
+
+
+def test_a_place_is_a_new_replicas_no_more(start_server):
+    # SPEC 4: at a change of roles queues are gone
+    primary, server = start_server(), start_server()
+    cli = server.connect()
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    cli("REPLICAOF", "127.0.0.1", primary.port)
+    eventually(lambda: server.info("replication")["master_link_status"] == "up", "linked")
+    cli("REPLICAOF NO ONE")
+    assert line_of(cli, "door") == []
+    assert isinstance(take(cli, "door", "carol"), int)
