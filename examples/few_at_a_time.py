@@ -1,0 +1,85 @@
+"""Twenty jobs, a licence for three: a semaphore lets in as many as may, and no more.
+
+Each job takes one of three places (LIMIT 3), works for a moment, and gives its place up.
+A job that dies gives it up too, when its lease ends.
+
+    python few_at_a_time.py                  never more than three at once, and three at times
+    python few_at_a_time.py --without-lock   more than three at once
+"""
+
+import multiprocessing
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+import uuid
+
+import redis
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+JOBS, PLACES = 20, 3
+LEASE_MS, WAIT_MS = 10_000, 60_000
+
+
+def work(database):
+    """Notes when it began and when it ended, by one clock for all processes."""
+    began = time.monotonic()
+    time.sleep(0.05)
+    database.execute("INSERT INTO job VALUES (?, ?)", (began, time.monotonic()))
+
+
+def be_a_job(path, lock, start):
+    """One job. The lock is None for those who do without."""
+    database = sqlite3.connect(path, timeout=60, isolation_level=None)
+    start.wait()
+    if lock is None:
+        return work(database)
+    server = redis.from_url(REDIS_URL, socket_timeout=WAIT_MS / 1000 + 5)
+    owner = str(uuid.uuid4())
+    options = ["PX", LEASE_MS, "BLOCK", WAIT_MS, "LIMIT", PLACES]
+    token = server.execute_command("LOCK.ACQUIRE", lock, owner, *options)
+    if token is None:
+        raise TimeoutError(f"no place within {WAIT_MS} ms")
+    try:
+        work(database)
+    finally:
+        server.execute_command("LOCK.RELEASE", lock, owner, "TOKEN", token)
+
+
+def most_at_once(jobs):
+    """How many were at work at one time."""
+    steps = sorted(
+        [(began, 1) for began, _ in jobs] + [(ended, -1) for _, ended in jobs]
+    )
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def main(with_lock):
+    lock = f"licence:{uuid.uuid4()}" if with_lock else None
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "jobs.db")
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute("CREATE TABLE job (began REAL, ended REAL)")
+        start = multiprocessing.Barrier(JOBS)
+        jobs = [
+            multiprocessing.Process(target=be_a_job, args=(path, lock, start))
+            for _ in range(JOBS)
+        ]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+        done = database.execute("SELECT began, ended FROM job").fetchall()
+    most = most_at_once(done)
+    how = "with" if with_lock else "without"
+    print(f"{len(done)} jobs, {PLACES} places, {how} a lock: {most} at once")
+    return len(done) == JOBS and (most == PLACES if with_lock else most > PLACES)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(with_lock="--without-lock" not in sys.argv[1:]) else 1)

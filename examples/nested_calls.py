@@ -1,0 +1,68 @@
+"""A function that holds a lock calls another one that takes the same lock.
+
+With REENTRANT the second request of the same owner adds one to its count, and each release
+takes one off: nobody else comes in before the outermost one is done, and the inner function
+works the same by itself. Without it the inner release would give up the outer one's lock.
+
+    python nested_calls.py                       nobody comes in between
+    python nested_calls.py --without-reentrant   somebody does
+"""
+
+import os
+import sys
+import uuid
+from contextlib import contextmanager
+
+import redis
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+LEASE_MS = 60_000
+
+
+class Tree:
+    """A tree whose nodes are changed under one lock."""
+
+    def __init__(self, lock, options):
+        self.server = redis.from_url(REDIS_URL)
+        self.lock, self.options, self.owner = lock, options, str(uuid.uuid4())
+        self.intruders = 0
+
+    @contextmanager
+    def locked(self):
+        """Holds the lock, whether the caller holds it already or not."""
+        command = ["LOCK.ACQUIRE", self.lock, self.owner, "PX", LEASE_MS]
+        if self.server.execute_command(*command, *self.options) is None:
+            raise BlockingIOError("somebody else holds the lock")
+        try:
+            yield
+        finally:
+            self.server.execute_command("LOCK.RELEASE", self.lock, self.owner)
+
+    def insert(self, depth):
+        """Changes a node, and those below it."""
+        with self.locked():
+            if depth > 0:
+                self.insert(depth - 1)
+            self.somebody_else_tries()
+
+    def somebody_else_tries(self):
+        """Behind each change there is a moment in which another one may come."""
+        other = f"other-{uuid.uuid4()}"
+        command = ["LOCK.ACQUIRE", self.lock, other, "PX", LEASE_MS]
+        if self.server.execute_command(*command) is not None:
+            self.intruders += 1
+            self.server.execute_command("LOCK.RELEASE", self.lock, other)
+
+
+def main(options):
+    tree = Tree(f"tree:{uuid.uuid4()}", options)
+    tree.insert(depth=3)
+    is_free = tree.server.execute_command("LOCK.FENCE", tree.lock) is None
+    how = "with" if options else "without"
+    print(f"4 calls within each other, {how} REENTRANT: {tree.intruders} came in between")
+    return is_free and (tree.intruders == 0) == bool(options)
+
+
+if __name__ == "__main__":
+    without = "--without-reentrant" in sys.argv[1:]
+    sys.exit(0 if main([] if without else ["REENTRANT"]) else 1)

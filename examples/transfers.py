@@ -1,0 +1,84 @@
+"""Money goes between accounts in all directions, and none is made or lost.
+
+A transfer locks both accounts in one step (LOCK.MACQUIRE). One that took them one after the
+other could wait for one that took them in the other order, and that one for it.
+
+    python transfers.py                  the sum stays
+    python transfers.py --without-lock   it does not
+"""
+
+import multiprocessing
+import os
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+import uuid
+
+import redis
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+ACCOUNTS, BALANCE, PROCESSES, TRANSFERS = 4, 100, 6, 15
+LEASE_MS, WAIT_MS = 10_000, 60_000
+
+
+def transfer(database, source, target, amount):
+    """What must not be done by two at once to one account."""
+    query = "SELECT balance FROM account WHERE id = ?"
+    balances = [database.execute(query, (n,)).fetchone()[0] for n in (source, target)]
+    time.sleep(0.002)  # two banks, a network
+    update = "UPDATE account SET balance = ? WHERE id = ?"
+    database.execute(update, (balances[0] - amount, source))
+    database.execute(update, (balances[1] + amount, target))
+
+
+def be_a_clerk(path, name, number, start):
+    """Makes transfers. The name is None for those who do without locks."""
+    database = sqlite3.connect(path, timeout=60, isolation_level=None)
+    server = redis.from_url(REDIS_URL, socket_timeout=WAIT_MS / 1000 + 5)
+    chance = random.Random(number)
+    start.wait()
+    for turn in range(TRANSFERS):
+        accounts = chance.sample(range(ACCOUNTS), 2)
+        if name is None:
+            transfer(database, *accounts, chance.randint(1, 9))
+            continue
+        owner = f"clerk-{number}-{turn}"
+        locks = [f"{name}:{account}" for account in accounts]
+        command = ["LOCK.MACQUIRE", 2, *locks, owner, "PX", LEASE_MS, "BLOCK", WAIT_MS]
+        token = server.execute_command(*command)
+        if token is None:
+            raise TimeoutError(f"no turn within {WAIT_MS} ms")
+        transfer(database, *accounts, chance.randint(1, 9))
+        for lock in locks:
+            server.execute_command("LOCK.RELEASE", lock, owner, "TOKEN", token)
+
+
+def main(with_lock):
+    # One hash tag: in a cluster, one slot.
+    name = f"account:{{{uuid.uuid4()}}}" if with_lock else None
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "bank.db")
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute("CREATE TABLE account (id INTEGER, balance INTEGER)")
+        for account in range(ACCOUNTS):
+            database.execute("INSERT INTO account VALUES (?, ?)", (account, BALANCE))
+        start = multiprocessing.Barrier(PROCESSES)
+        clerks = [
+            multiprocessing.Process(target=be_a_clerk, args=(path, name, number, start))
+            for number in range(PROCESSES)
+        ]
+        for clerk in clerks:
+            clerk.start()
+        for clerk in clerks:
+            clerk.join()
+        (total,) = database.execute("SELECT sum(balance) FROM account").fetchone()
+    is_well = all(clerk.exitcode == 0 for clerk in clerks)
+    how = "with" if with_lock else "without"
+    print(f"{PROCESSES * TRANSFERS} transfers, {how} locks: {total} of 400 are there")
+    return is_well and (total == ACCOUNTS * BALANCE) == with_lock
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(with_lock="--without-lock" not in sys.argv[1:]) else 1)
