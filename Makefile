@@ -3,13 +3,15 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind bench bench-guard lint fmt clean
+.PHONY: help build run test test-servers valgrind soak bench bench-guard lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
 	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
+	@echo "make soak          random use of all kinds of locks, for 5 minutes on each of two servers"
+	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make lint          formatting, clippy, dependency audit"
@@ -30,6 +32,9 @@ test-servers:
 
 valgrind:
 	@scripts/test valgrind
+
+soak:
+	@scripts/test soak
 
 bench:
 	@scripts/bench
