@@ -67,6 +67,8 @@ class Cluster:
             self.order(slot, source)
         for node in self.nodes:
             eventually(lambda node=node: self.owner_seen_by(node, slot) == self.ids[1 - source], "it has moved")
+        # Who goes on before both know of it may end up with two claims of one age, and the slot with either.
+        eventually(self.agrees, "both nodes have heard of each other's claims")
 
     def order(self, slot, source=0):
         """Has the servers move the whole slot; does not wait for it."""
@@ -76,12 +78,23 @@ class Cluster:
         else:
             self.nodes[1 - source].admin("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
 
+    def agrees(self):
+        """Both nodes know how old the claims of each are, and they are not of one age."""
+        views = [epochs_seen_by(node) for node in self.nodes]
+        return views[0] == views[1] and len(set(views[0].values())) == len(self.nodes)
+
     def owner_seen_by(self, node, slot):
         """Whose the slot is, as this node knows it."""
         for first, last, primary, *_ in node.admin("CLUSTER SLOTS"):
             if first <= slot <= last:
                 return primary[2]
         return None
+
+
+def epochs_seen_by(node):
+    """How old the claims of each node are, as this one knows it."""
+    lines = node.admin("CLUSTER NODES").splitlines()
+    return {words[0]: words[6] for words in (line.split() for line in lines)}
 
 
 def is_up(node):
