@@ -116,6 +116,7 @@ def test_a_replica_decides_nothing(start_server):
     is_linked(replica)
     cli, reader = server.connect(), replica.connect()
     take(cli, "pool", "a", "LIMIT 2")
+    assert cli("WAIT 1 10000") == 1
     for line in (
         "LOCK.ACQUIRE pool b PX 1000 LIMIT 2", "LOCK.ACQUIRE pool b PX 1000 LIMIT 2 QUEUE 100",
         "LOCK.MACQUIRE 2 x y b PX 1000", "LOCK.RELEASE pool a",
