@@ -37,9 +37,18 @@ pub struct TokenClock {
     told: u64,
     /// Some reader starts from nothing (a new append-only file): the next grant must name its token.
     must_name: bool,
+    /// It never lags behind the wall clock.
+    is_close: bool,
 }
 
 impl TokenClock {
+    /// From here on it does not lag behind the wall clock: where locks move between servers, a token that this one
+    /// gives out must not be one that another one has given out and that came to nobody's knowledge here, because
+    /// its lock was free again when it moved.
+    pub const fn follow_closely(&mut self) {
+        self.is_close = true;
+    }
+
     /// The newest token known, 0 if there was none.
     #[must_use]
     pub const fn last(&self) -> u64 {
@@ -61,7 +70,8 @@ impl TokenClock {
     /// Mints the next token, or `None` when there is none below 2^53 (never on an honest clock
     /// before the year 2255).
     pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {
-        let jump = wall_us >= self.last.saturating_add(JUMP_US) && wall_us <= TOKEN_MAX;
+        let lag_us_max = if self.is_close { 1 } else { JUMP_US };
+        let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= TOKEN_MAX;
         let token = Token::new(if jump { wall_us } else { self.last + 1 })?;
         let agree = !jump && self.told == self.last;
         Some((token, self.tell(token, agree)))
@@ -124,6 +134,17 @@ mod tests {
         let mut clock = TokenClock::default();
         assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Named));
         assert_eq!(mint(&mut clock, 5_020_000), (5_020_000, Travel::Named));
+    }
+
+    #[test]
+    fn one_that_follows_closely_is_never_behind_the_wall_clock() {
+        let mut clock = TokenClock::default();
+        clock.follow_closely();
+        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_002, Travel::Counted));
+        assert_eq!(mint(&mut clock, 4_000_000), (5_000_003, Travel::Counted));
+        assert_eq!(mint(&mut clock, 5_000_009), (5_000_009, Travel::Named));
     }
 
     #[test]

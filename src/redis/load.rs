@@ -48,6 +48,9 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     server::begin(ctx);
     clock::begin();
     state::begin();
+    if ctx.flags().is_cluster() {
+        let _ = state::with(|state| state.table.clock().follow_closely());
+    }
     ctx.set_options(Signals::WhenClosed);
     value::register(ctx)?;
     docs::register_commands(ctx)?;

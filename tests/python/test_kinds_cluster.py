@@ -323,6 +323,18 @@ def test_leases_that_end_before_the_slot_is_ours_end_when_it_is(cluster):
 # Where requests go
 
 
+def test_tokens_of_free_locks_do_not_come_twice_when_slots_move(cluster):
+    # G4: nothing but the clock tells a node of what another one gave out for a lock that is free again
+    first, second = (node.connect() for node in cluster.nodes)
+    last = 0
+    for turn in range(50):
+        for cli, key in ((second, "{a}x"), (first, "{b}x"), (second, "{a}y"), (first, "{b}y")):
+            token = take(cli, key, f"owner-{turn}")
+            assert token > last, (turn, key)
+            last = token
+            release(cli, key, f"owner-{turn}")
+
+
 def test_several_keys_are_in_one_slot_of_this_node(cluster):
     here, there = (node.connect() for node in cluster.nodes)
     slot = here("CLUSTER KEYSLOT {a}")
