@@ -6,7 +6,7 @@ import pytest
 
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
-from harness.server import IS_VALKEY, _free_port, at_least
+from harness.server import IS_VALKEY, at_least
 from harness.wire import ServerError, refused
 
 AOF = ("--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no")
@@ -259,13 +259,12 @@ def test_in_a_file_it_is_no_record_and_does_nothing(start_server):
 @pytest.fixture
 def cluster(start_server):
     """Two nodes with half of the slots each. "b" and "d" are on the first, "a" and "c" on the second."""
-    buses = [_free_port(), _free_port()]
-    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-port")
-    nodes = [start_server(*options, bus) for bus in buses]
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+    nodes = [start_server(*options) for _ in range(2)]
     nodes[0].admin("CLUSTER ADDSLOTSRANGE 0 8191")
     nodes[1].admin("CLUSTER ADDSLOTSRANGE 8192 16383")
     nodes[1].admin("CLUSTER SET-CONFIG-EPOCH 2")
-    nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
+    nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, nodes[1].bus)
 
     def is_up(node):
         info = node.admin("CLUSTER INFO")
@@ -343,7 +342,7 @@ def test_while_the_slot_moves(cluster):
 
 def test_with_threads_for_the_connections(start_server):
     # Servers may ask for the keys of a command on a thread that reads it.
-    options = ["--io-threads", "4", "--cluster-enabled", "yes", "--cluster-port", _free_port()]
+    options = ["--io-threads", "4", "--cluster-enabled", "yes"]
     if not at_least(redis=(8, 6), valkey=(8, 1)):
         options += ["--io-threads-do-reads", "yes"]
     if IS_VALKEY:

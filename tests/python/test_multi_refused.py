@@ -3,8 +3,6 @@
 G12 and G14: then none of the locks is taken.
 """
 
-import socket
-
 import pytest
 
 from harness.kinds import ask, ask_all, line_of, release, take, take_all
@@ -88,10 +86,7 @@ def test_the_servers_tools_find_its_keys(cli):
 
 
 def test_the_keys_of_one_request_are_in_one_slot(start_server):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus = probe.getsockname()[1]
-    server = start_server("--cluster-enabled", "yes", "--cluster-port", bus)
+    server = start_server("--cluster-enabled", "yes")
     cli = server.connect()
     cli("CLUSTER ADDSLOTSRANGE 0 16383")
     eventually(lambda: "cluster_state:ok" in cli("CLUSTER INFO"), "the cluster is up")

@@ -7,7 +7,7 @@ The first node has the lower half of the slots, the second the upper half: "{b}.
 import time
 
 from .limits import SOON_SECONDS, eventually
-from .server import IS_VALKEY, _free_port, at_least
+from .server import IS_VALKEY, at_least
 from .wire import Closed, ServerError
 
 #: The ways in which a slot can go from one node to another on the server under test.
@@ -21,14 +21,13 @@ class Cluster:
     """Two nodes with half of the slots each."""
 
     def __init__(self, start_server, *options, **more):
-        buses = [_free_port(), _free_port()]
         common = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
         common += ("--repl-diskless-sync-delay", "0")
-        self.nodes = [start_server(*common, "--cluster-port", bus, *options, **more) for bus in buses]
+        self.nodes = [start_server(*common, *options, **more) for _ in range(2)]
         self.nodes[0].admin("CLUSTER ADDSLOTSRANGE 0 8191")
         self.nodes[1].admin("CLUSTER ADDSLOTSRANGE 8192 16383")
         self.nodes[1].admin("CLUSTER SET-CONFIG-EPOCH 2")
-        self.nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port, buses[1])
+        self.nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port, self.nodes[1].bus)
         for node in self.nodes:
             eventually(lambda node=node: is_up(node), "the cluster is up")
         self.ids = [node.admin("CLUSTER MYID") for node in self.nodes]

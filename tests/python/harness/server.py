@@ -60,6 +60,8 @@ class Server:
         self.with_module = with_module
         self.process = None
         self.port = None
+        #: Where other nodes of a cluster reach it.
+        self.bus = None
         self.connections = []
         self._admin = None
 
@@ -70,6 +72,8 @@ class Server:
         attempts = START_ATTEMPTS if self.port is None else 1
         for attempt in range(attempts):
             port = self.port or _free_port()
+            if self.port is None and "--cluster-enabled" in self.options:
+                self.bus = _free_port()
             try:
                 self._launch(port)
             except StartFailed as failure:
@@ -191,6 +195,8 @@ class Server:
         if "--appendonly" not in self.options:
             line += ["--appendonly", "no"]
         line += self.options
+        if self.bus is not None:
+            line += ["--cluster-port", str(self.bus)]
         if self.with_module and self.config is None:
             line += ["--loadmodule", str(MODULE), *self.module_arguments]
         return line
