@@ -229,6 +229,8 @@ impl<'a> Graph<'a> {
             return found;
         };
         let is_any = match waiter.request.mode {
+            // Of another kind it is after a RESTORE only: then all of them are in the way.
+            Mode::Limit(_) if held_as != waiter.request.mode => false,
             Mode::Limit(limit) if self.locks.holders_of(lock) < limit as usize => return found,
             Mode::Limit(_) => true,
             // There is room beside the others, or will be when any of them goes.
