@@ -8,83 +8,46 @@ use super::api::{Ctx, Str, api};
 use crate::lock::codec::SavedHold;
 use crate::lock::types::Mode;
 
-/// Writes the fact "this owner holds" into the replication stream and the append-only file.
-pub(crate) fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
-    let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
-    let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
-    let (ctx, name) = (ctx.as_ptr(), name.as_ptr());
-    let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
-    let Some([mode, count, cut, kept]) = said_of(mode, hold) else {
-        // SAFETY: the format takes a string, a C string, two long long and a buffer with its length.
-        unsafe {
+/// The fact "this owner holds", by one of the server's two functions that write commands from a format: into what it
+/// takes first, for a key of this name.
+macro_rules! write_hold {
+    ($function:ident, $into:expr, $name:expr, $mode:expr, $hold:expr) => {{
+        let (into, name, hold): (_, _, &SavedHold) = ($into, $name, $hold);
+        let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
+        let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
+        let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
+        if let Some([mode, count, cut, kept]) = said_of($mode, hold) {
+            let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
+            let format = c"scllbcccc".as_ptr();
+            // SAFETY: 1. what the caller passes is live; 2. the format takes a string, a C string, two long long, a
+            // buffer with its length, and four C strings, which live until the end of this block.
+            unsafe {
+                api!(
+                    $function, into, command, format, name, verb, token, left_ms, owner, len, mode, count, cut,
+                    kept
+                )
+            };
+        } else {
             let format = c"scllb".as_ptr();
-            api!(RedisModule_Replicate, ctx, command, format, name, verb, token, left_ms, owner, len)
-        };
-        return;
-    };
-    let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
-    // SAFETY: the same, and four C strings.
-    unsafe {
-        let format = c"scllbcccc".as_ptr();
-        api!(
-            RedisModule_Replicate,
-            ctx,
-            command,
-            format,
-            name,
-            verb,
-            token,
-            left_ms,
-            owner,
-            len,
-            mode,
-            count,
-            cut,
-            kept
-        )
-    };
+            // SAFETY: the same without the four.
+            unsafe { api!($function, into, command, format, name, verb, token, left_ms, owner, len) };
+        }
+    }};
 }
 
-/// The same fact, into an append-only file that is being written anew.
+/// Writes the fact "this owner holds" into the replication stream and the append-only file.
+pub(crate) fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
+    write_hold!(RedisModule_Replicate, ctx.as_ptr(), name.as_ptr(), mode, hold);
+}
+
+/// The same fact, into an append-only file that is being written anew: the stream and the name of the running callback.
 pub(crate) fn emit_hold(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
     mode: Mode,
     hold: &SavedHold,
 ) {
-    let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
-    let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
-    let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
-    let Some([mode, count, cut, kept]) = said_of(mode, hold) else {
-        // SAFETY: 1. the stream and the name of the running callback; 2. the format takes a string, a C string, two
-        // long long and a buffer with its length.
-        unsafe {
-            let format = c"scllb".as_ptr();
-            api!(RedisModule_EmitAOF, io, command, format, name, verb, token, left_ms, owner, len)
-        };
-        return;
-    };
-    let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
-    // SAFETY: the same, and four C strings.
-    unsafe {
-        let format = c"scllbcccc".as_ptr();
-        api!(
-            RedisModule_EmitAOF,
-            io,
-            command,
-            format,
-            name,
-            verb,
-            token,
-            left_ms,
-            owner,
-            len,
-            mode,
-            count,
-            cut,
-            kept
-        )
-    };
+    write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
 }
 
 /// What a record says of a hold beside owner, token and lease; nothing of a plain exclusive one.

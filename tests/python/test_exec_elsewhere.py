@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from harness.cluster import Cluster
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.server import IS_VALKEY, at_least
@@ -259,20 +260,7 @@ def test_in_a_file_it_is_no_record_and_does_nothing(start_server):
 @pytest.fixture
 def cluster(start_server):
     """Two nodes with half of the slots each. "b" and "d" are on the first, "a" and "c" on the second."""
-    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-    nodes = [start_server(*options) for _ in range(2)]
-    nodes[0].admin("CLUSTER ADDSLOTSRANGE 0 8191")
-    nodes[1].admin("CLUSTER ADDSLOTSRANGE 8192 16383")
-    nodes[1].admin("CLUSTER SET-CONFIG-EPOCH 2")
-    nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, nodes[1].bus)
-
-    def is_up(node):
-        info = node.admin("CLUSTER INFO")
-        return "cluster_state:ok" in info and "cluster_slots_assigned:16384" in info
-
-    for node in nodes:
-        eventually(lambda node=node: is_up(node), "the cluster is up")
-    return nodes
+    return Cluster(start_server).nodes
 
 
 def test_the_keys_are_in_one_slot(cluster):
