@@ -81,6 +81,12 @@
 //! | G12 | several are taken when one of them is free, or wait in one line only | S D P |
 //! | G13 | readers do not count; a dump forgets the count, or the tie | S P |
 //! | G13 | several are told in each place; a connection that closed is not told of | S P |
+//! | G2 | what goes on under a new token has its lease cut, or loses its tie | S P, and the model of connections |
+//! | G4 | several that are downgraded get a new token | S P, and the model of several |
+//! | G6 | who stood behind a request for several that was sent on is not noted | `regression.rs` alone |
+//! | G11 | a second upgrade that would not wait is not told | S P |
+//! | SPEC 2 | an upgrade that waited does not count | S P |
+//! | SPEC 2 | a retry does not move the tie of a grant of the same step | `regression.rs` alone |
 //! | SPEC 2 | EPHEMERAL does not cut; KEEPALIVE runs; what another life kept alive is kept for ever | S P |
 //! | SPEC 2 | a binding does not move | P |
 //! | SPEC 2 | a place in line lasts longer | S P |

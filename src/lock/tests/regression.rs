@@ -1,6 +1,6 @@
 //! Bugs that the random lives and the model found. Each has a test named after it.
 
-use super::input::{How, Input};
+use super::input::{How, Input, Keys};
 use super::judge::Judge;
 use super::server::At;
 use super::world::World;
@@ -116,4 +116,39 @@ fn a_retry_moves_the_tie_of_a_grant_of_the_same_step() -> Result<(), String> {
         Input::Close(3),
         Input::Pump,
     ])
+}
+
+/// Carol waits for two locks, and bob behind her for one of them, which is free. The slot of the other one leaves, and
+/// she is sent on: it is bob's turn (G6), though nothing else ever happens.
+#[test]
+fn who_stood_behind_a_request_for_several_that_was_sent_on_is_next() -> Result<(), String> {
+    let m = At::new(0, "m");
+    let short = Input::Acquire {
+        at: K,
+        owner: "alice",
+        lease_ms: 10,
+        wait: None,
+        client: 1,
+        minted: false,
+        how: How::PLAIN,
+    };
+    let both = Input::AcquireMany {
+        keys: Keys::of(&[K, m]),
+        owner: "carol",
+        lease_ms: 30_000,
+        wait: Some(0),
+        client: 3,
+        minted: false,
+        is_shared: false,
+    };
+    let behind = Input::Acquire {
+        at: m,
+        owner: "bob",
+        lease_ms: 30_000,
+        wait: Some(0),
+        client: 2,
+        minted: false,
+        how: How::PLAIN,
+    };
+    live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
 }
