@@ -24,6 +24,11 @@ pub enum Invalid {
         /// Largest accepted.
         max: u64,
     },
+    /// A token that would run away with the clock of tokens.
+    TooFarAhead {
+        /// The highest that is taken now.
+        highest: u64,
+    },
     /// No option of this command.
     Unknown {
         /// As it was written, made printable.
@@ -69,6 +74,11 @@ impl fmt::Display for Invalid {
                 }
                 write!(f, " ({unit})")
             }
+            Self::TooFarAhead { highest } => write!(
+                f,
+                "ERR RAISE must be an integer from 1 to {highest}: a token may be ahead of this server's clock by \
+                 redislock.max-token-lead at most"
+            ),
             Self::Unknown { name, expected } => {
                 write!(f, "ERR syntax error: unknown option '{name}', expected {expected}")
             }
@@ -116,6 +126,10 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             format!("LOCKKIND this lock is {} now; all who hold or wait for a lock must agree", kind(mode))
                 .into()
         }
+        Refusal::Quarantine(left_ms) => format!(
+            "QUARANTINE {left_ms} milliseconds are left in which this server grants no new lock: it may have lost some"
+        )
+        .into(),
         Refusal::Deadlock => deadlock(cycle).into(),
         Refusal::TooManyTimes => {
             format!("ERR this owner holds the lock {COUNT_MAX} times already (REENTRANT)").into()

@@ -1,4 +1,4 @@
-//! `LOCK.RENEW key owner PX ms | EX seconds [TOKEN token]`
+//! `LOCK.RENEW key owner PX ms | EX seconds [TOKEN token | RAISE token]`
 
 use super::args::{Bounds, LeaseOption, Options, owner, token};
 use super::error::Invalid;
@@ -13,25 +13,33 @@ pub struct Renew<'a> {
     pub lease_ms: u64,
     /// Only if it has this token.
     pub token: Option<Token>,
+    /// The least token that the hold is to have from now on.
+    pub raise: Option<Token>,
 }
 
 /// Parses the arguments behind the key.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew<'a>, Invalid> {
     let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
     let who = owner(who.as_ref())?;
-    let mut options = Options::new(rest, "PX, EX or TOKEN");
+    let mut options = Options::new(rest, "PX, EX, TOKEN or RAISE");
     let mut lease = LeaseOption::default();
-    let mut named = None;
+    let (mut named, mut raise) = (None, None);
     while let Some(name) = options.take() {
         if lease.take(name, &mut options, bounds)? {
             continue;
         }
-        if !name.eq_ignore_ascii_case(b"TOKEN") {
+        if name.eq_ignore_ascii_case(b"TOKEN") {
+            options.value("TOKEN", &mut named, |v| token("TOKEN", v))?;
+        } else if name.eq_ignore_ascii_case(b"RAISE") {
+            options.value("RAISE", &mut raise, |v| token("RAISE", v))?;
+        } else {
             return Err(options.unknown(name));
         }
-        options.value("TOKEN", &mut named, |v| token("TOKEN", v))?;
     }
-    Ok(Renew { owner: who, lease_ms: lease.ms()?, token: named })
+    if named.is_some() && raise.is_some() {
+        return Err(Invalid::Both("TOKEN", "RAISE"));
+    }
+    Ok(Renew { owner: who, lease_ms: lease.ms()?, token: named, raise })
 }
 
 #[cfg(test)]
@@ -45,6 +53,12 @@ mod tests {
         assert_eq!(of(&["w", "EX", "1"]), Ok((1_000, None)));
         assert_eq!(of(&["w", "TOKEN", "3", "PX", "5"]), Ok((5, Token::new(3))));
         assert_eq!(of(&["w", "TOKEN", "3"]), Err(Invalid::NoLease));
-        assert!(of(&["w", "PX", "5", "RAISE", "3"]).is_err());
+        let raise = |args| parse::<&str>(args, &bounds).map(|r| r.raise);
+        assert_eq!(raise(&["w", "raise", "3", "PX", "5"]), Ok(Token::new(3)));
+        assert_eq!(
+            raise(&["w", "PX", "5", "RAISE", "3", "TOKEN", "2"]),
+            Err(Invalid::Both("TOKEN", "RAISE"))
+        );
+        assert!(raise(&["w", "PX", "5", "RAISE", "0"]).is_err());
     }
 }

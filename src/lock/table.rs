@@ -17,6 +17,7 @@ mod hold;
 mod kinds;
 mod line;
 mod multi;
+mod quarantine;
 mod view;
 mod wake;
 
@@ -95,6 +96,8 @@ pub struct Table {
     broken: VecDeque<PlaceBuf>,
     stats: Stats,
     limits: Limits,
+    /// Until when nothing new is granted.
+    quarantine: Option<quarantine::Quarantine>,
     /// Why the request refused last would have waited for itself.
     cycle: Vec<Link>,
 }
@@ -161,6 +164,7 @@ impl Table {
             Found::Legacy(_) => false,
         };
         is_plain_lock
+            && self.quarantine.is_none()
             && (self.queues.waiters() == 0
                 || self.queues.at(place).is_none_or(|queue| self.queues.is_plain(queue)))
     }

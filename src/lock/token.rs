@@ -67,6 +67,14 @@ impl TokenClock {
         self.last.saturating_sub(wall_us)
     }
 
+    /// The highest token that is taken from outside (RESTORE, RAISE): so far ahead of the wall clock, or known already.
+    #[must_use]
+    pub const fn highest_from_outside(&self, wall_us: u64, lead_us_max: u64) -> u64 {
+        let ahead = wall_us.saturating_add(lead_us_max);
+        let highest = if ahead > self.last { ahead } else { self.last };
+        if highest < TOKEN_MAX { highest } else { TOKEN_MAX }
+    }
+
     /// Mints the next token, or `None` when there is none below 2^53 (never on an honest clock
     /// before the year 2255).
     pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {

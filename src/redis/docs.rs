@@ -92,6 +92,14 @@ const MODE: Arg = Arg {
     ..arg(c"mode", ONE_OF)
 };
 
+const WHICH_TOKEN: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"TOKEN"), ..arg(c"token", NUMBER) },
+        Arg { token: Some(c"RAISE"), ..arg(c"least-token", NUMBER) },
+    ],
+    ..arg(c"which-token", ONE_OF)
+};
+
 const SINCE: &CStr = c"0.1.0";
 /// The module's own category, where the server allows one.
 const CATEGORY: &CStr = c"redislock";
@@ -198,7 +206,7 @@ static COMMANDS: [Command; 10] = [
         summary:
             c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
-        args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, option(c"token", c"TOKEN")],
+        args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, optional(WHICH_TOKEN)],
     },
     Command {
         name: c"lock.fence",

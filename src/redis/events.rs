@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, ffi, guard, pump, rounds, server, settings};
+use super::{carry_out, clock, ffi, guard, pump, quarantine, rounds, server, settings};
 use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
@@ -53,6 +53,15 @@ fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
 pub(crate) fn begin_use(ctx: &Ctx) {
     if !server::hears_events() {
         begin_first_use(ctx);
+    }
+}
+
+/// The same where there is no context.
+pub(crate) fn begin_use_now() {
+    // SAFETY: the pump's own detached context lives as long as the module.
+    let ctx = state::with(|state| unsafe { Ctx::from_raw(state.pump.ctx()) });
+    if let Some(ctx) = ctx.filter(|ctx| !ctx.as_ptr().is_null()) {
+        begin_use(&ctx);
     }
 }
 
@@ -213,6 +222,8 @@ extern "C" fn on_role(
                 fx
             });
             carry_out::effects(&ctx, None, fx.unwrap_or_default());
+        } else {
+            quarantine::begin(&ctx, "this server was promoted and may lack some of the old primary's");
         }
         pump::request();
     });

@@ -18,7 +18,7 @@ use crate::command::error::{self, Invalid};
 use crate::command::{acquire, fence, internal, release, renew};
 use crate::lock::effect::{Change, Effects, Found, Step};
 use crate::lock::table::{Acquired, Ask, Block, Granted, Renewal, Table, Wait};
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie};
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie, Token};
 
 /// A command as the server calls it.
 type Handler = fn(&Ctx, Str<'_>, &[Str<'_>]) -> c_int;
@@ -404,12 +404,16 @@ fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
         Ok(request) => request,
         Err(error) => return invalid(ctx, &error),
     };
+    if let Some(error) = request.raise.and_then(is_too_far_ahead) {
+        return invalid(ctx, &error);
+    }
     let client = ctx.client();
     let reply = ask(ctx, name, request.owner, |table, now, found, gate, fx| {
         let place = place_of(ctx, name);
         let renewal = Renewal {
             owner: request.owner,
             token: request.token,
+            raise: request.raise,
             lease_ms: request.lease_ms,
             client,
             bind_to: bind_to(ctx, client, table.may_have_ties()),
@@ -419,12 +423,22 @@ fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     reply_truth(ctx, reply)
 }
 
+/// A token from outside must not run away with the clock of tokens (G14).
+#[cold]
+fn is_too_far_ahead(raise: Token) -> Option<Invalid> {
+    let now = clock::now();
+    let highest = state::with(|state| {
+        state.table.clock().highest_from_outside(now.wall_us, settings::token_lead_us_max())
+    })?;
+    (raise.get() > highest).then_some(Invalid::TooFarAhead { highest })
+}
+
 fn told_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
         return ctx.reply_error(error::BAD_RECORD);
     };
     tell(ctx, name, |table, now, place, found, _| {
-        table.apply_renew(now, place, found, request.owner, request.token, request.lease_ms)
+        table.apply_renew(now, place, found, request.owner, request.token, request.raise, request.lease_ms)
     })
 }
 

@@ -77,6 +77,8 @@ fn show(section: &Section, state: &state::State) {
     section.number(c"fenced", stats.fenced);
     section.durations([c"wait_ms_p50", c"wait_ms_p99", c"wait_ms_max"], &stats.waits);
     section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max"], &stats.holds);
+    let left_ms = table.quarantine_left_ms(clock::boot()).filter(|_| server::flags().decides());
+    section.number(c"quarantine_left_ms", left_ms.unwrap_or(0));
     section.number(c"last_token", table.last_token());
     section.number(c"token_lead_us", table.token_lead_us(clock::wall_us()));
 }

@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
-use super::{clock, docs, events, ffi, guard, info, legacy, pump, server, settings, state, timer, value};
+use super::{
+    clock, docs, events, ffi, guard, info, legacy, pump, quarantine, server, settings, state, timer, value,
+};
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -61,6 +63,10 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     pump::begin(ctx);
     legacy::listen();
     settings::read_eviction(ctx);
+    if settings::quarantine_ms() > 0 {
+        events::begin_use(ctx);
+        quarantine::begin(ctx, "this server has just started and may have lost some");
+    }
     let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
     if settings::may_evict() && !settings::allows_eviction() {

@@ -25,6 +25,7 @@ mod info;
 mod legacy;
 mod load;
 mod pump;
+mod quarantine;
 mod records;
 mod report;
 mod rounds;

@@ -17,7 +17,7 @@ use super::cluster;
 use super::gate::Gate;
 use super::records::append_tick;
 use super::state::{self, State, lock_type};
-use super::{clock, guard, legacy, rounds, server, several};
+use super::{clock, guard, legacy, quarantine, rounds, server, several};
 use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
 use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
@@ -46,6 +46,8 @@ pub(crate) struct Pump {
     pub(crate) untold: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.
     pub(crate) must_tick: bool,
+    /// A quarantine has begun, and nobody was told of its end.
+    pub(crate) is_quarantined: bool,
     /// Whether grants and expiries are this server's to decide, as of the last look.
     pub(crate) decides: bool,
 }
@@ -58,6 +60,7 @@ impl Default for Pump {
             is_behind: false,
             untold: Vec::new(),
             must_tick: false,
+            is_quarantined: false,
             decides: false,
         }
     }
@@ -156,6 +159,7 @@ fn run(ctx: &Ctx) {
     });
     if decides {
         rounds::go(ctx, started);
+        quarantine::look(ctx, started);
     }
     close_untold(ctx);
     if !is_paused {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{server, state};
+use super::{clock, events, server, state};
 use crate::command::args::{Bounds, integer};
 use crate::lock::table::Limits;
 
@@ -34,8 +34,10 @@ static MAX_WAITERS: Number = number(c"max-waiters", 20_000, 0, 10_000_000);
 static MAX_HOLDERS: Number = number(c"max-holders", 10_000, 1, 1_000_000);
 static MAX_TOKEN_LEAD: Number = number(c"max-token-lead", 60_000, 0, DAY_MS);
 
-static NUMBERS: [&Number; 6] =
-    [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_HOLDERS, &MAX_TOKEN_LEAD];
+static QUARANTINE: Number = number(c"quarantine", 0, 0, DAY_MS);
+
+static NUMBERS: [&Number; 7] =
+    [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_HOLDERS, &MAX_TOKEN_LEAD, &QUARANTINE];
 
 /// A setting that is yes or no.
 struct Switch {
@@ -62,7 +64,15 @@ impl Number {
 
 /// What parsing needs.
 pub(crate) fn bounds() -> Bounds {
-    Bounds { lease_ms_max: MAX_LEASE.get(), wait_ms_max: Some(MAX_WAIT.get()).filter(|&max| max > 0) }
+    // What may be forgotten must be over when the quarantine is.
+    let quarantine_ms = Some(QUARANTINE.get()).filter(|&ms| ms > 0);
+    let lease_ms_max = quarantine_ms.map_or(MAX_LEASE.get(), |ms| ms.min(MAX_LEASE.get()));
+    Bounds { lease_ms_max, wait_ms_max: Some(MAX_WAIT.get()).filter(|&max| max > 0) }
+}
+
+/// How long no new lock is granted after a start and after a promotion.
+pub(crate) fn quarantine_ms() -> u64 {
+    QUARANTINE.get()
 }
 
 /// How far ahead of the wall clock a token from outside may be, in microseconds.
@@ -95,10 +105,16 @@ fn push_limits() {
         waiters_max: MAX_WAITERS.get() as usize,
         holders_max: MAX_HOLDERS.get() as usize,
     };
+    let now = clock::boot();
     let has_tasks = state::with(|state| {
         state.table.set_limits(limits);
-        state.table.tasks() > 0
+        state.table.set_quarantine(now, quarantine_ms());
+        state.table.tasks() > 0 || state.pump.is_quarantined
     });
+    if quarantine_ms() > 0 {
+        // A promotion must be heard of, even if no lock was ever used here.
+        events::begin_use_now();
+    }
     if has_tasks == Some(true) {
         super::pump::request();
     }

@@ -61,15 +61,6 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// A value comes from a file or a payload.
-fn begin_use() {
-    // SAFETY: the pump's own detached context lives as long as the module.
-    let ctx = state::with(|state| unsafe { Ctx::from_raw(state.pump.ctx()) });
-    if let Some(ctx) = ctx.filter(|ctx| !ctx.as_ptr().is_null()) {
-        events::begin_use(&ctx);
-    }
-}
-
 /// The name of the key that is read or written, empty if the server does not tell.
 fn name_in<'a>(io: *mut raw::RedisModuleIO) -> &'a [u8] {
     // SAFETY: the stream of the running callback; the name lives as long as the callback.
@@ -119,7 +110,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
     let saved = codec::decode(name, || load_number(io))?;
-    begin_use();
+    events::begin_use_now();
     let flags = server::flags();
     let now = clock::now();
     state::with(|state| {
@@ -131,9 +122,9 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
             // What a primary sends to its replica has passed the primary's own bound, whatever it is set to.
             let lead_max =
                 if flags.is_replica() { LEAD_OF_ANY_PRIMARY_US } else { settings::token_lead_us_max() };
-            let ahead_max = now.wall_us.saturating_add(lead_max);
+            let highest = state.table.clock().highest_from_outside(now.wall_us, lead_max);
             let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
-            if newest > ahead_max.max(state.table.last_token()) {
+            if newest > highest {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
@@ -283,7 +274,7 @@ extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_in
             refuse(io, "the clock of tokens is beyond 2^53");
             return failed;
         }
-        begin_use();
+        events::begin_use_now();
         let _ = state::with(|state| state.table.clock().adopt(last, told));
         raw::REDISMODULE_OK as c_int
     })

@@ -13,7 +13,9 @@ NUMBERS = {
     "max-wait": (0, 0, 86400000),
     "max-waiters-per-lock": (10000, 0, 1000000),
     "max-waiters": (20000, 0, 10000000),
+    "max-holders": (10000, 1, 1000000),
     "max-token-lead": (60000, 0, 86400000),
+    "quarantine": (0, 0, 86400000),
 }
 SETTINGS = {name: str(default) for name, (default, _, _) in NUMBERS.items()}
 SETTINGS["allow-eviction"] = "no"

@@ -183,6 +183,7 @@ impl Table {
         found: Found,
         owner: &[u8],
         token: Option<Token>,
+        raise: Option<Token>,
         lease_ms: u64,
     ) -> Step<()> {
         let at = At::new(place, found);
@@ -190,6 +191,9 @@ impl Table {
             Some((member, hold)) if is_of(hold, owner, token) => {
                 self.locks.extend(member, now, lease_ms);
                 self.locks.note_known(member, None);
+                if let Some(raise) = raise {
+                    self.raise_token(&at, member, raise);
+                }
                 told(Change::Touched)
             }
             _ => Step::unchanged(()),

@@ -110,6 +110,8 @@ pub enum Acquired {
 pub enum Refusal {
     /// The lock is held, or waited for, in a way that excludes this one.
     OtherKind(Mode),
+    /// The server may have forgotten locks, and grants none for so many milliseconds.
+    Quarantine(u64),
     /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
     Deadlock,
     /// It is held as many times as can be counted.
@@ -370,7 +372,7 @@ impl Table {
         if found == Found::Other && self.queues.at(place).is_none() {
             return Step::unchanged(None);
         }
-        if !self.is_plain(place, found) {
+        if renewal.raise.is_some() || !self.is_plain(place, found) {
             return self.renew_any(now, place, found, renewal, gate, fx);
         }
         if let Some(over) = self.end_if_over(now.boot, found, fx) {
@@ -394,6 +396,8 @@ pub struct Renewal<'a> {
     pub owner: &'a [u8],
     /// Only if it has this token.
     pub token: Option<Token>,
+    /// Its token is to be no lower than this one, nor is any later one.
+    pub raise: Option<Token>,
     /// For how long.
     pub lease_ms: u64,
     /// The connection.

@@ -28,8 +28,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Acquired> {
         let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
         // Nobody holds it and nobody waits anywhere.
-        if found == Found::Nothing && self.queues.waiters() == 0 {
+        if found == Found::Nothing && self.queues.waiters() == 0 && self.quarantine.is_none() {
             let reply = self.take(now, &mut at, ask, fx);
             return self.step(&at, reply);
         }
@@ -210,6 +211,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Acquired {
         let Some(wait) = ask.wait else {
+            if let Some(left_ms) = self.quarantine_left_ms(now.boot) {
+                return Refused(Refusal::Quarantine(left_ms));
+            }
             return if standing.is_upgrade { self.try_upgrade(now, at, ask, standing.own) } else { Busy };
         };
         let mut request = ask.request(now.boot, wait, standing.is_upgrade);
@@ -283,6 +287,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
         let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
         if at.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
             at.end_legacy();
             self.stats.releases += 1;
@@ -336,8 +341,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
         let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
         if let Some(legacy) = at.legacy {
-            let is_own = legacy.is_own && renewal.token.is_none();
+            let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
             if !is_own {
                 return Step::unchanged(Some(false));
             }
@@ -354,12 +360,25 @@ impl Table {
             let stands_still = self.locks.retie(member, now.boot, tie, renewal.bind_to);
             self.locks.extend(member, now.boot, renewal.lease_ms);
             self.locks.note_known(member, renewal.client);
+            if let Some(raise) = renewal.raise {
+                self.raise_token(&at, member, raise);
+            }
             at.touch();
             let record = if stands_still { self.record_of(&at, member) } else { Record::AsAsked };
             at.tell(record, fx);
         }
         self.admit_line(now, &mut at, gate, fx);
         self.step(&at, Some(own.is_some()))
+    }
+
+    /// The token of a hold is no lower than this one from here on, and the clock of tokens neither.
+    pub(super) fn raise_token(&mut self, at: &At<'_>, member: LockId, raise: Token) {
+        let is_lower = self.locks.hold(member).is_some_and(|hold| hold.token() < raise);
+        // Two holders of one lock never have the same.
+        if let Some(lock) = at.lock.filter(|&lock| is_lower && self.locks.hold_with(lock, raise).is_none()) {
+            self.locks.set_new_token(lock, member, raise);
+        }
+        self.clock.hear(raise);
     }
 
     /// Ends what is over at this place, and lets in whoever can come in.
@@ -373,6 +392,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<()> {
         let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
         self.end_overs(now.boot, &mut at, None, due, fx);
         self.tell_holders(&at, fx);
         self.admit_line(now, &mut at, gate, fx);
@@ -390,6 +410,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<()> {
         let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
         let granted = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
         let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_known());
         if let Some(member) = granted.map(|(member, _)| member)

@@ -28,6 +28,7 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut [Effects],
     ) -> Steps<Acquired> {
+        self.leave_quarantine(now.boot);
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, Some(ask.owner), None, fx);
@@ -219,7 +220,8 @@ impl Table {
         fx: &mut [Effects],
     ) -> Acquired {
         let (Some(Wait::Block(block)), Some(fx)) = (ask.wait, fx.first_mut()) else {
-            return Busy;
+            let left_ms = self.quarantine_left_ms(now.boot);
+            return left_ms.map_or(Busy, |left_ms| Refused(Refusal::Quarantine(left_ms)));
         };
         let mut since = now.boot;
         if let Some(own) = own {
@@ -283,6 +285,7 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut [Effects],
     ) -> Vec<Step<()>> {
+        self.leave_quarantine(now.boot);
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, None, None, fx);

@@ -23,20 +23,28 @@ impl Table {
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
         let lease = self.locks.next_end().filter(|_| leases);
         // The usual case.
-        if self.queues.waiters() == 0 { lease } else { self.next_of_line(lease, leases) }
+        if self.queues.waiters() == 0 && self.quarantine.is_none() {
+            lease
+        } else {
+            self.next_of_line(lease, leases)
+        }
     }
 
     #[inline(never)]
     fn next_of_line(&self, lease: Option<Moment>, leases: bool) -> Option<Moment> {
         let timeout = self.queues.first_timeout().map(|first| first.0);
         let look = self.queues.first_look().map(|first| first.0).filter(|_| leases);
-        [timeout, lease, look].into_iter().flatten().min()
+        let quarantine = self.quarantine.map(|quarantine| quarantine.until()).filter(|_| leases);
+        [timeout, lease, look, quarantine].into_iter().flatten().min()
     }
 
     /// The first thing that is due, in the order of time.
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Due> {
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
+        if leases && self.leave_quarantine(now) {
+            return Some(Due::AskAgain);
+        }
         // A lease is found to be over in the first whole millisecond behind its end. One that is found together with
         // a timeout comes first: whoever still waits gets the lock.
         if leases && self.locks.next_end() == Some(at) {

@@ -108,13 +108,13 @@ impl World {
     }
 
     pub(super) fn renew(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
-        let Input::Renew { at, owner, token, lease_ms, client } = *input else {
+        let Input::Renew { at, owner, token, raise, lease_ms, client } = *input else {
             return Err(format!("{input:?} is no renewal"));
         };
-        let asked = Fact::Renew { at, owner, token, lease_ms };
+        let asked = Fact::Renew { at, owner, token, raise, lease_ms };
         let client = Some(ClientId(client));
         let bind_to = client.filter(|_| self.server.table.may_have_ties());
-        let renewal = Renewal { owner: owner.as_bytes(), token, lease_ms, client, bind_to };
+        let renewal = Renewal { owner: owner.as_bytes(), token, raise, lease_ms, client, bind_to };
         let renewed = self.decide(at, Some(asked), out, |table, now, found, gate, fx| {
             table.renew(now, at.place(), found, &renewal, gate, fx)
         })?;

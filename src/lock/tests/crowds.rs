@@ -37,7 +37,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
                 Input::Acquire { at: K, owner, lease_ms, wait, client, minted: false, how }
             }
             55..65 => Input::Release { at: K, owner, token },
-            65..72 => Input::Renew { at: K, owner, token, lease_ms, client },
+            65..72 => Input::Renew { at: K, owner, token, raise: None, lease_ms, client },
             72..86 => Input::Pass(1_000 * random.below(4)),
             86..97 => Input::Pump,
             97..99 => Input::Close(client),

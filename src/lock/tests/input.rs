@@ -104,6 +104,7 @@ pub(super) enum Input {
         at: At,
         owner: Name,
         token: Option<Token>,
+        raise: Option<Token>,
         lease_ms: u64,
         client: u64,
     },
@@ -141,6 +142,8 @@ pub(super) enum Input {
         total: usize,
         holders: usize,
     },
+    /// The setting: how long nothing new is granted after a promotion, in milliseconds; and a start, if one begins.
+    Quarantine(u64, bool),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
     /// The slot of this place goes to another node (or comes back).

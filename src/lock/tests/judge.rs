@@ -59,6 +59,8 @@ pub(super) struct Judge {
     empties: BTreeSet<At>,
     pub(super) newest: u64,
     pub(super) arrivals: u64,
+    /// Since when nothing new may be granted, and for how many milliseconds.
+    quarantine: Option<(u64, u64)>,
     /// The places in line that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What happened at least once: a check that never saw its case proves nothing.
@@ -82,6 +84,15 @@ impl Judge {
             }
         }
         match *input {
+            Input::Quarantine(length_ms, true) => self.quarantine = Some((world.time, length_ms)),
+            // One that is over does not come back.
+            Input::Quarantine(length_ms, false) => {
+                let since = self.quarantine.filter(|_| self.is_quarantined(world)).map(|(since, _)| since);
+                self.quarantine = since.map(|since| (since, length_ms));
+            }
+            Input::Promote(_) if out.reply == Reply::Bool(true) => {
+                self.quarantine = Some((world.time, world.quarantine_ms));
+            }
             Input::Close(client) | Input::Unblock(client) => self.gone(client, input, out, world),
             Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
@@ -167,6 +178,11 @@ impl Judge {
         self.is_room_beside(at, owner, mode, 0, world)
     }
 
+    /// Whether the server may have forgotten what it granted, and grants nothing new.
+    pub(super) fn is_quarantined(&self, world: &World) -> bool {
+        self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
+    }
+
     /// The same beside so many places that are kept for others.
     pub(super) fn is_room_beside(
         &self,
@@ -176,6 +192,9 @@ impl Judge {
         places: usize,
         world: &World,
     ) -> bool {
+        if self.is_quarantined(world) {
+            return false;
+        }
         let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
         is_free_for(mode, &others, places, world.limits.holders_max)

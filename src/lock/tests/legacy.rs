@@ -103,7 +103,8 @@ fn the_owner_of_its_value_releases_and_renews_it() {
     let step = acquire(&mut table, at(0), held(false, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
     assert!(matches!(step.reply, Acquired::Waiting(_)));
     let renew = |table: &mut Table, is_own: bool, token: Option<Token>| {
-        let renewal = Renewal { owner: b"old", token, lease_ms: 70, client: None, bind_to: None };
+        let renewal =
+            Renewal { owner: b"old", token, raise: None, lease_ms: 70, client: None, bind_to: None };
         let mut fx = Effects::default();
         table.renew(at(10), DOOR, held(is_own, 30), &renewal, &mut |_| Admission::Granted, &mut fx)
     };

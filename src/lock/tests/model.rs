@@ -92,7 +92,7 @@ impl Move {
             }
             Self::Renew { who, at, lease_ms, connection } => {
                 let (owner, client) = (OWNERS[who], client(who, connection));
-                Input::Renew { at, owner, token: None, lease_ms, client }
+                Input::Renew { at, owner, token: None, raise: None, lease_ms, client }
             }
             Self::Close { who, connection } => Input::Close(client(who, connection)),
             Self::PayloadAhead(ahead) => {

@@ -53,10 +53,12 @@ pub(super) struct Oracle {
     pub(super) keys: Vec<(At, Value)>,
     /// Everybody who waits for anything, in the order in which they are to be granted.
     pub(super) waiters: Vec<Waiter>,
-    last_token: u64,
+    pub(super) last_token: u64,
     dump: Option<(Name, Option<SavedLock>)>,
     pub(super) forbidden: Vec<u64>,
     pub(super) writes: Writes,
+    quarantine_since: Option<u64>,
+    quarantine_ms: u64,
     pub(super) line_max: usize,
     pub(super) waiters_max: usize,
     pub(super) holders_max: usize,
@@ -118,7 +120,10 @@ impl Oracle {
         said.sort_unstable();
         self.answers.sort_unstable();
         if said != self.answers {
-            return Err(format!("the oracle expected {:?}, not {said:?}", self.answers));
+            return Err(format!(
+                "the oracle expected {:?}, not {said:?}: {:?} {:?}",
+                self.answers, self.keys, self.waiters
+            ));
         }
         self.minted.sort_unstable();
         if !self.minted.iter().copied().eq((first_token..).take(self.minted.len())) {
@@ -235,7 +240,16 @@ impl Oracle {
         self.end(at, |hold| !hold.is_live(time))
     }
 
+    /// What is left of the quarantine, in milliseconds.
+    pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
+        let left_us = (self.quarantine_since? + self.quarantine_ms * 1000).saturating_sub(self.time);
+        Some(left_us.div_ceil(1000)).filter(|&left_ms| left_ms > 0)
+    }
+
     pub(super) fn fits(&self, at: At, mode: Mode, owner: Name, reserved: usize) -> bool {
+        if self.quarantine_left_ms().is_some() {
+            return false;
+        }
         let others: Vec<Mode> =
             self.holds(at).iter().filter(|hold| hold.owner != owner).map(|hold| hold.mode).collect();
         is_free_for(mode, &others, reserved, self.holders_max)
@@ -256,6 +270,7 @@ impl Oracle {
         let told = self.waiters.drain(..).filter(|waiter| waiter.client.is_some());
         self.answers.extend(told.map(|waiter| (waiter.wait, "demoted")));
         let time = self.time;
+        self.quarantine_since = Some(time);
         for (at, value) in &mut self.keys {
             let saved = world.server.saved(*at).map(|saved| saved.holds).unwrap_or_default();
             if let Value::Lock(holds) = value {
@@ -281,6 +296,15 @@ impl Oracle {
                 let is_there = self.value(at).is_some();
                 self.put(at, None);
                 return Reply::Bool(is_there);
+            }
+            Input::Quarantine(length_ms, is_start) => {
+                if is_start {
+                    self.quarantine_since = Some(self.time);
+                } else if self.quarantine_left_ms().is_none() {
+                    self.quarantine_since = None;
+                }
+                self.quarantine_ms = length_ms;
+                return Reply::None;
             }
             Input::Set(at) => self.put(at, Some(Value::Other)),
             Input::Rename(from, to) => return Reply::Bool(from != to && self.rename(from, to)),

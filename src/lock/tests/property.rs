@@ -134,7 +134,11 @@ impl Life {
                 Input::Acquire { at, owner, lease_ms, wait, client, minted, how }
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
-            50..56 => Input::Renew { at, owner, token: self.token(at), lease_ms, client },
+            50..56 => {
+                let raise = if self.random.percent(20) { self.token_around() } else { None };
+                let token = if raise.is_some() { None } else { self.token(at) };
+                Input::Renew { at, owner, token, raise, lease_ms, client }
+            }
             56..70 => Input::Pass(self.random.below(12_000 / self.grain_us) * self.grain_us),
             70..83 => self.pump(),
             83..86 => Input::Close(client),
@@ -145,6 +149,12 @@ impl Life {
             96..98 => self.settings(client),
             _ => self.readers(),
         }
+    }
+
+    /// A token of another server's: a little below the newest, or above.
+    fn token_around(&mut self) -> Option<Token> {
+        let above = self.world.server.table.last_token() + self.random.below(12);
+        Token::new(above.saturating_sub(8))
     }
 
     /// Two or three keys of one database.
@@ -229,7 +239,11 @@ impl Life {
 
     /// Settings are changed back sooner or later, so that the usual case stays the usual one.
     fn settings(&mut self, client: u64) -> Input {
-        match self.random.below(6) {
+        match self.random.below(7) {
+            6 => {
+                let length_ms = self.random.of(&[0, 0, 5, 20]);
+                Input::Quarantine(length_ms, self.random.percent(50))
+            }
             0 | 1 => match self.world.forbidden.first() {
                 Some(&client) => Input::Forbid(client, false),
                 None => Input::Forbid(client, true),
@@ -260,7 +274,7 @@ impl Life {
 }
 
 /// What must have happened in these lives, or they prove nothing.
-const SOMETIMES: [&str; 24] = [
+const SOMETIMES: [&str; 26] = [
     "broken",
     "demoted",
     "expired and passed on",
@@ -270,6 +284,8 @@ const SOMETIMES: [&str; 24] = [
     "left the line",
     "line full",
     "promoted",
+    "quarantined",
+    "raised",
     "release refused",
     "released",
     "renewed",
@@ -338,5 +354,5 @@ fn it_agrees_with_the_oracle_and_keeps_every_guarantee_under_random_use() -> Res
 /// The same with locks of all kinds, and their mixtures.
 #[test]
 fn it_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {
-    live_all(40, Kinds::All, &[&SOMETIMES[..], &SOMETIMES_OF_ALL_KINDS[..]].concat())
+    live_all(60, Kinds::All, &[&SOMETIMES[..], &SOMETIMES_OF_ALL_KINDS[..]].concat())
 }

@@ -37,6 +37,7 @@ pub(super) enum Fact {
         at: At,
         owner: Name,
         token: Option<Token>,
+        raise: Option<Token>,
         lease_ms: u64,
     },
     /// LOCK.APPLY ... HOLD
@@ -218,8 +219,8 @@ impl Reader {
             Fact::Release { owner, token, .. } => {
                 table.apply_release(now, place, found, owner.as_bytes(), token, fx)
             }
-            Fact::Renew { owner, token, lease_ms, .. } => {
-                table.apply_renew(now, place, found, owner.as_bytes(), token, lease_ms)
+            Fact::Renew { owner, token, raise, lease_ms, .. } => {
+                table.apply_renew(now, place, found, owner.as_bytes(), token, raise, lease_ms)
             }
             Fact::Hold(_, mode, ref saved) => table.apply_hold(now, place, found, mode, saved, fx),
             Fact::Ended(_, token) => table.apply_ended(now, place, found, token, fx),
@@ -329,8 +330,8 @@ fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
         Fact::Ended(at, token(6)?),
         Fact::Release { at, owner: "ann", token: other },
         Fact::Release { at, owner: "bob", token: None },
-        Fact::Renew { at, owner: "ann", token: other, lease_ms: 90 },
-        Fact::Renew { at, owner: "bob", token: None, lease_ms: 90 },
+        Fact::Renew { at, owner: "ann", token: other, raise: None, lease_ms: 90 },
+        Fact::Renew { at, owner: "bob", token: None, raise: None, lease_ms: 90 },
     ] {
         if reader.apply(&fact).is_ok() {
             return Err(format!("{fact:?} changed something"));

@@ -30,7 +30,7 @@ fn a_grant_that_its_owner_knows_of_is_not_taken_back() -> Result<(), String> {
     let release = Input::Release { at: K, owner: "alice", token: None };
     let all = [acquire("alice", 1), acquire("bob", 2), acquire("carol", 3), release, Input::Close(2)];
     live(&[&all[..], &[acquire("bob", 4), Input::Pump]].concat())?;
-    let renew = Input::Renew { at: K, owner: "bob", token: None, lease_ms: 30_000, client: 4 };
+    let renew = Input::Renew { at: K, owner: "bob", token: None, raise: None, lease_ms: 30_000, client: 4 };
     live(&[&all[..], &[renew, Input::Pump]].concat())
 }
 

@@ -104,6 +104,9 @@ impl Oracle {
     /// G9: a place in line for each owner, however often it asks.
     fn wait(&mut self, asked: Waiter, own: Option<usize>, is_same: bool, wants_to_wait: bool) -> Reply {
         if !wants_to_wait {
+            if let Some(left_ms) = self.quarantine_left_ms() {
+                return Reply::Refused(Refusal::Quarantine(left_ms));
+            }
             // A second upgrade is told that it could never come true.
             let is_second = own.is_none()
                 && asked.is_upgrade
@@ -264,7 +267,7 @@ impl Oracle {
     }
 
     pub(super) fn renew(&mut self, input: &Input, out: &Outcome) -> Reply {
-        let Input::Renew { at, owner, token, lease_ms, client } = *input else { return Reply::None };
+        let Input::Renew { at, owner, token, raise, lease_ms, client } = *input else { return Reply::None };
         if self.is_other(at) && !self.is_waited_for(at) {
             return Reply::Refused(Refusal::WrongType);
         }
@@ -276,8 +279,24 @@ impl Oracle {
             hold.heard(time, hold.tie, Some(client));
             hold.last(time, lease_ms);
         }
+        if let Some(raise) = raise.filter(|_| is_own) {
+            self.raise(at, owner, raise);
+        }
         self.admit(at, is_freed, out);
         Reply::Bool(is_own)
+    }
+
+    /// The token of a hold is no lower than this, unless another holder of the lock has just this one.
+    fn raise(&mut self, at: At, owner: Name, raise: Token) {
+        let mut holds = self.holds(at).to_vec();
+        let is_taken = holds.iter().any(|hold| hold.token == raise);
+        let own = holds.iter_mut().find(|hold| hold.owner == owner && hold.token < raise && !is_taken);
+        if let Some(own) = own {
+            own.token = raise;
+        }
+        holds.sort_by_key(|hold| hold.token);
+        self.put(at, Some(Value::Lock(holds)));
+        self.last_token = self.last_token.max(raise.get());
     }
 
     /// Before an acquire: what is over ends, and those in line come first.
@@ -376,6 +395,12 @@ impl Oracle {
             let is_elsewhere = is_party && waiter.keys.first() != Some(at);
             if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_party)) {
                 self.strike(index, "timed out");
+                continue;
+            }
+            let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
+            if waiter.client.is_none() && !is_late && self.holds(at).iter().any(is_own) {
+                // A RESTORE has made its owner hold what it keeps a place for.
+                self.waiters.remove(index);
                 continue;
             }
             if is_late || is_party || !self.fits(at, waiter.mode, waiter.owner, reserved) {

@@ -10,7 +10,7 @@
 //! > acquire KEY OWNER LEASE-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [wait|wait MS|queue MS]
 //! >         [on CONNECTION] [minted]
 //! > acquire-all KEY,KEY OWNER LEASE-MS [shared] [wait|wait MS] [on CONNECTION] [minted]
-//! > release KEY OWNER [token T]   > renew KEY OWNER LEASE-MS [token T] [on CONNECTION]   > fence KEY
+//! > release KEY OWNER [token T]   > renew KEY OWNER LEASE-MS [token T|raise T] [on CONNECTION]   > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
 //! > dump KEY   > restore KEY   > restore-too-late KEY
 //! > payload NAME OWNER TOKEN LEFT-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [beside OWNER]
@@ -18,7 +18,7 @@
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
-//! > show   > count
+//! > quarantine MS [start]   > show   > count
 //! ```
 //!
 //! A key of another database than 0 is written `1:KEY`; a connection is named after its owner unless
@@ -97,10 +97,11 @@ impl Story {
             "release" => Input::Release { at: words.at()?, owner: words.name()?, token: words.token()? },
             "renew" => {
                 let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
-                let token = words.token()?;
+                let (token, raise) = (words.token()?, words.raise()?);
                 let client = self.on(words, owner)?;
-                Input::Renew { at, owner, lease_ms, token, client }
+                Input::Renew { at, owner, lease_ms, token, raise, client }
             }
+            "quarantine" => Input::Quarantine(words.number()?, words.is("start")),
             "fence" => Input::Fence(words.at()?),
             "del" => Input::Del(words.at()?),
             "set" => Input::Set(words.at()?),

@@ -65,7 +65,7 @@ impl Judge {
     }
 
     pub(super) fn renewed(&mut self, input: &Input, reply: &Reply, world: &World) -> Verdict {
-        let Input::Renew { at, owner, token, lease_ms, client } = *input else {
+        let Input::Renew { at, owner, token, raise, lease_ms, client } = *input else {
             return Ok(());
         };
         let own = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
@@ -75,6 +75,13 @@ impl Judge {
                 self.see(if is_shorter { "renewed, shorter" } else { "renewed" });
                 promise.heard(world.time, promise.tie, Some(client));
                 promise.last(world.time, lease_ms);
+                if let Some(raise) = raise {
+                    // Two holders of one lock never have the same.
+                    let is_taken = self.live(at, world).any(|other| other.token == raise);
+                    promise.token = if is_taken { promise.token } else { promise.token.max(raise) };
+                    self.newest = self.newest.max(raise.get());
+                    self.see("raised");
+                }
                 self.promise(at, promise);
                 Ok(())
             }
@@ -170,7 +177,8 @@ impl Judge {
                 self.turned_away(asked, how, wait, reply, world)
             }
             Reply::Refused(ref why) => {
-                keys.iter().try_fold((), |(), at| self.refused(at, &asked, why, &out.cycle, world))
+                let first = keys.first().ok_or("a request for nothing")?;
+                self.refused(first, &asked, why, &out.cycle, world)
             }
             Reply::None => {
                 must(keys.iter().any(|at| world.refuses(at)), || "an acquire got no answer".to_owned())
@@ -307,7 +315,8 @@ impl Judge {
         let places: Vec<Pending> = places.filter(|other| other.owner == owner && other.is_place()).collect();
         let waiting: usize = self.lines.values().map(Vec::len).sum();
         // Who gave up an older request of its own is put in line, even if nothing else is in its way.
-        let is_held = !self.taken_over.is_empty()
+        let is_held = self.is_quarantined(world)
+            || !self.taken_over.is_empty()
             || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.line(at).is_empty());
         let (is_justified, what) = match *why {
             Refusal::WrongType => {
@@ -333,6 +342,7 @@ impl Judge {
                 };
                 (keys.iter().any(is_other), "other kind")
             }
+            Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Deadlock => {
                 places.iter().for_each(|place| self.strike(place));
                 let held = keys.first().and_then(|at| self.own(at, owner, world));

@@ -158,8 +158,9 @@ pub(super) fn told(fact: &Fact) -> String {
             format!("LOCK.ACQUIRE {at} {owner} PX {lease_ms}{}", asked(how))
         }
         Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {owner}{}", with(token)),
-        Fact::Renew { at, owner, token, lease_ms } => {
-            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}", with(token))
+        Fact::Renew { at, owner, token, raise, lease_ms } => {
+            let raise = raise.map_or(String::new(), |raise| format!(" RAISE {raise}"));
+            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}{raise}", with(token))
         }
         Fact::Hold(at, mode, hold) => {
             let SavedHold { owner, token, left_ms, count, tie } = hold;
@@ -272,6 +273,10 @@ impl<'a> Words<'a> {
 
     pub(super) fn token(&mut self) -> Result<Option<Token>, String> {
         if self.is("token") { Ok(Token::new(self.number()?)) } else { Ok(None) }
+    }
+
+    pub(super) fn raise(&mut self) -> Result<Option<Token>, String> {
+        if self.is("raise") { Ok(Token::new(self.number()?)) } else { Ok(None) }
     }
 
     pub(super) fn wall_us(&mut self, now_us: u64) -> Result<u64, String> {

@@ -33,6 +33,7 @@ pub(super) struct World {
     pub(super) limits: Limits,
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) writes: Writes,
+    pub(super) quarantine_ms: u64,
     pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
     pub(super) time: u64,
@@ -59,6 +60,7 @@ impl World {
             limits: Limits::default(),
             forbidden: BTreeSet::new(),
             writes: Writes::Allowed,
+            quarantine_ms: 0,
             elsewhere: BTreeSet::new(),
             time: 0,
             waits: BTreeMap::new(),
@@ -129,6 +131,15 @@ impl World {
                 self.limits =
                     Limits { waiters_per_lock_max: per_lock, waiters_max: total, holders_max: holders };
                 self.server.table.set_limits(self.limits);
+            }
+            Input::Quarantine(length_ms, is_start) => {
+                self.quarantine_ms = length_ms;
+                let (table, now) = (&mut self.server.table, self.server.now.boot);
+                if is_start {
+                    table.begin_quarantine(now, length_ms);
+                } else {
+                    table.set_quarantine(now, length_ms);
+                }
             }
             Input::Writes(writes) => self.writes = writes,
             Input::Elsewhere(at, true) => drop(self.elsewhere.insert(at)),
@@ -247,6 +258,7 @@ impl World {
         self.server.decides = true;
         self.server.now.wall_us = wall_us;
         self.server.table.set_limits(self.limits);
+        self.server.table.begin_quarantine(self.server.now.boot, self.quarantine_ms);
         self.server.table.note_everything();
         // Whoever read the old stream starts anew with this one's.
         self.readers.clear();

@@ -1,0 +1,55 @@
+//! A server that may have forgotten locks grants none until they are over (SPEC 6).
+//!
+//! After a restart it may have lost what it had granted before, after a promotion what the old primary had granted
+//! and not sent. While no lease is longer than the quarantine, whatever was forgotten is over when it ends (theorem
+//! T1 of `docs/spec/`, if the old primary grants nothing any more). What the server does know of may be renewed,
+//! asked for again and released in the meantime; who can wait waits.
+
+use super::*;
+
+impl Table {
+    /// No new hold is granted for so long from now: this server has just begun, or begun to decide.
+    pub fn begin_quarantine(&mut self, now: Moment, length_ms: u64) {
+        self.quarantine = Some(Quarantine { since: now, length_ms });
+        self.leave_quarantine(now);
+    }
+
+    /// The length was set anew. That starts no quarantine, and ends one that has lasted so long.
+    pub fn set_quarantine(&mut self, now: Moment, length_ms: u64) {
+        self.leave_quarantine(now);
+        if let Some(quarantine) = &mut self.quarantine {
+            quarantine.length_ms = length_ms;
+            self.leave_quarantine(now);
+        }
+    }
+
+    /// How much of it is left, in milliseconds; `None` if there is none.
+    #[must_use]
+    pub fn quarantine_left_ms(&self, now: Moment) -> Option<u64> {
+        let left_ms = now.ms_until(self.quarantine?.until());
+        Some(left_ms).filter(|&left_ms| left_ms > 0)
+    }
+
+    /// When it is over, whoever waits is next. Returns whether it has just ended.
+    pub(super) fn leave_quarantine(&mut self, now: Moment) -> bool {
+        let is_over = self.quarantine.is_some_and(|quarantine| quarantine.until() <= now);
+        if is_over {
+            self.quarantine = None;
+            self.note_everything();
+        }
+        is_over
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quarantine {
+    since: Moment,
+    length_ms: u64,
+}
+
+impl Quarantine {
+    pub(super) const fn until(self) -> Moment {
+        self.since.plus_ms(self.length_ms)
+    }
+}
