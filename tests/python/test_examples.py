@@ -99,10 +99,25 @@ def test_an_example_of_a_kind_of_lock_does_what_it_says(server, command):
     assert server.admin("DBSIZE") == 0
 
 
+def addresses(*servers):
+    """What redlock.py is given instead of an URL."""
+    return [f"127.0.0.1:{server.port}" for server in servers]
+
+
+def test_over_several_servers_one_at_a_time_has_the_lock(start_server):
+    servers = [start_server() for _ in range(3)]
+    code, output = run(servers[0], "redlock.py", *addresses(*servers))
+    assert code == 0, output
+    found = re.search(r"held with token (\d+) for .*; another gets None\n.* with token (\d+)\n", output)
+    assert int(found[1]) < int(found[2]), output
+    assert [server.admin("DBSIZE") for server in servers] == [0] * 3
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_an_example_fails_where_there_are_no_locks(start_server, name):
     server = start_server(with_module=False)
-    code, output = run(server, name)
+    options = addresses(server) if name == "redlock.py" else []
+    code, output = run(server, name, *options)
     assert code != 0, output
     assert "unknown command" in output
 
