@@ -13,6 +13,7 @@
 //! | `promotion.rs` | changes of role |
 //! | `pauses.rs` | times at which the server must not write |
 //! | `cluster.rs` | slots |
+//! | `redlock.rs` | `examples/redlock.rs`, a lock over several servers |
 //! | `kill.rs` | `kill -9` under load |
 //! | `hostile.rs` | payloads and files that somebody tampered with |
 //! | `tidy.rs` | the rules of the house, by reading the source |
@@ -28,6 +29,7 @@ mod kill;
 mod pauses;
 mod persistence;
 mod promotion;
+mod redlock;
 mod replication;
 mod resync;
 mod server;
