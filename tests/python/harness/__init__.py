@@ -4,6 +4,9 @@
     wire.py        a connection that speaks RESP2 and RESP3 and shows the bytes
     server.py      a server with the module, on a free port, in a directory of its own
     cluster.py     two nodes of a cluster, and slots that move between them
+    independent.py servers that know nothing of each other, and Redlock over them
+    late_client.py a client that is stopped for too long
+    wall_clock.py  a server whose wall clock the test sets
     waiting.py     a request that waits in line while the test goes on
     replies.py     LOCK.INFO and INFO redislock as dictionaries
     payload.py     what DUMP gives, taken apart and sealed again

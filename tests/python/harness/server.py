@@ -50,7 +50,9 @@ class StartFailed(Exception):
 class Server:
     """One server process, which can be stopped, killed and started again."""
 
-    def __init__(self, *options, module_arguments=(), config=None, with_module=True):
+    def __init__(
+        self, *options, module_arguments=(), config=None, with_module=True, environment=None
+    ):
         self.directory = Path(tempfile.mkdtemp(prefix="redislock-test-"))
         self.log = self.directory / "server.log"
         self.output = self.directory / "output.log"
@@ -58,6 +60,8 @@ class Server:
         self.module_arguments = [str(argument) for argument in module_arguments]
         self.config = config
         self.with_module = with_module
+        #: Variables beside those of the tests.
+        self.environment = environment or {}
         self.process = None
         self.port = None
         #: Where other nodes of a cluster reach it.
@@ -206,6 +210,7 @@ class Server:
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 self._command_line(port),
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

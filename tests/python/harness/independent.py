@@ -1,0 +1,151 @@
+"""Servers that know nothing of each other, and examples/redlock.py over all of them.
+
+    servers = Independent(start_server, 5, "quarantine", 1000)
+    async with servers.redlock("door", lease_ms=1000) as lock:
+        assert servers.live("door", lock.token) == [1] * 5
+"""
+
+import asyncio
+import functools
+import importlib.util
+import os
+import signal
+import socket
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from .history import Request, overlaps, token_faults
+from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
+from .replies import module_info
+from .server import ROOT
+
+_SPEC = importlib.util.spec_from_file_location("redlock", ROOT / "examples" / "redlock.py")
+example = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(example)
+Redlock = example.Redlock
+now = example.now
+
+#: A lease that does not end while a test runs, and a time-out for servers that answer.
+LONG_MS = 600_000
+PATIENT_MS = 10_000
+
+
+def on_a_loop(story):
+    """A test that is a coroutine."""
+
+    @functools.wraps(story)
+    def test(*arguments, **more):
+        asyncio.run(story(*arguments, **more))
+
+    return test
+
+
+async def until(condition, what):
+    """Waits until it is so, while the other tasks go on."""
+    end = now() + SOON_SECONDS
+    while not condition():
+        assert now() < end, f"not within {SOON_SECONDS:.0f} s: {what}"
+        await asyncio.sleep(0.002)
+
+
+class Independent:
+    """Some servers, and what becomes of them."""
+
+    def __init__(self, start_server, size, *module_arguments, options=(), clocks=()):
+        environments = [clock.environment for clock in clocks] or [None] * size
+        self.nodes = [
+            start_server(*options, module_arguments=module_arguments, environment=environment)
+            for environment in environments
+        ]
+        # Where nobody listens, and nobody else can either.
+        self.nowhere = socket.socket()
+        self.nowhere.bind(("127.0.0.1", 0))
+
+    def redlock(self, key, reach=None, kind=Redlock, lease_ms=LONG_MS, timeout_ms=PATIENT_MS, **more):
+        """A lock with connections of its own, to whom only these servers can be reached."""
+        ports = [
+            node.port if reach is None or number in reach else self.nowhere.getsockname()[1]
+            for number, node in enumerate(self.nodes)
+        ]
+        # A server that was restarted has closed the connection, which may not have been seen yet.
+        again = Retry(NoBackoff(), 1)
+        clients = [redis.asyncio.Redis(port=port, retry=again) for port in ports]
+        return kind(clients, key, lease_ms * SLOW_FACTOR, timeout_ms * SLOW_FACTOR, **more)
+
+    def alive(self):
+        """Those that run."""
+        return [node for node in self.nodes if node.is_alive()]
+
+    def live(self, key, token):
+        """LOCK.FENCE of the token on each that runs."""
+        return [node.admin("LOCK.FENCE", key, token) for node in self.alive()]
+
+    def sizes(self):
+        """How many keys each has that runs."""
+        return [node.admin("DBSIZE") for node in self.alive()]
+
+    def sizes_of(self, *numbers):
+        """The same of these."""
+        return [self.nodes[number].admin("DBSIZE") for number in numbers]
+
+    def settle(self):
+        """Waits until none is in quarantine."""
+        for node in self.alive():
+            eventually(lambda: module_info(node.admin)["quarantine_left_ms"] == "0")
+
+    def kill(self, *numbers):
+        """Ends these as a power cut would."""
+        for number in numbers:
+            self.nodes[number].kill()
+
+    def restart(self, number):
+        """The server comes back, with what its files have."""
+        self.nodes[number].kill()
+        self.nodes[number].start()
+
+    def freeze(self, *numbers):
+        """Stops these processes: they keep their connections and do nothing."""
+        self._signal(signal.SIGSTOP, numbers)
+
+    def thaw(self, *numbers):
+        """Lets them go on."""
+        self._signal(signal.SIGCONT, numbers)
+
+    def _signal(self, which, numbers):
+        for number in numbers:
+            os.kill(self.nodes[number].process.pid, which)
+
+
+class Diary:
+    """What the holders of a Redlock were told, for the checks of `history`."""
+
+    def __init__(self):
+        self.history = []
+
+    def granted(self, lock):
+        """The lock was just taken."""
+        self._note("acquire", lock, lock.token)
+
+    def extended(self, lock):
+        """The lock was just extended."""
+        self._note("renew", lock, 1)
+
+    def given_up(self, lock):
+        """The lock is about to be released. (What the servers say to that is no proof of a hold.)"""
+        moment = now()
+        self.history.append(Request("release", lock.key, lock.owner, moment, moment, 0))
+
+    def tokens(self):
+        """The tokens of all grants, as they came."""
+        return [request.reply for request in self.history if request.kind == "acquire"]
+
+    def faults(self):
+        """Two holders at once; tokens that do not rise."""
+        return overlaps(self.history) + token_faults(self.history)
+
+    def _note(self, kind, lock, reply):
+        lease = lock.lease_ms / 1000 * (1 - example.DRIFT)
+        sent = lock.until - lease
+        self.history.append(Request(kind, lock.key, lock.owner, sent, now(), reply, lease))

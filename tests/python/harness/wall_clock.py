@@ -1,0 +1,32 @@
+"""A wall clock that a test sets, for a server that runs. Its other clocks go on as they are.
+
+The library that is preloaded into the server for that is tests/server/wall_clock.c.
+"""
+
+import struct
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "server" / "wall_clock.c"
+
+
+def build(directory):
+    """Compiles the library; its path."""
+    library = directory / "wall_clock.so"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall"]
+    subprocess.run(["cc", *flags, "-o", library, SOURCE], check=True)
+    return library
+
+
+class WallClock:
+    """The wall clock of one server: start it with `environment`."""
+
+    def __init__(self, library, path):
+        self.path = path
+        self.path.write_bytes(bytes(8))
+        self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(path)}
+
+    def set_ahead(self, seconds):
+        """Steps it: so far ahead of the true time, or behind."""
+        with self.path.open("r+b") as file:
+            file.write(struct.pack("=q", round(seconds * 1_000_000)))
