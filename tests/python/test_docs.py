@@ -126,7 +126,7 @@ def test_every_test_that_a_page_names_exists():
     names = re.findall(r"`((?:tests|src)/[\w/.]+)::(\w+)`", text)
     assert len(names) > 40
     for file, name in names:
-        definition = rf"^\s*(?:fn|def) {name}\("
+        definition = rf"^\s*(?:fn|(?:async )?def) {name}\("
         assert re.search(definition, (ROOT / file).read_text(), re.MULTILINE), (
             file,
             name,
