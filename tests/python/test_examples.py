@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.limits import SLOW_FACTOR
+from harness.limits import SLOW_FACTOR, VALGRIND
 from harness.server import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -104,6 +104,7 @@ def addresses(*servers):
     return [f"127.0.0.1:{server.port}" for server in servers]
 
 
+@pytest.mark.skipif(VALGRIND, reason="the servers have little time to answer")
 def test_over_several_servers_one_at_a_time_has_the_lock(start_server):
     servers = [start_server() for _ in range(3)]
     code, output = run(servers[0], "redlock.py", *addresses(*servers))

@@ -17,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from .history import Request, overlaps, token_faults
-from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
+from .limits import SOON_SECONDS, eventually
 from .replies import module_info
 from .server import ROOT
 
@@ -28,7 +28,7 @@ Redlock = example.Redlock
 now = example.now
 
 #: A lease that does not end while a test runs, and a time-out for servers that answer.
-LONG_MS = 600_000
+LONG_MS = 300_000
 PATIENT_MS = 10_000
 
 
@@ -64,15 +64,15 @@ class Independent:
         self.nowhere.bind(("127.0.0.1", 0))
 
     def redlock(self, key, reach=None, kind=Redlock, lease_ms=LONG_MS, timeout_ms=PATIENT_MS, **more):
-        """A lock with connections of its own, to whom only these servers can be reached."""
+        """A lock with connections of its own, for somebody who reaches only these servers."""
         ports = [
             node.port if reach is None or number in reach else self.nowhere.getsockname()[1]
             for number, node in enumerate(self.nodes)
         ]
         # A server that was restarted has closed the connection, which may not have been seen yet.
         again = Retry(NoBackoff(), 1)
-        clients = [redis.asyncio.Redis(port=port, retry=again) for port in ports]
-        return kind(clients, key, lease_ms * SLOW_FACTOR, timeout_ms * SLOW_FACTOR, **more)
+        clients = [redis.asyncio.Redis(host="127.0.0.1", port=port, retry=again) for port in ports]
+        return kind(clients, key, lease_ms, timeout_ms, **more)
 
     def alive(self):
         """Those that run."""
