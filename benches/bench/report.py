@@ -15,6 +15,7 @@ SCENARIO_TITLES = {
     "breakdown": "Where the instructions of our pair go",
     "uncontended": "Uncontended acquire and release",
     "handover": "Hand-over under contention",
+    "confirm": "Grants that replicas confirm",
     "memory": "Memory per held lock",
     "scale": "Scale: an unrelated PING while much happens",
     "others": "The cost to others",

@@ -180,18 +180,23 @@ def encode(*words: str | int | bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def replicated(release: Release, *options: str, with_module: bool = True, under: Iterable[str] = ()) -> Iterator[Server]:
-    """A primary with one replica that is in sync."""
+def replicated(
+    release: Release, *options: str, with_module: bool = True, under: Iterable[str] = (), replicas: int = 1
+) -> Iterator[Server]:
+    """A primary with replicas that are in sync."""
     options = ("--repl-diskless-sync-delay", "0", *options)  # 5 seconds by default
-    with Server(release, *options, with_module=with_module, under=under) as primary:
+    with contextlib.ExitStack() as stack:
+        primary = stack.enter_context(Server(release, *options, with_module=with_module, under=under))
         follow = ("--replicaof", f"127.0.0.1 {primary.port}")
-        with Server(release, *follow, with_module=with_module), primary.connect() as connection:
-            deadline = time.monotonic() + START_SECONDS_MAX
-            while b"state=online" not in (connection.call("INFO", "replication") or b""):
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the replica did not come online")
-                time.sleep(0.05)
-            yield primary
+        for _ in range(replicas):
+            stack.enter_context(Server(release, *follow, with_module=with_module))
+        connection = stack.enter_context(primary.connect())
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while (connection.call("INFO", "replication") or b"").count(b"state=online") < replicas:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the replicas did not come online")
+            time.sleep(0.05)
+        yield primary
 
 
 #: How a server keeps what it is told: options, and whether there is a replica.

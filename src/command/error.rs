@@ -205,6 +205,21 @@ pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took ove
 /// This server stopped being a primary.
 pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the new one";
 
+/// Too few replicas are there, or have been for long enough.
+pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected to confirm a grant or a renewal, or they or this primary are not there for as long as the quarantine yet (see INFO redislock); nothing was done";
+
+/// Nobody can wait for replicas here.
+pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is not possible in MULTI, in a script or on a connection that must not block; nothing was done";
+
+/// Too few replicas acknowledged a grant in time.
+pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
+
+/// Too few replicas acknowledged a renewal in time.
+pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";
+
+/// A lease that stands still has no end that a quarantine could wait for.
+pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: nobody could tell when a lease that stands still is over";
+
 /// The server may throw locks away when memory runs out.
 pub const MAY_EVICT: &str = "ERR this server may evict locks: maxmemory is set and maxmemory-policy is allkeys-*; use a volatile-* policy or noeviction, or accept the loss with CONFIG SET redislock.allow-eviction yes";
 

@@ -230,6 +230,31 @@ impl IntoIterator for Effects {
     }
 }
 
+/// What a step did for an owner that is to be undone if the owner is never told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Undo {
+    /// Its hold takes one release more than before: the first, if it has just begun.
+    pub counts: bool,
+    /// It held with others before, and holds alone now.
+    pub is_upgrade: bool,
+}
+
+impl Undo {
+    /// There is nothing to undo.
+    pub const NOTHING: Self = Self { counts: false, is_upgrade: false };
+}
+
+/// A lock that an owner holds under a token, and what is to be undone of that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stake {
+    /// Which lock.
+    pub place: PlaceBuf,
+    /// Under which token.
+    pub token: Token,
+    /// What is to be undone.
+    pub undo: Undo,
+}
+
 /// What the pump is to look at, because something outside of a command may have freed a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {

@@ -21,6 +21,7 @@
 
 pub mod arena;
 pub mod codec;
+pub mod confirm;
 pub mod deadline;
 pub mod deadlock;
 pub mod effect;

@@ -18,13 +18,16 @@ mod kinds;
 mod line;
 mod multi;
 mod quarantine;
+mod undo;
 mod view;
 mod wake;
 
 use std::collections::VecDeque;
 
 use super::deadlock::Link;
-use super::effect::{Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Step, Task, WaiterId};
+use super::effect::{
+    Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Stake, Step, Task, Undo, WaiterId,
+};
 use super::locks::{Ended, Hold, Locks, NewHold};
 use super::queue::{Queues, Request};
 use super::stats::Stats;
@@ -98,6 +101,10 @@ pub struct Table {
     limits: Limits,
     /// Until when nothing new is granted.
     quarantine: Option<quarantine::Quarantine>,
+    /// What began in this step, to be confirmed. `None`: nothing has to be.
+    begun: Option<Vec<Stake>>,
+    /// Whether there is a quarantine, or anything has to be confirmed: then the short path will not do.
+    is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     cycle: Vec<Link>,
 }
@@ -164,7 +171,7 @@ impl Table {
             Found::Legacy(_) => false,
         };
         is_plain_lock
-            && self.quarantine.is_none()
+            && !self.is_restricted
             && (self.queues.waiters() == 0
                 || self.queues.at(place).is_none_or(|queue| self.queues.is_plain(queue)))
     }

@@ -20,25 +20,16 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state::{self, Handle};
-use super::{guard, pump, server};
+use super::{confirm, guard, pump, server, settings};
 use crate::command::error::{DEMOTED, REPLACED};
 use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::ClientId;
 
 /// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
 pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
-    // Without such a callback CLIENT UNBLOCK finds nobody to unblock.
-    let on_timeout: raw::RedisModuleCmdFunc =
-        if server::kind().can_unblock() { Some(on_unblock) } else { None };
-    // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for;
-    // 3. what `on_free` frees is what `send` makes.
-    let handle =
-        unsafe { api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0) };
-    let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
+    let Some(handle) = block(ctx) else {
         return false;
     };
-    // SAFETY: a handle just made.
-    unsafe { api!(RedisModule_SetDisconnectCallback, handle, Some(on_disconnect)) };
     let _ = state::with(|state| {
         state.handles.insert(waiter, handle);
         state.waiters.insert(handle, waiter);
@@ -46,9 +37,32 @@ pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
     true
 }
 
+/// Blocks the client of the running command. `None`: it cannot be blocked.
+pub(crate) fn block(ctx: &Ctx) -> Option<Handle> {
+    // Without such a callback CLIENT UNBLOCK finds nobody to unblock.
+    let on_timeout: raw::RedisModuleCmdFunc =
+        if server::kind().can_unblock() { Some(on_unblock) } else { None };
+    // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for;
+    // 3. what `on_free` frees is what `send` makes.
+    let handle =
+        unsafe { api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0) };
+    let handle = handle.filter(|handle| !handle.is_null())?;
+    // SAFETY: a handle just made.
+    unsafe { api!(RedisModule_SetDisconnectCallback, handle, Some(on_disconnect)) };
+    Some(handle)
+}
+
+/// What a blocked client is told.
+pub(crate) enum Told {
+    /// How its wait in line ended.
+    Answer(Answer),
+    /// Its lease is as long as it asked for.
+    Renewed,
+}
+
 /// What a blocked client was sent.
 struct Sent {
-    answer: Answer,
+    told: Told,
     handle: Handle,
 }
 
@@ -60,11 +74,20 @@ pub(crate) fn send(waiter: WaiterId, client: ClientId, answer: Answer) {
         Some(handle)
     });
     if let Some(handle) = handle.flatten() {
-        let _ = state::with(|state| state.answered.insert(handle, client));
-        let answer = Box::into_raw(Box::new(Sent { answer, handle }));
-        // SAFETY: 1. the handle was not used before, see above; 2. `on_free` frees the answer.
-        unsafe { api!(RedisModule_UnblockClient, handle, answer.cast()) };
+        if settings::confirms() {
+            confirm::hold_back_waiter(handle, client, answer);
+        } else {
+            tell(handle, client, Told::Answer(answer));
+        }
     }
+}
+
+/// Answers a blocked client, whose handle nobody knows any more.
+pub(crate) fn tell(handle: Handle, client: ClientId, told: Told) {
+    let _ = state::with(|state| state.answered.insert(handle, client));
+    let sent = Box::into_raw(Box::new(Sent { told, handle }));
+    // SAFETY: 1. the handle was not used before, as its owner has just forgotten it; 2. `on_free` frees what is sent.
+    unsafe { api!(RedisModule_UnblockClient, handle, sent.cast()) };
 }
 
 /// Forgets the waiter behind a handle that the server is done with.
@@ -82,7 +105,7 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
     guard::callback((), || {
         // G8: it leaves the queue at once. A handle that is not known any more was answered: then
         // `on_free` will tell that nobody got the answer.
-        if drop_waiter(handle) {
+        if drop_waiter(handle) || confirm::client_left(handle).is_some() {
             // SAFETY: the handle was not used before; the server waits for this call to free it.
             unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
             return;
@@ -108,6 +131,9 @@ extern "C" fn on_unblock(
         // SAFETY: a live context of a blocked client.
         if let Some(handle) = unsafe { api!(RedisModule_GetBlockedClientHandle, ctx.as_ptr()) } {
             drop_waiter(handle);
+            if let Some(told) = confirm::client_left(handle) {
+                return reply(&ctx, Some(&told));
+            }
         }
         ctx.reply_null()
     })
@@ -122,24 +148,34 @@ extern "C" fn on_answer(
     let ctx = unsafe { Ctx::from_raw(ctx) };
     guard::command(&ctx, || {
         // SAFETY: the private data is null or what `send` made, and lives until `on_free`.
-        let answer = unsafe {
+        let sent = unsafe {
             let data = api!(RedisModule_GetBlockedClientPrivateData, ctx.as_ptr());
             data.unwrap_or(null_mut()).cast::<Sent>().as_ref()
         };
-        match answer.map(|sent| &sent.answer) {
-            Some(Answer::Granted { token, minted_owner: None, .. }) => ctx.reply_integer(token.get()),
-            Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
-                ctx.reply_array(2);
-                ctx.reply_bytes(owner);
-                ctx.reply_integer(token.get())
-            }
-            Some(Answer::TimedOut | Answer::Withdrawn) | None => ctx.reply_null(),
-            Some(Answer::Replaced) => ctx.reply_error(REPLACED),
-            Some(Answer::Demoted) => ctx.reply_error(DEMOTED),
-            Some(Answer::Refused(text)) => ctx.reply_error(text),
-            Some(Answer::Moved(text)) => ctx.reply_error(text),
-        }
+        reply(&ctx, sent.map(|sent| &sent.told))
     })
+}
+
+/// What a client reads.
+fn reply(ctx: &Ctx, told: Option<&Told>) -> c_int {
+    let answer = match told {
+        Some(Told::Renewed) => return ctx.reply_integer(1),
+        Some(Told::Answer(answer)) => Some(answer),
+        None => None,
+    };
+    match answer {
+        Some(Answer::Granted { token, minted_owner: None, .. }) => ctx.reply_integer(token.get()),
+        Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
+            ctx.reply_array(2);
+            ctx.reply_bytes(owner);
+            ctx.reply_integer(token.get())
+        }
+        Some(Answer::TimedOut | Answer::Withdrawn) | None => ctx.reply_null(),
+        Some(Answer::Replaced) => ctx.reply_error(REPLACED),
+        Some(Answer::Demoted) => ctx.reply_error(DEMOTED),
+        Some(Answer::Refused(text)) => ctx.reply_error(text),
+        Some(Answer::Moved(text)) => ctx.reply_error(text),
+    }
 }
 
 extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
@@ -153,7 +189,8 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             (*Box::from_raw(data.cast::<Sent>()), gone)
         };
         let _ = state::with(|state| state.answered.remove(&sent.handle));
-        if let (Answer::Granted { place, others, token, .. }, true) = (sent.answer, nobody_got_it) {
+        if let (Told::Answer(Answer::Granted { place, others, token, .. }), true) = (sent.told, nobody_got_it)
+        {
             let _ = state::with(|state| {
                 for place in std::iter::once(place).chain(others) {
                     state.table.note_undelivered(place, token);

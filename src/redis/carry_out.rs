@@ -4,7 +4,7 @@
 use super::api::{Ctx, Key, Str};
 use super::records::{replicate_delete, replicate_ended, replicate_hold, replicate_life};
 use super::state::{self, State, lock_type};
-use super::{blocking, clock, settings};
+use super::{blocking, clock, host};
 use crate::lock::effect::{Change, Effect, Effects, Event, Found, LockId, Record, Step};
 use crate::lock::types::Mode;
 
@@ -13,8 +13,21 @@ use crate::lock::types::Mode;
 /// The key is closed before anything is published: whoever listens may use it.
 #[inline(always)]
 pub(crate) fn step<R>(ctx: &Ctx, name: Str<'_>, key: Key<'_>, found: Found, step: &Step<R>, fx: Effects) {
+    if let (Change::Lives(_), Record::Lives(ms)) = (step.change, step.record) {
+        return lives(ctx, name, key, ms, fx);
+    }
     change(key, found, step.change);
     tell(ctx, name, step.record, fx);
+}
+
+/// The key lives until the same millisecond here and wherever that is told.
+#[cold]
+fn lives(ctx: &Ctx, name: Str<'_>, key: Key<'_>, ms: u64, fx: Effects) {
+    let until = wall_ms_in(ms);
+    key.live_until(until);
+    drop(key);
+    replicate_life(ctx, name, until);
+    tell(ctx, name, Record::Nothing, fx);
 }
 
 /// What becomes of the key.
@@ -105,7 +118,7 @@ pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Effects) {
 
 /// Publishes a keyspace event.
 pub(crate) fn publish(ctx: &Ctx, name: Str<'_>, event: Event) {
-    if !settings::events_are_heard() {
+    if !host::events_are_heard() {
         return;
     }
     let text = match event {

@@ -7,6 +7,7 @@
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
+use super::reply::{Reply, element, number, text};
 use super::server;
 
 /// Whether this server answers for the key.
@@ -100,8 +101,6 @@ fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
     })?
 }
 
-pub(super) type Reply = *mut raw::RedisModuleCallReply;
-
 /// Runs `CLUSTER subcommand` and reads the reply.
 fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R) -> Option<R> {
     // SAFETY: a live context; the format takes one C string; the reply is freed once, after `read`,
@@ -115,29 +114,6 @@ fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R
         let result = read(reply);
         api!(RedisModule_FreeCallReply, reply);
         Some(result)
-    }
-}
-
-pub(super) fn element(reply: Reply, index: usize) -> Option<Reply> {
-    // SAFETY: a live reply; null where there is no such element.
-    unsafe { api!(RedisModule_CallReplyArrayElement, reply, index) }.filter(|e| !e.is_null())
-}
-
-fn number(reply: Reply) -> Option<i64> {
-    // SAFETY: a live reply; a wrong type yields a number that matches nothing.
-    unsafe { api!(RedisModule_CallReplyInteger, reply) }
-}
-
-pub(super) fn text(reply: Reply) -> Option<String> {
-    let mut len = 0;
-    // SAFETY: a live reply; a wrong type yields null; the bytes are copied.
-    unsafe {
-        let start = api!(RedisModule_CallReplyStringPtr, reply, &raw mut len)?;
-        if start.is_null() {
-            return None;
-        }
-        let bytes = std::slice::from_raw_parts(start.cast::<u8>(), len);
-        Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }
 

@@ -8,11 +8,11 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, ffi, guard, pump, quarantine, rounds, server, settings};
+use super::{carry_out, clock, confirm, ffi, guard, host, pump, quarantine, rounds, server, settings};
 use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
-type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+pub(super) type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
 const EVENTS: [(u64, &str, Callback); 9] = [
@@ -40,7 +40,7 @@ pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
 }
 
 /// Subscribes, or with no callback unsubscribes.
-fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
+pub(super) fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
     let callback = callback.map(|callback| callback as _);
     // SAFETY: a live context of our module; the callback has the type asked for.
@@ -84,8 +84,8 @@ fn begin_first_use(ctx: &Ctx) {
 
 /// What the server's configuration says that matters to us.
 fn look_around(ctx: &Ctx) {
-    settings::read_eviction(ctx);
-    settings::read_listeners(ctx);
+    host::read_eviction(ctx);
+    host::read_listeners(ctx);
 }
 
 /// A connection has closed: what is tied to it runs out from here.
@@ -221,8 +221,10 @@ extern "C" fn on_role(
                 state.table.forget_connections();
                 fx
             });
+            confirm::demoted();
             carry_out::effects(&ctx, None, fx.unwrap_or_default());
         } else {
+            confirm::promoted(&ctx);
             quarantine::begin(&ctx, "this server was promoted and may lack some of the old primary's");
         }
         pump::request();
@@ -270,13 +272,13 @@ extern "C" fn on_module(
         // A command of this name may be another one now.
         let _ = state::with(|state| state.never_block = HashSet::new());
         // SAFETY: the context of the running callback.
-        settings::read_listeners(&unsafe { Ctx::from_raw(ctx) });
+        host::read_listeners(&unsafe { Ctx::from_raw(ctx) });
     });
 }
 
 /// Ten times a second: what was freed elsewhere is buried, and whatever was lost is asked for again.
 extern "C" fn on_cron(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _sub: u64,
     _data: *mut c_void,
@@ -284,11 +286,13 @@ extern "C" fn on_cron(
     guard::callback((), || {
         let has_tasks = state::with(|state| {
             state.give_back_memory();
-            rounds::begin(state) || state.table.tasks() > 0
+            rounds::begin(state) || state.table.tasks() > 0 || state.confirm.has_undo()
         });
         if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();
         }
         carry_out::rearm();
+        // SAFETY: the context of the running callback.
+        confirm::look_again(&unsafe { Ctx::from_raw(ctx) });
     });
 }

@@ -12,9 +12,9 @@ use std::thread::LocalKey;
 use redis_module::raw;
 
 use super::api::{Ctx, Key, Str, api};
-use super::cluster::{Reply, element, text};
 use super::docs::READS;
 use super::handlers::{Way, internal_error, invalid, way};
+use super::reply::{Reply, element, text};
 use super::state::{self, lock_type};
 use super::{clock, guard, legacy};
 use crate::command::error;

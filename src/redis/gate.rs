@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, OwnedStr, api};
+use super::confirm;
 use crate::lock::table::{Admission, Applicant};
 
 /// The checks of one step or of one run of the pump.
@@ -15,21 +16,29 @@ pub(crate) struct Gate<'a> {
     ctx: &'a Ctx,
     /// Whether the server refuses writes; asked once, when it first matters.
     refuses_writes: Option<bool>,
+    /// Whether no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
+    cannot_confirm: bool,
 }
 
 impl<'a> Gate<'a> {
     /// Within a write command: the server has let it pass, so it does not refuse writes.
-    pub(crate) const fn of_command(ctx: &'a Ctx) -> Self {
-        Self { ctx, refuses_writes: Some(false) }
+    #[inline]
+    pub(crate) fn of_command(ctx: &'a Ctx) -> Self {
+        Self { ctx, refuses_writes: Some(false), cannot_confirm: confirm::is_impossible() }
     }
 
     /// Outside of commands.
-    pub(crate) const fn of_pump(ctx: &'a Ctx) -> Self {
-        Self { ctx, refuses_writes: None }
+    pub(crate) fn of_pump(ctx: &'a Ctx) -> Self {
+        Self { ctx, refuses_writes: None, cannot_confirm: confirm::is_impossible() }
     }
 
     /// Whether nothing can be granted now.
     pub(crate) fn is_closed(&mut self) -> bool {
+        self.cannot_confirm || self.refuses_writes()
+    }
+
+    /// Whether nothing can be written now.
+    pub(crate) fn refuses_writes(&mut self) -> bool {
         let ctx = self.ctx;
         *self.refuses_writes.get_or_insert_with(|| refuses_writes(ctx))
     }

@@ -8,17 +8,18 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Key, Str, is_connected, place_of};
+use super::acquiring::{self, bind_to};
+use super::api::{Ctx, Key, Str, place_of};
+use super::blocking::Told;
 use super::gate::Gate;
 use super::state::{self, lock_type};
-use super::{blocking, carry_out, clock, events, ffi, guard, legacy, report, server, settings, several};
-use crate::command::acquire::WaitFor;
+use super::{carry_out, clock, confirm, events, guard, legacy, report, server, settings, several};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
-use crate::command::{acquire, fence, internal, release, renew};
+use crate::command::{fence, internal, release, renew};
 use crate::lock::effect::{Change, Effects, Found, Step};
-use crate::lock::table::{Acquired, Ask, Block, Granted, Renewal, Table, Wait};
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie, Token};
+use crate::lock::table::{Renewal, Table};
+use crate::lock::types::{Moment, Now, Place, Token};
 
 /// A command as the server calls it.
 type Handler = fn(&Ctx, Str<'_>, &[Str<'_>]) -> c_int;
@@ -57,8 +58,8 @@ macro_rules! command {
 command!(
     /// LOCK.ACQUIRE
     acquire, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
-        Way::Asked => asked_to_acquire(ctx, name, args),
-        Way::Told => told_to_acquire(ctx, name, args),
+        Way::Asked => acquiring::asked_to_acquire(ctx, name, args),
+        Way::Told => acquiring::told_to_acquire(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
     }
 );
@@ -193,7 +194,7 @@ fn ask<R>(
 
 /// The same, with something to do before the step is carried out. Without an owner it is a fact, to which no string
 /// is a lock.
-fn ask_and<R>(
+pub(super) fn ask_and<R>(
     ctx: &Ctx,
     name: Str<'_>,
     owner: Option<&[u8]>,
@@ -216,7 +217,7 @@ fn ask_and<R>(
 }
 
 /// One step of a fact at its key.
-fn tell(
+pub(super) fn tell(
     ctx: &Ctx,
     name: Str<'_>,
     step: impl FnOnce(&mut Table, Moment, Place<'_>, Found, &mut Effects) -> Step<()>,
@@ -228,151 +229,6 @@ fn tell(
     match done {
         Some(()) => ctx.reply_ok(),
         None => internal_error(ctx),
-    }
-}
-
-fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
-    let request = match acquire::parse(args, &settings::bounds()) {
-        Ok(request) => request,
-        Err(error) => return invalid(ctx, &error),
-    };
-    if refuses_for_eviction(ctx) {
-        return ctx.reply_error(error::MAY_EVICT);
-    }
-    // The usual request is worth a copy of the code that knows what it does not ask for.
-    if request.is_plain() {
-        acquire_as::<true>(ctx, name, &request)
-    } else {
-        acquire_as::<false>(ctx, name, &request)
-    }
-}
-
-fn acquire_as<const IS_PLAIN: bool>(ctx: &Ctx, name: Str<'_>, request: &acquire::Acquire<'_>) -> c_int {
-    let acquire::Acquire { lease_ms, .. } = *request;
-    let (mode, is_reentrant, tie, wait) = if IS_PLAIN {
-        (Mode::Exclusive, false, Tie::NONE, None)
-    } else {
-        (request.mode, request.is_reentrant, request.tie, request.wait)
-    };
-    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let owner =
-        request.owner.unwrap_or_else(|| uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes());
-    let client = ctx.client();
-    if !tie.is_none() && own_connection(ctx, client).is_none() {
-        return ctx.reply_error(error::NO_CONNECTION);
-    }
-    let mut is_parked = false;
-    // A waiter is given its client before anything is published: whoever listens may free the lock.
-    let park = |reply: &Acquired| {
-        if let Acquired::Waiting(waiter) = *reply {
-            is_parked = blocking::park(ctx, waiter);
-        }
-    };
-    let step = |table: &mut Table, now: Now, found, gate: &mut Gate<'_>, fx: &mut Effects| {
-        let ask = Ask {
-            owner,
-            owner_is_minted: request.owner.is_none(),
-            lease_ms,
-            mode,
-            is_reentrant,
-            tie,
-            wait: wait.and_then(|wait| wait_until(ctx, now.boot, client, wait)),
-            client,
-            bind_to: bind_to(ctx, client, table.may_have_ties() || !tie.is_none()),
-            must_be_named: request.owner.is_none() || server::is_cluster(),
-        };
-        table.acquire(now, place_of(ctx, name), found, &ask, &mut |who| gate.admit(who), fx)
-    };
-    let reply = ask_and(ctx, name, Some(owner), step, park);
-    reply_acquired(ctx, reply, request.owner.is_none().then_some(owner), is_parked)
-}
-
-/// The reply of LOCK.ACQUIRE and LOCK.MACQUIRE.
-#[inline(always)]
-pub(super) fn reply_acquired(
-    ctx: &Ctx,
-    reply: Option<Acquired>,
-    minted_owner: Option<&[u8]>,
-    is_parked: bool,
-) -> c_int {
-    match (reply, minted_owner) {
-        (Some(Acquired::Granted(token)), None) => ctx.reply_integer(token.get()),
-        _ => reply_otherwise(ctx, reply, minted_owner, is_parked),
-    }
-}
-
-#[inline(never)]
-fn reply_otherwise(
-    ctx: &Ctx,
-    reply: Option<Acquired>,
-    minted_owner: Option<&[u8]>,
-    is_parked: bool,
-) -> c_int {
-    match reply {
-        None => internal_error(ctx),
-        Some(Acquired::Busy) => ctx.reply_null(),
-        Some(Acquired::Refused(refusal)) => {
-            let cycle = state::with(|state| state.table.take_cycle()).unwrap_or_default();
-            ctx.reply_error(&error::refusal(refusal, &cycle))
-        }
-        Some(Acquired::Granted(token)) => {
-            if let Some(owner) = minted_owner {
-                ctx.reply_array(2);
-                ctx.reply_bytes(owner);
-            }
-            ctx.reply_integer(token.get())
-        }
-        Some(Acquired::Waiting(waiter)) => {
-            if is_parked {
-                return raw::REDISMODULE_OK as c_int;
-            }
-            let _ = state::with(|state| state.table.leave(waiter));
-            ctx.reply_null()
-        }
-    }
-}
-
-/// The connection as one that a hold can be bound to, where that matters.
-#[inline]
-pub(super) fn bind_to(ctx: &Ctx, client: Option<ClientId>, is_asked: bool) -> Option<ClientId> {
-    if is_asked { own_connection(ctx, client) } else { None }
-}
-
-/// The connection if it is a client's own.
-#[cold]
-fn own_connection(ctx: &Ctx, client: Option<ClientId>) -> Option<ClientId> {
-    client.filter(|&client| !ctx.flags().is_script() && is_connected(client))
-}
-
-/// How a request waits. `None`: on a connection that must not block it does not.
-pub(super) fn wait_until(ctx: &Ctx, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
-    match wait {
-        WaitFor::Queue(ms) => Some(Wait::Place { until: now.plus_ms(ms) }),
-        WaitFor::Block(ms) => client.filter(|_| !ctx.flags().denies_blocking()).map(|client| {
-            Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
-        }),
-    }
-}
-
-/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
-#[inline]
-pub(super) fn refuses_for_eviction(ctx: &Ctx) -> bool {
-    let refuses = settings::may_evict() && !settings::allows_eviction();
-    if refuses && settings::refusal_is_news() {
-        ctx.log(ffi::SERVER_LOG_WARNING, error::MAY_EVICT);
-    }
-    refuses
-}
-
-fn told_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
-    match acquire::parse(args, &Bounds::WIDEST) {
-        Ok(acquire::Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. }) => {
-            let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
-            tell(ctx, name, |table, now, place, found, fx| {
-                table.apply_acquire(now, place, found, &granted, fx)
-            })
-        }
-        _ => ctx.reply_error(error::BAD_RECORD),
     }
 }
 
@@ -407,7 +263,13 @@ fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     if let Some(error) = request.raise.and_then(is_too_far_ahead) {
         return invalid(ctx, &error);
     }
+    if settings::confirms()
+        && let Some(reason) = confirm::refusal_of_renewal(ctx)
+    {
+        return ctx.reply_error(reason);
+    }
     let client = ctx.client();
+    let mut token = None;
     let reply = ask(ctx, name, request.owner, |table, now, found, gate, fx| {
         let place = place_of(ctx, name);
         let renewal = Renewal {
@@ -418,8 +280,16 @@ fn asked_to_renew(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
             client,
             bind_to: bind_to(ctx, client, table.may_have_ties()),
         };
-        table.renew(now, place, found, &renewal, &mut |who| gate.admit(who), fx)
+        let step = table.renew(now, place, found, &renewal, &mut |who| gate.admit(who), fx);
+        if settings::confirms() {
+            token = table.token_of(found, request.owner);
+        }
+        step
     });
+    if settings::confirms() && reply == Some(Some(true)) {
+        let places = vec![place_of(ctx, name).to_owned()];
+        return confirm::hold_back(ctx, token, places, Told::Renewed, request.lease_ms);
+    }
     reply_truth(ctx, reply)
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::{clock, guard, server, state};
+use super::{clock, confirm, guard, server, state};
 use crate::lock::stats::Durations;
 
 /// Version of the module.
@@ -79,6 +79,7 @@ fn show(section: &Section, state: &state::State) {
     section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max"], &stats.holds);
     let left_ms = table.quarantine_left_ms(clock::boot()).filter(|_| server::flags().decides());
     section.number(c"quarantine_left_ms", left_ms.unwrap_or(0));
+    confirm::show(state, |name, number| section.number(name, number), |name, text| section.text(name, text));
     section.number(c"last_token", table.last_token());
     section.number(c"token_lead_us", table.token_lead_us(clock::wall_us()));
 }

@@ -6,7 +6,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
 use super::{
-    clock, docs, events, ffi, guard, info, legacy, pump, quarantine, server, settings, state, timer, value,
+    clock, confirm, docs, events, ffi, guard, host, info, legacy, pump, quarantine, server, settings, state,
+    timer, value,
 };
 
 const NAME: &std::ffi::CStr = c"redislock";
@@ -62,14 +63,15 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     timer::begin()?;
     pump::begin(ctx);
     legacy::listen();
-    settings::read_eviction(ctx);
+    host::read_eviction(ctx);
+    confirm::start(ctx);
     if settings::quarantine_ms() > 0 {
         events::begin_use(ctx);
         quarantine::begin(ctx, "this server has just started and may have lost some");
     }
     let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
-    if settings::may_evict() && !settings::allows_eviction() {
+    if host::may_evict() && !settings::allows_eviction() {
         ctx.log(
             ffi::SERVER_LOG_WARNING,
             "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \
@@ -89,7 +91,8 @@ fn require_api() -> Result<(), String> {
     }
     let missing = missing!(
         RedisModule_EventLoopAdd RedisModule_AvoidReplicaTraffic RedisModule_SetCommandInfo
-        RedisModule_RegisterNumericConfig RedisModule_RegisterBoolConfig RedisModule_LoadConfigs
+        RedisModule_RegisterNumericConfig RedisModule_RegisterBoolConfig RedisModule_RegisterEnumConfig
+        RedisModule_LoadConfigs
         RedisModule_GetDbIdFromIO RedisModule_GetClientUserNameById
         RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions
         RedisModule_SetDisconnectCallback RedisModule_ReplyWithMap RedisModule_ReplyWithBool

@@ -7,6 +7,7 @@
 // The constants of the server's header are bound as other integers than its functions take.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+mod acquiring;
 #[cfg(not(test))]
 mod alloc;
 mod api;
@@ -14,6 +15,7 @@ mod blocking;
 mod carry_out;
 mod clock;
 mod cluster;
+mod confirm;
 mod docs;
 mod events;
 mod exec;
@@ -21,13 +23,16 @@ mod ffi;
 mod gate;
 mod guard;
 mod handlers;
+mod host;
 mod info;
 mod legacy;
 mod load;
 mod pump;
 mod quarantine;
 mod records;
+mod reply;
 mod report;
+mod role;
 mod rounds;
 mod server;
 mod settings;

@@ -18,7 +18,7 @@ use super::gate::Gate;
 use super::records::append_tick;
 use super::state::{self, State, lock_type};
 use super::{clock, guard, legacy, quarantine, rounds, server, several};
-use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, WaiterId};
+use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
 use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
 
@@ -199,10 +199,12 @@ fn wake_again(decides: bool, is_paused: bool) {
         if !decides {
             // Nobody can be granted anything here.
             while state.table.next_task().is_some() {}
+            while state.confirm.next_undo().is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
-        let retry = (is_paused || state.table.tasks() > 0).then(|| clock::boot().plus_ms(retry_ms));
+        let has_rest = state.table.tasks() > 0 || state.confirm.has_undo();
+        let retry = (is_paused || has_rest).then(|| clock::boot().plus_ms(retry_ms));
         state.timer.wake_at(match (next, retry) {
             (Some(next), Some(retry)) => Some(next.min(retry)),
             (next, retry) => next.or(retry),
@@ -260,6 +262,9 @@ fn decide(ctx: &Ctx, started: Moment) -> bool {
 fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
     let mut now = clock::now();
     let mut gate = Gate::of_pump(ctx);
+    if !undo_all(ctx, started, &mut gate) {
+        return false;
+    }
     let mut tasks = tasks_to_do(&mut gate);
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
@@ -284,6 +289,20 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
             if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
                 look(ctx, now, task, &mut gate, broken);
             }
+        }
+    }
+    true
+}
+
+/// Undoes what was not confirmed, also while nothing can be granted. `false`: the budget of this run is spent.
+fn undo_all(ctx: &Ctx, started: Moment, gate: &mut Gate<'_>) -> bool {
+    while state::with(|state| state.confirm.has_undo()) == Some(true) && !gate.refuses_writes() {
+        let Some(stake) = state::with(|state| state.confirm.next_undo()).flatten() else {
+            break;
+        };
+        at(ctx, clock::now(), &stake.place, Job::Undo(stake.token, stake.undo), gate);
+        if is_spent(started) {
+            return false;
         }
     }
     true
@@ -369,6 +388,7 @@ enum Job {
     Expire(LockId),
     Settle,
     TakeBack(Token),
+    Undo(Token, Undo),
 }
 
 fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
@@ -397,6 +417,7 @@ fn at(ctx: &Ctx, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_>) {
             Job::Expire(lock) => table.settle(now, place, found, Some(lock), &mut gate, fx),
             Job::Settle => table.settle(now, place, found, None, &mut gate, fx),
             Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, fx),
+            Job::Undo(token, undo) => table.undo(now, place, found, (token, undo), &mut gate, fx),
         };
         let fx = state.settle(step.change, found);
         (step, fx)

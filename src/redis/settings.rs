@@ -4,13 +4,14 @@
 //! the file still wins and CONFIG REWRITE has nothing to write while the two agree.
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{clock, events, server, state};
+use super::{clock, confirm, events, guard, state};
 use crate::command::args::{Bounds, integer};
+use crate::lock::confirm::Rule;
 use crate::lock::table::Limits;
 
 /// A setting that is a number.
@@ -35,9 +36,80 @@ static MAX_HOLDERS: Number = number(c"max-holders", 10_000, 1, 1_000_000);
 static MAX_TOKEN_LEAD: Number = number(c"max-token-lead", 60_000, 0, DAY_MS);
 
 static QUARANTINE: Number = number(c"quarantine", 0, 0, DAY_MS);
+static GROUP_SIZE: Number = number(c"group-size", 0, 0, 15);
+static CONFIRM_TIMEOUT: Number = number(c"confirm-timeout", 1000, 1, 60_000);
 
-static NUMBERS: [&Number; 7] =
-    [&MAX_LEASE, &MAX_WAIT, &MAX_WAITERS_PER_LOCK, &MAX_WAITERS, &MAX_HOLDERS, &MAX_TOKEN_LEAD, &QUARANTINE];
+static NUMBERS: [&Number; 9] = [
+    &MAX_LEASE,
+    &MAX_WAIT,
+    &MAX_WAITERS_PER_LOCK,
+    &MAX_WAITERS,
+    &MAX_HOLDERS,
+    &MAX_TOKEN_LEAD,
+    &QUARANTINE,
+    &GROUP_SIZE,
+    &CONFIRM_TIMEOUT,
+];
+
+/// What `confirm` can be. The number of a word is its place here.
+const CONFIRM_WORDS: [&CStr; 3] = [c"local", c"all", c"majority"];
+const LOCAL: c_int = 0;
+const ALL: c_int = 1;
+
+static CONFIRM: AtomicI32 = AtomicI32::new(LOCAL);
+
+/// How long before it is looked at a grant may have been made: longer than a run of the pump lasts.
+const SEASON_SLACK_MS: u64 = 10;
+
+/// Which acknowledgements a grant and a renewal need; `None`: none.
+pub(crate) fn confirm_rule() -> Option<Rule> {
+    let size = usize::try_from(GROUP_SIZE.get()).unwrap_or(0);
+    match CONFIRM.load(Ordering::Relaxed) {
+        LOCAL => None,
+        ALL => Some(Rule::All { replicas: size.saturating_sub(1) }),
+        _ => Some(Rule::Majority { replicas: size / 2, seasoned_ms: season_ms() }),
+    }
+}
+
+/// For how long a replica must have been connected to count for a majority, and this server have been primary.
+pub(crate) fn season_ms() -> u64 {
+    QUARANTINE.get().saturating_add(SEASON_SLACK_MS)
+}
+
+/// Whether grants and renewals need acknowledgements.
+#[inline]
+pub(crate) fn confirms() -> bool {
+    CONFIRM.load(Ordering::Relaxed) != LOCAL
+}
+
+/// How long to wait for acknowledgements.
+pub(crate) fn confirm_timeout_ms() -> u64 {
+    CONFIRM_TIMEOUT.get()
+}
+
+/// How many nodes the group has, the primary among them; 0: nobody said.
+pub(crate) fn group_size() -> u64 {
+    GROUP_SIZE.get()
+}
+
+/// The word for what grants and renewals are confirmed by.
+pub(crate) fn confirm_word() -> &'static str {
+    let number = usize::try_from(CONFIRM.load(Ordering::Relaxed)).unwrap_or(0);
+    CONFIRM_WORDS.get(number).and_then(|word| word.to_str().ok()).unwrap_or("local")
+}
+
+/// Whether the settings make sense together.
+fn check() -> Result<(), &'static str> {
+    match (confirms(), GROUP_SIZE.get(), QUARANTINE.get()) {
+        (true, 0, _) => {
+            Err("redislock.confirm all and majority need redislock.group-size, 1 to 15: how many data \
+             nodes this shard has, the primary included")
+        }
+        (true, _, 0) => Err("redislock.confirm all and majority need redislock.quarantine, 1 to 86400000 \
+             milliseconds: as long as the longest lease"),
+        _ => Ok(()),
+    }
+}
 
 /// A setting that is yes or no.
 struct Switch {
@@ -99,7 +171,7 @@ pub(crate) fn in_words() -> String {
     })
 }
 
-fn push_limits() {
+fn push() {
     let limits = Limits {
         waiters_per_lock_max: MAX_WAITERS_PER_LOCK.get() as usize,
         waiters_max: MAX_WAITERS.get() as usize,
@@ -111,6 +183,7 @@ fn push_limits() {
         state.table.set_quarantine(now, quarantine_ms());
         state.table.tasks() > 0 || state.pump.is_quarantined
     });
+    confirm::set(confirm_rule());
     if quarantine_ms() > 0 {
         // A promotion must be heard of, even if no lock was ever used here.
         events::begin_use_now();
@@ -129,11 +202,13 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     for switch in SWITCHES {
         register_switch(ctx, switch)?;
     }
+    register_confirm(ctx)?;
     // SAFETY: a live context, within OnLoad.
     if unsafe { api!(RedisModule_LoadConfigs, ctx.as_ptr()) } != Some(raw::REDISMODULE_OK as c_int) {
         return Err("a redislock.* setting of the configuration file is not valid".to_owned());
     }
-    push_limits();
+    check()?;
+    push();
     Ok(())
 }
 
@@ -154,6 +229,13 @@ fn take_load_arguments(args: &[Str<'_>]) -> Result<(), String> {
                 _ => return Err(format!("loadmodule argument {name} must be yes or no")),
             };
             switch.value.store(truth, Ordering::Relaxed);
+            continue;
+        }
+        if name.as_bytes() == c"confirm".to_bytes() {
+            let is_meant = |word: &&CStr| word.to_bytes().eq_ignore_ascii_case(text);
+            let number = CONFIRM_WORDS.iter().position(is_meant).and_then(|at| c_int::try_from(at).ok());
+            let number = number.ok_or("loadmodule argument confirm must be local, all or majority")?;
+            CONFIRM.store(number, Ordering::Relaxed);
             continue;
         }
         let number = NUMBERS
@@ -187,7 +269,7 @@ fn register_number(ctx: &Ctx, number: &'static Number) -> Result<(), String> {
             number.max,
             Some(get_number),
             Some(set_number),
-            None,
+            Some(apply),
             std::ptr::from_ref(number).cast_mut().cast()
         )
     };
@@ -213,6 +295,75 @@ fn register_switch(ctx: &Ctx, switch: &'static Switch) -> Result<(), String> {
     registered(done, switch.name)
 }
 
+fn register_confirm(ctx: &Ctx) -> Result<(), String> {
+    let words = CONFIRM_WORDS.map(CStr::as_ptr);
+    let numbers: [c_int; 3] = [0, 1, 2];
+    // SAFETY: 1. within OnLoad; 2. the server copies words and numbers, which are as many as it is told; 3. the
+    // callbacks have the types asked for and use no privdata.
+    let done = unsafe {
+        api!(
+            RedisModule_RegisterEnumConfig,
+            ctx.as_ptr(),
+            c"confirm".as_ptr(),
+            CONFIRM.load(Ordering::Relaxed),
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            words.as_ptr().cast_mut(),
+            numbers.as_ptr(),
+            numbers.len() as c_int,
+            Some(get_confirm),
+            Some(set_confirm),
+            Some(apply),
+            std::ptr::null_mut()
+        )
+    };
+    registered(done, c"confirm")
+}
+
+extern "C" fn get_confirm(_name: *const c_char, _data: *mut c_void) -> c_int {
+    CONFIRM.load(Ordering::Relaxed)
+}
+
+extern "C" fn set_confirm(
+    _name: *const c_char,
+    value: c_int,
+    _data: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // The server has checked the word.
+    CONFIRM.store(value, Ordering::Relaxed);
+    raw::REDISMODULE_OK as c_int
+}
+
+/// All settings of one CONFIG SET are set: if they make no sense together, the server sets them back.
+extern "C" fn apply(
+    _ctx: *mut raw::RedisModuleCtx,
+    _data: *mut c_void,
+    error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    let failed = raw::REDISMODULE_ERR as c_int;
+    guard::callback(failed, || match check() {
+        Ok(()) => {
+            push();
+            raw::REDISMODULE_OK as c_int
+        }
+        Err(reason) => {
+            // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here.
+            unsafe {
+                let text = api!(
+                    RedisModule_CreateString,
+                    std::ptr::null_mut(),
+                    reason.as_ptr().cast(),
+                    reason.len()
+                );
+                if let Some(text) = text.filter(|_| !error.is_null()) {
+                    *error = text;
+                }
+            }
+            failed
+        }
+    })
+}
+
 fn registered(done: Option<c_int>, name: &CStr) -> Result<(), String> {
     if done == Some(raw::REDISMODULE_OK as c_int) {
         return Ok(());
@@ -233,7 +384,6 @@ extern "C" fn set_number(
 ) -> c_int {
     // SAFETY: the privdata of register_number: a static Number. The server has checked the range.
     unsafe { &*number.cast::<Number>() }.value.store(value, Ordering::Relaxed);
-    push_limits();
     raw::REDISMODULE_OK as c_int
 }
 
@@ -254,110 +404,4 @@ extern "C" fn set_switch(
         super::legacy::listen();
     }
     raw::REDISMODULE_OK as c_int
-}
-
-/// Whether the server may evict keys that have no time to live: kept by [`read_eviction`].
-static MAY_EVICT: AtomicBool = AtomicBool::new(false);
-
-/// Whether the server may evict locks.
-pub(crate) fn may_evict() -> bool {
-    MAY_EVICT.load(Ordering::Relaxed)
-}
-
-/// Whether anybody could hear a keyspace event: kept by [`read_listeners`].
-static EVENTS_ARE_HEARD: AtomicBool = AtomicBool::new(true);
-
-/// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
-pub(crate) fn events_are_heard() -> bool {
-    EVENTS_ARE_HEARD.load(Ordering::Relaxed)
-}
-
-/// Asks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
-pub(crate) fn read_listeners(ctx: &Ctx) {
-    let is_silent = config(ctx, c"notify-keyspace-events").is_some_and(|events| events.is_empty());
-    EVENTS_ARE_HEARD.store(!is_silent || !is_only_module(ctx), Ordering::Relaxed);
-}
-
-/// Ourselves, and what newer servers are born with: these listen to no keyspace event.
-const QUIET_MODULES: [&[u8]; 3] = [b"redislock", b"lua", b"vectorset"];
-
-/// Whether there is no other module that could listen. While it is being loaded it is not in the list itself.
-fn is_only_module(ctx: &Ctx) -> bool {
-    // SAFETY: 1. a live context; 2. the format takes a C string; 3. the reply is freed once, after its last use;
-    // 4. elements are asked for within its length, and checked for null.
-    unsafe {
-        let reply =
-            api!(RedisModule_Call, ctx.as_ptr(), c"MODULE".as_ptr(), c"cE".as_ptr(), c"LIST".as_ptr());
-        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return false;
-        };
-        let is_list = api!(RedisModule_CallReplyType, reply) == Some(raw::REDISMODULE_REPLY_ARRAY as c_int);
-        let count = api!(RedisModule_CallReplyLength, reply).unwrap_or(0);
-        let is_quiet = is_list
-            && (0..count).all(|number| {
-                let module = api!(RedisModule_CallReplyArrayElement, reply, number);
-                module.is_some_and(|module| text_at(module, 1).is_some_and(|name| is_quiet(&name)))
-            });
-        api!(RedisModule_FreeCallReply, reply);
-        is_quiet
-    }
-}
-
-fn is_quiet(name: &str) -> bool {
-    QUIET_MODULES.contains(&name.as_bytes())
-}
-
-/// Asks the server for its eviction policy: at load, and whenever its configuration changes.
-pub(crate) fn read_eviction(ctx: &Ctx) {
-    let policy = server::info(ctx, c"memory", c"maxmemory_policy");
-    let memory = server::info(ctx, c"memory", c"maxmemory");
-    // What is not told may be so.
-    let may =
-        policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory.is_none_or(|max| max != "0");
-    MAY_EVICT.store(may, Ordering::Relaxed);
-    REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
-}
-
-static REFUSAL_IS_LOGGED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the log is to say that grants are refused for the sake of eviction: once per configuration.
-pub(crate) fn refusal_is_news() -> bool {
-    !REFUSAL_IS_LOGGED.swap(true, Ordering::Relaxed)
-}
-
-/// A setting of the server; `None` if it does not tell.
-fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
-    // SAFETY: 1. a live context; 2. the format takes two C strings; 3. the reply is freed once, after
-    // its last use.
-    unsafe {
-        let reply = api!(
-            RedisModule_Call,
-            ctx.as_ptr(),
-            c"CONFIG".as_ptr(),
-            c"ccE".as_ptr(),
-            c"GET".as_ptr(),
-            name.as_ptr()
-        );
-        let reply = reply.filter(|reply| !reply.is_null())?;
-        let text = text_at(reply, 1);
-        api!(RedisModule_FreeCallReply, reply);
-        text
-    }
-}
-
-/// The text at this place of a list.
-///
-/// # Safety
-/// The reply is null or lives.
-unsafe fn text_at(reply: *mut raw::RedisModuleCallReply, number: usize) -> Option<String> {
-    let mut len = 0;
-    // SAFETY: 1. the caller's contract; 2. what is no list or too short has no such element; 3. the text lives as
-    // long as the reply, and is copied.
-    unsafe {
-        let list = Some(reply).filter(|reply| !reply.is_null())?;
-        let element = api!(RedisModule_CallReplyArrayElement, list, number).filter(|it| !it.is_null())?;
-        let text = api!(RedisModule_CallReplyStringPtr, element, &raw mut len).filter(|it| !it.is_null())?;
-        let bytes = std::slice::from_raw_parts(text.cast::<u8>(), len);
-        Some(String::from_utf8_lossy(bytes).into_owned())
-    }
 }

@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 
+use super::acquiring::{self, bind_to, reply_acquired, wait_until};
 use super::api::{Ctx, Key, Str, place_of};
 use super::gate::Gate;
-use super::handlers::{self, bind_to, internal_error, invalid, reply_acquired, wait_until};
+use super::handlers::{internal_error, invalid};
 use super::state::{self, lock_type};
-use super::{blocking, carry_out, clock, legacy, server, settings};
+use super::{blocking, carry_out, clock, confirm, legacy, server, settings};
 use crate::command::acquire::Acquire;
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
@@ -65,8 +66,13 @@ pub(super) fn asked_to_acquire(ctx: &Ctx, args: &[Str<'_>]) -> c_int {
         Ok(parsed) => parsed,
         Err(error) => return invalid(ctx, &error),
     };
-    if handlers::refuses_for_eviction(ctx) {
+    if acquiring::refuses_for_eviction(ctx) {
         return ctx.reply_error(error::MAY_EVICT);
+    }
+    if settings::confirms()
+        && let Some(reason) = confirm::refusal_of_grant(ctx, request.tie)
+    {
+        return ctx.reply_error(reason);
     }
     let minted = uuid::Uuid::new_v4().hyphenated().to_string();
     let owner = request.owner.unwrap_or(minted.as_bytes());
@@ -100,6 +106,17 @@ pub(super) fn asked_to_acquire(ctx: &Ctx, args: &[Str<'_>]) -> c_int {
             }
         },
     );
+    if settings::confirms()
+        && let Some(Acquired::Granted(token)) = reply
+    {
+        return acquiring::hold_back(
+            ctx,
+            names,
+            token,
+            request.owner.is_none().then_some(owner),
+            request.lease_ms,
+        );
+    }
     reply_acquired(ctx, reply, request.owner.is_none().then_some(owner), is_parked)
 }
 

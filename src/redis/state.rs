@@ -37,6 +37,7 @@ pub(crate) struct State {
     pub(crate) timer: super::timer::Timer,
     pub(crate) pump: super::pump::Pump,
     pub(crate) rounds: super::rounds::Rounds,
+    pub(crate) confirm: super::confirm::Confirm,
 }
 
 impl State {
@@ -71,6 +72,7 @@ impl State {
         if self.answered.is_empty() && self.answered.capacity() > KEPT {
             self.answered = HashMap::new();
         }
+        self.confirm.give_back_memory(KEPT);
         if self.fx.is_drained() && self.fx.capacity() > KEPT {
             self.fx = Effects::default();
         }

@@ -27,7 +27,7 @@ NOT_A_NUMBER = [
 # Options of other commands, and of versions to come.
 FOREIGN = [
     ["NX"], ["XX"], ["WAIT", "5"], [""], ["PXAT", "5"], ["KEEPTTL"], ["FULL"],
-    ["RAISE", "5"], ["PX\0", "5"], ["P"], ["PXX", "5"], ["5"],
+    ["RAISED", "5"], ["PX\0", "5"], ["P"], ["PXX", "5"], ["5"],
 ]  # fmt: skip
 
 # Options of LOCK.ACQUIRE and of nothing else.

@@ -16,9 +16,12 @@ NUMBERS = {
     "max-holders": (10000, 1, 1000000),
     "max-token-lead": (60000, 0, 86400000),
     "quarantine": (0, 0, 86400000),
+    "group-size": (0, 0, 15),
+    "confirm-timeout": (1000, 1, 60000),
 }
 SETTINGS = {name: str(default) for name, (default, _, _) in NUMBERS.items()}
 SETTINGS["allow-eviction"] = "no"
+SETTINGS["confirm"] = "local"
 
 
 def get(cli, name):
@@ -35,7 +38,7 @@ def test_each_setting_starts_with_its_default(start_server, name):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_can_be_set_within_its_range(cli, name):
     _, lowest, highest = NUMBERS[name]
-    for value in (lowest, highest, lowest + 100):
+    for value in (lowest, highest, (lowest + highest) // 2):
         assert cli("CONFIG", "SET", f"redislock.{name}", value) == "OK"
         assert get(cli, name) == str(value)
 
@@ -120,6 +123,9 @@ def test_settings_as_lines_of_the_configuration_file(start_server):
         (["max-lease", "soon"], "max-lease"),
         (["max-lease", ""], "max-lease"),
         (["allow-eviction", "maybe"], "allow-eviction"),
+        (["confirm", "some"], "confirm must be local, all or majority"),
+        (["confirm", "all", "quarantine", "5"], "redislock.group-size, 1 to 15"),
+        (["confirm", "majority", "group-size", "3"], "redislock.quarantine, 1 to 86400000"),
         (["max-lease", "60000", "max-wait"], "max-wait"),
         (["max-lease", "60000", "60000", "max-wait"], "60000"),
         (["60000"], "60000"),
@@ -145,6 +151,10 @@ def test_a_rewritten_configuration_holds_after_a_restart(start_server):
         "max-waiters": "200",
         "max-token-lead": "1000",
         "allow-eviction": "yes",
+        "group-size": "1",
+        "quarantine": "1",
+        "confirm": "all",
+        "confirm-timeout": "50",
     }
     for name, value in changed.items():
         cli("CONFIG", "SET", f"redislock.{name}", value)

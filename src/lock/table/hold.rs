@@ -20,8 +20,11 @@ impl Table {
     ) -> Option<Record> {
         let own = self.own(at, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((member, hold)) = own else {
-            return self.begin(now, at, mode, new);
+            let record = self.begin(now, at, mode, new)?;
+            self.note_stake(at.place, new.token, Undo { counts: true, is_upgrade: false });
+            return Some(record);
         };
+        let is_upgrade = mode == Mode::Exclusive && self.held_as(at) == Some(Mode::Shared);
         let (count, was, is_longer) = (hold.count(), hold.tie(), hold.ends_before(now, new.lease_ms));
         self.go_on(now, at, member, mode, new.token)?;
         let (member, _) = self.own(at, new.owner)?;
@@ -33,6 +36,7 @@ impl Table {
             self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
         }
         self.locks.note_known(member, new.client);
+        self.note_stake(at.place, new.token, Undo { counts, is_upgrade });
         Some(self.record_of(at, member))
     }
 

@@ -11,6 +11,7 @@ impl Table {
     /// No new hold is granted for so long from now: this server has just begun, or begun to decide.
     pub fn begin_quarantine(&mut self, now: Moment, length_ms: u64) {
         self.quarantine = Some(Quarantine { since: now, length_ms });
+        self.note_restrictions();
         self.leave_quarantine(now);
     }
 
@@ -35,6 +36,7 @@ impl Table {
         let is_over = self.quarantine.is_some_and(|quarantine| quarantine.until() <= now);
         if is_over {
             self.quarantine = None;
+            self.note_restrictions();
             self.note_everything();
         }
         is_over

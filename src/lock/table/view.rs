@@ -90,6 +90,15 @@ impl Table {
         self.locks.hold_with(lock, token).is_some_and(|(_, hold)| !hold.is_over(now))
     }
 
+    /// The token of this owner's hold at a found key, live or not.
+    #[must_use]
+    pub fn token_of(&self, found: Found, owner: &[u8]) -> Option<Token> {
+        let Found::Lock(lock) = found else {
+            return None;
+        };
+        self.locks.hold_of(lock, owner).map(|(_, hold)| hold.token())
+    }
+
     /// How a lock is held, live or not.
     #[must_use]
     pub fn mode(&self, id: LockId) -> Option<Mode> {

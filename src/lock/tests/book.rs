@@ -206,3 +206,35 @@ impl Scene {
         })
     }
 }
+
+/// A request in line; one for several keys stands in the line of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pending {
+    /// 0: a place in line without a connection (QUEUE).
+    pub(super) wait: u32,
+    pub(super) owner: Name,
+    pub(super) client: u64,
+    pub(super) lease_ms: u64,
+    pub(super) is_minted: bool,
+    /// Until when, in the world's time; `None`: without limit.
+    pub(super) until: Option<u64>,
+    pub(super) keys: Keys,
+    pub(super) mode: Mode,
+    pub(super) tie: Tie,
+    /// A shared holder that wants to hold alone: it may pass the others.
+    pub(super) is_upgrade: bool,
+    pub(super) is_reentrant: bool,
+    /// When it came: of two requests for several locks, one is ahead everywhere.
+    pub(super) number: u64,
+}
+
+impl Pending {
+    pub(super) const fn is_place(&self) -> bool {
+        self.wait == 0
+    }
+
+    /// A place that is kept beside those who hold. One that wants the whole lock lets nobody in beside it.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.is_place() && self.mode != Mode::Exclusive
+    }
+}

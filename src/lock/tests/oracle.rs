@@ -218,6 +218,13 @@ impl Oracle {
         }
     }
 
+    pub(super) fn all_holds(&mut self) -> impl Iterator<Item = &mut Hold> {
+        self.keys.iter_mut().flat_map(|(_, value)| match value {
+            Value::Lock(holds) => holds.iter_mut(),
+            Value::Other => [].iter_mut(),
+        })
+    }
+
     pub(super) fn put(&mut self, at: At, value: Option<Value>) {
         self.keys.retain(|key| key.0 != at);
         self.keys.extend(value.map(|value| (at, value)));

@@ -470,13 +470,6 @@ impl Oracle {
         }
     }
 
-    fn all_holds(&mut self) -> impl Iterator<Item = &mut Hold> {
-        self.keys.iter_mut().flat_map(|(_, value)| match value {
-            Value::Lock(holds) => holds.iter_mut(),
-            Value::Other => [].iter_mut(),
-        })
-    }
-
     /// G9: a RESTORE made them hold what they wait for. At the latest the pump tells them.
     fn tell_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
         for (owner, mode) in self.holds(at).iter().map(|hold| (hold.owner, hold.mode)).collect::<Vec<_>>() {

@@ -186,6 +186,7 @@ class Server:
         if VALGRIND:
             line += ["valgrind", "--error-exitcode=99", "--leak-check=no"]
             line += [f"--log-file={self.directory}/valgrind.%p"]
+            line += [f"--suppressions={Path(__file__).with_name('valgrind.supp')}"]
         line += [BINARY]
         if self.config is not None:
             path = self.directory / "server.conf"

@@ -1,0 +1,387 @@
+//! When a grant or a renewal may be answered: not before enough replicas have it (SPEC 6).
+//!
+//! Two rules, each with the theorem of `docs/spec/` that it rests on:
+//!
+//! * *all* (T3): every one of the group's other nodes has acknowledged it.
+//! * *majority* (T4): half of the group's nodes, rounded down, have, and only such are counted whose present connection
+//!   to this server was a quarantine old already when the request was carried out; and this server had been primary
+//!   for as long by then. So of two primaries at most one can answer, whoever was promoted and however wrongly.
+//!
+//! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
+//!
+//! What was granted and is not confirmed is undone, once, by whoever is the last to wait for it: an owner that asked
+//! again on another connection waits for the same hold, and if that one is told, the hold is the owner's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::effect::{Stake, Undo};
+use super::types::{Moment, Token};
+
+/// Which acknowledgements are enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Those of all replicas that are connected, and at least of so many.
+    All {
+        /// How many replicas the group has.
+        replicas: usize,
+    },
+    /// Those of so many replicas, each connected for long enough, if this server has been primary for as long.
+    Majority {
+        /// How many: half of the group's nodes, rounded down.
+        replicas: usize,
+        /// What is long enough: the quarantine.
+        seasoned_ms: u64,
+    },
+}
+
+/// A replica by its address, as the server names it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ReplicaName(pub Box<str>);
+
+/// A replica as the server sees it now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Which.
+    pub name: ReplicaName,
+    /// Up to where it has acknowledged the replication stream.
+    pub acknowledged: u64,
+}
+
+/// The number of a wait for acknowledgements. They are given in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WaitId(u64);
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Enough replicas have it.
+    Confirmed,
+    /// Not in time.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Replica {
+    /// Since when it has been connected without a break.
+    since: Moment,
+    acknowledged: u64,
+}
+
+#[derive(Debug)]
+struct Wait {
+    /// What has to be acknowledged; `None` until the turn of the event loop is over.
+    offset: Option<u64>,
+    until: Moment,
+    needed: usize,
+    /// Those whose acknowledgement counts and has not come.
+    awaited: Vec<ReplicaName>,
+    acknowledged: usize,
+    /// The holds that it is about, all under one token.
+    stakes: Vec<Stake>,
+}
+
+impl Wait {
+    fn token(&self) -> Option<Token> {
+        self.stakes.first().map(|stake| stake.token)
+    }
+}
+
+/// What is to be undone, in the order in which that was found.
+#[derive(Debug, Default)]
+struct Undos {
+    order: VecDeque<Token>,
+    of_token: HashMap<Token, Vec<Stake>>,
+}
+
+impl Undos {
+    fn push(&mut self, stake: Stake) {
+        self.order.push_back(stake.token);
+        self.of_token.entry(stake.token).or_default().push(stake);
+    }
+
+    fn pop(&mut self) -> Option<Stake> {
+        while let Some(token) = self.order.pop_front() {
+            if let Some(stake) = self.remove(token, |_| true) {
+                return Some(stake);
+            }
+        }
+        None
+    }
+
+    /// The first one with this token that is such.
+    fn remove(&mut self, token: Token, is_it: impl Fn(&Stake) -> bool) -> Option<Stake> {
+        let stakes = self.of_token.get_mut(&token)?;
+        let stake = stakes.iter().position(is_it).map(|at| stakes.remove(at));
+        if stakes.is_empty() {
+            self.of_token.remove(&token);
+        }
+        stake
+    }
+}
+
+/// All waits for acknowledgements, and the replicas as they were seen last.
+#[derive(Debug, Default)]
+pub struct Confirmations {
+    replicas: BTreeMap<ReplicaName, Replica>,
+    waits: BTreeMap<WaitId, Wait>,
+    deadlines: BTreeSet<(Moment, WaitId)>,
+    /// Who waits for the hold with this token.
+    of_token: HashMap<Token, Vec<WaitId>>,
+    /// The last number given.
+    last: u64,
+    /// What was not confirmed and is to be undone.
+    undo: Undos,
+    /// A replica has left: whoever waits for it may wait in vain.
+    has_lost: bool,
+    /// Since when this server has been primary, in this process.
+    primary_since: Option<Moment>,
+}
+
+impl Confirmations {
+    /// This server is primary from here on: it has just started, or was promoted.
+    pub fn begin(&mut self, now: Moment) {
+        self.primary_since = Some(now);
+        self.forget_replicas();
+    }
+
+    /// Nobody can tell which replicas were connected all the time: each is as good as new.
+    pub fn forget_replicas(&mut self) {
+        self.replicas.clear();
+        self.waits.values_mut().for_each(|wait| wait.awaited.clear());
+        self.has_lost = true;
+    }
+
+    /// Nothing has to be confirmed from here on: who waits is told in this turn, and nothing is undone.
+    pub fn need_nobody(&mut self) {
+        self.waits.values_mut().for_each(|wait| wait.needed = 0);
+        self.undo = Undos::default();
+        self.has_lost = true;
+    }
+
+    /// Whether anything is to be undone.
+    #[must_use]
+    pub fn has_undo(&self) -> bool {
+        !self.undo.of_token.is_empty()
+    }
+
+    /// What is to be undone next.
+    pub fn next_undo(&mut self) -> Option<Stake> {
+        self.undo.pop()
+    }
+
+    /// Whether what is carried out now could be confirmed by the replicas that are connected.
+    #[must_use]
+    pub fn can_confirm(&self, now: Moment, rule: Rule) -> bool {
+        let (needed, counted) = self.counted(now, rule);
+        counted.count() >= needed
+    }
+
+    /// How many acknowledgements are needed, and whose count.
+    fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
+        let (needed, since_max) = match rule {
+            Rule::All { replicas } => (replicas.max(self.replicas.len()), None),
+            Rule::Majority { replicas, seasoned_ms } => {
+                let is_seasoned = self.primary_since.is_some_and(|since| since.plus_ms(seasoned_ms) <= now);
+                (if is_seasoned { replicas } else { usize::MAX }, Some(seasoned_ms))
+            }
+        };
+        let counts = move |since: Moment| since_max.is_none_or(|ms| since.plus_ms(ms) <= now);
+        let counted = self.replicas.iter().filter(move |(_, replica)| counts(replica.since));
+        (needed, counted.map(|(name, _)| name))
+    }
+
+    /// Something was carried out that needs acknowledgements until this moment, about these holds of one token. What
+    /// was about to be undone of them, and is not yet, is this wait's from here on (G9).
+    ///
+    /// `None`: it can never have enough.
+    pub fn wait(&mut self, now: Moment, until: Moment, rule: Rule, mut stakes: Vec<Stake>) -> Option<WaitId> {
+        for stake in stakes.iter_mut().filter(|stake| stake.undo == Undo::NOTHING) {
+            let left = self.undo.remove(stake.token, |left| left.place == stake.place);
+            stake.undo = left.map_or(Undo::NOTHING, |left| left.undo);
+        }
+        let (needed, counted) = self.counted(now, rule);
+        let awaited: Vec<ReplicaName> = counted.cloned().collect();
+        let is_hopeless = awaited.len() < needed;
+        self.last += 1;
+        let id = WaitId(self.last);
+        if let Some(stake) = stakes.first() {
+            self.of_token.entry(stake.token).or_default().push(id);
+        }
+        self.deadlines.insert((until, id));
+        self.waits.insert(id, Wait { offset: None, until, needed, awaited, acknowledged: 0, stakes });
+        if is_hopeless {
+            self.leave(id);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Whether there are waits whose offset is not known yet: the turn of the event loop is to ask for it, and for
+    /// acknowledgements.
+    #[must_use]
+    pub fn has_new(&self) -> bool {
+        self.waits.values().next_back().is_some_and(|wait| wait.offset.is_none())
+    }
+
+    /// Everything carried out so far is in the stream up to here.
+    pub fn sent(&mut self, offset: u64) {
+        for wait in self.waits.values_mut().rev().take_while(|wait| wait.offset.is_none()) {
+            wait.offset = Some(offset);
+        }
+    }
+
+    /// The replicas that are connected now. One that is not named has left: what it has not acknowledged by now it
+    /// never will, for when it comes back it may have been promoted and demoted in between. One that is named twice
+    /// has come back before its old connection was found to be dead: it is as good as new.
+    pub fn see(&mut self, now: Moment, seen: &[Seen]) {
+        let count = |name: &ReplicaName| seen.iter().filter(|seen| seen.name == *name).count();
+        let before = self.replicas.len();
+        self.replicas.retain(|name, _| count(name) == 1);
+        if self.replicas.len() < before {
+            self.has_lost = true;
+            for wait in self.waits.values_mut() {
+                wait.awaited.retain(|name| self.replicas.contains_key(name));
+            }
+        }
+        for Seen { name, acknowledged } in seen {
+            let new = Replica { since: now, acknowledged: 0 };
+            let replica = self.replicas.entry(name.clone()).or_insert(new);
+            if count(name) == 1 {
+                replica.acknowledged = *acknowledged;
+            }
+        }
+    }
+
+    /// The waits that are over by now, in the order in which they began.
+    pub fn take_over(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
+        let highest = self.replicas.values().map(|replica| replica.acknowledged).max().unwrap_or(0);
+        let needs_all = std::mem::take(&mut self.has_lost);
+        let reached = |wait: &Wait| {
+            needs_all || wait.offset.is_some_and(|offset| offset <= highest || wait.needed == 0)
+        };
+        // They are in the order of their offsets.
+        let mut looked_at: BTreeSet<WaitId> =
+            self.waits.iter().take_while(|(_, wait)| reached(wait)).map(|(&id, _)| id).collect();
+        let late = self.deadlines.iter().take_while(|(until, _)| *until <= now);
+        looked_at.extend(late.map(|&(_, id)| id));
+        let mut over = Vec::new();
+        for id in looked_at {
+            match self.look(now, id) {
+                Some(true) => {
+                    self.confirmed(id);
+                    over.push((id, Verdict::Confirmed));
+                }
+                Some(false) => {
+                    self.leave(id);
+                    over.push((id, Verdict::Failed));
+                }
+                None => {}
+            }
+        }
+        over
+    }
+
+    /// Whether a wait has come to its end, and to which.
+    fn look(&mut self, now: Moment, id: WaitId) -> Option<bool> {
+        let (waits, replicas) = (&mut self.waits, &self.replicas);
+        let wait = waits.get_mut(&id)?;
+        if wait.until <= now {
+            return Some(false);
+        }
+        if let Some(offset) = wait.offset {
+            let has_it =
+                |name: &ReplicaName| replicas.get(name).is_some_and(|replica| replica.acknowledged >= offset);
+            let before = wait.awaited.len();
+            wait.awaited.retain(|name| !has_it(name));
+            wait.acknowledged += before - wait.awaited.len();
+            if wait.acknowledged >= wait.needed {
+                return Some(true);
+            }
+        }
+        let is_hopeless = wait.acknowledged + wait.awaited.len() < wait.needed;
+        is_hopeless.then_some(false)
+    }
+
+    fn remove(&mut self, id: WaitId) -> Option<Wait> {
+        let wait = self.waits.remove(&id)?;
+        self.deadlines.remove(&(wait.until, id));
+        if let Some(token) = wait.token()
+            && let Some(waits) = self.of_token.get_mut(&token)
+        {
+            waits.retain(|&other| other != id);
+            if waits.is_empty() {
+                self.of_token.remove(&token);
+            }
+        }
+        Some(wait)
+    }
+
+    /// The owner is told. So nothing of what this wait was about, and what another one began, is undone any more.
+    fn confirmed(&mut self, id: WaitId) {
+        for stake in self.remove(id).into_iter().flat_map(|wait| wait.stakes) {
+            if stake.undo == Undo::NOTHING
+                && let Some(other) = self.another(&stake, |undo| undo != Undo::NOTHING)
+            {
+                other.undo = Undo::NOTHING;
+            }
+        }
+    }
+
+    /// Nobody is told by this wait: it failed, or its client is gone. What it began is to be undone, unless another
+    /// request of the owner waits for it.
+    pub fn leave(&mut self, id: WaitId) {
+        let stakes = self.remove(id).map(|wait| wait.stakes).unwrap_or_default();
+        for stake in stakes.into_iter().filter(|stake| stake.undo != Undo::NOTHING) {
+            match self.another(&stake, |undo| undo == Undo::NOTHING) {
+                Some(heir) => heir.undo = stake.undo,
+                None => self.undo.push(stake),
+            }
+        }
+    }
+
+    /// The same hold in another wait.
+    fn another(&mut self, stake: &Stake, is_wanted: impl Fn(Undo) -> bool) -> Option<&mut Stake> {
+        let others = self.of_token.get(&stake.token)?;
+        let is_same = |other: &Stake| other.place == stake.place && is_wanted(other.undo);
+        let id = others.iter().find(|id| self.waits.get(id).is_some_and(|w| w.stakes.iter().any(is_same)))?;
+        self.waits.get_mut(id)?.stakes.iter_mut().find(|other| is_same(other))
+    }
+
+    /// This server decides nothing any more: all waits are over, and nothing is undone here.
+    pub fn drop_all(&mut self) -> Vec<WaitId> {
+        self.deadlines.clear();
+        self.of_token.clear();
+        self.undo = Undos::default();
+        self.primary_since = None;
+        self.forget_replicas();
+        std::mem::take(&mut self.waits).into_keys().collect()
+    }
+
+    /// When the first wait has lasted long enough.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|first| first.0)
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    /// How many replicas are connected, and how many of them for so long.
+    #[must_use]
+    pub fn replicas(&self, now: Moment, seasoned_ms: u64) -> (usize, usize) {
+        let seasoned = self.replicas.values().filter(|replica| replica.since.plus_ms(seasoned_ms) <= now);
+        (self.replicas.len(), seasoned.count())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+use super::*;
+
+const fn at(ms: u64) -> Moment {
+    Moment(ms * 1000)
+}
+
+fn seen(replicas: &[(&str, u64)]) -> Vec<Seen> {
+    let seen = replicas.iter();
+    seen.map(|&(name, acknowledged)| Seen { name: ReplicaName(name.into()), acknowledged }).collect()
+}
+
+/// A primary since 0, with these replicas since 0.
+fn primary(replicas: &[(&str, u64)]) -> Confirmations {
+    let mut all = Confirmations::default();
+    all.begin(at(0));
+    all.see(at(0), &seen(replicas));
+    all
+}
+
+const ALL: Rule = Rule::All { replicas: 2 };
+const MOST: Rule = Rule::Majority { replicas: 1, seasoned_ms: 100 };
+
+#[test]
+fn all_means_all() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let wait = all.wait(at(5), at(50), ALL, vec![]).expect("both are there");
+    assert!(all.has_new());
+    assert_eq!(all.take_over(at(6)), [], "nothing was sent yet");
+    all.sent(40);
+    assert!(!all.has_new());
+    all.see(at(7), &seen(&[("a", 40), ("b", 39)]));
+    assert_eq!(all.take_over(at(7)), []);
+    all.see(at(8), &seen(&[("a", 41), ("b", 40)]));
+    assert_eq!(all.take_over(at(8)), [(wait, Verdict::Confirmed)]);
+    assert!(all.is_empty());
+}
+
+#[test]
+fn what_was_acknowledged_before_does_not_count() {
+    // The replicas are far ahead of what they had when they were seen last, and behind what is being sent.
+    let mut all = primary(&[("a", 39), ("b", 39)]);
+    let wait = all.wait(at(5), at(50), ALL, vec![]).expect("both are there");
+    all.sent(40);
+    assert_eq!(all.take_over(at(6)), []);
+    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
+}
+
+#[test]
+fn requests_of_one_turn_wait_for_one_offset() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let first = all.wait(at(1), at(50), ALL, vec![]);
+    all.sent(10);
+    let (second, third) = (all.wait(at(2), at(50), ALL, vec![]), all.wait(at(2), at(50), ALL, vec![]));
+    all.sent(20);
+    all.see(at(3), &seen(&[("a", 10), ("b", 15)]));
+    assert_eq!(all.take_over(at(3)), [(first.unwrap(), Verdict::Confirmed)]);
+    all.see(at(4), &seen(&[("a", 20), ("b", 20)]));
+    let over = [second, third].map(|wait| (wait.unwrap(), Verdict::Confirmed));
+    assert_eq!(all.take_over(at(4)), over);
+}
+
+#[test]
+fn too_few_replicas_are_told_at_once() {
+    let mut all = primary(&[("a", 0)]);
+    assert_eq!(all.wait(at(1), at(50), ALL, vec![]), None);
+    // And if one leaves in the middle.
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let wait = all.wait(at(1), at(50), ALL, vec![]).unwrap();
+    all.sent(10);
+    all.see(at(2), &seen(&[("a", 10)]));
+    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
+}
+
+#[test]
+fn one_that_left_and_came_back_does_not_count() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let wait = all.wait(at(1), at(50), MOST, vec![]);
+    assert_eq!(wait, None, "neither is seasoned, nor is the primary");
+    let wait = all.wait(at(100), at(500), MOST, vec![]).unwrap();
+    all.sent(10);
+    all.see(at(101), &seen(&[("a", 0)]));
+    all.see(at(102), &seen(&[("a", 0), ("b", 10)]));
+    assert_eq!(all.take_over(at(102)), [], "b has it, but by a connection that is new");
+    all.see(at(103), &seen(&[("a", 10), ("b", 10)]));
+    assert_eq!(all.take_over(at(103)), [(wait, Verdict::Confirmed)]);
+    // Of the next one b's acknowledgement does not count either, until its connection is old enough.
+    all.wait(at(201), at(500), MOST, vec![]).unwrap();
+    all.sent(20);
+    all.see(at(201), &seen(&[("a", 10), ("b", 20)]));
+    assert_eq!(all.take_over(at(201)), []);
+    let wait = all.wait(at(202), at(500), MOST, vec![]).unwrap();
+    all.sent(20);
+    assert_eq!(all.take_over(at(202)), [(wait, Verdict::Confirmed)]);
+}
+
+#[test]
+fn a_new_primary_confirms_nothing_by_majority() {
+    let mut all = primary(&[("a", 0)]);
+    assert!(all.wait(at(100), at(500), MOST, vec![]).is_some());
+    all.begin(at(200));
+    all.see(at(200), &seen(&[("a", 0)]));
+    assert_eq!(all.wait(at(299), at(500), MOST, vec![]), None);
+    assert!(all.wait(at(300), at(500), MOST, vec![]).is_some());
+}
+
+#[test]
+fn a_group_of_one_needs_nobody() {
+    let mut all = primary(&[]);
+    let wait = all.wait(at(1), at(50), Rule::All { replicas: 0 }, vec![]).unwrap();
+    all.sent(10);
+    assert_eq!(all.take_over(at(1)), [(wait, Verdict::Confirmed)]);
+}
+
+fn stake(name: &str, token: u64, undo: Undo) -> Stake {
+    let place = crate::lock::types::PlaceBuf { db: 0, name: name.as_bytes().into() };
+    Stake { place, token: Token::new(token).unwrap(), undo }
+}
+
+/// What the pump undoes next.
+fn undone(all: &mut Confirmations) -> Vec<Stake> {
+    std::iter::from_fn(|| all.next_undo()).collect()
+}
+
+const BEGUN: Undo = Undo { counts: true, is_upgrade: false };
+const EITHER: Rule = Rule::Majority { replicas: 1, seasoned_ms: 0 };
+
+#[test]
+fn with_more_replicas_than_the_group_has_all_still_means_all() {
+    let mut all = primary(&[("a", 0), ("b", 0), ("c", 0)]);
+    let wait = all.wait(at(1), at(50), ALL, vec![]).unwrap();
+    all.sent(10);
+    all.see(at(2), &seen(&[("a", 10), ("b", 10), ("c", 9)]));
+    assert_eq!(all.take_over(at(2)), []);
+    all.see(at(3), &seen(&[("a", 10), ("b", 10), ("c", 10)]));
+    assert_eq!(all.take_over(at(3)), [(wait, Verdict::Confirmed)]);
+}
+
+#[test]
+fn one_that_came_back_before_its_old_connection_was_dead_does_not_count() {
+    let mut all = primary(&[("a", 0)]);
+    let wait = all.wait(at(100), at(500), MOST, vec![]).unwrap();
+    all.sent(10);
+    all.see(at(101), &seen(&[("a", 0), ("a", 10)]));
+    assert_eq!(all.take_over(at(101)), [(wait, Verdict::Failed)]);
+    assert!(!all.can_confirm(at(101), MOST));
+    // Until the old one is dead, and for a season from then.
+    all.see(at(150), &seen(&[("a", 0), ("a", 10)]));
+    all.see(at(151), &seen(&[("a", 10)]));
+    assert!(!all.can_confirm(at(249), MOST));
+    assert!(all.can_confirm(at(250), MOST));
+}
+
+#[test]
+fn what_failed_is_undone_by_owner_and_token() {
+    let mut all = primary(&[("a", 0)]);
+    let stakes = vec![stake("x", 7, BEGUN), stake("y", 7, Undo::NOTHING)];
+    let wait = all.wait(at(1), at(50), EITHER, stakes).unwrap();
+    all.sent(10);
+    assert_eq!(all.next_deadline(), Some(at(50)));
+    assert_eq!(all.take_over(at(49)), []);
+    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert_eq!(all.next_deadline(), None);
+}
+
+#[test]
+fn what_can_never_be_confirmed_is_to_be_undone_at_once() {
+    let mut all = primary(&[]);
+    assert_eq!(all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]), None);
+    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert!(all.is_empty());
+}
+
+#[test]
+fn a_hold_that_a_retry_still_waits_for_is_not_undone_with_the_first_request() {
+    let mut all = primary(&[("a", 0)]);
+    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    let retry = all.wait(at(2), at(60), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
+    let other = all.wait(at(2), at(60), EITHER, vec![stake("x", 8, Undo::NOTHING)]).unwrap();
+    all.sent(10);
+    // Its client is gone.
+    all.leave(first);
+    assert_eq!(undone(&mut all), []);
+    assert_eq!(all.take_over(at(60)), [(retry, Verdict::Failed), (other, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+}
+
+#[test]
+fn what_a_retry_was_told_is_not_undone_when_the_first_request_fails() {
+    // The first one waits for a replica that was seasoned, the retry may have any.
+    let mut all = primary(&[("a", 0)]);
+    all.see(at(50), &seen(&[("a", 0), ("b", 0)]));
+    let first = all.wait(at(101), at(130), MOST, vec![stake("x", 7, BEGUN)]).unwrap();
+    let retry = all.wait(at(102), at(160), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
+    all.sent(10);
+    all.see(at(103), &seen(&[("a", 0), ("b", 10)]));
+    assert_eq!(all.take_over(at(103)), [(retry, Verdict::Confirmed)]);
+    assert_eq!(all.take_over(at(130)), [(first, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), []);
+}
+
+#[test]
+fn each_count_is_undone_for_itself() {
+    let mut all = primary(&[("a", 0)]);
+    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    let again = all.wait(at(2), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    all.sent(10);
+    all.leave(again);
+    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    all.see(at(3), &seen(&[("a", 10)]));
+    assert_eq!(all.take_over(at(3)), [(first, Verdict::Confirmed)]);
+}
+
+#[test]
+fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
+    let mut all = primary(&[("a", 0)]);
+    let wait = all.wait(at(100), at(500), MOST, vec![stake("x", 7, BEGUN)]).unwrap();
+    assert_eq!(all.drop_all(), [wait]);
+    assert!(all.is_empty() && all.next_deadline().is_none() && !all.has_new());
+    all.see(at(101), &seen(&[("a", 10)]));
+    assert!(!all.can_confirm(at(1000), MOST));
+}
+
+#[test]
+fn what_is_about_to_be_undone_is_kept_for_an_owner_that_asks_again() {
+    let mut all = primary(&[("a", 0)]);
+    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN), stake("y", 7, BEGUN)]).unwrap();
+    all.leave(first);
+    assert!(all.has_undo());
+    // Before the pump has come to it: the owner is told of one of the two, so the other one goes.
+    let retry = all.wait(at(2), at(50), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
+    assert_eq!(undone(&mut all), [stake("y", 7, BEGUN)]);
+    all.sent(10);
+    all.see(at(3), &seen(&[("a", 10)]));
+    assert_eq!(all.take_over(at(3)), [(retry, Verdict::Confirmed)]);
+    assert!(!all.has_undo());
+    // And if that fails, too, it is undone, once.
+    let first = all.wait(at(4), at(50), EITHER, vec![stake("x", 8, BEGUN)]).unwrap();
+    all.leave(first);
+    let retry = all.wait(at(5), at(50), EITHER, vec![stake("x", 8, Undo::NOTHING)]).unwrap();
+    all.leave(retry);
+    assert_eq!(undone(&mut all), [stake("x", 8, BEGUN)]);
+}
+
+#[test]
+fn a_count_that_is_about_to_be_undone_is_not_that_of_the_next_request() {
+    let mut all = primary(&[("a", 0)]);
+    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    all.leave(first);
+    // REENTRANT: it counts for itself.
+    all.wait(at(2), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+}
+
+#[test]
+fn an_acknowledgement_that_comes_late_is_none() {
+    let mut all = primary(&[("a", 0)]);
+    let wait = all.wait(at(1), at(50), EITHER, vec![]).unwrap();
+    all.sent(10);
+    all.see(at(50), &seen(&[("a", 10)]));
+    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
+}
+
+#[test]
+fn who_waits_is_told_when_nothing_has_to_be_confirmed_any_more() {
+    let mut all = primary(&[("a", 0)]);
+    let failed = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    let wait = all.wait(at(1), at(50), EITHER, vec![stake("y", 8, BEGUN)]).unwrap();
+    all.sent(10);
+    all.leave(failed);
+    all.need_nobody();
+    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
+    assert!(!all.has_undo(), "a retry is told at once, and could be of just that");
+}
+
+#[test]
+fn a_change_that_was_missed_leaves_nobody_to_wait_for() {
+    let mut all = primary(&[("a", 0)]);
+    let wait = all.wait(at(1), at(50), EITHER, vec![]).unwrap();
+    all.sent(10);
+    all.forget_replicas();
+    all.see(at(2), &seen(&[("a", 10)]));
+    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
+}

@@ -1,0 +1,79 @@
+//! What has to be confirmed before its owner may be told, and is undone if it is not (SPEC 6).
+//!
+//! The table only tells what began and undoes what it is told to; who waits for what is known to
+//! [`confirm`](crate::lock::confirm).
+
+use super::line::At;
+use super::*;
+
+impl Table {
+    /// Whether grants have to be confirmed from here on.
+    pub fn set_confirms(&mut self, confirms: bool) {
+        self.begun = confirms.then(Vec::new);
+        self.note_restrictions();
+    }
+
+    /// What has begun since this was asked last.
+    pub fn take_begun(&mut self) -> Vec<Stake> {
+        self.begun.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes note of what an owner has now that it did not have before.
+    #[inline]
+    pub(super) fn note_stake(&mut self, place: Place<'_>, token: Token, undo: Undo) {
+        if let Some(begun) = &mut self.begun {
+            begun.push(Stake { place: place.to_owned(), token, undo });
+        }
+    }
+
+    /// Whether the short path is closed.
+    pub(super) const fn note_restrictions(&mut self) {
+        self.is_restricted = self.quarantine.is_some() || self.begun.is_some();
+    }
+
+    /// Undoes what a grant did, if the hold with this token still lasts, and lets in whoever is next. Nobody else's
+    /// hold is touched, nor a later one of the same owner.
+    pub fn undo(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        (token, undo): (Token, Undo),
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let mut at = At::new(place, found);
+        self.leave_quarantine(now.boot);
+        self.end_overs(now.boot, &mut at, None, None, fx);
+        let held = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        let held = held.filter(|(_, hold)| !hold.is_over(now.boot));
+        if let Some((member, hold)) = held {
+            let (count, owner) = (hold.count(), hold.owner().into_owned());
+            if undo.counts && count <= 1 {
+                self.end_one(now.boot, &mut at, member);
+                self.stats.releases += 1;
+                fx.publish(Event::Released);
+                at.tell(Record::Ended(token), fx);
+            } else {
+                self.hold_less(now.boot, &mut at, member, undo);
+                if let Some((member, _)) = self.own(&at, &owner) {
+                    at.tell(self.record_of(&at, member), fx);
+                }
+            }
+        }
+        self.admit_line(now, &mut at, gate, fx);
+        self.step(&at, ())
+    }
+
+    /// The hold goes on, with one count less or with others beside it as before.
+    fn hold_less(&mut self, now: Moment, at: &mut At<'_>, member: LockId, undo: Undo) {
+        let count = self.locks.hold(member).map_or(1, |hold| hold.count());
+        if undo.counts {
+            self.locks.set_count(member, count.saturating_sub(1).max(1));
+        }
+        if undo.is_upgrade && self.held_as(at) == Some(Mode::Exclusive) {
+            at.lock = self.locks.open_up(member, now, Mode::Shared).or(at.lock);
+        }
+        at.touch();
+    }
+}

@@ -1,0 +1,105 @@
+//! What the configuration of the server itself says that matters to us: whether it may evict locks, and whether
+//! anybody hears keyspace events.
+
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::reply::{Reply, element, text};
+use super::server;
+
+/// Whether the server may evict keys that have no time to live: kept by [`read_eviction`].
+static MAY_EVICT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server may evict locks.
+pub(crate) fn may_evict() -> bool {
+    MAY_EVICT.load(Ordering::Relaxed)
+}
+
+/// Whether anybody could hear a keyspace event: kept by [`read_listeners`].
+static EVENTS_ARE_HEARD: AtomicBool = AtomicBool::new(true);
+
+/// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
+pub(crate) fn events_are_heard() -> bool {
+    EVENTS_ARE_HEARD.load(Ordering::Relaxed)
+}
+
+/// Asks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
+pub(crate) fn read_listeners(ctx: &Ctx) {
+    let is_silent = config(ctx, c"notify-keyspace-events").is_some_and(|events| events.is_empty());
+    EVENTS_ARE_HEARD.store(!is_silent || !is_only_module(ctx), Ordering::Relaxed);
+}
+
+/// Ourselves, and what newer servers are born with: these listen to no keyspace event.
+const QUIET_MODULES: [&[u8]; 3] = [b"redislock", b"lua", b"vectorset"];
+
+/// Whether there is no other module that could listen. While it is being loaded it is not in the list itself.
+fn is_only_module(ctx: &Ctx) -> bool {
+    // SAFETY: 1. a live context; 2. the format takes a C string; 3. the reply is freed once, after its last use;
+    // 4. elements are asked for within its length, and checked for null.
+    unsafe {
+        let reply =
+            api!(RedisModule_Call, ctx.as_ptr(), c"MODULE".as_ptr(), c"cE".as_ptr(), c"LIST".as_ptr());
+        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
+            return false;
+        };
+        let is_list = api!(RedisModule_CallReplyType, reply) == Some(raw::REDISMODULE_REPLY_ARRAY as c_int);
+        let count = api!(RedisModule_CallReplyLength, reply).unwrap_or(0);
+        let is_quiet = is_list
+            && (0..count).all(|number| {
+                let module = api!(RedisModule_CallReplyArrayElement, reply, number);
+                module.is_some_and(|module| text_at(module, 1).is_some_and(|name| is_quiet(&name)))
+            });
+        api!(RedisModule_FreeCallReply, reply);
+        is_quiet
+    }
+}
+
+fn is_quiet(name: &str) -> bool {
+    QUIET_MODULES.contains(&name.as_bytes())
+}
+
+/// Asks the server for its eviction policy: at load, and whenever its configuration changes.
+pub(crate) fn read_eviction(ctx: &Ctx) {
+    let policy = server::info(ctx, c"memory", c"maxmemory_policy");
+    let memory = server::info(ctx, c"memory", c"maxmemory");
+    // What is not told may be so.
+    let may =
+        policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory.is_none_or(|max| max != "0");
+    MAY_EVICT.store(may, Ordering::Relaxed);
+    REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
+}
+
+static REFUSAL_IS_LOGGED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the log is to say that grants are refused for the sake of eviction: once per configuration.
+pub(crate) fn refusal_is_news() -> bool {
+    !REFUSAL_IS_LOGGED.swap(true, Ordering::Relaxed)
+}
+
+/// A setting of the server; `None` if it does not tell.
+fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
+    // SAFETY: 1. a live context; 2. the format takes two C strings; 3. the reply is freed once, after
+    // its last use.
+    unsafe {
+        let reply = api!(
+            RedisModule_Call,
+            ctx.as_ptr(),
+            c"CONFIG".as_ptr(),
+            c"ccE".as_ptr(),
+            c"GET".as_ptr(),
+            name.as_ptr()
+        );
+        let reply = reply.filter(|reply| !reply.is_null())?;
+        let text = text_at(reply, 1);
+        api!(RedisModule_FreeCallReply, reply);
+        text
+    }
+}
+
+/// The text at this place of a list.
+fn text_at(reply: Reply, number: usize) -> Option<String> {
+    element(reply, number).and_then(text)
+}
