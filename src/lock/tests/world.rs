@@ -132,15 +132,7 @@ impl World {
                     Limits { waiters_per_lock_max: per_lock, waiters_max: total, holders_max: holders };
                 self.server.table.set_limits(self.limits);
             }
-            Input::Quarantine(length_ms, is_start) => {
-                self.quarantine_ms = length_ms;
-                let (table, now) = (&mut self.server.table, self.server.now.boot);
-                if is_start {
-                    table.begin_quarantine(now, length_ms);
-                } else {
-                    table.set_quarantine(now, length_ms);
-                }
-            }
+            Input::Quarantine(length_ms, is_start) => self.quarantine(length_ms, is_start),
             Input::Writes(writes) => self.writes = writes,
             Input::Elsewhere(at, true) => drop(self.elsewhere.insert(at)),
             Input::Elsewhere(at, false) => drop(self.elsewhere.remove(&at)),
@@ -167,6 +159,16 @@ impl World {
             _ => return Err(format!("{input:?} is not of this kind")),
         }
         Ok(())
+    }
+
+    fn quarantine(&mut self, length_ms: u64, is_start: bool) {
+        self.quarantine_ms = length_ms;
+        let (table, now) = (&mut self.server.table, self.server.now.boot);
+        if is_start {
+            table.begin_quarantine(now, length_ms);
+        } else {
+            table.set_quarantine(now, length_ms);
+        }
     }
 
     /// A payload comes from another server.
