@@ -141,7 +141,9 @@ def test_other_databases(server, cli):
     take(other, "door", "alice")
     take(cli, "gate", "alice")
     assert [row[0] for row in cli("LOCK.HELDBY", "alice")] == ["gate", "door"]
-    assert cli("LOCK.HELDBY", "alice") == other("LOCK.HELDBY", "alice")
+    here, there = cli("LOCK.HELDBY", "alice"), other("LOCK.HELDBY", "alice")
+    # But for what is left of the leases.
+    assert [row[:4] for row in here] == [row[:4] for row in there]
 
 
 @pytest.mark.parametrize("owner", ["", "x" * 257])
