@@ -19,7 +19,7 @@ from harness.server import (
     RELEASE,
     ROOT,
     VALGRIND,
-    _free_port,
+    Port,
     at_least,
 )
 from harness.transcript import Names, Session, same_reply, steps_of
@@ -242,13 +242,13 @@ def test_a_server_starts_with_the_example_configuration_as_it_is(tmp_path):
     place = tmp_path / "target" / "release"
     place.mkdir(parents=True)
     (place / "libredislock.so").symlink_to(MODULE)
-    port = _free_port()
+    port = Port()
     line = ["valgrind", "-q"] if VALGRIND else []
-    line += [BINARY, "redis.conf.example", "--port", str(port)]
+    line += [BINARY, "redis.conf.example", "--port", str(port.number)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(line, cwd=tmp_path, stdout=log, stderr=log)
     try:
-        cli = connect(port, process, tmp_path / "log")
+        cli = connect(port.number, process, tmp_path / "log")
         token = cli("LOCK.ACQUIRE door alice PX 60000")
         assert cli("LOCK.FENCE", "door", token) == 1
         assert cli("CONFIG GET appendonly") == ["appendonly", "yes"]
@@ -256,6 +256,7 @@ def test_a_server_starts_with_the_example_configuration_as_it_is(tmp_path):
     finally:
         process.terminate()
         assert process.wait(SOON_SECONDS) == 0
+        port.give_back()
 
 
 def connect(port, process, log):

@@ -23,11 +23,14 @@ pub mod waiter;
 pub mod wall_clock;
 
 use std::fs::{self, OpenOptions};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{self, AddressFamily, SocketType};
 use tempfile::TempDir;
 
 use binary::{BINARY, MODULE, VALGRIND};
@@ -56,7 +59,7 @@ const SETTINGS: &[(&str, &str)] = &[
 pub struct Server {
     child: Child,
     pub port: u16,
-    bus_port: u16,
+    ports: Ports,
     directory: TempDir,
     settings: Vec<(String, String)>,
     module_arguments: String,
@@ -91,11 +94,11 @@ impl Builder {
 
     pub fn start(self) -> Server {
         let directory = tempfile::Builder::new().prefix("redislock-").tempdir().unwrap();
-        let (child, port, bus_port) = spawn(directory.path(), &self);
+        let (child, ports) = spawn(directory.path(), &self);
         let mut server = Server {
             child,
-            port,
-            bus_port,
+            port: ports.clients.number,
+            ports,
             directory,
             settings: self.settings,
             module_arguments: self.module_arguments,
@@ -204,7 +207,8 @@ impl Server {
             module_arguments: self.module_arguments.clone(),
             clock: self.clock.clone(),
         };
-        (self.child, self.port, self.bus_port) = spawn(self.directory.path(), &builder);
+        (self.child, self.ports) = spawn(self.directory.path(), &builder);
+        self.port = self.ports.clients.number;
     }
 
     /// Starts a server that may well refuse to start: with words then, and not in distress. Ends it if it does.
@@ -240,7 +244,7 @@ impl Server {
     }
 
     pub fn bus_port(&self) -> u16 {
-        self.bus_port
+        self.ports.bus.number
     }
 
     pub fn pid(&self) -> u32 {
@@ -307,9 +311,9 @@ impl Drop for Server {
     }
 }
 
-fn spawn(directory: &Path, builder: &Builder) -> (Child, u16, u16) {
-    let (port, bus_port) = (free_port(), free_port());
-    write_config(directory, builder, bus_port);
+fn spawn(directory: &Path, builder: &Builder) -> (Child, Ports) {
+    let ports = Ports { clients: Port::reserve(), bus: Port::reserve() };
+    write_config(directory, builder, ports.bus.number);
     let mut command = if *VALGRIND {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["-q", &format!("--error-exitcode={VALGRIND_FOUND}"), "--trace-children=no"]);
@@ -319,13 +323,13 @@ fn spawn(directory: &Path, builder: &Builder) -> (Child, u16, u16) {
         Command::new(&BINARY.server)
     };
     let stderr = OpenOptions::new().create(true).append(true).open(directory.join("stderr.log")).unwrap();
-    command.arg("redis.conf").args(["--port", &port.to_string()]).current_dir(directory);
+    command.arg("redis.conf").args(["--port", &ports.clients.number.to_string()]).current_dir(directory);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     if let Some(clock) = &builder.clock {
         clock.give_to(&mut command);
     }
     let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", BINARY.server.display()));
-    (child, port, bus_port)
+    (child, ports)
 }
 
 fn write_config(directory: &Path, builder: &Builder, bus_port: u16) {
@@ -343,9 +347,29 @@ fn write_config(directory: &Path, builder: &Builder, bus_port: u16) {
     fs::write(directory.join("redis.conf"), lines.concat()).unwrap();
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+/// Where clients, and where other nodes of a cluster reach a server.
+struct Ports {
+    clients: Port,
+    bus: Port,
+}
+
+/// A port that nobody else is given as long as this lives.
+///
+/// A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which lets them listen there all the
+/// same; whoever looks for a free port passes it over.
+struct Port {
+    number: u16,
+    _socket: OwnedFd,
+}
+
+impl Port {
+    fn reserve() -> Port {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&socket, true).unwrap();
+        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
+        Port { number: address.port(), _socket: socket }
+    }
 }
 
 /// The end of a log, or the beginning of the report in which a server says why it crashed.

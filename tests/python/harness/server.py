@@ -35,7 +35,6 @@ BROKEN = re.compile(r"BUG REPORT|ASSERTION FAILED|panicked at|STACK TRACE")
 VALGRIND_ERRORS = re.compile(
     r"ERROR SUMMARY: [1-9]|Invalid (read|write|free)|uninitialised"
 )
-START_ATTEMPTS = 5
 
 
 def at_least(redis, valkey):
@@ -63,30 +62,23 @@ class Server:
         #: Variables beside those of the tests.
         self.environment = environment or {}
         self.process = None
-        self.port = None
+        self._reserved = Port()
+        self.port = self._reserved.number
+        self._reserved_bus = None
         #: Where other nodes of a cluster reach it.
         self.bus = None
+        if "--cluster-enabled" in self.options:
+            self._reserved_bus = Port()
+            self.bus = self._reserved_bus.number
         self.connections = []
         self._admin = None
 
     # Life
 
     def start(self):
-        """Starts the server, on the port it had before if it had one."""
-        attempts = START_ATTEMPTS if self.port is None else 1
-        for attempt in range(attempts):
-            port = self.port or _free_port()
-            if self.port is None and "--cluster-enabled" in self.options:
-                self.bus = _free_port()
-            try:
-                self._launch(port)
-            except StartFailed as failure:
-                if "Address already in use" in str(failure) and attempt + 1 < attempts:
-                    continue
-                raise
-            self.port = port
-            return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        """Starts the server, on the port it had before if it was started before."""
+        self._launch()
+        return self
 
     def stop(self):
         """Ends the server in the orderly way, and checks that it ended well."""
@@ -122,6 +114,9 @@ class Server:
                 self.process.kill()
                 self.process.wait(SOON_SECONDS)
             shutil.rmtree(self.directory, ignore_errors=True)
+            self._reserved.give_back()
+            if self._reserved_bus is not None:
+                self._reserved_bus.give_back()
 
     def is_alive(self):
         """Whether the process runs."""
@@ -181,7 +176,7 @@ class Server:
 
     # Inside
 
-    def _command_line(self, port):
+    def _command_line(self):
         line = []
         if VALGRIND:
             line += ["valgrind", "--error-exitcode=99", "--leak-check=no"]
@@ -193,7 +188,7 @@ class Server:
             if not path.exists():
                 path.write_text(self.config.replace("MODULE", str(MODULE)))
             line += [str(path)]
-        line += ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
+        line += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         line += ["--logfile", str(self.log), "--enable-debug-command", "yes"]
         if "--save" not in self.options:
             line += ["--save", ""]
@@ -206,11 +201,11 @@ class Server:
             line += ["--loadmodule", str(MODULE), *self.module_arguments]
         return line
 
-    def _launch(self, port):
+    def _launch(self):
         already = len(self.log_text())
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                self._command_line(port),
+                self._command_line(),
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -221,7 +216,7 @@ class Server:
             if self.process.poll() is not None:
                 self.process = None
                 raise StartFailed(self.log_text()[already:])
-            if _answers(port):
+            if _answers(self.port):
                 return
             time.sleep(0.005 * SLOW_FACTOR)
         raise AssertionError(f"the server did not start\n{self.log_tail()}")
@@ -255,12 +250,24 @@ def _answers(port):
     try:
         return connection("PING") == "PONG"
     except (ServerError, Closed):
-        return False  # loading, or ending because the port was taken
+        return False  # loading
     finally:
         connection.close()
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Port:
+    """A port that nobody else is given until it is given back.
+
+    A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which
+    lets them listen there all the same; whoever looks for a free port passes it over.
+    """
+
+    def __init__(self):
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number = self._socket.getsockname()[1]
+
+    def give_back(self):
+        """Lets others have it."""
+        self._socket.close()
