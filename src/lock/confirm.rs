@@ -320,7 +320,7 @@ impl Confirmations {
     fn confirmed(&mut self, id: WaitId) {
         for stake in self.remove(id).into_iter().flat_map(|wait| wait.stakes) {
             if stake.undo == Undo::NOTHING
-                && let Some(other) = self.another(&stake, |undo| undo != Undo::NOTHING)
+                && let Some(other) = self.another(&stake, |undo| *undo != Undo::NOTHING)
             {
                 other.undo = Undo::NOTHING;
             }
@@ -332,7 +332,7 @@ impl Confirmations {
     pub fn leave(&mut self, id: WaitId) {
         let stakes = self.remove(id).map(|wait| wait.stakes).unwrap_or_default();
         for stake in stakes.into_iter().filter(|stake| stake.undo != Undo::NOTHING) {
-            match self.another(&stake, |undo| undo == Undo::NOTHING) {
+            match self.another(&stake, |undo| *undo == Undo::NOTHING) {
                 Some(heir) => heir.undo = stake.undo,
                 None => self.undo.push(stake),
             }
@@ -340,9 +340,9 @@ impl Confirmations {
     }
 
     /// The same hold in another wait.
-    fn another(&mut self, stake: &Stake, is_wanted: impl Fn(Undo) -> bool) -> Option<&mut Stake> {
+    fn another(&mut self, stake: &Stake, is_wanted: impl Fn(&Undo) -> bool) -> Option<&mut Stake> {
         let others = self.of_token.get(&stake.token)?;
-        let is_same = |other: &Stake| other.place == stake.place && is_wanted(other.undo);
+        let is_same = |other: &Stake| other.place == stake.place && is_wanted(&other.undo);
         let id = others.iter().find(|id| self.waits.get(id).is_some_and(|w| w.stakes.iter().any(is_same)))?;
         self.waits.get_mut(id)?.stakes.iter_mut().find(|other| is_same(other))
     }

@@ -231,8 +231,10 @@ impl IntoIterator for Effects {
 }
 
 /// What a step did for an owner that is to be undone if the owner is never told of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Undo {
+    /// The owner: another one may have raised its token to just this by then. Empty if there is nothing to undo.
+    pub owner: Vec<u8>,
     /// Its hold takes one release more than before: the first, if it has just begun.
     pub counts: bool,
     /// It held with others before, and holds alone now.
@@ -241,7 +243,13 @@ pub struct Undo {
 
 impl Undo {
     /// There is nothing to undo.
-    pub const NOTHING: Self = Self { counts: false, is_upgrade: false };
+    pub const NOTHING: Self = Self { owner: Vec::new(), counts: false, is_upgrade: false };
+
+    /// What there is to undo of what this owner has now.
+    #[must_use]
+    pub fn of(owner: &[u8], counts: bool, is_upgrade: bool) -> Self {
+        if counts || is_upgrade { Self { owner: owner.into(), counts, is_upgrade } } else { Self::NOTHING }
+    }
 }
 
 /// A lock that an owner holds under a token, and what is to be undone of that.

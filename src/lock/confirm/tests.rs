@@ -121,7 +121,7 @@ fn undone(all: &mut Confirmations) -> Vec<Stake> {
     std::iter::from_fn(|| all.next_undo()).collect()
 }
 
-const BEGUN: Undo = Undo { counts: true, is_upgrade: false };
+const BEGUN: Undo = Undo { owner: Vec::new(), counts: true, is_upgrade: false };
 const EITHER: Rule = Rule::Majority { replicas: 1, seasoned_ms: 0 };
 
 #[test]

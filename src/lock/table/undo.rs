@@ -18,11 +18,17 @@ impl Table {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes note of what an owner has now that it did not have before.
+    /// Takes note of what an owner has now that it did not have before: one count more, and the lock alone.
     #[inline]
-    pub(super) fn note_stake(&mut self, place: Place<'_>, token: Token, undo: Undo) {
+    pub(super) fn note_stake(
+        &mut self,
+        place: Place<'_>,
+        token: Token,
+        owner: &[u8],
+        (counts, is_upgrade): (bool, bool),
+    ) {
         if let Some(begun) = &mut self.begun {
-            begun.push(Stake { place: place.to_owned(), token, undo });
+            begun.push(Stake { place: place.to_owned(), token, undo: Undo::of(owner, counts, is_upgrade) });
         }
     }
 
@@ -46,34 +52,40 @@ impl Table {
         self.leave_quarantine(now.boot);
         self.end_overs(now.boot, &mut at, None, None, fx);
         let held = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
-        let held = held.filter(|(_, hold)| !hold.is_over(now.boot));
-        if let Some((member, hold)) = held {
-            let (count, owner) = (hold.count(), hold.owner().into_owned());
-            if undo.counts && count <= 1 {
+        let held = held.filter(|(_, hold)| hold.is_of(&undo.owner) && !hold.is_over(now.boot));
+        match held.map(|(member, hold)| (member, hold.count())) {
+            Some((member, ..=1)) if undo.counts => {
                 self.end_one(now.boot, &mut at, member);
                 self.stats.releases += 1;
                 fx.publish(Event::Released);
                 at.tell(Record::Ended(token), fx);
-            } else {
-                self.hold_less(now.boot, &mut at, member, undo);
-                if let Some((member, _)) = self.own(&at, &owner) {
-                    at.tell(self.record_of(&at, member), fx);
-                }
             }
+            Some((member, count)) => self.hold_less(now.boot, &mut at, (member, count), &undo, fx),
+            None => {}
         }
         self.admit_line(now, &mut at, gate, fx);
         self.step(&at, ())
     }
 
     /// The hold goes on, with one count less or with others beside it as before.
-    fn hold_less(&mut self, now: Moment, at: &mut At<'_>, member: LockId, undo: Undo) {
-        let count = self.locks.hold(member).map_or(1, |hold| hold.count());
+    fn hold_less(
+        &mut self,
+        now: Moment,
+        at: &mut At<'_>,
+        (member, count): (LockId, u32),
+        undo: &Undo,
+        fx: &mut Effects,
+    ) {
+        let is_alone = undo.is_upgrade && self.held_as(at) == Some(Mode::Exclusive);
         if undo.counts {
-            self.locks.set_count(member, count.saturating_sub(1).max(1));
+            self.locks.set_count(member, count - 1);
         }
-        if undo.is_upgrade && self.held_as(at) == Some(Mode::Exclusive) {
+        if is_alone {
             at.lock = self.locks.open_up(member, now, Mode::Shared).or(at.lock);
         }
-        at.touch();
+        if let Some((member, _)) = self.own(at, &undo.owner).filter(|_| undo.counts || is_alone) {
+            at.touch();
+            at.tell(self.record_of(at, member), fx);
+        }
     }
 }
