@@ -200,6 +200,9 @@ impl Table {
         }
         self.locks.note_known(member, ask.client);
         at.tell(Record::Member(crowd, member), fx);
+        if let Some(queue) = self.queues.at(at.place) {
+            self.tell_own(at, queue, ask.owner, fx);
+        }
         Granted(token)
     }
 

@@ -221,6 +221,14 @@ impl Table {
                 self.tell_holder(at, id, fx);
                 continue;
             }
+            let Some(client) = request.client else {
+                // Also one that nobody could take now: whoever holds the lock may stand behind it, to hold less.
+                if request.mode == Mode::Exclusive || reserved >= RESERVED_PASSED_MAX {
+                    break;
+                }
+                reserved += 1;
+                continue;
+            };
             if !self.fits(at, request.mode, &request.owner, reserved) {
                 break;
             }
@@ -228,13 +236,6 @@ impl Table {
                 self.note_party(party, queue);
                 break;
             }
-            let Some(client) = request.client else {
-                if request.mode == Mode::Exclusive || reserved >= RESERVED_PASSED_MAX {
-                    break;
-                }
-                reserved += 1;
-                continue;
-            };
             match gate(Applicant { client, place: at.place, wants_several: false }) {
                 Admission::Granted => {}
                 Admission::Forbidden => {
@@ -269,11 +270,16 @@ impl Table {
         let owners: Vec<Vec<u8>> =
             self.locks.holders(lock).map(|(_, hold)| hold.owner().into_owned()).collect();
         for owner in owners {
-            let waiter = self.queues.of_owner(queue, &owner);
-            let is_own = |&id: &WaiterId| self.queues.waiter(id).is_some_and(|w| self.waits_for_own(at, w));
-            if let Some(waiter) = waiter.filter(is_own) {
-                self.tell_holder(at, waiter, fx);
-            }
+            self.tell_own(at, queue, &owner, fx);
+        }
+    }
+
+    /// The same for this owner.
+    pub(super) fn tell_own(&mut self, at: &At<'_>, queue: QueueId, owner: &[u8], fx: &mut Effects) {
+        let waiter = self.queues.of_owner(queue, owner);
+        let is_own = |&id: &WaiterId| self.queues.waiter(id).is_some_and(|w| self.waits_for_own(at, w));
+        if let Some(waiter) = waiter.filter(is_own) {
+            self.tell_holder(at, waiter, fx);
         }
     }
 
@@ -281,7 +287,6 @@ impl Table {
     fn waits_for_own(&self, at: &At<'_>, waiter: &Waiter) -> bool {
         let request = &waiter.request;
         waiter.party.is_none()
-            && !request.is_upgrade
             && self.held_as(at) == Some(request.mode)
             && self.own(at, &request.owner).is_some()
     }

@@ -273,7 +273,7 @@ impl Table {
                     waits.and_then(|waiter| self.queues.waiter(waiter)).is_some_and(|waiter| {
                         let is_noted = self.queues.queue(waiter.queue).is_some_and(|queue| queue.is_noted);
                         let is_same = Some(waiter.request.mode) == self.locks.mode(id);
-                        !is_noted && is_same && !waiter.request.is_upgrade && waiter.party.is_none()
+                        !is_noted && is_same && waiter.party.is_none()
                     });
                 if waits_in_vain {
                     return Err(format!("a holder of {place:?} waits for it"));

@@ -307,5 +307,5 @@ fn places_in_line() -> Result<(), String> {
     moves.extend(plain(&[Input::Pass(1000), Input::Pump]));
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: ANY_DEPTH };
     let sometimes = ["place in line", "place lapsed", "place withdrawn", "took its place"];
-    check(&model, 5198, &sometimes)
+    check(&model, 5192, &sometimes)
 }

@@ -152,3 +152,70 @@ fn who_stood_behind_a_request_for_several_that_was_sent_on_is_next() -> Result<(
     };
     live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
 }
+
+/// A plain request for reading.
+const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
+    let how = How::of(Mode::Shared);
+    Input::Acquire { at: K, owner, lease_ms: 30_000, wait, client, minted: false, how }
+}
+
+/// A payload of another server, by which this owner holds alone.
+fn alone(owner: &'static str) -> Result<Input, String> {
+    let token = Token::new(2_000_000).ok_or("no token")?;
+    Ok(Input::Payload { name: "k", owner, token, left_ms: 30_000, how: How::PLAIN, beside: None })
+}
+
+/// Alice reads, and waits to hold alone. A RESTORE makes her: she is told of that hold (G9), and does not get another
+/// token for the same.
+#[test]
+fn who_waits_to_hold_alone_is_told_of_its_restored_hold() -> Result<(), String> {
+    let all = [read("alice", 1, None), read("bob", 2, None), acquire("alice", 3)];
+    live(&[&all[..], &[alone("alice")?, Input::Restore(K), Input::Pump]].concat())
+}
+
+/// Carol waits to read, behind bob who would hold alone. A RESTORE makes her hold alone, and she asks to read on
+/// another connection: her older request is answered, too, though it is not its turn (G9).
+#[test]
+fn who_lets_others_in_waits_to_read_no_longer() -> Result<(), String> {
+    let all = [acquire("alice", 1), acquire("bob", 2), read("carol", 3, Some(0))];
+    live(&[&all[..], &[alone("carol")?, Input::Restore(K), Input::Pump, read("carol", 4, None)]].concat())
+}
+
+/// Dave holds, carol keeps a place for reading, alice waits behind it, and then dave for this lock and another one, to
+/// read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
+/// When alice goes he is next (G6), as he would be if he asked now.
+#[test]
+fn who_holds_what_it_waits_for_passes_a_place_that_is_kept() -> Result<(), String> {
+    let [m, n] = ["m", "n"].map(|name| At::new(0, name));
+    let wait = Some(0);
+    let elsewhere = |owner, client| Input::Acquire {
+        at: n,
+        owner,
+        lease_ms: 30_000,
+        wait,
+        client,
+        minted: false,
+        how: How::PLAIN,
+    };
+    let how = How { is_place: true, ..How::of(Mode::Shared) };
+    let place = Input::Acquire {
+        at: K,
+        owner: "carol",
+        lease_ms: 30_000,
+        wait: Some(30_000),
+        client: 3,
+        minted: false,
+        how,
+    };
+    let both = Input::AcquireMany {
+        keys: Keys::of(&[K, m]),
+        owner: "dave",
+        lease_ms: 30_000,
+        wait,
+        client: 4,
+        minted: false,
+        is_shared: true,
+    };
+    let all = [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), place, acquire("alice", 1)];
+    live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
+}

@@ -403,17 +403,17 @@ impl Oracle {
                 self.waiters.remove(index);
                 continue;
             }
-            if is_late || is_party || !self.fits(at, waiter.mode, waiter.owner, reserved) {
+            if is_late || is_party || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
                 return;
             }
             let Some(client) = waiter.client else {
-                if waiter.mode == Mode::Exclusive {
-                    return;
-                }
                 reserved += 1;
                 next = index + 1;
                 continue;
             };
+            if !self.fits(at, waiter.mode, waiter.owner, reserved) {
+                return;
+            }
             if self.writes != Writes::Allowed || (told.is_none() && !is_freed) {
                 return;
             }
