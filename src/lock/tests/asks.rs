@@ -78,6 +78,7 @@ impl World {
         Ok(match reply {
             Acquired::Granted(token) => {
                 keys.iter().for_each(|at| self.owner_knows(at, owner));
+                self.told.push((token, owner));
                 Reply::Granted(token)
             }
             Acquired::Busy => Reply::Busy,
@@ -212,6 +213,7 @@ impl World {
                 return Err(format!("G7: the answer to {} went to {}", wait.client, client.0));
             }
             if let Answer::Granted { ref place, ref others, token, .. } = answer {
+                self.told.push((token, wait.owner));
                 for place in std::iter::once(place).chain(others) {
                     let at = self.at(place)?;
                     self.in_flight.push(InFlight { at, owner: wait.owner, token, client: wait.client });

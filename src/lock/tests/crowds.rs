@@ -15,6 +15,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
     let owners: Vec<Name> = (0..40).map(|n| &*format!("owner-{n}").leak()).collect();
     let (mut random, mut world, mut judge) = (Random::new(seed), World::new(1_000_000, 0), Judge::default());
     world.step(&Input::NewReplica(0))?;
+    world.step(&Input::Confirm(seed % 2 == 1))?;
     let (mut most, mut has_passed) = (0, false);
     for step in 0..1_200 {
         let owner = random.of(&owners);
@@ -39,6 +40,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
             55..65 => Input::Release { at: K, owner, token },
             65..72 => Input::Renew { at: K, owner, token, raise: None, lease_ms, client },
             72..86 => Input::Pass(1_000 * random.below(4)),
+            86..90 if !world.begun.is_empty() => Input::Undo(random.of(&world.begun)),
             86..97 => Input::Pump,
             97..99 => Input::Close(client),
             _ => random.of(&[
@@ -62,6 +64,9 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
         if newest.map(Token::get) != world.server.live_token(K).map(Token::get) {
             return Err(format!("seed {seed}, step {step}: the newest token is not {newest:?}"));
         }
+    }
+    if judge.seen.contains("undone, ended") != (seed % 2 == 1) {
+        return Err(format!("seed {seed}: {:?} happened", judge.seen));
     }
     Ok(most)
 }

@@ -144,6 +144,10 @@ pub(super) enum Input {
     },
     /// The setting: how long nothing new is granted after a promotion, in milliseconds; and a start, if one begins.
     Quarantine(u64, bool),
+    /// The setting: whether grants have to be confirmed from now on.
+    Confirm(bool),
+    /// A grant was not confirmed: what it did here is undone.
+    Undo(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
     /// The slot of this place goes to another node (or comes back).
@@ -164,6 +168,18 @@ pub(super) enum Input {
     NewFileOfReplica,
     /// This reader becomes the primary. What the old one had not sent is lost.
     Promote(usize),
+}
+
+/// What a grant did at one of its locks, by what the core says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Begun {
+    pub(super) at: At,
+    pub(super) token: Token,
+    pub(super) owner: Name,
+    /// The hold takes one release more than before: the first, if it has just begun.
+    pub(super) counts: bool,
+    /// It was a shared one before, and excludes all others now.
+    pub(super) is_upgrade: bool,
 }
 
 /// Whether a server lets anything be written.
@@ -214,6 +230,8 @@ pub(super) struct Outcome {
     pub(super) undelivered: Vec<(At, Token)>,
     /// Why a request would have waited for itself.
     pub(super) cycle: Vec<Link>,
+    /// What has to be confirmed.
+    pub(super) begun: Vec<Begun>,
 }
 
 /// A grant out of the queue on its way to its client.

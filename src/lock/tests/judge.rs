@@ -4,19 +4,19 @@
 //! which guarantee was broken. It knows no rule of how the core decides: only what must hold whatever
 //! is decided. Each verdict begins with the number of the guarantee (SPEC 3). G13 is not its business:
 //! [readers](super::reader) compare themselves with their primary. What it says of replies to those who ask for
-//! a lock stands in [`super::verdicts`].
+//! a lock stands in [`super::verdicts`], what of holds that begin and grants that are undone in [`super::begun`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use super::book::Pending;
-use super::book::{Asked, Hold, Scene, Wish, is_free_for};
-use super::input::{Answered, Input, Outcome, Reply};
+use super::book::{Hold, Scene, Wish, is_free_for};
+use super::input::{Answered, Begun, Input, Outcome, Reply};
 use super::reader::Fact;
 use super::server::{At, Key, Name, Outside};
 use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WaiterView};
-use crate::lock::types::{Mode, TOKEN_MAX, Token};
+use crate::lock::types::{Mode, TOKEN_MAX};
 
 /// See the [module](self).
 #[derive(Clone, Default)]
@@ -32,6 +32,8 @@ pub(super) struct Judge {
     quarantine: Option<(u64, u64)>,
     /// The places in line that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
+    /// What the running step must say has begun, if that has to be confirmed.
+    pub(super) begun: Vec<Begun>,
     /// What happened at least once: a check that never saw its case proves nothing.
     pub(super) seen: BTreeSet<&'static str>,
 }
@@ -47,6 +49,7 @@ impl Judge {
     /// Judges one step. `world` is as it is after it.
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
+        self.begun.clear();
         for fact in &out.facts {
             if let Fact::Outside(what) = fact {
                 self.outside(what, world);
@@ -67,6 +70,7 @@ impl Judge {
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => self.let_run(world),
+            Input::Undo(ref begun) => self.undone(begun, world),
             _ => {}
         }
         // Whoever came in behind the one who asked, because of it, has a newer token.
@@ -83,9 +87,13 @@ impl Judge {
         }
         match *input {
             Input::Pump => self.pumped(world)?,
+            Input::Undo(Begun { at, .. }) => self.passed_on(at, out, world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
+        // Who asked may hold by now what it kept a place for.
+        self.drop_lapsed(world);
+        self.check_begun(out, world)?;
         self.check(world)
     }
 
@@ -346,78 +354,6 @@ impl Judge {
         };
         self.see(what);
         must(is_justified, || format!("G7: {owner:?} at {at} was told {answer:?} at {input:?}"))
-    }
-
-    /// A hold began in all these locks.
-    pub(super) fn new_holds(
-        &mut self,
-        asked: &Pending,
-        token: Token,
-        is_known: bool,
-        world: &World,
-    ) -> Verdict {
-        must(token.get() > self.newest, || format!("G4: {token} was minted after {}", self.newest))?;
-        self.newest = token.get();
-        for at in asked.keys.iter() {
-            self.new_hold(at, asked, token, is_known, world)?;
-        }
-        Ok(())
-    }
-
-    fn new_hold(&mut self, at: At, asked: &Pending, token: Token, is_known: bool, world: &World) -> Verdict {
-        let Pending { owner, mode, lease_ms, tie, client, is_reentrant, .. } = *asked;
-        must(self.is_free_for(at, owner, mode, world), || {
-            format!("G1: {owner:?} was granted {at} ({mode:?}) beside {:?}", self.promises.get(&at))
-        })?;
-        let before = self.own(at, owner, world);
-        // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
-        let is_new =
-            before.is_none_or(|before| before.mode != mode || before.is_ownerless || asked.keys.len() > 1);
-        must(is_new, || format!("G9: {owner:?} held {before:?} and got {token}"))?;
-        let others = self.promises.entry(at).or_default();
-        let was_over = others.iter().any(|promise| !promise.is_live(world.time));
-        // What nobody was told of may go for a new hold, or stand beside it until the pump takes it back.
-        let is_taken_back = |promise: &Hold| promise.is_ownerless && !world.server.is_live(at, promise.token);
-        let was_ownerless =
-            others.iter().any(|promise| is_taken_back(promise) && promise.is_live(world.time));
-        others.retain(|promise| promise.is_live(world.time) && !is_taken_back(promise));
-        if was_over {
-            self.see("expired and passed on");
-        }
-        if was_ownerless {
-            self.see("taken back and passed on");
-        }
-        let is_upgrade = before.filter(|before| (before.mode, mode) == (Mode::Shared, Mode::Exclusive));
-        if is_upgrade.is_some() {
-            self.see("upgraded");
-        }
-        let new = Hold {
-            owner,
-            token,
-            mode,
-            until: world.time + lease_ms * 1000,
-            lease_ms,
-            count: 1,
-            tie,
-            client: Some(client).filter(|_| !tie.is_none()),
-            is_known,
-            is_ownerless: false,
-        };
-        // What its owner holds goes on, and lasts no shorter (G2).
-        let client = Some(client);
-        let asked = Asked { lease_ms, tie, client, is_reentrant };
-        let goes_on = before.map(|before| before.goes_on(token, mode, world.time, asked));
-        // Unless that was to be taken back: then it may have been before this grant.
-        let is_sure = is_known || before.is_none_or(|before| !before.is_ownerless);
-        let is_there = |hold: &Hold| {
-            let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
-            saved
-                .iter()
-                .any(|saved| (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie))
-        };
-        let hold = goes_on.filter(|hold| is_sure || is_there(hold)).unwrap_or(new);
-        self.promise(at, hold);
-        Ok(())
     }
 
     /// What must hold after every step.

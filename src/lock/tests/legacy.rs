@@ -152,3 +152,23 @@ fn it_has_a_holder_and_no_token() {
     assert_eq!((&*hold.owner, hold.token, hold.left_ms), (&b"old"[..], None, 20));
     assert_eq!(table.live_token(at(10).boot, held(false, 30)), None);
 }
+
+#[test]
+fn nothing_of_it_is_undone() {
+    let mut table = Table::default();
+    table.set_confirms(true);
+    let step = acquire(&mut table, at(0), Found::Nothing, &ask(b"old", Mode::Exclusive, None));
+    let Acquired::Granted(token) = step.reply else { panic!("{step:?}") };
+    let begun = table.take_begun();
+    assert_eq!(begun.len(), 1);
+    // An old client has taken the key over meanwhile, and somebody waits for that.
+    let waits = acquire(&mut table, at(1), held(true, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
+    assert!(matches!(waits.reply, Acquired::Waiting(_)));
+    let mut undo = |found: Found| {
+        let (gate, undo) = (&mut |_: Applicant<'_>| Admission::Granted, begun[0].undo.clone());
+        table.undo(at(2), DOOR, found, (token, undo), gate, &mut Effects::default())
+    };
+    assert_eq!(undo(held(true, 30)), Step::unchanged(()));
+    // It is gone: whoever waits is next.
+    assert!(matches!(undo(Found::Nothing).change, Change::Stored(_)));
+}

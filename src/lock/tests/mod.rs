@@ -5,7 +5,7 @@
 //! | `scenario.rs`, `wording.rs`, `testdata/*.txt` | stories that a reader can check |
 //! | `property.rs` | long random lives against the oracle |
 //! | `model.rs`, `models.rs` | every sequence of inputs in small worlds; which seeded bugs are caught by what |
-//! | `judge.rs`, `verdicts.rs` | the guarantees, as a client could hold the server to them |
+//! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
 //! | `crowds.rs` | locks with dozens of holders |
@@ -17,6 +17,7 @@
 //! | `random.rs` | random numbers that are the same in every run |
 
 mod asks;
+mod begun;
 mod book;
 mod crowds;
 mod deadlocks;

@@ -58,6 +58,10 @@ pub(super) enum Move {
     },
     /// A payload of another server whose token is this far ahead.
     PayloadAhead(u64),
+    /// The newest grant that had to be confirmed is undone.
+    UndoNewest,
+    /// Or the oldest of those that are remembered.
+    UndoOldest,
     /// The wall clock is set this far ahead of the newest token.
     WallAhead(u64),
     Plain(Input),
@@ -70,7 +74,11 @@ impl Move {
                 Some(who)
             }
             Self::AcquireBoth { who, .. } | Self::Renew { who, .. } | Self::Close { who, .. } => Some(who),
-            Self::PayloadAhead(_) | Self::WallAhead(_) | Self::Plain(_) => None,
+            Self::PayloadAhead(_)
+            | Self::UndoNewest
+            | Self::UndoOldest
+            | Self::WallAhead(_)
+            | Self::Plain(_) => None,
         }
     }
 
@@ -106,6 +114,8 @@ impl Move {
                     beside: None,
                 })
             }
+            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::Undo(*begun)),
+            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::Undo(*begun)),
             Self::WallAhead(us) => Input::Wall(world.server.table.last_token() + us),
             Self::Plain(input) => input,
         }
@@ -115,6 +125,7 @@ impl Move {
 pub(super) const LEASE_MS: u64 = 2;
 const TASKS_MAX: usize = 2;
 const READERS_MAX: usize = 2;
+const BEGUN_MAX: usize = 2;
 /// The search ends when there is no new state: then it has seen every sequence of any length.
 pub(super) const ANY_DEPTH: usize = usize::MAX;
 
@@ -215,6 +226,10 @@ impl Model {
             if world.server.table.tasks() > TASKS_MAX && input != Input::Pump {
                 continue;
             }
+            // Nor is there an end to grants that are never undone.
+            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::Undo(_) | Input::Pump) {
+                continue;
+            }
             if world.readers.len() >= READERS_MAX && matches!(input, Input::NewReplica(_) | Input::NewFile) {
                 continue;
             }
@@ -298,20 +313,19 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
         }
         print.push(7);
     }
+    for begun in &world.begun {
+        let is_left = judge.own(begun.at, begun.owner, world).is_some_and(|own| own.token == begun.token);
+        let flags = [is_left, begun.counts, begun.is_upgrade].map(u8::from);
+        print.extend([9, number_of(begun.owner), flags[0], flags[1], flags[2]]);
+    }
     if let Some((name, Some(saved))) = &world.dump
         && let Some(saved) = saved.holds.first()
     {
         let held = PLACES.iter().any(|&at| world.server.live_token(at) == Some(saved.token));
         let owner = world.owner(&saved.owner).map(&mut number_of);
         let ahead = saved.token.get() > world.server.table.last_token();
-        print.extend([
-            8,
-            name.as_bytes()[0],
-            owner.unwrap_or(9),
-            saved.left_ms as u8,
-            u8::from(held),
-            u8::from(ahead),
-        ]);
+        print.extend([8, name.as_bytes()[0], owner.unwrap_or(9), saved.left_ms as u8]);
+        print.extend([held, ahead].map(u8::from));
     }
     let table = &mut world.server.table;
     let lead = world.server.now.wall_us.saturating_sub(table.last_token());

@@ -90,6 +90,25 @@
 //! | SPEC 2 | EPHEMERAL does not cut; KEEPALIVE runs; what another life kept alive is kept for ever | S P |
 //! | SPEC 2 | a binding does not move | P |
 //! | SPEC 2 | a place in line lasts longer | S P |
+//!
+//! Grants that are undone, likewise: S the stories, P the random lives, U their model, C `crowds.rs`, L `legacy.rs`.
+//!
+//! | G10 | the token is not looked at | S U C P |
+//! | G10 | the owner is not looked at, and another one has raised its token | S, and `regression.rs` |
+//! | G10 | all holds of the lock end; one that counts twice ends | S U C P |
+//! | G6 | the line is not let in | S L U C P |
+//! | G13 | the end of a hold, or one count less, is not told | S U C P |
+//! | SPEC 6 | no count is taken off | S U C P |
+//! | SPEC 6 | an upgrade stays; what is over is not ended before | S U P |
+//! | SPEC 6 | what was no upgrade any more is taken for one | S U |
+//! | SPEC 6 | it is not published, or not counted; what undoes nothing is told | S |
+//! | SPEC 6 | a hold that begins is not named | S L U C P |
+//! | SPEC 6 | one that goes on is not named, or as one more count, or not as an upgrade | S U P |
+//! | SPEC 6 | one more count is not named; a retry is | S U C P |
+//! | SPEC 6 | one more count that lets others in is not named | U P |
+//! | SPEC 6 | the short path is not closed, or open again after a quarantine | S L U P |
+//! | G6 | a place that is kept stops who holds the lock behind it | `regression.rs` alone |
+//! | G9 | a RESTORE, and an upgrade or a downgrade: who waited for what it holds is not told | `regression.rs` alone |
 
 use super::input::{How, Input};
 use super::model::{ANY_DEPTH, K, K1, LEASE_MS, M, Model, Move, check, moves_of, plain};
@@ -308,4 +327,28 @@ fn places_in_line() -> Result<(), String> {
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: ANY_DEPTH };
     let sometimes = ["place in line", "place lapsed", "place withdrawn", "took its place"];
     check(&model, 5192, &sometimes)
+}
+
+/// Three owners, one lock: what was granted is undone, at once or later, in any order.
+#[test]
+fn grants_that_are_undone() -> Result<(), String> {
+    let mut moves = moves_of(0..3, |who| {
+        vec![
+            wait_for(who, How::PLAIN),
+            wait_for(who, SHARED),
+            wait_for(who, How { is_reentrant: true, ..SHARED }),
+            Move::Release { who, at: K },
+        ]
+    });
+    moves.extend([Move::UndoNewest, Move::UndoOldest]);
+    moves.extend(plain(&[Input::Pass(LEASE_MS * 1000)]));
+    let model = Model { begin: vec![Input::NewReplica(0), Input::Confirm(true)], moves, depth: 7 };
+    let sometimes = [
+        "undone and passed on",
+        "undone, an upgrade",
+        "undone, ended",
+        "undone, nothing left",
+        "undone, one count",
+    ];
+    check(&model, 2167, &sometimes)
 }

@@ -7,15 +7,15 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Hold, Scene, Wish, is_free_for};
-use super::input::{Input, Keys, Outcome, Reply, Writes};
+use super::book::{Asked, Hold, Scene, Wish, is_free_for};
+use super::input::{Begun, Input, Keys, Outcome, Reply, Writes};
 use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal};
 use crate::lock::token::JUMP_US;
-use crate::lock::types::{Mode, Tie};
+use crate::lock::types::{Mode, Tie, Token};
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
@@ -85,7 +85,6 @@ impl Oracle {
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         self.answers.clear();
         self.minted.clear();
-        let first_token = self.next_token();
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -103,11 +102,11 @@ impl Oracle {
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
-        self.compare_outcome(&reply, first_token, out)?;
+        self.compare_outcome(&reply, out)?;
         self.compare_state(world)
     }
 
-    fn compare_outcome(&mut self, reply: &Reply, first_token: u64, out: &Outcome) -> Result<(), String> {
+    fn compare_outcome(&mut self, reply: &Reply, out: &Outcome) -> Result<(), String> {
         let is_same = match (reply, &out.reply) {
             // What else they say is the judge's business.
             (Reply::Refused(Refusal::OtherKind(_)), Reply::Refused(Refusal::OtherKind(_))) => true,
@@ -126,6 +125,8 @@ impl Oracle {
             ));
         }
         self.minted.sort_unstable();
+        // A token that was raised in this step was raised before anybody came in.
+        let first_token = self.next_token();
         if !self.minted.iter().copied().eq((first_token..).take(self.minted.len())) {
             return Err(format!("the oracle expected tokens from {first_token}, not {:?}", self.minted));
         }
@@ -273,6 +274,51 @@ impl Oracle {
         Scene { holds, wishes, holders_max: self.holders_max }.comes_true(waiter)
     }
 
+    pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_known: bool) {
+        self.minted.push(token.get());
+        let Waiter { owner, mode, lease_ms, tie, is_reentrant, .. } = *asked;
+        for at in asked.keys.iter() {
+            let before = self.own(at, owner).copied();
+            let asked = Asked { lease_ms, tie, client, is_reentrant };
+            let new = Hold {
+                owner,
+                token,
+                mode,
+                until: self.time + lease_ms * 1000,
+                lease_ms,
+                count: 1,
+                tie,
+                client: client.filter(|_| !tie.is_none()),
+                is_known,
+                is_ownerless: false,
+            };
+            // What its owner holds goes on; and its owner knows that it holds.
+            let hold = before.map_or(new, |before| before.goes_on(token, mode, self.time, asked));
+            let mut holds = self.holds(at).to_vec();
+            holds.retain(|hold| hold.owner != owner);
+            holds.push(hold);
+            self.put(at, Some(Value::Lock(holds)));
+        }
+    }
+
+    /// What a grant did is taken back, as far as its owner still holds under its token.
+    fn undo(&mut self, begun: Begun, out: &Outcome) {
+        let Begun { at, token, owner, counts, is_upgrade } = begun;
+        if self.writes == Writes::Paused {
+            return;
+        }
+        self.end_overs(at);
+        let granted = |hold: &Hold| (hold.owner, hold.token) == (owner, token);
+        if let Some(hold) = self.own(at, owner).filter(|hold| granted(hold)) {
+            hold.count -= u32::from(counts);
+            if is_upgrade && hold.mode == Mode::Exclusive {
+                hold.mode = Mode::Shared;
+            }
+        }
+        self.end(at, |hold| hold.count == 0);
+        self.admit(at, true, out);
+    }
+
     fn promote(&mut self, world: &World) -> Reply {
         let told = self.waiters.drain(..).filter(|waiter| waiter.client.is_some());
         self.answers.extend(told.map(|waiter| (waiter.wait, "demoted")));
@@ -338,6 +384,10 @@ impl Oracle {
             }
             Input::Close(client) => {
                 self.close(client, out);
+                return Reply::None;
+            }
+            Input::Undo(begun) => {
+                self.undo(begun, out);
                 return Reply::None;
             }
             _ => {

@@ -111,6 +111,9 @@ impl Life {
         if self.world.writes != Writes::Allowed && self.random.percent(10) {
             return Input::Writes(Writes::Allowed);
         }
+        if !self.world.begun.is_empty() && self.random.percent(6) {
+            return Input::Undo(self.random.of(&self.world.begun));
+        }
         let lease_ms = 1 + self.random.below(40);
         match self.random.below(100) {
             0..38 => {
@@ -135,7 +138,7 @@ impl Life {
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
             50..56 => {
-                let raise = if self.random.percent(20) { self.token_around() } else { None };
+                let raise = if self.random.percent(20) { self.token_around(at) } else { None };
                 let token = if raise.is_some() { None } else { self.token(at) };
                 Input::Renew { at, owner, token, raise, lease_ms, client }
             }
@@ -151,8 +154,12 @@ impl Life {
         }
     }
 
-    /// A token of another server's: a little below the newest, or above.
-    fn token_around(&mut self) -> Option<Token> {
+    /// A token of another server's: a little below the newest, or above; or just that of a grant which may be undone.
+    fn token_around(&mut self, at: At) -> Option<Token> {
+        let begun: Vec<Token> = self.world.begun.iter().filter(|b| b.at == at).map(|b| b.token).collect();
+        if !begun.is_empty() && self.random.percent(50) {
+            return Some(self.random.of(&begun));
+        }
         let above = self.world.server.table.last_token() + self.random.below(12);
         Token::new(above.saturating_sub(8))
     }
@@ -239,7 +246,8 @@ impl Life {
 
     /// Settings are changed back sooner or later, so that the usual case stays the usual one.
     fn settings(&mut self, client: u64) -> Input {
-        match self.random.below(7) {
+        match self.random.below(9) {
+            7 | 8 => Input::Confirm(self.random.percent(25)),
             6 => {
                 let length_ms = self.random.of(&[0, 0, 5, 20]);
                 Input::Quarantine(length_ms, self.random.percent(50))
@@ -274,7 +282,7 @@ impl Life {
 }
 
 /// What must have happened in these lives, or they prove nothing.
-const SOMETIMES: [&str; 26] = [
+const SOMETIMES: [&str; 29] = [
     "broken",
     "demoted",
     "expired and passed on",
@@ -298,13 +306,16 @@ const SOMETIMES: [&str; 26] = [
     "taken back",
     "taken back and passed on",
     "timed out",
+    "undone and passed on",
+    "undone, ended",
+    "undone, nothing left",
     "waited",
     "withdrawn",
     "wrong type",
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 20] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
     "cut",
     "deadlock",
     "downgraded",
@@ -322,6 +333,8 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 20] = [
     "place withdrawn",
     "retried after an undelivered grant",
     "took its place",
+    "undone, an upgrade",
+    "undone, one count",
     "upgraded",
     "waited for several",
     "waited to upgrade",

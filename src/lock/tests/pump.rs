@@ -1,9 +1,9 @@
 //! The pump of the [world](super::world), and connections that close: what happens without being asked for.
 
-use super::input::{Keys, Outcome, Writes};
+use super::input::{Begun, Keys, Outcome, Writes};
 use super::server::At;
 use super::world::World;
-use crate::lock::effect::{Answer, Effects, Event, Record, Task, WaiterId};
+use crate::lock::effect::{Answer, Effects, Event, Record, Task, Undo, WaiterId};
 use crate::lock::table::Due;
 use crate::lock::types::{ClientId, PlaceBuf, Token};
 
@@ -132,6 +132,24 @@ impl World {
             out.facts.push(self.server.fact(at, record)?);
         }
         Ok(())
+    }
+
+    /// What a grant did is undone. Nothing is while the pump does not decide.
+    pub(super) fn undo(&mut self, begun: Begun, out: &mut Outcome) -> Result<(), String> {
+        if self.writes == Writes::Paused {
+            return Ok(());
+        }
+        let Begun { at, token, owner, counts, is_upgrade } = begun;
+        if let Some(known) = self.begun.iter().position(|known| *known == begun) {
+            self.begun.remove(known);
+        }
+        if self.elsewhere.contains(&at) {
+            return self.send_on(at, out);
+        }
+        let undo = Undo::of(owner.as_bytes(), counts, is_upgrade);
+        self.decide(at, None, out, |table, now, found, gate, fx| {
+            table.undo(now, at.place(), found, (token, undo), gate, fx)
+        })
     }
 
     /// The slot of this place is not ours: whoever waits is sent on.

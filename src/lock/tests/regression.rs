@@ -1,6 +1,6 @@
 //! Bugs that the random lives and the model found. Each has a test named after it.
 
-use super::input::{How, Input, Keys};
+use super::input::{Begun, How, Input, Keys};
 use super::judge::Judge;
 use super::server::At;
 use super::world::World;
@@ -151,6 +151,22 @@ fn who_stood_behind_a_request_for_several_that_was_sent_on_is_next() -> Result<(
         how: How::PLAIN,
     };
     live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
+}
+
+/// Alice reads, and so did bob, with a newer token, to which she raises her own. Bob's grant was not confirmed: when
+/// it is undone, her hold has his token, and is none of his (G10).
+#[test]
+fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Result<(), String> {
+    let token = Token::new(1_000_001).ok_or("no token")?;
+    let raise = Some(token);
+    live(&[
+        Input::Confirm(true),
+        read("alice", 1, None),
+        read("bob", 2, None),
+        Input::Release { at: K, owner: "bob", token: raise },
+        Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 1 },
+        Input::Undo(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
+    ])
 }
 
 /// A plain request for reading.

@@ -346,33 +346,6 @@ impl Oracle {
         self.waiters.remove(waiter);
     }
 
-    fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_known: bool) {
-        self.minted.push(token.get());
-        let Waiter { owner, mode, lease_ms, tie, is_reentrant, .. } = *asked;
-        for at in asked.keys.iter() {
-            let before = self.own(at, owner).copied();
-            let asked = Asked { lease_ms, tie, client, is_reentrant };
-            let new = Hold {
-                owner,
-                token,
-                mode,
-                until: self.time + lease_ms * 1000,
-                lease_ms,
-                count: 1,
-                tie,
-                client: client.filter(|_| !tie.is_none()),
-                is_known,
-                is_ownerless: false,
-            };
-            // What its owner holds goes on; and its owner knows that it holds.
-            let hold = before.map_or(new, |before| before.goes_on(token, mode, self.time, asked));
-            let mut holds = self.holds(at).to_vec();
-            holds.retain(|hold| hold.owner != owner);
-            holds.push(hold);
-            self.put(at, Some(Value::Lock(holds)));
-        }
-    }
-
     /// Lets in everybody in line here who can come in, first come first. If nothing was freed here, the core need
     /// not look before the pump runs.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {

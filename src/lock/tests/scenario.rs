@@ -18,7 +18,7 @@
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
-//! > quarantine MS [start]   > show   > count
+//! > quarantine MS [start]   > confirm on|off   > undo KEY TOKEN   > show   > count
 //! ```
 //!
 //! A key of another database than 0 is written `1:KEY`; a connection is named after its owner unless
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use super::input::{How, Input, Outcome, Reply};
 use super::judge::Judge;
 use super::server::{Key, Lazy, Name};
-use super::wording::{Words, answered, awaited, changed, held, published, stands, told, waits};
+use super::wording::{Words, answered, awaited, changed, held, published, stands, told, unconfirmed, waits};
 use super::world::World;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::Token;
@@ -100,6 +100,12 @@ impl Story {
                 let (token, raise) = (words.token()?, words.raise()?);
                 let client = self.on(words, owner)?;
                 Input::Renew { at, owner, lease_ms, token, raise, client }
+            }
+            "confirm" => Input::Confirm(words.is_on()?),
+            "undo" => {
+                let (at, token) = (words.at()?, words.number()?);
+                let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token));
+                Input::Undo(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
             }
             "quarantine" => Input::Quarantine(words.number()?, words.is("start")),
             "fence" => Input::Fence(words.at()?),
@@ -195,6 +201,9 @@ impl Story {
         }
         for (at, token) in &out.undelivered {
             line(format!("  nobody got {token} for {at}"));
+        }
+        for begun in &out.begun {
+            line(format!("  to confirm: {}", unconfirmed(begun)));
         }
         for told in &out.answers {
             let client = self.connections.get(told.client as usize).map_or("?", String::as_str);

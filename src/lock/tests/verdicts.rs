@@ -2,10 +2,11 @@
 //! pump and a promotion leave behind.
 
 use super::book::{Hold, Wish};
-use super::input::{How, Input, Keys, Outcome, Reply, Writes};
+use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
 use super::server::{At, Key, Name};
 use super::world::World;
+use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
@@ -208,6 +209,8 @@ impl Judge {
             }
             if how.is_reentrant {
                 own.count += 1;
+                let (token, owner) = (own.token, own.owner);
+                self.begun.push(Begun { at, token, owner, counts: true, is_upgrade: false });
                 self.see("held once more");
             }
             self.promise(at, own);
@@ -219,9 +222,13 @@ impl Judge {
         for at in keys.iter() {
             let is_upgrade = keys.len() == 1 && self.own(at, owner, world).is_some();
             let own = self.line(at).iter().position(|other| other.owner == owner);
-            let taken_over = self.taken_over.iter().find(|place| place.0 == at).map(|place| place.1);
+            // Those ahead of its older request may be gone by now, too.
+            let came_before = |number: u64| move |other: &Pending| other.is_upgrade || other.number < number;
+            let taken_over = self.taken_over.iter().find(|place| place.0 == at);
+            let taken_over =
+                taken_over.map(|place| self.line(at).partition_point(came_before(place.2.number)));
             let ahead = match own.or(taken_over) {
-                Some(own) => &self.line(at)[..own.min(self.line(at).len())],
+                Some(own) => &self.line(at)[..own],
                 None => self.line(at),
             };
             // Beside places that are kept for others, if there is room.
@@ -374,8 +381,7 @@ impl Judge {
         for (&at, promises) in &self.promises {
             let is_over = |promise: &&Hold| !promise.is_live(world.time);
             let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
-            let left =
-                promises.iter().filter(is_over).find(|p| saved.iter().any(|hold| hold.token == p.token));
+            let left = promises.iter().filter(is_over).find(|p| saved.iter().any(|hold| is_its(p, hold)));
             must(left.is_none() || world.is_left_alone(at), || {
                 format!("G3: {left:?} at {at} is over and there")
             })?;
@@ -420,7 +426,7 @@ impl Judge {
                 let is_live = promise.is_live(world.time);
                 let mut holds =
                     saved.iter().flat_map(|saved| saved.holds.iter().map(|hold| (saved.mode, hold)));
-                let own = holds.find(|(_, hold)| hold.token == promise.token);
+                let own = holds.find(|(_, hold)| is_its(promise, hold));
                 let read = own.map(|(mode, hold)| Hold::read(promise.owner, mode, hold, world.time));
                 let until = read.map_or(0, |read| read.until);
                 let least =
@@ -435,6 +441,11 @@ impl Judge {
         self.lines.values_mut().for_each(|line| line.retain(|pending| !pending.is_place()));
         must(self.lines.values().all(Vec::is_empty), || "G7: somebody waits at a demoted server".to_owned())
     }
+}
+
+/// Whether this is the hold that was promised. Another owner may have raised its token to just this one's.
+fn is_its(promise: &Hold, hold: &SavedHold) -> bool {
+    hold.token == promise.token && *hold.owner == *promise.owner.as_bytes()
 }
 
 fn place_of(keys: Keys) -> At {

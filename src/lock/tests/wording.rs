@@ -1,6 +1,6 @@
 //! The words of the [stories](super::scenario): how inputs are read, and what came of them is told.
 
-use super::input::{Answered, How, Keys, Writes};
+use super::input::{Answered, Begun, How, Keys, Writes};
 use super::judge::Pending;
 use super::reader::Fact;
 use super::server::{At, Name, Outside};
@@ -144,6 +144,18 @@ pub(super) fn answered(answer: &Answer) -> String {
     }
 }
 
+/// What is to be confirmed, and what is undone if it is not.
+pub(super) fn unconfirmed(begun: &Begun) -> String {
+    let Begun { at, token, owner, counts, is_upgrade } = begun;
+    let undo = match (counts, is_upgrade) {
+        (false, false) => "nothing to undo",
+        (true, false) => "one count",
+        (false, true) => "alone",
+        (true, true) => "one count, alone",
+    };
+    format!("{at} {token} of {owner}, {undo}")
+}
+
 /// A fact as the stream has it.
 pub(super) fn told(fact: &Fact) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -283,6 +295,14 @@ impl<'a> Words<'a> {
         let word = self.next()?;
         let step_ms: i64 = word.parse().map_err(|_| format!("{word} is no step"))?;
         Ok(now_us.saturating_add_signed(step_ms * 1000))
+    }
+
+    pub(super) fn is_on(&mut self) -> Result<bool, String> {
+        match self.next()? {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            word => Err(format!("{word} is neither on nor off")),
+        }
     }
 
     pub(super) fn writes(&mut self) -> Result<Writes, String> {

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::input::{InFlight, Input, Outcome, Reply, Writes};
+use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
 use super::reader::{Fact, Reader};
 use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, SavedLock, decode, encode};
-use crate::lock::effect::{Answer, Effect, Effects, WaiterId};
+use crate::lock::effect::{Answer, Effect, Effects, Stake, Undo, WaiterId};
 use crate::lock::table::Limits;
 use crate::lock::types::{Mode, Moment, PlaceBuf, Token};
 
@@ -25,6 +25,9 @@ pub(super) struct Wait {
     pub(super) client: u64,
 }
 
+/// So many grants are remembered, to be undone or not.
+const BEGUN_MAX: usize = 16;
+
 /// See the [module](self).
 pub(super) struct World {
     pub(super) server: Server,
@@ -34,6 +37,11 @@ pub(super) struct World {
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) writes: Writes,
     pub(super) quarantine_ms: u64,
+    pub(super) confirms: bool,
+    /// What grants did of late that had to be confirmed, the newest last.
+    pub(super) begun: Vec<Begun>,
+    /// Who was told which token in this step.
+    pub(super) told: Vec<(Token, Name)>,
     pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
     pub(super) time: u64,
@@ -61,6 +69,9 @@ impl World {
             forbidden: BTreeSet::new(),
             writes: Writes::Allowed,
             quarantine_ms: 0,
+            confirms: false,
+            begun: Vec::new(),
+            told: Vec::new(),
             elsewhere: BTreeSet::new(),
             time: 0,
             waits: BTreeMap::new(),
@@ -85,11 +96,13 @@ impl World {
             Input::Renew { .. } => self.renew(input, &mut out)?,
             Input::Fence(at) => out.reply = Reply::Token(self.server.live_token(at)),
             Input::Pump => self.pump(&mut out)?,
+            Input::Undo(begun) => self.undo(begun, &mut out)?,
             Input::Close(client) => self.close(client, &mut out),
             Input::Unblock(client) => self.leave(client),
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
+        self.note_begun(&mut out)?;
         for fact in &out.facts {
             self.readers.iter_mut().for_each(|reader| reader.send(fact.clone()));
         }
@@ -133,6 +146,10 @@ impl World {
                 self.server.table.set_limits(self.limits);
             }
             Input::Quarantine(length_ms, is_start) => self.quarantine(length_ms, is_start),
+            Input::Confirm(confirms) => {
+                self.confirms = confirms;
+                self.server.table.set_confirms(confirms);
+            }
             Input::Writes(writes) => self.writes = writes,
             Input::Elsewhere(at, true) => drop(self.elsewhere.insert(at)),
             Input::Elsewhere(at, false) => drop(self.elsewhere.remove(&at)),
@@ -169,6 +186,25 @@ impl World {
         } else {
             table.set_quarantine(now, length_ms);
         }
+    }
+
+    /// What the core says has begun, and who was told of it.
+    fn note_begun(&mut self, out: &mut Outcome) -> Result<(), String> {
+        let told = std::mem::take(&mut self.told);
+        for Stake { place, token, undo } in self.server.table.take_begun() {
+            let told = told.iter().find(|told| told.0 == token).map(|told| told.1);
+            let owner =
+                told.ok_or_else(|| format!("{token} is to be confirmed, and nobody was told of it"))?;
+            let Undo { owner: of, counts, is_upgrade } = undo;
+            if *of != *(if counts || is_upgrade { owner } else { "" }).as_bytes() {
+                return Err(format!("{token} is {owner:?}'s, and {of:?} would have to give it up"));
+            }
+            let at = self.at(&place)?;
+            out.begun.push(Begun { at, token, owner, counts, is_upgrade });
+        }
+        self.begun.extend(&out.begun);
+        self.begun.drain(..self.begun.len().saturating_sub(BEGUN_MAX));
+        Ok(())
     }
 
     /// A payload comes from another server.
@@ -260,6 +296,7 @@ impl World {
         self.server.decides = true;
         self.server.now.wall_us = wall_us;
         self.server.table.set_limits(self.limits);
+        self.server.table.set_confirms(self.confirms);
         self.server.table.begin_quarantine(self.server.now.boot, self.quarantine_ms);
         self.server.table.note_everything();
         // Whoever read the old stream starts anew with this one's.

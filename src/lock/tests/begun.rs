@@ -1,0 +1,147 @@
+//! What the [judge](super::judge) says of holds that begin or go on, of what has to be confirmed of them, and of
+//! grants that were not confirmed and are undone.
+
+use super::book::{Asked, Hold};
+use super::input::{Begun, Outcome, Writes};
+use super::judge::{Judge, Pending, Verdict, must};
+use super::server::At;
+use super::world::World;
+use crate::lock::effect::Answer;
+use crate::lock::types::{Mode, Token};
+
+impl Judge {
+    /// A hold began in all these locks.
+    pub(super) fn new_holds(
+        &mut self,
+        asked: &Pending,
+        token: Token,
+        is_known: bool,
+        world: &World,
+    ) -> Verdict {
+        must(token.get() > self.newest, || format!("G4: {token} was minted after {}", self.newest))?;
+        self.newest = token.get();
+        for at in asked.keys.iter() {
+            self.new_hold(at, asked, token, is_known, world)?;
+        }
+        Ok(())
+    }
+
+    fn new_hold(&mut self, at: At, asked: &Pending, token: Token, is_known: bool, world: &World) -> Verdict {
+        let Pending { owner, mode, lease_ms, tie, client, is_reentrant, .. } = *asked;
+        must(self.is_free_for(at, owner, mode, world), || {
+            format!("G1: {owner:?} was granted {at} ({mode:?}) beside {:?}", self.promises.get(&at))
+        })?;
+        let before = self.own(at, owner, world);
+        // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
+        let is_new =
+            before.is_none_or(|before| before.mode != mode || before.is_ownerless || asked.keys.len() > 1);
+        must(is_new, || format!("G9: {owner:?} held {before:?} and got {token}"))?;
+        let others = self.promises.entry(at).or_default();
+        let was_over = others.iter().any(|promise| !promise.is_live(world.time));
+        // What nobody was told of may go for a new hold, or stand beside it until the pump takes it back.
+        let is_taken_back = |promise: &Hold| promise.is_ownerless && !world.server.is_live(at, promise.token);
+        let was_ownerless =
+            others.iter().any(|promise| is_taken_back(promise) && promise.is_live(world.time));
+        others.retain(|promise| promise.is_live(world.time) && !is_taken_back(promise));
+        if was_over {
+            self.see("expired and passed on");
+        }
+        if was_ownerless {
+            self.see("taken back and passed on");
+        }
+        let is_upgrade = before.is_some_and(|before| (before.mode, mode) == (Mode::Shared, Mode::Exclusive));
+        if is_upgrade {
+            self.see("upgraded");
+        }
+        let new = Hold {
+            owner,
+            token,
+            mode,
+            until: world.time + lease_ms * 1000,
+            lease_ms,
+            count: 1,
+            tie,
+            client: Some(client).filter(|_| !tie.is_none()),
+            is_known,
+            is_ownerless: false,
+        };
+        // What its owner holds goes on, and lasts no shorter (G2).
+        let client = Some(client);
+        let asked = Asked { lease_ms, tie, client, is_reentrant };
+        let goes_on = before.map(|before| before.goes_on(token, mode, world.time, asked));
+        // Unless that was to be taken back: then it may have been before this grant.
+        let is_sure = is_known || before.is_none_or(|before| !before.is_ownerless);
+        let is_there = |hold: &Hold| {
+            let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
+            saved
+                .iter()
+                .any(|saved| (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie))
+        };
+        let goes_on = goes_on.filter(|hold| is_sure || is_there(hold));
+        let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
+        self.begun.push(Begun { at, token, owner, counts, is_upgrade });
+        self.promise(at, goes_on.unwrap_or(new));
+        Ok(())
+    }
+
+    /// Whatever somebody has now that it had not before can be undone: each grant names it in each of its locks, once.
+    /// A retry that counts nothing names nothing.
+    pub(super) fn check_begun(&mut self, out: &Outcome, world: &World) -> Verdict {
+        let mut begun = out.begun.clone();
+        begun.sort_unstable();
+        if !world.confirms {
+            self.begun.clear();
+        }
+        self.begun.sort_unstable();
+        must(begun == self.begun, || format!("to be undone are {:?}, not {begun:?}", self.begun))
+    }
+
+    /// A grant is undone: of the hold that it was about goes what it did, and nothing else. Another owner's hold, and
+    /// a later one of the same owner, are none of its business (G10).
+    pub(super) fn undone(&mut self, begun: &Begun, world: &World) {
+        let Begun { at, token, owner, counts, is_upgrade } = *begun;
+        if world.writes == Writes::Paused || world.elsewhere.contains(&at) {
+            return;
+        }
+        let Some(own) = self.own(at, owner, world).filter(|own| own.token == token) else {
+            self.see("undone, nothing left");
+            return;
+        };
+        if counts && own.count == 1 {
+            self.promises.entry(at).or_default().retain(|promise| promise.token != token);
+            self.see("undone, ended");
+            return;
+        }
+        let is_opened = is_upgrade && own.mode == Mode::Exclusive;
+        let mode = if is_opened { Mode::Shared } else { own.mode };
+        self.promise(at, Hold { count: own.count - u32::from(counts), mode, ..own });
+        if counts {
+            self.see("undone, one count");
+        }
+        if is_opened {
+            self.see("undone, an upgrade");
+        }
+    }
+
+    /// G6: who is next for what was undone has it in the same step.
+    pub(super) fn passed_on(&mut self, at: At, out: &Outcome, world: &World) -> Verdict {
+        if out.answers.iter().any(|told| matches!(told.answer, Answer::Granted { .. })) {
+            self.see("undone and passed on");
+        }
+        // What is to be taken back is not free before it is.
+        let is_held = self.live(at, world).any(|hold| hold.is_ownerless);
+        if is_held || world.writes != Writes::Allowed {
+            return Ok(());
+        }
+        let is_one = |pending: &&Pending| !pending.is_place() && pending.keys.len() == 1;
+        let forgotten = self.line(at).iter().filter(is_one).find(|pending| self.is_next(at, pending, world));
+        must(forgotten.is_none(), || {
+            format!(
+                "G6: {forgotten:?} could have {at} at {}: {:?} hold, and {:?} wait",
+                world.time,
+                self.promises.get(&at),
+                self.line(at)
+            )
+        })
+    }
+}
