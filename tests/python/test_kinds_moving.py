@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.cluster import WAYS, Cluster, Follower
+from harness.cluster import WAYS, Cluster, Follower, try_to_move
 from harness.kinds import count, take, take_all
 from harness.limits import SLOW_FACTOR, eventually
 from harness.walk import locks_of
-from harness.wire import ServerError
 
 MOVES = 8
 CLIENTS = 5
@@ -124,7 +123,7 @@ def test_no_hold_is_lost_and_none_is_given_out_twice(start_server, way):
         for number in range(MOVES):
             eventually(lambda: all(not worker.is_alive() or worker.holds for worker in workers), "they work")
             time.sleep(0.05)
-            try_to_move(cluster, way, number % 2)
+            try_to_move(cluster, way, "{b}", number % 2)
     finally:
         stop.set()
         for worker in workers:
@@ -139,15 +138,3 @@ def test_no_hold_is_lost_and_none_is_given_out_twice(start_server, way):
         cli = node.connect()
         eventually(lambda cli=cli: count(cli, "waiters") == count(cli, "holds") == 0, "nothing is left")
         assert locks_of(cli) == {}
-
-
-def try_to_move(cluster, way, source):
-    """The slot goes over; a move of a whole slot is refused while the last one is tidied up."""
-    def move():
-        try:
-            cluster.move(way, "{b}", source)
-        except ServerError:
-            return False
-        return True
-
-    eventually(move, "the slot moves")

@@ -17,17 +17,19 @@ WAYS = ["by hand"] + (["atomically"] if at_least(redis=(8, 4), valkey=(9, 0)) el
 REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN")
 
 
+#: A node on this machine, whose replicas are in no hurry to wait for others.
+NODE = (
+    "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0",
+)  # fmt: skip
+
+
 class Cluster:
     """Two nodes with half of the slots each."""
 
     def __init__(self, start_server, *options, **more):
-        common = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-        common += ("--repl-diskless-sync-delay", "0")
-        self.nodes = [start_server(*common, *options, **more) for _ in range(2)]
-        self.nodes[0].admin("CLUSTER ADDSLOTSRANGE 0 8191")
-        self.nodes[1].admin("CLUSTER ADDSLOTSRANGE 8192 16383")
-        self.nodes[1].admin("CLUSTER SET-CONFIG-EPOCH 2")
-        self.nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port, self.nodes[1].bus)
+        self.nodes = [start_server(*NODE, *options, **more) for _ in range(2)]
+        share_slots(self.nodes)
+        meet(self.nodes)
         for node in self.nodes:
             eventually(lambda node=node: is_up(node), "the cluster is up")
         self.ids = [node.admin("CLUSTER MYID") for node in self.nodes]
@@ -90,6 +92,22 @@ class Cluster:
         return None
 
 
+def share_slots(primaries):
+    """Each has as many slots, in their order, and the first is the one whose claims are the oldest."""
+    bounds = [16384 * number // len(primaries) for number in range(len(primaries) + 1)]
+    for number, node in enumerate(primaries):
+        node.admin("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+        node.admin("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+
+
+def meet(nodes):
+    """They get to know each other."""
+    for node in nodes[1:]:
+        nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus)
+    for node in nodes:
+        eventually(lambda node=node: len(epochs_seen_by(node)) == len(nodes), "it knows all others")
+
+
 def epochs_seen_by(node):
     """How old the claims of each node are, as this one knows it."""
     lines = node.admin("CLUSTER NODES").splitlines()
@@ -110,6 +128,18 @@ def redirected(request):
         assert error.code in REDIRECTIONS, error.line
         return error
     raise AssertionError(f"answered with {reply}")
+
+
+def try_to_move(cluster, way, key, source):
+    """The slot goes over; a move of a whole slot is refused while the last one is tidied up."""
+    def move():
+        try:
+            cluster.move(way, key, source)
+        except ServerError:
+            return False
+        return True
+
+    eventually(move, "the slot moves")
 
 
 class Follower:
