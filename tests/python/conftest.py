@@ -3,6 +3,7 @@
     server        shared by the tests of a worker; emptied and reset after each test
     cli           a connection to it
     start_server  starts a server for this test alone, with options of its own
+    start_group   starts a primary and two replicas, with a network that can fail
 
 A test that kills, restarts or starves its server, or turns off what others need,
 starts its own. A server that dies fails the test during which it died.
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.group import Group
 from harness.kinds import give_up_places
 from harness.limits import SLOW_FACTOR, eventually
 from harness.server import BINARY, MODULE, Server, settle
@@ -126,8 +128,8 @@ def start_server():
     """Starts servers for this test alone: start_server("--maxmemory", "10mb")."""
     started = []
 
-    def start(*options, **more):
-        new = Server(*options, **more)
+    def start(*options, kind=Server, **more):
+        new = kind(*options, **more)
         started.append(new)
         return new.start()
 
@@ -139,3 +141,17 @@ def start_server():
         except AssertionError as failure:
             failures.append(str(failure))
     assert not failures, "\n".join(failures)
+
+
+@pytest.fixture
+def start_group(start_server):
+    """Starts a group: start_group("majority", has_sentinels=True)."""
+    groups = []
+
+    def start(*arguments, **more):
+        groups.append(Group(start_server, *arguments, **more))
+        return groups[-1]
+
+    yield start
+    for group in groups:
+        group.close()

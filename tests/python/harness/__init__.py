@@ -12,5 +12,11 @@
     payload.py     what DUMP gives, taken apart and sealed again
     native_lock.py redis-py's Lock, on LOCK.* commands
     history.py     what clients saw, and whether one lock can have done that
+    roamers.py     clients that ask any server of a group, and what they may rely on
+    proxy.py       a network between servers that can be cut, stalled and mended
+    group.py       a primary and two replicas behind such a network
+    sentinel.py    sentinels that watch a group
+    shards.py      a cluster of three primaries with a replica each
+    scene.py       what clients have and wait for while roles change
     transcript.py  the transcripts of the documentation, run
 """

@@ -139,6 +139,8 @@ class Server:
 
     def admin(self, *arguments):
         """A command on a connection that the tests' own commands do not share."""
+        if self._admin is not None and self._admin.is_closed():
+            self._admin = None  # as sentinels do when they change a role
         if self._admin is None:
             self._admin = Connection(self.port)
         return self._admin(*arguments)

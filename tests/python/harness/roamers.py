@@ -1,0 +1,208 @@
+"""Clients that ask every server of a group for one lock, and what they may rely on.
+
+A client of a library asks the server that it was told is the primary. These trust
+nobody: they ask any server as long as it answers, also one that was a primary once, and
+renew and release at another one than granted. What they may rely on:
+
+    certain span   from the reply to a grant or a renewal until its lease, counted from
+                   the moment that the request was sent; or until the owner sent its
+                   release, or a renewal for less
+
+Certain spans of two owners of one lock must not overlap, whatever happened to the
+servers. A request without an answer proves nothing.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from math import inf
+
+from .history import Hold, Request, token_faults
+from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
+from .wire import Closed, Connection, NoReply, ServerError
+
+#: The longest lease of a roamer. No quarantine may be shorter.
+LEASE_MS_MAX = 600
+LEASES_MS = [100, 300, LEASE_MS_MAX]
+WAITS_MS = [0, 50, 300]
+PATIENCE_SECONDS = 0.5 * SLOW_FACTOR
+REST_SECONDS = 0.005
+
+
+# Judging
+
+
+def certain_spans(history):
+    """The stretches of time in which an owner may rely on its lock."""
+    latest_end, spans = {}, []
+    for request in sorted(history, key=lambda request: request.sent, reverse=True):
+        hold = request.lock, request.owner
+        limit = latest_end.get(hold, inf)
+        lease_end = request.sent + request.lease
+        if is_promise(request):
+            spans.append(Hold(*hold, request.reply, request.answered, min(lease_end, limit)))
+        if request.kind == "release":
+            latest_end[hold] = request.sent
+        elif request.kind == "renew":
+            latest_end[hold] = min(lease_end, limit)
+    return sorted((span for span in spans if span.end > span.start), key=lambda span: span.start)
+
+
+def is_promise(request):
+    """Whether the owner was told that it holds the lock."""
+    if request.kind == "renew":
+        return request.reply == 1
+    return request.kind != "release" and request.reply is not None
+
+
+def double_holders(history):
+    """G1: pairs of certain spans of one lock and two owners that overlap."""
+    found, current = [], {}
+    for span in certain_spans(history):
+        others = [other for other in current.get(span.lock, []) if other.end > span.start]
+        found += [f"two holders: {other} and {span}" for other in others if other.owner != span.owner]
+        current[span.lock] = [*others, span]
+    return found
+
+
+# Asking
+
+
+class Roamer(threading.Thread):
+    """One client after another, each of which takes one lock or two, and perhaps keeps it."""
+
+    def __init__(self, load, number, is_stubborn=False):
+        super().__init__(daemon=True)
+        self.load, self.number, self.is_stubborn = load, number, is_stubborn
+        self.chance = random.Random(number)
+        self.connections = {}
+        self.history, self.told = [], Counter()
+        self.failure = None
+
+    def run(self):
+        try:
+            turn = 0
+            while not self.load.stop.is_set():
+                turn += 1
+                self.turn(self.number if self.is_stubborn else f"{self.number}.{turn}")
+        except Exception as failure:  # a thread's failure would else be lost
+            self.failure = failure
+
+    def turn(self, owner):
+        """One attempt at the servers, and what a holder does."""
+        chance, lease_ms = self.chance, self.chance.choice(LEASES_MS)
+        locks = [chance.choice(self.load.locks)] if chance.random() < 0.8 else self.load.locks
+        wait_ms = chance.choice(WAITS_MS)
+        until = time.monotonic() + lease_ms / 1000
+        node = next((node for node in self.shuffled() if self.acquire(node, locks, owner, lease_ms, wait_ms)), None)
+        if node is None:
+            return time.sleep(REST_SECONDS)
+        while chance.random() < 0.4:
+            time.sleep(chance.random() * lease_ms / 3000)
+            if time.monotonic() > until and not self.is_stubborn:
+                return  # it knows that it is late
+            until = time.monotonic() + lease_ms / 1000
+            replies = [self.ask("renew", self.near(node), lock, owner, lease_ms) for lock in locks]
+            if any(reply != 1 for reply in replies):
+                return
+        if chance.random() < 0.85:
+            for lock in locks:
+                self.ask("release", self.near(node), lock, owner)
+
+    def shuffled(self):
+        """All servers, in any order."""
+        return self.chance.sample(self.load.nodes, len(self.load.nodes))
+
+    def near(self, node):
+        """Mostly the one that granted the lock."""
+        return node if self.chance.random() < 0.8 else self.chance.choice(self.load.nodes)
+
+    def acquire(self, node, locks, owner, lease_ms, wait_ms):
+        """Whether it got the locks, at this server."""
+        token = self.ask("acquire", node, locks[0], owner, lease_ms, wait_ms, locks[1:])
+        return token is not None
+
+    def ask(self, kind, node, lock, owner, lease_ms=0, wait_ms=0, others=()):
+        """The reply; None also if there was none, or an error."""
+        words = [f"LOCK.{kind.upper()}", lock, owner]
+        if others:
+            words = ["LOCK.MACQUIRE", 1 + len(others), lock, *others, owner]
+        words += ["PX", lease_ms] if lease_ms else []
+        words += ["BLOCK", wait_ms] if wait_ms else []
+        sent = time.monotonic()
+        reply = self.reply(node, words, PATIENCE_SECONDS + wait_ms / 1000)
+        answered = time.monotonic()
+        if kind != "acquire" or reply is not None:
+            self.note(kind, lock, owner, sent, answered, reply, lease_ms / 1000)
+            for other in others:
+                self.note("macquire", other, owner, sent, answered, reply, lease_ms / 1000)
+        return reply
+
+    def note(self, *words):
+        """Writes down a request that may prove something."""
+        self.history.append(Request(*words))
+
+    def reply(self, node, words, limit):
+        """What this server says; errors are counted."""
+        try:
+            if node not in self.connections:
+                self.connections[node] = Connection(node.port)
+            return self.connections[node](*words, limit=limit)
+        except ServerError as error:
+            self.told[error.code] += 1
+        except (Closed, NoReply, OSError) as error:
+            self.told[type(error).__name__] += 1
+            if node in self.connections:
+                self.connections.pop(node).close()
+        return None
+
+
+class Load:
+    """Roamers at work, from entering to leaving.
+
+    Stubborn ones are the same owner again and again, and renew what they know to be over.
+    """
+
+    def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0):
+        self.nodes, self.locks = list(nodes), list(locks)
+        self.stop = threading.Event()
+        self.roamers = [Roamer(self, number, number < stubborn) for number in range(clients)]
+
+    def __enter__(self):
+        for roamer in self.roamers:
+            roamer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for roamer in self.roamers:
+            roamer.join(2 * SOON_SECONDS)
+            assert not roamer.is_alive(), "G7: a request was never answered"
+            assert roamer.failure is None, repr(roamer.failure)
+            for connection in roamer.connections.values():
+                connection.close()
+
+    @property
+    def history(self):
+        """What all of them saw until now."""
+        return [request for roamer in self.roamers for request in list(roamer.history)]
+
+    @property
+    def told(self):
+        """The errors that they were told, and how often."""
+        return sum((roamer.told for roamer in self.roamers), Counter())
+
+    def grants(self):
+        """How many locks were granted until now."""
+        return sum(request.kind == "acquire" and request.reply is not None for request in self.history)
+
+    def goes_on(self, grants=10):
+        """Waits until so many more locks were granted."""
+        before = self.grants()
+        eventually(lambda: self.grants() >= before + grants, "locks are granted", pause=0.02)
+
+    def faults(self):
+        """G1, and G4: tokens rise over all servers and locks."""
+        history = self.history
+        return double_holders(history) + token_faults([request._replace(lock="any") for request in history])

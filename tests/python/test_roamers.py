@@ -1,0 +1,91 @@
+"""The checker of `harness.roamers`: each fault, put into a history by hand, must be found."""
+
+from harness.history import Request, token_faults
+from harness.roamers import certain_spans, double_holders
+
+
+def acquire(owner, sent, answered, token, lease=1.0, kind="acquire", lock="door"):
+    return Request(kind, lock, owner, sent, answered, token, lease)
+
+
+def renew(owner, sent, answered, reply=1, lease=1.0):
+    return Request("renew", "door", owner, sent, answered, reply, lease)
+
+
+def release(owner, sent, answered, reply=1):
+    return Request("release", "door", owner, sent, answered, reply)
+
+
+def spans(*history):
+    """Certain spans without their owners and tokens."""
+    return [(span.start, span.end) for span in certain_spans(history)]
+
+
+def test_a_good_history_has_no_faults():
+    history = [
+        acquire("alice", 0.0, 0.1, 7),
+        renew("alice", 0.5, 0.6),
+        release("alice", 1.2, 1.4),
+        acquire("bob", 1.1, 1.3, 8, lease=0.5),
+        acquire("carol", 1.4, 1.6, 9),
+        acquire("carol", 1.4, 1.6, 9, kind="macquire", lock="gate"),
+        acquire("dave", 0.2, 0.3, 5, lock="hatch"),
+    ]
+    assert double_holders(history) == token_faults(history[:1]) == []
+
+
+def test_two_holders_at_once_are_found():
+    # G1
+    history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.9, 0.95, 8)]
+    assert "two holders" in double_holders(history)[0]
+    assert double_holders(history[::-1]) == double_holders(history)
+
+
+def test_two_holders_are_found_behind_a_short_hold_in_between():
+    # G1
+    history = [
+        acquire("alice", 0.0, 0.1, 7, lease=9.0),
+        acquire("bob", 0.2, 0.3, 8, lease=0.2),
+        acquire("carol", 5.0, 5.1, 9, lease=0.2),
+    ]
+    assert len(double_holders(history)) == 2
+
+
+def test_one_token_does_not_make_two_owners_one():
+    # G1: two servers may have given out the same
+    assert double_holders([acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.2, 0.3, 7)])
+
+
+def test_a_lock_of_several_is_one_like_any_other():
+    # G1
+    history = [acquire("alice", 0.0, 0.1, 7, kind="macquire"), acquire("bob", 0.2, 0.3, 8)]
+    assert "two holders" in double_holders(history)[0]
+
+
+def test_a_holder_beside_a_renewed_one_is_found():
+    # G1
+    history = [acquire("alice", 0.0, 0.1, 7, lease=0.5), renew("alice", 0.4, 0.5), acquire("bob", 1.2, 1.3, 8)]
+    assert "two holders" in double_holders(history)[0]
+
+
+def test_a_span_is_counted_from_the_reply_and_from_the_request():
+    assert spans(acquire("alice", 0.25, 0.5, 7)) == [(0.5, 1.25)]
+    assert spans(acquire("alice", 0.25, 1.5, 7)) == [], "it was over when the reply came"
+    assert spans(acquire("alice", 0.0, 0.25, None)) == []
+
+
+def test_a_late_renewal_says_nothing_of_the_time_before():
+    history = [acquire("alice", 0.0, 0.25, 7, lease=0.5), renew("alice", 0.75, 1.0)]
+    assert spans(*history) == [(0.25, 0.5), (1.0, 1.75)]
+    assert spans(history[0], renew("alice", 0.75, 1.0, reply=0)) == [(0.25, 0.5)]
+
+
+def test_a_renewal_may_shorten_the_lease_whatever_the_reply():
+    for reply in (0, None):
+        assert spans(acquire("alice", 0.0, 0.25, 7), renew("alice", 0.25, 0.5, reply, lease=0.5)) == [(0.25, 0.75)]
+
+
+def test_a_release_ends_it_when_it_is_sent_whatever_the_reply():
+    for reply in (0, 1, None):
+        history = [acquire("alice", 0.0, 0.25, 7), renew("alice", 0.25, 0.5), release("alice", 0.75, 2.0, reply)]
+        assert spans(*history) == [(0.25, 0.75), (0.5, 0.75)]
