@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak bench bench-guard lint fmt clean
+.PHONY: help build run test test-servers valgrind soak bench bench-guard spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -14,6 +14,8 @@ help:
 	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
+	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
+	@echo "make spec-small    the small ones of them (about a minute)"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 
@@ -41,6 +43,12 @@ bench:
 
 bench-guard:
 	@scripts/bench guard
+
+spec:
+	@scripts/spec
+
+spec-small:
+	@scripts/spec small
 
 lint:
 	@scripts/lint

@@ -1,0 +1,108 @@
+"""The checker of the specifications sees what it should, and pages name configurations that exist.
+
+The configurations themselves are checked by `make spec`.
+"""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = runpy.run_path(str(ROOT / "scripts" / "spec"))
+
+END = "1500 states generated, {} distinct states found, {} states left on queue.\n"
+HOLDS = "Model checking completed. No error has been found.\n" + END.format(300, 0)
+STEPS = "".join(f"State {number}: <Grant of module Redlock>\n/\\ held = 1\n\n" for number in (1, 2, 3))
+VIOLATED = "Error: Invariant OneHolder is violated.\nError: The behavior up to this point is:\n" + STEPS
+RANDOM = "Progress: 4000 states checked.\n"
+
+
+def expecting(verdict, states, **more):
+    entry = {"name": "it", "theorem": "T1", "module": "Redlock", "with": {"Raises": True}}
+    modules = {"Redlock": {"Raises": False, "Lease": 2}}
+    return SPEC["configuration"](entry | {"verdict": verdict, "states": states} | more, modules)
+
+
+RUNS = {"runs": 100, "run_steps": 40}
+
+
+def each(cases):
+    return pytest.mark.parametrize("case", cases.values(), ids=cases.keys())
+
+
+@each(
+    {
+        "holds": (HOLDS, expecting("holds", 300)),
+        "violated": (VIOLATED + END.format(70, 12), expecting("violated", 70, steps=2)),
+        "not in random runs": (RANDOM, expecting("not violated", 4000, **RUNS)),
+        "in random runs": (VIOLATED + RANDOM, expecting("violated", 4000, **RUNS)),
+    }
+)
+def test_what_is_as_expected_is_seen_so(case):
+    output, one = case
+    assert SPEC["found_in"](output, one) == one.expected
+
+
+@each(
+    {
+        "other states": (HOLDS, expecting("holds", 301)),
+        "holds": (HOLDS, expecting("violated", 300, steps=2)),
+        "violated": (VIOLATED + END.format(70, 12), expecting("holds", 70)),
+        "fewer steps": (VIOLATED + END.format(70, 12), expecting("violated", 70, steps=3)),
+        "later": (VIOLATED + END.format(71, 12), expecting("violated", 70, steps=2)),
+        "not in random runs": (RANDOM, expecting("violated", 4000, **RUNS)),
+    }
+)
+def test_what_is_not_as_expected_is_seen(case):
+    output, one = case
+    assert SPEC["found_in"](output, one) != one.expected
+
+
+@each(
+    {
+        "nothing": "",
+        "states left": HOLDS.replace(" 0 states left", " 9 states left"),
+        "an error": HOLDS + "Error: Something else went wrong.\n",
+        "an exception": "java.lang.RuntimeException: no more memory\n" + HOLDS,
+        "another invariant": VIOLATED.replace("OneHolder", "TokensRise") + END.format(70, 12),
+    }
+)
+def test_what_is_no_verdict_is_none(case):
+    with pytest.raises(SPEC["Wrong"]):
+        SPEC["found_in"](case, expecting("holds", 300))
+
+
+def test_the_run_fails_and_says_what_was_expected_and_found(capsys, monkeypatch):
+    check = SPEC["check"]
+    monkeypatch.setitem(check.__globals__, "jar", lambda: None)
+    monkeypatch.setitem(check.__globals__, "output_of", lambda one, jar: HOLDS)
+    assert check([expecting("holds", 300)]) == 0
+    assert check([expecting("holds", 300), expecting("holds", 299)]) == 1
+    assert "expected: holds, 299 states; found: holds, 300 states" in capsys.readouterr().out
+
+
+def test_constants_are_what_the_model_checker_reads():
+    told = [SPEC["tla"](value) for value in (True, False, 3, "even awaited", ["s1", "s2"])]
+    assert told == ["TRUE", "FALSE", "3", '"even awaited"', "{s1, s2}"]
+    with pytest.raises(SPEC["Wrong"]):
+        expecting("holds", 300, **{"with": {"Raise": True}})
+
+
+def test_the_page_shows_the_configurations_as_they_are():
+    assert SPEC["README"].read_text() == SPEC["page_with"](SPEC["table"]())
+
+
+def test_every_theorem_has_what_holds_and_what_fails_among_the_small_ones():
+    seen = {(one.theorem, one.verdict) for one in SPEC["configurations"]() if one.small}
+    theorems = {one.theorem for one in SPEC["configurations"]()}
+    assert theorems >= {"T1", "T2", "T3", "T4", "T5", "undo", "tokens"}
+    assert seen >= {(theorem, verdict) for theorem in theorems for verdict in ("holds", "violated")}
+
+
+def test_every_configuration_that_a_page_names_exists():
+    text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    named = set(re.findall(r"`spec:([\w-]+)`", text))
+    assert len(named) > 20
+    assert named <= {one.name for one in SPEC["configurations"]()}
