@@ -259,6 +259,8 @@ pub struct Stake {
     pub place: PlaceBuf,
     /// Under which token.
     pub token: Token,
+    /// For how long the owner may be told of it, in milliseconds: its lease was asked for to be so long.
+    pub lease_ms: u64,
     /// What is to be undone.
     pub undo: Undo,
 }

@@ -77,7 +77,9 @@ impl Confirm {
         let stakes = places.into_iter().map(|place| {
             let is_it = |begun: &Stake| begun.token == token && begun.place == place;
             let begun = self.begun.iter().position(is_it).map(|at| self.begun.swap_remove(at));
-            Stake { place, token, undo: begun.map_or(Undo::NOTHING, |begun| begun.undo) }
+            let (lease_ms, undo) =
+                begun.map_or((u64::MAX, Undo::NOTHING), |begun| (begun.lease_ms, begun.undo));
+            Stake { place, token, lease_ms, undo }
         });
         stakes.collect()
     }
@@ -86,6 +88,7 @@ impl Confirm {
     fn wait(&mut self, token: Option<Token>, places: Vec<PlaceBuf>, lease_ms: u64) -> Option<WaitId> {
         let (now, rule) = (clock::boot(), self.rule?);
         let stakes = self.stakes(token, places);
+        let lease_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lease_ms, u64::min);
         let lasts_ms = settings::confirm_timeout_ms().min(lease_ms);
         self.all.wait(now, now.plus_ms(lasts_ms), rule, stakes)
     }

@@ -304,6 +304,20 @@ def test_nobody_waits_for_longer_than_its_lease(group):
                 primary.ask(*request.split()).answer()
 
 
+def test_who_waited_in_line_is_not_told_of_a_lease_that_is_over(group):
+    primary, _, second = group
+    cli = primary.connect()
+    take(cli, "door", "alice", lease_ms=LEASE_MS)
+    take(cli, "gate", "alice", lease_ms=LEASE_MS)
+    waiters = [ask(primary, "door", "bob", lease_ms=100), ask_all(primary, "gate other", "bob", lease_ms=100)]
+    with frozen(second):
+        cli("LOCK.RELEASE door alice")
+        cli("LOCK.RELEASE gate alice")
+        for waiter in waiters:
+            with refused("NOREPLICAS", "the lease is over"):
+                waiter.answer()
+
+
 @pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
 def test_client_unblock_ends_the_wait_for_replicas(group, how):
     # G7

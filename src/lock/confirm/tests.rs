@@ -113,7 +113,7 @@ fn a_group_of_one_needs_nobody() {
 
 fn stake(name: &str, token: u64, undo: Undo) -> Stake {
     let place = crate::lock::types::PlaceBuf { db: 0, name: name.as_bytes().into() };
-    Stake { place, token: Token::new(token).unwrap(), undo }
+    Stake { place, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
 }
 
 /// What the pump undoes next.

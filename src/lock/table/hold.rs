@@ -21,7 +21,7 @@ impl Table {
         let own = self.own(at, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((member, hold)) = own else {
             let record = self.begin(now, at, mode, new)?;
-            self.note_stake(at.place, new.token, new.owner, (true, false));
+            self.note_stake(at.place, new.token, (new.owner, new.lease_ms), (true, false));
             return Some(record);
         };
         let is_upgrade = mode == Mode::Exclusive && self.held_as(at) == Some(Mode::Shared);
@@ -36,7 +36,7 @@ impl Table {
             self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
         }
         self.locks.note_known(member, new.client);
-        self.note_stake(at.place, new.token, new.owner, (counts, is_upgrade));
+        self.note_stake(at.place, new.token, (new.owner, new.lease_ms), (counts, is_upgrade));
         Some(self.record_of(at, member))
     }
 

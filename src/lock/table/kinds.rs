@@ -136,7 +136,7 @@ impl Table {
         }
         if ask.is_reentrant {
             self.locks.set_count(member, count + 1);
-            self.note_stake(at.place, token, ask.owner, (true, false));
+            self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
         }
         let is_same = (tie.ephemeral_ms, tie.is_kept_alive) == (was.ephemeral_ms, was.is_kept_alive);
         if is_longer || ask.is_reentrant || !is_same || stands_still {
@@ -196,7 +196,7 @@ impl Table {
         }
         if ask.is_reentrant {
             self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
-            self.note_stake(at.place, token, ask.owner, (true, false));
+            self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
         }
         self.locks.note_known(member, ask.client);
         at.tell(Record::Member(crowd, member), fx);

@@ -24,11 +24,12 @@ impl Table {
         &mut self,
         place: Place<'_>,
         token: Token,
-        owner: &[u8],
+        (owner, lease_ms): (&[u8], u64),
         (counts, is_upgrade): (bool, bool),
     ) {
         if let Some(begun) = &mut self.begun {
-            begun.push(Stake { place: place.to_owned(), token, undo: Undo::of(owner, counts, is_upgrade) });
+            let undo = Undo::of(owner, counts, is_upgrade);
+            begun.push(Stake { place: place.to_owned(), token, lease_ms, undo });
         }
     }
 

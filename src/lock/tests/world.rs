@@ -191,7 +191,7 @@ impl World {
     /// What the core says has begun, and who was told of it.
     fn note_begun(&mut self, out: &mut Outcome) -> Result<(), String> {
         let told = std::mem::take(&mut self.told);
-        for Stake { place, token, undo } in self.server.table.take_begun() {
+        for Stake { place, token, undo, .. } in self.server.table.take_begun() {
             let told = told.iter().find(|told| told.0 == token).map(|told| told.1);
             let owner =
                 told.ok_or_else(|| format!("{token} is to be confirmed, and nobody was told of it"))?;
