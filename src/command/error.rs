@@ -220,6 +220,9 @@ pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the
 /// A lease that stands still has no end that a quarantine could wait for.
 pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: nobody could tell when a lease that stands still is over";
 
+/// It waits since before the quarantine was set, or made shorter.
+pub const LONGER_THAN_QUARANTINE: &str = "ERR PX is more than redislock.quarantine, which was set while this request waited; the request left the queue";
+
 /// The server may throw locks away when memory runs out.
 pub const MAY_EVICT: &str = "ERR this server may evict locks: maxmemory is set and maxmemory-policy is allkeys-*; use a volatile-* policy or noeviction, or accept the loss with CONFIG SET redislock.allow-eviction yes";
 

@@ -73,6 +73,10 @@ pub struct Applicant<'a> {
     pub place: Place<'a>,
     /// For others too (LOCK.MACQUIRE).
     pub wants_several: bool,
+    /// The lease that it asked for, in milliseconds.
+    pub lease_ms: u64,
+    /// Its lease would stand still while the connection is open.
+    pub is_kept_alive: bool,
 }
 
 /// What a [`Gate`] says.
@@ -80,8 +84,8 @@ pub struct Applicant<'a> {
 pub enum Admission {
     /// The client may have the lock.
     Granted,
-    /// Its user may not: the request is answered with an error, and the next in line is asked about.
-    Forbidden,
+    /// It may not, any more: it is told so in these words, and the next in line is asked about.
+    Refused(&'static str),
     /// Nobody may have any lock now: the line stays as it is, and the pump looks again later.
     NotNow,
 }
@@ -209,11 +213,10 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            let client = request.client?;
-            match gate(Applicant { client, place, wants_several: false }) {
+            match gate(applicant(request, place, false)?) {
                 Admission::Granted => {}
-                Admission::Forbidden => {
-                    self.answer(id, Answer::Refused(NO_PERMISSION), fx);
+                Admission::Refused(reason) => {
+                    self.answer(id, Answer::Refused(reason), fx);
                     continue;
                 }
                 Admission::NotNow => {
@@ -225,7 +228,8 @@ impl Table {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
-            let Request { owner, lease_ms, tie, .. } = &self.queues.waiter(id)?.request;
+            let Request { owner, lease_ms, tie, client, .. } = &self.queues.waiter(id)?.request;
+            let client = (*client)?;
             let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), tie: *tie };
             let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
             let Some((lock, change)) = begun else {
@@ -290,6 +294,12 @@ fn begin_hold(
             Some((id, Change::Stored(id)))
         }
     }
+}
+
+/// Who waits for this; nobody does for a place in line.
+fn applicant<'a>(request: &Request, place: Place<'a>, wants_several: bool) -> Option<Applicant<'a>> {
+    let Request { client, lease_ms, tie, .. } = *request;
+    Some(Applicant { client: client?, place, wants_several, lease_ms, is_kept_alive: tie.is_kept_alive })
 }
 
 /// What a waiter is told whose user lost the right to the lock.

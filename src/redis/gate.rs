@@ -8,8 +8,9 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, OwnedStr, api};
-use super::confirm;
-use crate::lock::table::{Admission, Applicant};
+use super::{confirm, settings};
+use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
+use crate::lock::table::{Admission, Applicant, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
 
 /// The checks of one step or of one run of the pump.
 pub(crate) struct Gate<'a> {
@@ -49,7 +50,14 @@ impl<'a> Gate<'a> {
         if self.is_closed() {
             return Admission::NotNow;
         }
-        if may_acquire(ctx, who) { Admission::Granted } else { Admission::Forbidden }
+        if let Some(reason) = unfit(who) {
+            return Admission::Refused(reason);
+        }
+        match (may_acquire(ctx, who), who.wants_several) {
+            (true, _) => Admission::Granted,
+            (false, true) => Admission::Refused(NO_PERMISSION_FOR_SEVERAL),
+            (false, false) => Admission::Refused(NO_PERMISSION),
+        }
     }
 }
 
@@ -71,8 +79,16 @@ fn refuses_writes(ctx: &Ctx) -> bool {
     }
 }
 
+/// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
+fn unfit(Applicant { lease_ms, is_kept_alive, .. }: Applicant<'_>) -> Option<&'static str> {
+    if settings::quarantine_ms() > 0 && lease_ms > settings::quarantine_ms() {
+        return Some(LONGER_THAN_QUARANTINE);
+    }
+    (is_kept_alive && settings::confirms()).then_some(KEPT_UNCONFIRMED)
+}
+
 /// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
-fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several }: Applicant<'_>) -> bool {
+fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several, .. }: Applicant<'_>) -> bool {
     let command = if wants_several { "LOCK.MACQUIRE" } else { "LOCK.ACQUIRE" };
     // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
     // has no user yields null.

@@ -369,6 +369,19 @@ def test_keepalive_is_refused(group):
     assert cli("DBSIZE") == 0
 
 
+def test_who_waits_with_keepalive_leaves_when_its_turn_comes(group):
+    primary = group[0]
+    cli = primary.connect()
+    cli("CONFIG SET redislock.confirm local")
+    take(cli, "door", "alice", lease_ms=LEASE_MS)
+    kept = ask(primary, "door", "bob", "KEEPALIVE", lease_ms=LEASE_MS)
+    cli("CONFIG SET redislock.confirm all")
+    release(cli, "door", "alice")
+    with refused("ERR", "KEEPALIVE", "redislock.confirm"):
+        kept.answer()
+    assert cli("DBSIZE") == 0
+
+
 def test_commands_behind_a_request_are_answered_in_order(group):
     # G7
     primary, _, second = group

@@ -99,6 +99,21 @@ def test_no_lease_is_longer(start_server):
         cli("LOCK.RENEW door alice EX 1")
 
 
+def test_who_waits_for_a_longer_lease_leaves_when_its_turn_comes(start_server):
+    server = start_server()
+    cli = server.connect()
+    take(cli, "door", "alice")
+    longer = [ask(server, "door", "bob"), ask_all(server, "gate door", "carol")]
+    fit = ask(server, "door", "dave", lease_ms=30_000)
+    cli("CONFIG SET redislock.quarantine 30000")
+    release(cli, "door", "alice")
+    for waiter in longer:
+        with refused("ERR", "PX", "redislock.quarantine"):
+            waiter.answer()
+    assert isinstance(fit.answer(), int)
+    assert cli("EXISTS gate") == 0
+
+
 def test_known_holds_are_renewed_asked_for_again_and_released(start_server):
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     cli = server.connect()

@@ -221,7 +221,7 @@ impl Table {
                 self.tell_holder(at, id, fx);
                 continue;
             }
-            let Some(client) = request.client else {
+            let Some(applicant) = applicant(request, at.place, false) else {
                 // Also one that nobody could take now: whoever holds the lock may stand behind it, to hold less.
                 if request.mode == Mode::Exclusive || reserved >= RESERVED_PASSED_MAX {
                     break;
@@ -236,10 +236,10 @@ impl Table {
                 self.note_party(party, queue);
                 break;
             }
-            match gate(Applicant { client, place: at.place, wants_several: false }) {
+            match gate(applicant) {
                 Admission::Granted => {}
-                Admission::Forbidden => {
-                    self.answer(id, Answer::Refused(NO_PERMISSION), fx);
+                Admission::Refused(reason) => {
+                    self.answer(id, Answer::Refused(reason), fx);
                     continue;
                 }
                 Admission::NotNow => {

@@ -323,10 +323,10 @@ impl Table {
         }
         let client = request.client?;
         for at in &*ats {
-            match gate(Applicant { client, place: at.place, wants_several: true }) {
+            match gate(applicant(&request, at.place, true)?) {
                 Admission::Granted => {}
-                Admission::Forbidden => {
-                    self.answer(lead, Answer::Refused(NO_PERMISSION_FOR_SEVERAL), first_fx);
+                Admission::Refused(reason) => {
+                    self.answer(lead, Answer::Refused(reason), first_fx);
                     return Some(());
                 }
                 Admission::NotNow => {

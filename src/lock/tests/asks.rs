@@ -6,7 +6,8 @@ use super::server::{At, Name};
 use super::world::{Wait, World};
 use crate::lock::effect::{Answer, Change, Effect, Effects, Found, Record, Step};
 use crate::lock::table::{
-    Acquired, Admission, Applicant, Ask, Block, Gate, Refusal, Renewal, Spot, Steps, Table, Wait as HowToWait,
+    Acquired, Admission, Applicant, Ask, Block, Gate, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal,
+    Renewal, Spot, Steps, Table, Wait as HowToWait,
 };
 use crate::lock::types::{ClientId, Mode, Now, Token};
 
@@ -155,7 +156,9 @@ impl World {
             keys.iter().map(|at| Spot { place: at.place(), found: self.server.found(at) }).collect();
         let (forbidden, writes) = (&self.forbidden, self.writes);
         let mut gate = |who: Applicant<'_>| match writes {
-            Writes::Allowed if forbidden.contains(&who.client.0) => Admission::Forbidden,
+            Writes::Allowed if forbidden.contains(&who.client.0) => {
+                Admission::Refused(if who.wants_several { NO_PERMISSION_FOR_SEVERAL } else { NO_PERMISSION })
+            }
             Writes::Allowed => Admission::Granted,
             Writes::Refused | Writes::Paused => Admission::NotNow,
         };
