@@ -18,7 +18,7 @@ import pytest
 from harness.group import Group
 from harness.kinds import give_up_places
 from harness.limits import SLOW_FACTOR, eventually
-from harness.server import BINARY, MODULE, Server, settle
+from harness.server import BINARY, MODULE, Server, Yard, settle
 
 
 def pytest_configure(config):
@@ -126,21 +126,9 @@ def cli3(server):
 @pytest.fixture
 def start_server():
     """Starts servers for this test alone: start_server("--maxmemory", "10mb")."""
-    started = []
-
-    def start(*options, kind=Server, **more):
-        new = kind(*options, **more)
-        started.append(new)
-        return new.start()
-
-    yield start
-    failures = []
-    for each in started:
-        try:
-            each.finish()
-        except AssertionError as failure:
-            failures.append(str(failure))
-    assert not failures, "\n".join(failures)
+    yard = Yard()
+    yield yard
+    yard.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ off from its group is not cut off from them.
 
 import signal
 
-from .limits import eventually
+from .limits import SOON_SECONDS, eventually
 from .proxy import Proxy
 from .replicas import AT_ONCE, is_linked
 from .roamers import LEASE_MS_MAX
@@ -77,14 +77,14 @@ class Group:
         """Waits until the sentinels have made another one the primary; returns it."""
         return eventually(lambda: self.primary(besides), "another one is the primary", pause=0.02)
 
-    def healed(self):
+    def healed(self, limit=SOON_SECONDS):
         """Waits until there is one primary, and all others follow it; returns it."""
         def primary():
             found = self.primary()
             others = [node for node in self.nodes if node is not found]
             return found and all(follows(node, self.door(found).port) for node in others) and found
 
-        return eventually(primary, "all follow one primary", pause=0.02)
+        return eventually(primary, "all follow one primary", limit, pause=0.02)
 
 
 def replication_of(node):

@@ -6,7 +6,8 @@ renew and release at another one than granted. What they may rely on:
 
     certain span   from the reply to a grant or a renewal until its lease, counted from
                    the moment that the request was sent; or until the owner sent its
-                   release, or a renewal for less
+                   release, or a renewal for less; or until somebody broke the lock on
+                   purpose (`Break`)
 
 Certain spans of two owners of one lock must not overlap, whatever happened to the
 servers. A request without an answer proves nothing.
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from math import inf
+from typing import NamedTuple, Optional
 
 from .history import Hold, Request, token_faults
 from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
@@ -28,12 +30,28 @@ LEASES_MS = [100, 300, LEASE_MS_MAX]
 WAITS_MS = [0, 50, 300]
 PATIENCE_SECONDS = 0.5 * SLOW_FACTOR
 REST_SECONDS = 0.005
+#: How long a patient one waits beyond what it asked for: longer than any failure lasts.
+VERY_PATIENT_SECONDS = 60.0 * SLOW_FACTOR
 
 
 # Judging
 
 
-def certain_spans(history):
+class Break(NamedTuple):
+    """Somebody ended the holds of a lock on purpose, or of all, at some moment between two."""
+
+    lock: Optional[str]
+    sent: float
+    answered: float
+
+
+def broken_at(request, breaks):
+    """When the claim of a request may have been ended on purpose at the earliest."""
+    mine = [each.sent for each in breaks if each.lock in (None, request.lock) and each.answered > request.sent]
+    return min(mine, default=inf)
+
+
+def certain_spans(history, breaks=()):
     """The stretches of time in which an owner may rely on its lock."""
     latest_end, spans = {}, []
     for request in sorted(history, key=lambda request: request.sent, reverse=True):
@@ -41,7 +59,8 @@ def certain_spans(history):
         limit = latest_end.get(hold, inf)
         lease_end = request.sent + request.lease
         if is_promise(request):
-            spans.append(Hold(*hold, request.reply, request.answered, min(lease_end, limit)))
+            end = min(lease_end, limit, broken_at(request, breaks))
+            spans.append(Hold(*hold, request.reply, request.answered, end))
         if request.kind == "release":
             latest_end[hold] = request.sent
         elif request.kind == "renew":
@@ -56,10 +75,10 @@ def is_promise(request):
     return request.kind != "release" and request.reply is not None
 
 
-def double_holders(history):
+def double_holders(history, breaks=()):
     """G1: pairs of certain spans of one lock and two owners that overlap."""
     found, current = [], {}
-    for span in certain_spans(history):
+    for span in certain_spans(history, breaks):
         others = [other for other in current.get(span.lock, []) if other.end > span.start]
         found += [f"two holders: {other} and {span}" for other in others if other.owner != span.owner]
         current[span.lock] = [*others, span]
@@ -72,11 +91,11 @@ def double_holders(history):
 class Roamer(threading.Thread):
     """One client after another, each of which takes one lock or two, and perhaps keeps it."""
 
-    def __init__(self, load, number, is_stubborn=False):
+    def __init__(self, load, number, is_stubborn=False, is_patient=False, seed=""):
         super().__init__(daemon=True)
-        self.load, self.number, self.is_stubborn = load, number, is_stubborn
-        self.chance = random.Random(number)
-        self.connections = {}
+        self.load, self.number, self.is_stubborn, self.is_patient = load, number, is_stubborn, is_patient
+        self.chance = random.Random(f"{seed}{number}")
+        self.connections, self.losses = {}, 0
         self.history, self.told = [], Counter()
         self.failure = None
 
@@ -85,7 +104,8 @@ class Roamer(threading.Thread):
             turn = 0
             while not self.load.stop.is_set():
                 turn += 1
-                self.turn(self.number if self.is_stubborn else f"{self.number}.{turn}")
+                # What nobody heard of may be done late: to an owner of that name, so it changes its name.
+                self.turn(f"{self.number}:{self.losses}" if self.is_stubborn else f"{self.number}.{turn}")
         except Exception as failure:  # a thread's failure would else be lost
             self.failure = failure
 
@@ -131,7 +151,8 @@ class Roamer(threading.Thread):
         words += ["PX", lease_ms] if lease_ms else []
         words += ["BLOCK", wait_ms] if wait_ms else []
         sent = time.monotonic()
-        reply = self.reply(node, words, PATIENCE_SECONDS + wait_ms / 1000)
+        patience = VERY_PATIENT_SECONDS if self.is_patient else PATIENCE_SECONDS
+        reply = self.reply(node, words, patience + wait_ms / 1000)
         answered = time.monotonic()
         if kind != "acquire" or reply is not None:
             self.note(kind, lock, owner, sent, answered, reply, lease_ms / 1000)
@@ -153,6 +174,9 @@ class Roamer(threading.Thread):
             self.told[error.code] += 1
         except (Closed, NoReply, OSError) as error:
             self.told[type(error).__name__] += 1
+            self.losses += 1
+            if isinstance(error, NoReply) and self.is_patient:
+                self.load.unanswered.append(" ".join(map(str, words)))
             if node in self.connections:
                 self.connections.pop(node).close()
         return None
@@ -161,13 +185,15 @@ class Roamer(threading.Thread):
 class Load:
     """Roamers at work, from entering to leaving.
 
-    Stubborn ones are the same owner again and again, and renew what they know to be over.
+    Stubborn ones are the same owner again and again, and renew what they know to be over. Patient ones, the last of
+    all, do not ask again: what they are not told within a minute is `unanswered`.
     """
 
-    def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0):
+    def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0, patient=0, seed=""):
         self.nodes, self.locks = list(nodes), list(locks)
-        self.stop = threading.Event()
-        self.roamers = [Roamer(self, number, number < stubborn) for number in range(clients)]
+        self.stop, self.unanswered = threading.Event(), []
+        kinds = [(number < stubborn, number >= clients - patient) for number in range(clients)]
+        self.roamers = [Roamer(self, number, *kind, seed=seed) for number, kind in enumerate(kinds)]
 
     def __enter__(self):
         for roamer in self.roamers:
@@ -202,7 +228,8 @@ class Load:
         before = self.grants()
         eventually(lambda: self.grants() >= before + grants, "locks are granted", pause=0.02)
 
-    def faults(self):
+    def faults(self, breaks=()):
         """G1, and G4: tokens rise over all servers and locks."""
         history = self.history
-        return double_holders(history) + token_faults([request._replace(lock="any") for request in history])
+        tokens = token_faults([request._replace(lock="any") for request in history])
+        return double_holders(history, breaks) + tokens

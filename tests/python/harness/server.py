@@ -230,6 +230,28 @@ class Server:
             raise AssertionError(f"the server did not end\n{self.log_tail()}") from None
 
 
+class Yard:
+    """Starts servers, and ends all of them: yard("--maxmemory", "10mb")."""
+
+    def __init__(self):
+        self.started = []
+
+    def __call__(self, *options, kind=Server, **more):
+        new = kind(*options, **more)
+        self.started.append(new)
+        return new.start()
+
+    def close(self):
+        """Ends them, and checks of each that it never broke."""
+        failures = []
+        for each in self.started:
+            try:
+                each.finish()
+            except AssertionError as failure:
+                failures.append(str(failure))
+        assert not failures, "\n".join(failures)
+
+
 def parse_info(text):
     """What INFO gives, as a dictionary of texts."""
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))

@@ -1,0 +1,195 @@
+"""What each fault does to a server.
+
+An act gives the function that ends it, or nothing if it is over at once.
+"""
+
+import resource
+import shutil
+import socket
+import struct
+import time
+
+from harness.group import freeze, thaw
+from harness.proxy import BACK, ONWARD
+from harness.server import BINARY, Server
+from harness.wall_clock import WallClock
+from harness.wire import Closed, Connection, NoReply, ServerError, encode
+
+from .faults import REWRITING, WITHOUT_FILE
+
+#: Far less than an empty server uses.
+LITTLE_MEMORY = 100_000
+#: Longer than any failure lasts.
+BREAK_SECONDS = 30.0
+WAYS_OF = {"onward": (ONWARD,), "back": (BACK,), "both ways": (ONWARD, BACK)}
+
+
+class Target(Server):
+    """A server whose wall clock can be set, and which is told of a full disk instead of being ended."""
+
+    def __init__(self, *options, library=None, **more):
+        super().__init__(*options, **more)
+        self.wall_clock = None
+        if library is not None:
+            self.wall_clock = WallClock(library, self.directory / "wall_clock")
+            self.environment = {**self.environment, **self.wall_clock.environment}
+
+    def _command_line(self):
+        line = super()._command_line()
+        at = line.index(BINARY)
+        return [*line[:at], "env", "--ignore-signal=XFSZ", *line[at:]]
+
+    def comes_back(self):
+        """Starts it if it ended."""
+        if self.process is not None and self.process.poll() is not None:
+            self.process = None
+            self.close_connections()
+        if self.process is None:
+            self.start()
+
+
+def pause(fault, node):
+    """The process stops in the middle of what it does."""
+    freeze(node)
+    return lambda: node.is_alive() and thaw(node)
+
+
+def kill(fault, node):
+    """kill -9; it comes back with or without what it has written."""
+    if fault.detail == REWRITING:
+        node.admin("BGREWRITEAOF")
+    if node.is_alive():
+        node.kill()
+    if fault.detail == WITHOUT_FILE:
+        shutil.rmtree(node.directory / "appendonlydir", ignore_errors=True)
+        for path in node.directory.glob("*.rdb"):
+            path.unlink()
+    return node.comes_back
+
+
+def clock(topology):
+    """The wall clock is set, as far as tokens still rise; it stays so."""
+    return lambda fault, node: node.wall_clock.set_ahead(fault.detail * topology.clock_seconds)
+
+
+def disk(fault, node):
+    """No file can grow: writes fail, or end in the middle."""
+    files = [path.stat().st_size for path in node.directory.glob("appendonlydir/*.aof")]
+    limit_files(node, max(files, default=0) + 100)
+
+    def end():
+        if node.is_alive():
+            limit_files(node, resource.RLIM_INFINITY)
+        node.comes_back()  # with `appendfsync always` a server ends itself
+
+    return end
+
+
+def limit_files(node, size):
+    """How large its files can become."""
+    _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def memory(topology):
+    """The server has no memory left, under a policy that may evict locks."""
+
+    def act(fault, node):
+        began = time.monotonic()
+        node.admin("CONFIG", "SET", "maxmemory-policy", fault.detail)
+        node.admin("CONFIG", "SET", "maxmemory", LITTLE_MEMORY)
+
+        def end():
+            node.admin("CONFIG", "SET", "maxmemory", 0)
+            node.admin("CONFIG", "SET", "maxmemory-policy", "noeviction")
+            if fault.detail.startswith("allkeys"):
+                topology.broken(None, began, time.monotonic())
+
+        return end
+
+    return act
+
+
+def storm(topology):
+    """Connections at once, some of which ask for a lock, or for half of one; then all of them are reset."""
+
+    def act(fault, node):
+        found, words = [], ("LOCK.ACQUIRE", topology.locks[0], "storm", "PX", 100, "BLOCK", 0)
+        try:
+            for number in range(fault.detail):
+                one = socket.create_connection(("127.0.0.1", node.port), timeout=BREAK_SECONDS)
+                found.append(one)
+                asked = encode(*words[:2], f"storm-{number}", *words[3:])
+                one.sendall((asked, asked[: number % len(asked)], b"")[number % 3])
+        finally:
+            for one in found:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.close()
+
+    return act
+
+
+def flush(topology):
+    """All holds of a server are ended on purpose: the judge must know."""
+    return lambda fault, node: breaks(topology, node, None, "FLUSHALL")
+
+
+def delete(topology):
+    """The holds of a lock are ended on purpose."""
+    def act(fault, node):
+        lock = topology.locks[fault.detail % len(topology.locks)]
+        breaks(topology, node, lock, "DEL", lock)
+
+    return act
+
+
+def breaks(topology, node, lock, *words):
+    """The first server that accepts this, from this one on, does it."""
+    nodes = topology.hearing()
+    at = nodes.index(node)
+    if not any(is_broken_by(topology, each, lock, words) for each in nodes[at:] + nodes[:at]):
+        raise ServerError("NOBODY would do it")
+
+
+def is_broken_by(topology, node, lock, words):
+    """Whether this server did it; notes it, also if nobody knows."""
+    sent, connection = time.monotonic(), None
+    try:
+        connection = Connection(node.port)
+        connection(*words, limit=BREAK_SECONDS)
+    except ServerError:
+        return False  # a replica, or not its slot
+    except NoReply:
+        topology.broken(lock, sent, float("inf"))
+    except (Closed, OSError):
+        if connection is None:
+            return False
+        topology.broken(lock, sent, time.monotonic())
+    else:
+        topology.broken(lock, sent, time.monotonic())
+    finally:
+        if connection is not None:
+            connection.close()
+    return True
+
+
+def cut(topology):
+    """The way to a server is cut: connections end, and none is let in."""
+
+    def act(fault, node):
+        for door in topology.doors_of(node):
+            door.cut()
+        return lambda: [door.mend() for door in topology.doors_of(node)]
+
+    return act
+
+
+def stall(topology, *ways):
+    """Nothing goes these ways to or from a server any more, and nobody is told."""
+
+    def act(fault, node):
+        for door in topology.doors_of(node):
+            door.stall(*(ways or WAYS_OF[fault.detail]))
+        return lambda: [door.mend() for door in topology.doors_of(node)]
+
+    return act

@@ -1,0 +1,155 @@
+"""A cluster of three primaries with a replica each, between which slots move.
+
+As `replicated`, with `confirm all` or `majority`. Every node reaches the others through
+doors. A slot is moved only while all nodes are as they should be: whoever finishes a move
+after one of the two sides has changed hands gives away what the new one has granted since.
+"""
+
+from itertools import cycle
+
+from harness.cluster import WAYS, Cluster, epochs_seen_by, is_up, try_to_move
+from harness.group import follows, is_primary, settings
+from harness.limits import eventually
+from harness.proxy import Proxy
+from harness.roamers import Load
+from harness.shards import Shards
+from harness.wire import Closed, NoReply, ServerError
+
+from .faults import WITH_FILE, WITHOUT_FILE
+from .replicated import ALL, MAJORITY
+from .topology import HEALING_SECONDS, Topology
+
+#: How long a move waits until all is well.
+STEADY_SECONDS = 6.0
+#: How a replica takes over: with its primary, without it, without anybody.
+ORDERS = {"ask": (), "order": ("FORCE",), "force": ("TAKEOVER",)}
+CLIENTS, PATIENT = 3, 1
+TROUBLE = ServerError, Closed, NoReply, OSError
+
+
+class Clustered(Topology):
+    """Six nodes; clients ask any of them."""
+
+    name = "cluster"
+    modes = (ALL, MAJORITY)
+    kinds = {
+        "move": 6, "pause": 3, "kill": 4, "cut": 2, "stall": 3, "lag": 2, "failover": 3,
+        "memory": 2, "disk": 1, "storm": 1, "flush": 1, "delete": 2,
+    }  # fmt: skip
+    details = {"kill": (WITH_FILE, WITHOUT_FILE), "move": WAYS}
+    size = 6
+
+    def started(self):
+        options = ("--appendonly", "yes", "--cluster-allow-replica-migration", "no")
+        cluster = Shards(self.start_node, *options, module_arguments=settings(self.mode, group_size=2))
+        self.pairs = [shard.nodes for shard in cluster.shards]
+        self.tags = [shard.tag for shard in cluster.shards]
+        self.locks = [lock for tag in self.tags for lock in locks_of(tag)]
+        self.next_tag = cycle(self.tags)
+        return cluster.nodes
+
+    def start_node(self, *options, **more):
+        """A node that the others reach through doors only."""
+        node = self.start(*options, **more)
+        doors = self.doors[node] = [Proxy(node.port), Proxy(node.bus)]
+        for name, door in zip(("cluster-announce-port", "cluster-announce-bus-port"), doors):
+            node.options += [f"--{name}", str(door.port)]
+            node.admin("CONFIG", "SET", name, door.port)
+        return node
+
+    def made_loads(self):
+        return [Load(self.nodes, CLIENTS, locks_of(tag), 0, PATIENT, f"{self.seed}.{tag}") for tag in self.tags]
+
+    def more_acts(self):
+        return {"failover": self.failover, "move": self.move}
+
+    def is_primary(self, node):
+        return is_primary(node)
+
+    def heal(self):
+        eventually(self.is_steady, "all nodes are as they should be", HEALING_SECONDS, 0.05)
+
+    def granting(self):
+        roles = self.roles()
+        return [(primary, self.locks_at(primary), [replica]) for primary, replica in roles]
+
+    def locks_at(self, primary):
+        """The locks whose slots this one has."""
+        tags = [tag for tag in self.tags if owner_seen_by(primary, tag) == primary.admin("CLUSTER MYID")]
+        return [lock for tag in tags for lock in locks_of(tag)]
+
+    # Who is what
+
+    def roles(self):
+        """The primary and the replica of each pair; None if there is not one of each."""
+        found = [sorted(pair, key=is_primary, reverse=True) for pair in self.pairs]
+        is_well = all(is_primary(one) and follows(two, self.doors[one][0].port) for one, two in found)
+        return found if is_well else None
+
+    def is_steady(self):
+        """Whether all have their roles, and agree on who has which slot, since when."""
+        try:
+            roles = self.roles()
+            if not roles or not all(is_up(node) for node in self.nodes):
+                return False
+            ids = [primary.admin("CLUSTER MYID") for primary, _ in roles]
+            owners = [{owner_seen_by(node, tag) for node in self.nodes} for tag in self.tags]
+            ages = [claims(node, ids) for node in self.nodes]
+        except TROUBLE:
+            return False
+        return all(len(each) == 1 for each in owners) and agree(ages)
+
+    # What is done to it
+
+    def failover(self, fault, node):
+        """A replica is told to take over."""
+        pair = next(pair for pair in self.pairs if node in pair)
+        replica = next(other for other in pair if other is not node) if is_primary(node) else node
+        if self.injector.is_deaf(replica):
+            raise ServerError("DEAF is the replica")
+        replica.admin("CLUSTER", "FAILOVER", *ORDERS[fault.detail])
+
+    def move(self, fault, node):
+        """A slot that is used goes to the next pair."""
+        self.injector.end_all()
+        tag = next(self.next_tag)
+        try:
+            eventually(self.is_steady, "all is well", STEADY_SECONDS, 0.05)
+        except AssertionError:
+            raise ServerError("NOTYET are all nodes as they should be") from None
+        primaries = [primary for primary, _ in self.roles()]
+        source = next(node for node in primaries if owner_seen_by(node, tag) == node.admin("CLUSTER MYID"))
+        target = primaries[(primaries.index(source) + 1) % len(primaries)]
+        try_to_move(Two([source, target]), fault.detail, f"{{{tag}}}", 0)
+
+
+class Two(Cluster):
+    """Two of the primaries, between which a slot moves."""
+
+    def __init__(self, nodes):
+        self.nodes, self.ids = nodes, [node.admin("CLUSTER MYID") for node in nodes]
+
+    def agrees(self):
+        """Both know how old the claims of each are, and they are not of one age."""
+        return agree([claims(node, self.ids) for node in self.nodes])
+
+
+def locks_of(tag):
+    """The locks of one slot."""
+    return [f"{{{tag}}}door", f"{{{tag}}}gate"]
+
+
+def claims(node, ids):
+    """How old the claims of these primaries are, as this node knows it."""
+    epochs = epochs_seen_by(node)
+    return [epochs[each] for each in ids]
+
+
+def agree(ages):
+    """Whether all know the same, and no two claims are of one age."""
+    return all(each == ages[0] and len(set(each)) == len(each) for each in ages)
+
+
+def owner_seen_by(node, tag):
+    """Whose the slot of this tag is, as this node knows it."""
+    return Cluster.owner_seen_by(None, node, node.admin("CLUSTER", "KEYSLOT", tag))

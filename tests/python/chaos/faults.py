@@ -1,0 +1,87 @@
+"""Which faults there are, and how they are drawn from a seed.
+
+The faults of a round are drawn before anything happens, and depend on nothing but the
+seed: what is drawn is the same each time, when it happens is up to the machine.
+"""
+
+import random
+from typing import NamedTuple
+
+POLICIES = (
+    "noeviction", "allkeys-lru", "allkeys-lfu", "allkeys-random",
+    "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl",
+)  # fmt: skip
+WITH_FILE, WITHOUT_FILE, REWRITING = "with its file", "without its file", "while it rewrites its file"
+WAYS = ("onward", "back", "both ways")
+SLOT_WAYS = ("by hand", "atomically")
+
+#: What can be different from one fault of a kind to the next.
+DETAILS = {
+    "kill": (WITH_FILE, WITHOUT_FILE, REWRITING),
+    "stall": WAYS,
+    "memory": POLICIES,
+    "clock": (-1.0, -0.5, 0.0, 0.5, 1.0),
+    "storm": (100, 200, 300),
+    "failover": ("ask", "order", "force"),
+    "move": SLOT_WAYS,
+    "delete": range(6),
+}
+
+#: How long each kind lasts, in seconds; others are over at once.
+LASTING = {
+    "pause": (0.1, 2.5),
+    "kill": (0.0, 2.5),
+    "cut": (0.2, 3.0),
+    "stall": (0.2, 3.0),
+    "lag": (0.05, 0.4),
+    "memory": (0.2, 1.0),
+    "disk": (0.2, 1.0),
+}
+
+#: The rest before a fault, in seconds; now and then all have time to recover.
+RESTS = (0.1, 0.2, 0.3, 0.5, 1.0)
+
+
+class Fault(NamedTuple):
+    """One fault, before anybody knows which server is what."""
+
+    kind: str
+    #: Which server, in the order of the topology.
+    at: int
+    #: Rather the one that grants at that moment.
+    at_primary: bool
+    detail: object
+    seconds: float
+    rest: float
+
+    def __str__(self):
+        where = "the primary" if self.at_primary else f"server {self.at}"
+        detail = f" ({self.detail})" if self.detail is not None else ""
+        lasting = f" for {self.seconds:.2f} s" if self.seconds else ""
+        return f"{self.kind}{detail} at {where}{lasting}"
+
+
+class Bag:
+    """Things that are taken out in random order, and put back when all of them were."""
+
+    def __init__(self, chance, things):
+        self.chance, self.things, self.left = chance, list(things), []
+
+    def take(self):
+        """The next one."""
+        if not self.left:
+            self.left = self.chance.sample(self.things, len(self.things))
+        return self.left.pop()
+
+
+def drawn(seed, kinds, size, **details):
+    """Endless faults for so many servers; `kinds` says how often each kind comes up, `details` what is not usual."""
+    chance = random.Random(seed)
+    details = {**DETAILS, **details}
+    bag = Bag(chance, [kind for kind, count in kinds.items() for _ in range(count)])
+    bags = {kind: Bag(chance, things) for kind, things in sorted(details.items())}
+    while True:
+        kind = bag.take()
+        detail = bags[kind].take() if kind in bags else None
+        seconds = round(chance.uniform(*LASTING[kind]), 2) if kind in LASTING else 0.0
+        yield Fault(kind, chance.randrange(size), chance.random() < 0.6, detail, seconds, chance.choice(RESTS))

@@ -1,0 +1,117 @@
+"""Five servers that know nothing of each other, and examples/redlock.py over all of them.
+
+Clients reach each server through a door of its own. Servers come back with or without what
+they had, for they are in quarantine then. Whoever breaks a lock on one of them ends the
+promise to its owner, for a majority may rest on that one.
+"""
+
+import asyncio
+import random
+import re
+import threading
+from collections import Counter
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from harness.history import token_faults
+from harness.independent import Diary, Redlock, now
+from harness.proxy import Proxy
+from harness.roamers import LEASES_MS, double_holders
+from harness.limits import SOON_SECONDS
+
+from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
+from .topology import QUARANTINE_MS, Topology
+
+SIZE, WORKERS = 5, 4
+TIMEOUT_MS = 80
+
+
+class Independents(Topology):
+    """Five servers."""
+
+    name = "independent"
+    modes = ("Redlock",)
+    kinds = {
+        "pause": 3, "kill": 4, "cut": 3, "stall": 4, "lag": 2, "clock": 3, "memory": 3, "disk": 2, "storm": 2,
+        "flush": 1, "delete": 2,
+    }  # fmt: skip
+    details = {"kill": (WITH_FILE, WITHOUT_FILE, REWRITING)}
+    size = SIZE
+
+    def started(self):
+        kept = ("--appendonly", "yes", "--appendfsync", "everysec")
+        found = [self.start(*kept, module_arguments=("quarantine", QUARANTINE_MS)) for _ in range(SIZE)]
+        self.doors = {node: [Proxy(node.port)] for node in found}
+        return found
+
+    def made_loads(self):
+        return [RedlockLoad([self.doors[node][0].port for node in self.nodes], self.locks, self.seed)]
+
+
+class RedlockLoad(Diary):
+    """Clients that take locks on a majority, extend them and give them up; what `Load` is for one server."""
+
+    def __init__(self, ports, locks, seed):
+        super().__init__()
+        self.ports, self.locks, self.seed = ports, locks, seed
+        self.stop, self.told, self.unanswered = threading.Event(), Counter(), []
+        self.failure = None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join(2 * SOON_SECONDS)
+        assert not self.thread.is_alive(), "G7: a request was never answered"
+        assert self.failure is None, repr(self.failure)
+
+    def run(self):
+        """All of them, until told to stop."""
+        try:
+            asyncio.run(self.all_work())
+        except Exception as failure:  # a thread's failure would else be lost
+            self.failure = failure
+
+    async def all_work(self):
+        """Side by side."""
+        await asyncio.gather(*(self.work(random.Random(f"{self.seed}.{number}")) for number in range(WORKERS)))
+
+    async def work(self, chance):
+        """One client, with connections of its own."""
+        again = Retry(NoBackoff(), 1)
+        clients = [redis.asyncio.Redis(host="127.0.0.1", port=port, retry=again) for port in self.ports]
+        while not self.stop.is_set():
+            lock = Redlock(clients, chance.choice(self.locks), chance.choice(LEASES_MS[1:]), TIMEOUT_MS)
+            if await lock.attempt() is not None:
+                self.granted(lock)
+                await self.hold(lock, chance)
+            else:
+                self.told.update(re.match(r"\w*", said)[0] for said in lock.said if not said.isdigit() and said != "None")
+            await asyncio.sleep(chance.random() * 0.05)
+        for client in clients:
+            await client.aclose()
+
+    async def hold(self, lock, chance):
+        """What a holder does."""
+        while chance.random() < 0.4:
+            await asyncio.sleep(chance.random() * lock.lease_ms / 2000)
+            if now() > lock.until or not await lock.extend():
+                break
+            self.extended(lock)
+        if chance.random() < 0.85:
+            self.given_up(lock)
+            await lock.__aexit__()
+
+    def grants(self):
+        """How many locks were granted until now."""
+        return len(self.tokens())
+
+    def faults(self, breaks=()):
+        """G1, and G4: the tokens of each lock rise."""
+        history = list(self.history)
+        return double_holders(history, breaks) + token_faults(history)

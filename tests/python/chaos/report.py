@@ -1,0 +1,65 @@
+"""What was done and found, added up and written down."""
+
+import json
+from collections import Counter
+
+#: So much has to happen in a run of a topology, or it proves nothing.
+FAULTS_MIN = 20
+GRANTS_MIN = 100
+
+
+def summed(outcomes):
+    """One line for all rounds of a topology."""
+    made = sum((Counter(outcome.made) for outcome in outcomes), Counter())
+    return {
+        "topology": outcomes[0].topology,
+        "modes": sorted({outcome.mode for outcome in outcomes}),
+        "rounds": len(outcomes),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes)),
+        "faults": sum(made.values()),
+        "made": dict(sorted(made.items())),
+        "refused": dict(sum((Counter(outcome.refused) for outcome in outcomes), Counter())),
+        "grants": sum(outcome.grants for outcome in outcomes),
+        "told": dict(sum((Counter(outcome.told) for outcome in outcomes), Counter())),
+        "wrong": [f"{outcome.seed} ({outcome.mode}): {text}" for outcome in outcomes for text in outcome.wrong],
+    }
+
+
+def too_little(line):
+    """Why a run of a topology proves nothing."""
+    found = []
+    if line["faults"] < FAULTS_MIN:
+        found.append(f"only {line['faults']} faults")
+    if line["grants"] < GRANTS_MIN:
+        found.append(f"only {line['grants']} grants")
+    return found
+
+
+def is_good(lines):
+    """Whether enough was done, and nothing was wrong."""
+    return not any(line["wrong"] or too_little(line) for line in lines)
+
+
+def as_json(run):
+    """For other programs."""
+    return json.dumps(run, indent=1)
+
+
+def as_markdown(run):
+    """For people: what was run, and a row for each topology."""
+    rows = ["| topology | modes | rounds | seconds | faults | grants | wrong |", "|---|---|---|---|---|---|---|"]
+    for line in run["topologies"]:
+        words = line["topology"], "; ".join(line["modes"]), line["rounds"], line["seconds"], line["faults"], line["grants"]
+        rows.append("| " + " | ".join(map(str, words)) + f" | {len(line['wrong'])} |")
+    kinds = sum((Counter(line["made"]) for line in run["topologies"]), Counter())
+    faults = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    head = f"{run['began']}, {run['server']} {run['version']}, seed {run['seed']}: `{run['command']}`"
+    return "\n".join([head, "", *rows, "", f"Faults: {faults}.", ""])
+
+
+def as_text(line):
+    """For whoever looks on: one topology."""
+    made = ", ".join(f"{kind} {count}" for kind, count in line["made"].items())
+    verdict = "; ".join([*too_little(line), *line["wrong"][:5]]) or "nothing wrong"
+    first = f"{line['topology']}: {line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"
+    return f"{first}: {verdict}\n    made: {made}\n    refused: {line['refused']}\n    clients were told: {line['told']}"

@@ -1,0 +1,48 @@
+"""One server that is killed and comes back.
+
+With `appendfsync always` no answered grant is ever lost, so nothing else is needed; and no
+lease ends early (G2). With `everysec`, or without the file, it takes a quarantine, and
+owners that come back for nothing that they gave up.
+"""
+
+from harness.history import early_ends
+
+from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
+from .judge import never_broken
+from .topology import QUARANTINE_MS, Topology
+
+ALWAYS, EVERYSEC = "appendfsync always", "appendfsync everysec, quarantine"
+
+
+class Single(Topology):
+    """One server."""
+
+    name = "single"
+    modes = (ALWAYS, EVERYSEC)
+    kinds = {
+        "pause": 3, "kill": 5, "clock": 3, "memory": 3, "disk": 3, "storm": 2,
+        "flush": 1, "delete": 2,
+    }  # fmt: skip
+
+    @property
+    def clock_seconds(self):
+        """Who forgets nothing does not need the time."""
+        return 3600 if self.mode == ALWAYS else super().clock_seconds
+
+    @property
+    def details(self):
+        """A file that must not be lost is not."""
+        return {"kill": (WITH_FILE, REWRITING) + ((WITHOUT_FILE,) if self.mode == EVERYSEC else ())}
+
+    def started(self):
+        kept = ("--appendonly", "yes", "--appendfsync", "always" if self.mode == ALWAYS else "everysec")
+        quarantine = ("quarantine", QUARANTINE_MS) if self.mode == EVERYSEC else ()
+        return [self.start(*kept, module_arguments=quarantine)]
+
+    def stubborn(self):
+        return 2 if self.mode == ALWAYS else 0
+
+    def more_faults(self):
+        """G2: who was told that its hold is over, though nobody broke it."""
+        history = [request for load in self.loads for request in load.history]
+        return early_ends(never_broken(history, self.breaks)) if self.mode == ALWAYS else []

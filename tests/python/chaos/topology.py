@@ -1,0 +1,170 @@
+"""Servers under load: what all topologies have in common.
+
+    with yard_of(Single, seed, number) as topology: ...
+"""
+
+import time
+from contextlib import ExitStack
+
+from harness.limits import eventually
+from harness.replies import module_info
+from harness.roamers import Break, LEASE_MS_MAX, Load
+from harness.wire import Closed, NoReply, ServerError
+
+from . import acts
+
+#: How long servers may take to recover from all that was done to them.
+HEALING_SECONDS = 90.0
+#: A quarantine that is as long as the longest lease.
+QUARANTINE_MS = LEASE_MS_MAX
+#: Clients of one load. The last of them wait for each answer, however long it takes.
+CLIENTS, PATIENT = 6, 2
+
+
+class Topology:
+    """Some servers, clients that use them, and the faults that they can have."""
+
+    #: Its name on the command line.
+    name = ""
+    #: The ways in which it can be set up, one round after the other.
+    modes = ()
+    #: How often each kind of fault is drawn.
+    kinds = {}
+    #: What is special about the details of its faults.
+    details = {}
+    #: How many servers the faults are for.
+    size = 1
+    locks = ("door", "gate")
+    #: How far from the true time a wall clock is set. Tokens rise over what a server forgot if its clock, and the
+    #: lead that its tokens had, differ by less than the quarantine.
+    clock_seconds = 0.15
+
+    def __init__(self, yard, library, mode, seed):
+        self.yard, self.library, self.mode, self.seed = yard, library, mode, seed
+        self.breaks, self.doors = [], {}
+        self.injector = None
+        self.nodes = self.started()
+        self.loads = self.made_loads()
+        self.acts = {
+            "pause": acts.pause, "kill": acts.kill, "clock": acts.clock(self), "disk": acts.disk,
+            "memory": acts.memory(self), "storm": acts.storm(self), "cut": acts.cut(self),
+            "stall": acts.stall(self), "lag": acts.stall(self, acts.BACK),
+            "flush": acts.flush(self),
+            "delete": acts.delete(self),
+            **self.more_acts(),
+        }  # fmt: skip
+
+    # What each topology is
+
+    def started(self):
+        """Starts the servers."""
+        raise NotImplementedError
+
+    def made_loads(self):
+        """Clients that use the locks, not at work yet."""
+        return [Load(self.nodes, CLIENTS, self.locks, self.stubborn(), PATIENT, self.seed)]
+
+    def stubborn(self):
+        """How many clients come back for what they may have given up, which not each mode allows."""
+        return 0
+
+    def more_acts(self):
+        """Faults that only this topology can have."""
+        return {}
+
+    def is_primary(self, node):
+        """Whether this one grants."""
+        return True
+
+    def heal(self):
+        """Waits until the servers are as they should be, after all faults are over."""
+
+    def granting(self):
+        """The servers that grant, each with its locks and its replicas, when all are healed."""
+        return [(node, self.locks, []) for node in self.nodes]
+
+    def more_faults(self):
+        """What else may not have happened."""
+        return []
+
+    # What all can do
+
+    def start(self, *options, kind=acts.Target, **more):
+        """Starts a server that can have faults, or one of another kind."""
+        if kind is acts.Target:
+            more["library"] = self.library
+        return self.yard(*options, kind=kind, **more)
+
+    def broken(self, lock, sent, answered):
+        """Somebody ended the holds of this lock on purpose, or of all."""
+        self.breaks.append(Break(lock, sent, answered))
+
+    def doors_of(self, node):
+        """The ways to this server."""
+        return self.doors[node]
+
+    def hearing(self):
+        """The servers that are neither stopped nor dead."""
+        return self.injector.hearing()
+
+    def close(self):
+        """Ends the network."""
+        for doors in self.doors.values():
+            for door in doors:
+                door.close()
+
+    def at_work(self):
+        """All clients, from entering to leaving."""
+        stack = ExitStack()
+        for load in self.loads:
+            stack.enter_context(load)
+        return stack
+
+    def grants(self):
+        """How many locks were granted until now."""
+        return sum(load.grants() for load in self.loads)
+
+    def goes_on(self, grants=5):
+        """Waits until each load was granted some more."""
+        goals = [(load, load.grants() + grants) for load in self.loads]
+        for load, goal in goals:
+            eventually(lambda: load.grants() >= goal, "locks are granted", HEALING_SECONDS, pause=0.02)
+
+    # In the end
+
+    def comes_to_rest(self):
+        """G7, G13: every lock can be taken, nothing is left, and replicas agree."""
+        for node, locks, replicas in self.granting():
+            for lock in locks:
+                eventually(lambda: is_taken(node, lock), f"{lock} can be taken", HEALING_SECONDS, 0.02)
+            eventually(lambda: is_empty(node), "nobody holds or waits", HEALING_SECONDS, 0.02)
+            for replica in replicas:
+                agreed = "a replica has the same locks"
+                eventually(lambda: digest(node) == digest(replica), agreed, HEALING_SECONDS, 0.02)
+
+
+def is_taken(node, lock):
+    """Whether somebody new could take the lock; gives it back."""
+    owner = f"last-{time.monotonic_ns()}"
+    try:
+        if node.admin("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS_MAX) is None:
+            return False
+        return node.admin("LOCK.RELEASE", lock, owner) == 1
+    except (ServerError, Closed, OSError):
+        return False
+
+
+def is_empty(node):
+    """Whether nobody holds or waits for anything."""
+    info = module_info(node.admin)
+    return [info[name] for name in ("locks", "holds", "waiters")] == ["0", "0", "0"]
+
+
+def digest(node):
+    """What the server has."""
+    try:
+        return node.admin("DEBUG DIGEST")
+    except (ServerError, Closed, NoReply, OSError) as error:
+        return f"{node.port}: {error}"
+
+
