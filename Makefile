@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak bench bench-guard spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak chaos chaos-soak bench bench-guard spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -12,6 +12,9 @@ help:
 	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
 	@echo "make soak          random use of all kinds of locks, for 5 minutes on each of two servers"
 	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"
+	@echo "make chaos         faults at random on four topologies, side by side (about 90 seconds)"
+	@echo "                   (scripts/chaos --help: one topology, another server, a seed)"
+	@echo "make chaos-soak    the same for an hour (REDISLOCK_SOAK_SECONDS=3600), on two servers in turn"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
@@ -37,6 +40,13 @@ valgrind:
 
 soak:
 	@scripts/test soak
+
+chaos:
+	@scripts/chaos
+
+chaos-soak:
+	@scripts/chaos --server redis-7.0 --seconds $$(($${REDISLOCK_SOAK_SECONDS:-3600} / 2))
+	@scripts/chaos --server valkey-9.1 --seconds $$(($${REDISLOCK_SOAK_SECONDS:-3600} / 2))
 
 bench:
 	@scripts/bench

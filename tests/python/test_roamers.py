@@ -1,7 +1,7 @@
 """The checker of `harness.roamers`: each fault, put into a history by hand, must be found."""
 
 from harness.history import Request, token_faults
-from harness.roamers import certain_spans, double_holders
+from harness.roamers import Break, certain_spans, double_holders
 
 
 def acquire(owner, sent, answered, token, lease=1.0, kind="acquire", lock="door"):
@@ -89,3 +89,17 @@ def test_a_release_ends_it_when_it_is_sent_whatever_the_reply():
     for reply in (0, 1, None):
         history = [acquire("alice", 0.0, 0.25, 7), renew("alice", 0.25, 0.5), release("alice", 0.75, 2.0, reply)]
         assert spans(*history) == [(0.25, 0.75), (0.5, 0.75)]
+
+
+def test_who_was_broken_on_purpose_has_no_claim_from_then_on():
+    history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.6, 0.7, 8)]
+    assert double_holders(history, [Break("door", 0.4, 0.5)]) == []
+    assert double_holders(history, [Break(None, 0.4, 0.5)]) == [], "all locks"
+    assert double_holders(history, [Break("gate", 0.4, 0.5)]), "another lock"
+    assert double_holders(history, [Break("door", 0.75, 0.9)]), "both held it before"
+
+
+def test_a_grant_that_may_be_older_than_a_break_has_no_claim_either():
+    history = [acquire("alice", 0.4, 0.6, 7), acquire("bob", 0.7, 0.8, 8)]
+    assert double_holders(history, [Break("door", 0.3, 0.5)]) == []
+    assert double_holders(history, [Break("door", 0.2, 0.3)]), "it was granted after the break"

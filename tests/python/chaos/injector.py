@@ -36,14 +36,15 @@ class Injector:
         self.made, self.refused = Counter(), Counter()
 
     def run(self, seconds):
-        """Faults for so long; then all of them are ended."""
+        """Bursts of faults for so long, at least one; then all of them are ended."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while True:
             for fault in islice(self.plan, BURST):
                 self.rest(fault.rest)
                 self.inject(fault)
             self.calm()
-        self.end_all()
+            if time.monotonic() >= end:
+                return
 
     def calm(self):
         """Lets all faults end, and clients get on."""

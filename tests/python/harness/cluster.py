@@ -132,14 +132,20 @@ def redirected(request):
 
 def try_to_move(cluster, way, key, source):
     """The slot goes over; a move of a whole slot is refused while the last one is tidied up."""
+    refusals = [""]
+
     def move():
         try:
             cluster.move(way, key, source)
-        except ServerError:
+        except ServerError as error:
+            refusals.append(error.line)
             return False
         return True
 
-    eventually(move, "the slot moves")
+    try:
+        eventually(move, "the slot moves")
+    except AssertionError as failure:
+        raise AssertionError(f"{failure}: {refusals[1]}, and then {refusals[-1]}") from None
 
 
 class Follower:
