@@ -17,7 +17,7 @@ from harness.wire import Closed, NoReply, ServerError
 
 from .faults import WITH_FILE, WITHOUT_FILE
 from .replicated import ALL, MAJORITY
-from .topology import HEALING_SECONDS, Topology
+from .topology import HEALING_SECONDS, KEPT, Topology
 
 #: How long a move waits until all is well.
 STEADY_SECONDS = 6.0
@@ -40,7 +40,7 @@ class Clustered(Topology):
     size = 6
 
     def started(self):
-        options = ("--appendonly", "yes", "--cluster-allow-replica-migration", "no")
+        options = (*KEPT, "--cluster-allow-replica-migration", "no")
         cluster = Shards(self.start_node, *options, module_arguments=settings(self.mode, group_size=2))
         self.pairs = [shard.nodes for shard in cluster.shards]
         self.tags = [shard.tag for shard in cluster.shards]
@@ -128,6 +128,14 @@ class Two(Cluster):
 
     def __init__(self, nodes):
         self.nodes, self.ids = nodes, [node.admin("CLUSTER MYID") for node in nodes]
+
+    def move(self, way, key, source=0):
+        """As before; also if it was refused at the very end, when the new owner's claim spreads by itself."""
+        slot, target = self.slot(key), 1 - source
+        if self.owner_seen_by(self.nodes[target], slot) != self.ids[target]:
+            super().move(way, key, source)
+        for node in self.nodes:
+            eventually(lambda: self.owner_seen_by(node, slot) == self.ids[target], "both know the new owner")
 
     def agrees(self):
         """Both know how old the claims of each are, and they are not of one age."""

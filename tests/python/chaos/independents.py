@@ -22,7 +22,7 @@ from harness.roamers import LEASES_MS, double_holders
 from harness.limits import SOON_SECONDS
 
 from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
-from .topology import QUARANTINE_MS, Topology
+from .topology import KEPT, QUARANTINE_MS, Topology
 
 SIZE, WORKERS = 5, 4
 TIMEOUT_MS = 80
@@ -41,8 +41,7 @@ class Independents(Topology):
     size = SIZE
 
     def started(self):
-        kept = ("--appendonly", "yes", "--appendfsync", "everysec")
-        found = [self.start(*kept, module_arguments=("quarantine", QUARANTINE_MS)) for _ in range(SIZE)]
+        found = [self.start(*KEPT, module_arguments=("quarantine", QUARANTINE_MS)) for _ in range(SIZE)]
         self.doors = {node: [Proxy(node.port)] for node in found}
         return found
 

@@ -8,7 +8,7 @@ thing: it is there to show that the judge sees it.
 from harness.group import Group, is_primary
 from harness.sentinel import GROUP
 
-from .topology import HEALING_SECONDS, QUARANTINE_MS, Topology
+from .topology import HEALING_SECONDS, KEPT, QUARANTINE_MS, Topology
 
 ALL, MAJORITY, LOCAL = "all", "majority", "local, without quarantine"
 FAILOVER_MS = 500
@@ -28,8 +28,7 @@ class Replicated(Topology):
 
     def started(self):
         confirm, quarantine_ms = (self.mode, QUARANTINE_MS) if self.mode != LOCAL else ("local", 0)
-        options = ("--appendonly", "yes", "--appendfsync", "everysec")
-        self.group = Group(self.start, confirm, *options, quarantine_ms=quarantine_ms, has_sentinels=True)
+        self.group = Group(self.start, confirm, *KEPT, quarantine_ms=quarantine_ms, has_sentinels=True)
         self.doors = {node: [self.group.door(node)] for node in self.group.nodes}
         return self.group.nodes
 

@@ -17,6 +17,8 @@ from . import acts
 HEALING_SECONDS = 90.0
 #: A quarantine that is as long as the longest lease.
 QUARANTINE_MS = LEASE_MS_MAX
+#: A file that may lack the last writes. A replica whose disk is full goes on without it, and does not end itself.
+KEPT = ("--appendonly", "yes", "--appendfsync", "everysec", "--replica-ignore-disk-write-errors", "yes")
 #: Clients of one load. The last of them wait for each answer, however long it takes.
 CLIENTS, PATIENT = 6, 2
 
