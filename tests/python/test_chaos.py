@@ -182,9 +182,9 @@ def library(tmp_path_factory):
 def test_what_one_server_does_not_promise_is_seen(start_server, library):
     # G1: two primaries that do not know of each other, with nothing set that would help
     topology = Replicated(start_server, library, LOCAL, "1")
-    plan = iter([fault("stall", 0, 4.0, at_primary=True)._replace(detail="both ways"), fault("promote", 1), fault("pause", 2, 2.0)])
+    silence = fault("stall", 0, 4.0, at_primary=True)._replace(detail="both ways")
     try:
-        outcome = one_round(topology, 0.0, plan=plan)
+        outcome = one_round(topology, 0.0, plan=iter([silence, fault("promote", 1), fault("pause", 2, 2.0)]))
     finally:
         topology.close()
     assert outcome.made == {"stall both ways": 1, "promote": 1, "pause": 1}

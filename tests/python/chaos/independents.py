@@ -90,7 +90,8 @@ class RedlockLoad(Diary):
                 self.granted(lock)
                 await self.hold(lock, chance)
             else:
-                self.told.update(re.match(r"\w*", said)[0] for said in lock.said if not said.isdigit() and said != "None")
+                refusals = [said for said in lock.said if not said.isdigit() and said != "None"]
+                self.told.update(re.match(r"\w*", refusal)[0] for refusal in refusals)
             await asyncio.sleep(chance.random() * 0.05)
         for client in clients:
             await client.aclose()

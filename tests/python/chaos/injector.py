@@ -25,9 +25,9 @@ class Active(NamedTuple):
 
 
 class Injector:
-    """Makes the faults of a plan, no two that last at one server at a time; what each kind does is the topology's `acts`.
+    """Makes the faults of a plan, no two that last at one server at a time.
 
-    An act gets the fault and its server, and gives what ends it, or None if it is over.
+    What each kind does is the topology's `acts`: they get the fault and its server, and give what ends it, or None.
     """
 
     def __init__(self, topology, plan, note=lambda text: None):

@@ -49,8 +49,9 @@ def as_markdown(run):
     """For people: what was run, and a row for each topology."""
     rows = ["| topology | modes | rounds | seconds | faults | grants | wrong |", "|---|---|---|---|---|---|---|"]
     for line in run["topologies"]:
-        words = line["topology"], "; ".join(line["modes"]), line["rounds"], line["seconds"], line["faults"], line["grants"]
-        rows.append("| " + " | ".join(map(str, words)) + f" | {len(line['wrong'])} |")
+        words = [line[name] for name in ("rounds", "seconds", "faults", "grants")]
+        words = [line["topology"], "; ".join(line["modes"]), *words, len(line["wrong"])]
+        rows.append("| " + " | ".join(map(str, words)) + " |")
     kinds = sum((Counter(line["made"]) for line in run["topologies"]), Counter())
     faults = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     head = f"{run['began']}, {run['server']} {run['version']}, seed {run['seed']}: `{run['command']}`"
@@ -61,5 +62,6 @@ def as_text(line):
     """For whoever looks on: one topology."""
     made = ", ".join(f"{kind} {count}" for kind, count in line["made"].items())
     verdict = "; ".join([*too_little(line), *line["wrong"][:5]]) or "nothing wrong"
-    first = f"{line['topology']}: {line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"
-    return f"{first}: {verdict}\n    made: {made}\n    refused: {line['refused']}\n    clients were told: {line['told']}"
+    counts = f"{line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"
+    lines = [f"{line['topology']}: {counts}: {verdict}", f"made: {made}", f"refused: {line['refused']}"]
+    return "\n    ".join([*lines, f"clients were told: {line['told']}"])

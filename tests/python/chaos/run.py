@@ -25,14 +25,14 @@ ROUND_SECONDS = 30.0
 def main():
     """The command; its exit status."""
     words = arguments()
-    print(f"chaos on {NAME} ({VERSION}), seed {words.seed}, {words.seconds:.0f} s of faults for each topology", flush=True)
+    each = f"{words.seconds:.0f} s of faults for each topology"
+    print(f"chaos on {NAME} ({VERSION}), seed {words.seed}, {each}", flush=True)
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    names = words.topologies or list(TOPOLOGIES)
+    names = words.topologies or TOPOLOGIES
     tasks = [(name, words) for name in names]
     with multiprocessing.get_context("spawn").Pool(1 if words.one_by_one else len(tasks)) as pool:
         lines = [told(line) for line in pool.imap(life, tasks, chunksize=1)]
-    command = f"scripts/chaos {' '.join(words.topologies)} --seconds {words.seconds:.0f} --seed {words.seed}"
-    run = {"began": began, "server": NAME, "version": VERSION, "seed": words.seed, "command": " ".join(command.split())}
+    run = {"began": began, "server": NAME, "version": VERSION, "seed": words.seed, "command": command(words)}
     run["topologies"] = lines
     words.out.mkdir(parents=True, exist_ok=True)
     (words.out / f"{NAME}-{words.seed}.json").write_text(report.as_json(run))
@@ -42,16 +42,25 @@ def main():
 
 def arguments():
     """What the caller wants."""
-    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
-    parser.add_argument("topologies", nargs="*", choices=[[], *TOPOLOGIES], help=f"of {', '.join(TOPOLOGIES)}; all")
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description="Faults at random against real servers.")
+    parser.add_argument("topologies", nargs="*", metavar="topology", help=f"of {', '.join(TOPOLOGIES)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults for each topology (60)")
     parser.add_argument("--round-seconds", type=float, default=ROUND_SECONDS, help="then with new servers (30)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats the faults of a run")
     parser.add_argument("--mode", help="this one instead of all, also one that promises too little")
-    parser.add_argument("--out", type=Path, default=Path("target/chaos"), help="for summaries, and histories with faults")
+    parser.add_argument("--out", type=Path, default=Path("target/chaos"), help="for what is known (target/chaos)")
     parser.add_argument("--one-by-one", action="store_true", help="not side by side")
     parser.add_argument("--notes", action="store_true", help="tell of every fault as it is made")
-    return parser.parse_args()
+    words = parser.parse_args()
+    if unknown := set(words.topologies) - set(TOPOLOGIES):
+        parser.error(f"there is no topology {unknown}")
+    return words
+
+
+def command(words):
+    """What makes this run again."""
+    line = ["scripts/chaos", *words.topologies, f"--server {NAME} --seconds {words.seconds:.0f} --seed {words.seed}"]
+    return " ".join(line + ([f"--mode '{words.mode}'"] if words.mode else []))
 
 
 def told(line):
@@ -66,8 +75,8 @@ def life(task):
     rounds = max(1, round(words.seconds / words.round_seconds))
     with tempfile.TemporaryDirectory(prefix="redislock-chaos-") as directory:
         library = wall_clock.build(Path(directory))
-        outcomes = [a_round(TOPOLOGIES[name], number, words.seconds / rounds, words, library) for number in range(rounds)]
-    return report.summed(outcomes)
+        numbers, seconds = range(rounds), words.seconds / rounds
+        return report.summed([a_round(TOPOLOGIES[name], number, seconds, words, library) for number in numbers])
 
 
 def a_round(kind, number, seconds, words, library):
