@@ -5,6 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-env-changed=REDISLOCK_SABOTAGE_IS_MEANT");
+    if env::var_os("CARGO_FEATURE_SABOTAGE").is_some() && env::var_os("REDISLOCK_SABOTAGE_IS_MEANT").is_none()
+    {
+        return Err(
+            "the feature `sabotage` makes a module that breaks its promises: see `make sabotage`".into()
+        );
+    }
     let header = "src/redis/ffi/extras.h";
     println!("cargo:rerun-if-changed={header}");
     println!("cargo:rerun-if-changed=build.rs");

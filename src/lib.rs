@@ -5,6 +5,7 @@
 //! * [`lock`]: the core. Every rule of locking, without a server, a clock or `unsafe`.
 //! * [`command`]: bytes to requests, outcomes to errors. As pure as the core.
 //! * [`redis`]: the edge. Carries out what the core decides; the only `unsafe`.
+//! * `sabotage`: what tests of the tests leave out. Nothing, in a module that is shipped.
 //!
 //! `redis` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
 //! `docs/ARCHITECTURE.md`.
@@ -22,3 +23,5 @@ pub mod command;
 #[forbid(unsafe_code)]
 pub mod lock;
 pub mod redis;
+#[forbid(unsafe_code)]
+mod sabotage;

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::effect::{Stake, Undo};
 use super::types::{Moment, Token};
+use crate::sabotage;
 
 /// Which acknowledgements are enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +180,7 @@ impl Confirmations {
     /// How many acknowledgements are needed, and whose count.
     fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
         let (needed, since_max) = match rule {
+            _ if sabotage::removes(sabotage::Rule::Acknowledgement) => (0, None),
             Rule::All { replicas } => (replicas.max(self.replicas.len()), None),
             Rule::Majority { replicas, seasoned_ms } => {
                 let is_seasoned = self.primary_since.is_some_and(|since| since.plus_ms(seasoned_ms) <= now);

@@ -26,7 +26,8 @@ use self::pack::{NO_PREFIX, Prefixes};
 use self::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use self::wheel::{LIST, Links, NONE, Next, Wheel};
 use super::arena::Id;
-use super::types::{ClientId, Moment, Place, PlaceBuf, Tie, Token};
+use super::types::{ClientId, LEASE_MS_MAX, Moment, Place, PlaceBuf, Tie, Token};
+use crate::sabotage::{self, Rule};
 
 pub use self::view::{Hold, Lock};
 
@@ -145,6 +146,18 @@ const fn tick(until_us: u64) -> u64 {
     until_us.div_ceil(1_000)
 }
 
+/// When a lease of this length ends that begins now.
+#[inline(always)]
+fn end_of(now: Moment, lease_ms: u64) -> u64 {
+    if sabotage::removes(Rule::Expiry) {
+        return now.plus_ms(lease_ms / 2).0;
+    }
+    if sabotage::removes(Rule::ExpiryLate) {
+        return now.plus_ms(LEASE_MS_MAX).0;
+    }
+    now.plus_ms(lease_ms).0
+}
+
 impl Locks {
     /// How many there are. The holders of one lock count once.
     #[must_use]
@@ -184,7 +197,7 @@ impl Locks {
         tail.write(head, rest);
         let id = LockId::new(index, head.mark());
         if let Some(hold) = hold {
-            let until = now.plus_ms(hold.lease_ms).0;
+            let until = end_of(now, hold.lease_ms);
             let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
             head.begin(hold, now, until, (last, list));
             self.begun(index, last, hold.client);
@@ -237,7 +250,7 @@ impl Locks {
 
     fn begin_at(&mut self, id: LockId, now: Moment, hold: &NewHold<'_>) {
         let index = id.index();
-        let until = now.plus_ms(hold.lease_ms).0;
+        let until = end_of(now, hold.lease_ms);
         let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
         if let Some(head) = self.records.head_mut(index) {
             head.begin(hold, now, until, (last, list));
@@ -295,7 +308,7 @@ impl Locks {
 
     /// Makes a hold end so long after now.
     pub fn extend(&mut self, id: LockId, now: Moment, lease_ms: u64) {
-        let until = now.plus_ms(lease_ms).0;
+        let until = end_of(now, lease_ms);
         let Some(head) = self.head_mut(id).filter(|head| head.has(Flag::Held)) else {
             return;
         };

@@ -33,6 +33,7 @@ use super::queue::{Queues, Request};
 use super::stats::Stats;
 use super::token::{TokenClock, Travel};
 use super::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf, Tie, Token};
+use crate::sabotage::{self, Rule};
 
 pub use apply::Granted;
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal, Wait};

@@ -15,6 +15,7 @@ use crate::command::error;
 use crate::lock::effect::{Answer, Effects};
 use crate::lock::table::{Acquired, Ask, Block, Granted, Table, Wait};
 use crate::lock::types::{ClientId, Mode, Moment, Now, PlaceBuf, Tie, Token};
+use crate::sabotage::{self, Rule};
 
 pub(super) fn asked_to_acquire(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
     let request = match acquire::parse(args, &settings::bounds()) {
@@ -164,6 +165,7 @@ pub(super) fn wait_until(ctx: &Ctx, now: Moment, client: Option<ClientId>, wait:
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Place { until: now.plus_ms(ms) }),
         WaitFor::Block(ms) => client.filter(|_| !ctx.flags().denies_blocking()).map(|client| {
+            let ms = if sabotage::removes(Rule::Patience) { ms.div_ceil(2) } else { ms };
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
         }),
     }

@@ -7,6 +7,7 @@ use super::state::{self, State, lock_type};
 use super::{blocking, clock, host};
 use crate::lock::effect::{Change, Effect, Effects, Event, Found, LockId, Record, Step};
 use crate::lock::types::Mode;
+use crate::sabotage::{self, Rule};
 
 /// Carries out a step and its effects on an open key.
 ///
@@ -73,6 +74,7 @@ pub(crate) fn record(ctx: &Ctx, name: Str<'_>, record: Record) {
         Record::AsAsked => ctx.replicate_as_asked(),
         Record::Deleted => replicate_delete(ctx, name),
         Record::Lives(ms) => replicate_life(ctx, name, wall_ms_in(ms)),
+        Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}
         Record::Ended(token) => replicate_ended(ctx, name, token.get()),
         Record::Hold(hold) => record_hold(ctx, name, hold, None),
         Record::Member(lock, hold) => record_hold(ctx, name, hold, Some(lock)),

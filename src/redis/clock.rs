@@ -6,6 +6,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Moment, Now};
+use crate::sabotage::{self, Rule};
 
 /// When the module was loaded, less a second: ends of leases are counted from there, in 48 bits.
 static BEGINNING: AtomicU64 = AtomicU64::new(0);
@@ -20,15 +21,21 @@ fn micros(time: Timespec) -> u64 {
     seconds.wrapping_mul(1_000_000).wrapping_add(u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000)
 }
 
+/// What leases and waits run on.
+#[inline(always)]
+fn boot_clock() -> ClockId {
+    if sabotage::removes(Rule::Clock) { ClockId::Realtime } else { ClockId::Boottime }
+}
+
 /// Lets time begin. Once, at load.
 pub(crate) fn begin() {
-    let now = micros(clock_gettime(ClockId::Boottime));
+    let now = micros(clock_gettime(boot_clock()));
     BEGINNING.store(now.saturating_sub(1_000_000), Ordering::Relaxed);
 }
 
 /// The machine's boot-time clock: it never steps and goes on while the machine sleeps (G2).
 pub(crate) fn boot() -> Moment {
-    let now = micros(clock_gettime(ClockId::Boottime));
+    let now = micros(clock_gettime(boot_clock()));
     Moment(now.saturating_sub(BEGINNING.load(Ordering::Relaxed)))
 }
 

@@ -9,6 +9,7 @@ use super::{
     clock, confirm, docs, events, ffi, guard, host, info, legacy, pump, quarantine, server, settings, state,
     timer, value,
 };
+use crate::sabotage;
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -48,6 +49,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     require_api()?;
+    if let Some(rule) = sabotage::begin()? {
+        ctx.log(ffi::SERVER_LOG_WARNING, &format!("this module leaves out a rule, for tests: {rule:?}"));
+    }
     server::begin(ctx);
     clock::begin();
     state::begin();

@@ -171,6 +171,7 @@ impl Table {
     ) -> Step<Acquired> {
         if let Some((id, hold)) = self.live(now.boot, found)
             && hold.is_of(ask.owner)
+            && !sabotage::removes(Rule::Retry)
         {
             return self.grant_again(now, id, ask, step);
         }
@@ -293,6 +294,9 @@ impl Table {
 
     /// G11: whether a request that stands in line now would wait for itself; then it is taken out again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId) -> bool {
+        if sabotage::removes(Rule::Deadlock) {
+            return false;
+        }
         let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter)
         else {
             return false;
@@ -408,7 +412,8 @@ pub struct Renewal<'a> {
 
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.
 pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool {
-    token.is_none_or(|token| token == hold.token()) && hold.is_of(owner)
+    token.is_none_or(|token| token == hold.token())
+        && (sabotage::removes(Rule::OwnerCheck) || hold.is_of(owner))
 }
 
 #[cfg(test)]

@@ -51,7 +51,9 @@ impl Table {
         if let Some(other) = self.other_kind(at, ask) {
             return Refused(Refusal::OtherKind(other));
         }
-        if let Some((member, _)) = self.own(at, ask.owner) {
+        if let Some((member, _)) = self.own(at, ask.owner)
+            && !sabotage::removes(Rule::Retry)
+        {
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
                 (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, at, member, ask, fx),
@@ -85,6 +87,9 @@ impl Table {
 
     /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
     pub(super) fn other_kind(&self, at: &At<'_>, ask: &Ask<'_>) -> Option<Mode> {
+        if sabotage::removes(Rule::Kind) {
+            return None;
+        }
         let held_as = self.held_as(at);
         let is_again = held_as == Some(ask.mode) && self.own(at, ask.owner).is_some();
         let queue = self.queues.at(at.place).and_then(|queue| self.queues.queue(queue));
@@ -134,7 +139,7 @@ impl Table {
         if is_longer {
             self.locks.extend(member, now.boot, ask.lease_ms);
         }
-        if ask.is_reentrant {
+        if ask.is_reentrant && !sabotage::removes(Rule::Count) {
             self.locks.set_count(member, count + 1);
             self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
         }

@@ -183,8 +183,9 @@ impl Table {
         match (mode, self.held_as(at)) {
             (Mode::Exclusive, _) => reserved == 0 && others() == 0,
             (Mode::Shared, None | Some(Mode::Shared)) => others() + reserved < self.limits.holders_max,
+            (Mode::Shared, Some(Mode::Exclusive)) if sabotage::removes(Rule::ReaderBesideWriter) => true,
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
-                others() + reserved < limit as usize
+                others() + reserved < limit as usize + usize::from(sabotage::removes(Rule::Limit))
             }
             // Held in a way that lets nobody in beside it. (Of another kind than the line it is after a RESTORE only.)
             (Mode::Shared | Mode::Limit(_), _) => others() == 0,

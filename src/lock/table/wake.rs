@@ -161,6 +161,9 @@ impl Table {
 
     /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
     pub fn disconnected(&mut self, now: Moment, client: ClientId) {
+        if sabotage::removes(Rule::Disconnect) {
+            return;
+        }
         for hold in self.locks.unbind(client, now) {
             self.retell(hold);
         }
@@ -351,6 +354,9 @@ impl Table {
             {
                 // The number may come to stand for a hold under another name.
                 queue.lock = None;
+            }
+            if sabotage::removes(Rule::WakeUp) {
+                return;
             }
             self.note(place.as_place());
         }

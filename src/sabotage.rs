@@ -1,0 +1,136 @@
+//! Rules that can be left out, one at a time, to see that the tests notice. Never in a module that is shipped.
+//!
+//! `make sabotage` builds the module with the feature `sabotage` and loads it once for each of [`RULES`], named in
+//! [`VARIABLE`]: then that one rule is not kept, and the checker of histories must say so. Without a name all are.
+//!
+//! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
+//! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.
+
+/// A rule that can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rule {
+    /// Only its owner releases and renews a hold (G10).
+    OwnerCheck,
+    /// Who comes last stands last (G5).
+    Fifo,
+    /// A lease does not end early (G2).
+    Expiry,
+    /// A lease does end (G3).
+    ExpiryLate,
+    /// A deleted key lets in who waits (G6).
+    WakeUp,
+    /// A connection that closes ends what is tied to it.
+    Disconnect,
+    /// A token is higher than all before, whatever the wall clock says (G4).
+    TokenOrder,
+    /// Leases and waits run on the boot-time clock (G2).
+    Clock,
+    /// A semaphore has so many holders (G1).
+    Limit,
+    /// Nobody reads while somebody writes (G1).
+    ReaderBesideWriter,
+    /// Who holds and asks again holds as before (G9).
+    Retry,
+    /// A wait that would never end is refused (G11).
+    Deadlock,
+    /// A token that is not live is fenced off.
+    Fence,
+    /// A wait lasts as long as it was to (G7).
+    Patience,
+    /// All who use a lock agree on its kind.
+    Kind,
+    /// A hold that was acquired twice takes two releases.
+    Count,
+    /// Replicas are told of a lease that has ended (G13).
+    Replicas,
+    /// A server that may have forgotten locks waits until they are over (SPEC 6).
+    Quarantine,
+    /// What has to be confirmed is told when it is (SPEC 6).
+    Acknowledgement,
+}
+
+/// Whether this rule is left out.
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+pub(crate) const fn removes(_rule: Rule) -> bool {
+    false
+}
+
+/// Leaves out what is to be left out. Once, at load.
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps)]
+pub(crate) const fn begin() -> Result<Option<Rule>, String> {
+    Ok(None)
+}
+
+#[cfg(feature = "sabotage")]
+pub(crate) use chosen::{begin, removes};
+
+#[cfg(feature = "sabotage")]
+mod chosen {
+    use std::env;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::Rule;
+
+    /// Says which rule.
+    const VARIABLE: &str = "REDISLOCK_SABOTAGE";
+
+    /// All of them, by the names that [`VARIABLE`] knows.
+    const RULES: [(&str, Rule); 19] = [
+        ("owner-check", Rule::OwnerCheck),
+        ("fifo", Rule::Fifo),
+        ("expiry", Rule::Expiry),
+        ("expiry-late", Rule::ExpiryLate),
+        ("wake-up", Rule::WakeUp),
+        ("disconnect", Rule::Disconnect),
+        ("token-order", Rule::TokenOrder),
+        ("clock", Rule::Clock),
+        ("limit", Rule::Limit),
+        ("reader-beside-writer", Rule::ReaderBesideWriter),
+        ("retry", Rule::Retry),
+        ("deadlock", Rule::Deadlock),
+        ("fence", Rule::Fence),
+        ("patience", Rule::Patience),
+        ("kind", Rule::Kind),
+        ("count", Rule::Count),
+        ("replicas", Rule::Replicas),
+        ("quarantine", Rule::Quarantine),
+        ("acknowledgement", Rule::Acknowledgement),
+    ];
+
+    const NONE: usize = usize::MAX;
+    static REMOVED: AtomicUsize = AtomicUsize::new(NONE);
+
+    /// Whether this rule is left out.
+    pub(crate) fn removes(rule: Rule) -> bool {
+        let removed = REMOVED.load(Ordering::Relaxed);
+        RULES.get(removed).is_some_and(|&(_, removed)| removed == rule)
+    }
+
+    /// Leaves out what [`VARIABLE`] names. Once, at load.
+    pub(crate) fn begin() -> Result<Option<Rule>, String> {
+        let Ok(wanted) = env::var(VARIABLE) else {
+            return Ok(None);
+        };
+        let Some(number) = RULES.iter().position(|&(name, _)| name == wanted) else {
+            let names: Vec<&str> = RULES.iter().map(|&(name, _)| name).collect();
+            return Err(format!("{VARIABLE} is '{wanted}', and not one of {}", names.join(", ")));
+        };
+        REMOVED.store(number, Ordering::Relaxed);
+        Ok(Some(RULES[number].1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_out_unless_that_is_asked_for() {
+        assert!(!removes(Rule::OwnerCheck));
+        assert_eq!(begin(), Ok(None));
+        assert!(!removes(Rule::OwnerCheck));
+    }
+}
