@@ -128,7 +128,7 @@ def names_of(request):
         if request.reply is not None and len(request.reply.queue) > 1:
             yield "line seen"
     else:
-        names = {"count": "ran", "write": "wrote", "heldby": "looked for an owner"}
+        names = {"count": "ran", "write": "wrote", "heldby": "looked for an owner", "use": "used"}
         yield names.get(request.command, "closed")
 
 

@@ -26,14 +26,17 @@ class Request(NamedTuple):
     """One request of one client, and its reply."""
 
     #: acquire, macquire, renew, release, fence, info, heldby, del, close; LOCK.EXEC is count
-    #: (of INCR, whose replies tell the order) or write (of SET GET, which tells what was there)
+    #: (of INCR, whose replies tell the order) or write (of SET GET, which tells what was there).
+    #: Not to the server: use (of a resource that refuses old tokens; 1 if it took this one), and
+    #: end (what was seen when all was done)
     command: str
     keys: tuple
     owner: str  # who asks; of heldby: who is asked about
     sent: float
     answered: float
     reply: object = None
-    error: str = ""  # LOST: the client went away without reading the reply
+    #: LOST: the client went away without reading the reply; UNANSWERED: none came
+    error: str = ""
     mode: str = EXCLUSIVE  # exclusive, shared, or "limit 3"
     lease: float = 0.0
     block: Optional[float] = None  # endless for BLOCK 0
@@ -43,6 +46,7 @@ class Request(NamedTuple):
     keepalive: bool = False
     token: Optional[int] = None
     connection: str = ""
+    gone: float = inf  # when a client was away that did not read the reply
 
     @property
     def lock(self):
@@ -65,7 +69,10 @@ class Request(NamedTuple):
         return self.error.partition(" ")[0]
 
 
-LOST = "LOST"
+LOST, UNANSWERED = "LOST", "UNANSWERED"
+
+#: Within this the server has seen what was done to a connection, and has done what follows from it.
+CLOSE_SECONDS = 1.0
 
 #: How much longer than its lease a hold may be seen to live: generous, as all ask the clock.
 LATE_SECONDS = 0.1
@@ -145,6 +152,8 @@ class Hold:
             self.until = request.sent + self.kept
         if self.ephemeral is not None:
             self.until = min(self.until, request.sent + self.ephemeral)
+        left = min(seconds for seconds in (self.kept, self.ephemeral) if seconds is not None)
+        self.latest = request.answered + CLOSE_SECONDS + left
 
     def spans(self):
         """Its certain time, in pieces of one mode: (start, end, mode)."""
@@ -192,11 +201,11 @@ class Evidence:
         self.current = {}  # (lock, owner): hold
         self.runs = {}  # lock: [(request, whether its hold was exclusive)]
         self.tied = {}  # connection: holds
-        self.unheard = {r.owner for r in history if r.error == LOST}
+        self.unheard = {r.owner for r in history if r.error in (LOST, UNANSWERED)}
         self.deletions = self._deletions()
         for request in self.history:
             see = getattr(self, f"_see_{request.command}", None)
-            if see is not None and request.error != LOST:
+            if see is not None and request.error not in (LOST, UNANSWERED):
                 see(request)
         self._look_from_outside()
 

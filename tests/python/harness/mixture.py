@@ -9,9 +9,10 @@ import threading
 import time
 from math import inf
 
-from .evidence import EXCLUSIVE, LOST, SHARED, Request, Seen
+from .corners import Corners, Resource
+from .evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
 from .replies import as_map
-from .wire import Connection, ServerError
+from .wire import Connection, NoReply, ServerError
 
 #: How each lock is mostly used. All who use one must agree, so few requests try another way.
 KINDS = {
@@ -31,14 +32,14 @@ WAITS_MS = [None, None, None, 1, 5, 20, 100, 400, 0]
 REPLY_SECONDS = 60
 
 
-def run_clients(port, seed, clients, seconds):
+def run_clients(port, seed, clients, seconds, patience=REPLY_SECONDS):
     """Several clients at once, each in a thread; returns what all of them saw."""
     histories = [[] for _ in range(clients)]
-    failures = []
+    failures, resource = [], Resource()
 
     def run(number):
         try:
-            MixedClient(port, f"{seed}.{number}", histories).run_for(seconds)
+            MixedClient(port, f"{seed}.{number}", histories, resource, patience).run_for(seconds)
         except Exception as failure:  # a thread's failure would else be lost
             failures.append(f"client {seed}.{number}: {failure!r}")
 
@@ -46,19 +47,20 @@ def run_clients(port, seed, clients, seconds):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(seconds + 2 * REPLY_SECONDS)
+        worker.join(seconds + 2 * patience)
     if any(worker.is_alive() for worker in workers):
         failures.append("a request was never answered")
     return [request for history in histories for request in history], failures
 
 
-class MixedClient:
+class MixedClient(Corners):
     """One client and one connection at a time."""
 
-    def __init__(self, port, name, histories):
+    def __init__(self, port, name, histories, resource, patience=REPLY_SECONDS):
         self.port, self.name = port, name
         self.history = histories[int(name.rpartition(".")[2])]
         self.histories = histories
+        self.resource, self.patience = resource, patience
         self.chance = random.Random(name)
         self.connections = 0
         self.owner = name
@@ -69,13 +71,13 @@ class MixedClient:
     def run_for(self, seconds):
         """Takes turns until the time is over."""
         turns = [self.hold, self.hold_several, self.keep_a_place, self.vanish]
-        turns += [self.withdraw, self.ask_twice, self.watch, self.delete]
+        turns += [self.withdraw, self.ask_twice, self.watch, self.delete, self.bell, self.knot, self.queue_up]
         end = time.monotonic() + seconds
         turn = 0
         while time.monotonic() < end:
             turn += 1
             self.owner, self.held, self.kept = f"{self.name}.{turn}", {}, False
-            self.chance.choices(turns, [60, 14, 8, 4, 4, 4, 10, 2])[0]()
+            self.chance.choices(turns, [60, 14, 8, 4, 4, 4, 10, 2, 2, 1, 2])[0]()
             self.leave_locks()
         self.close()
 
@@ -111,7 +113,11 @@ class MixedClient:
 
     def note(self, request, connection):
         """Reads the reply to a request, and writes both down."""
-        reply = connection.read_any(REPLY_SECONDS)
+        try:
+            reply = connection.read_any(self.patience)
+        except NoReply:
+            self.history.append(request._replace(answered=inf, error=UNANSWERED))
+            raise
         request = request._replace(answered=time.monotonic())
         if isinstance(reply, ServerError):
             request = request._replace(error=reply.line)
@@ -131,7 +137,7 @@ class MixedClient:
         chance = self.chance
         lease, block = chance.choice(LEASES_MS), chance.choice(WAITS_MS)
         lease, block = wanted.pop("lease", lease), wanted.pop("block", block)
-        known = {"mode": chance.choice(KINDS[keys[0]]), "owner": self.owner}
+        known = {"mode": chance.choice(KINDS.get(keys[0], [EXCLUSIVE])), "owner": self.owner}
         if chance.random() < 0.02:
             known["mode"] = chance.choice(MODES)
         if command == "acquire":
@@ -203,7 +209,7 @@ class MixedClient:
         other.send(*words)
         time.sleep(self.chance.random() * 0.01)
         other.close()
-        self.history.append(request)
+        self.history.append(request._replace(gone=time.monotonic()))
 
     def withdraw(self):
         """Releases while a request of its own waits on another connection."""
@@ -265,8 +271,8 @@ class MixedClient:
     def work(self):
         """Some of all that a holder can do."""
         steps = [self.rest, self.renew, self.again, self.change, self.count, self.write]
-        steps += [self.fence, self.info, self.held_by, self.miss, self.nest, self.reconnect]
-        weights = [24, 14, 12, 12, 12, 8, 8, 6, 3, 4, 12, 6]
+        steps += [self.fence, self.info, self.held_by, self.miss, self.nest, self.reconnect, self.use]
+        weights = [24, 14, 12, 12, 12, 8, 8, 6, 3, 4, 12, 6, 12]
         for _ in range(self.chance.randrange(7)):
             if not self.held:
                 return

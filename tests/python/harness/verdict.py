@@ -11,14 +11,17 @@
     G7     nil not before the wait was over, unless the owner withdrew
     G9     who holds and asks again gets the same token (`evidence`)
     G11    a deadlock names owners who may have waited there, for owners who may have been there
+    G3, G6, G7, G8, G13  that what has to happen does (`liveness`)
     G12    a request for several has all or none, whenever somebody looks
 """
 
 import re
-from itertools import pairwise
+from bisect import bisect_right
+from itertools import accumulate, pairwise
 from math import inf
 
-from .evidence import EXCLUSIVE, LATE_SECONDS, LOST, SHARED, Evidence
+from .evidence import EXCLUSIVE, LATE_SECONDS, LOST, SHARED, UNANSWERED, Evidence
+from .liveness import stalls
 
 LINK = re.compile(r"'([^']*)' waits for '([^']*)' and there for '([^']*)'")
 
@@ -29,7 +32,7 @@ def faults(history):
     found = list(evidence.faults)
     for check in (
         overlaps, token_faults, disordered_writes, early_nils, strange_errors, wrong_views,
-        wrong_kinds, parts_of_grants, passed_in_line, false_cycles,
+        wrong_kinds, parts_of_grants, passed_in_line, false_cycles, stalls,
     ):  # fmt: skip
         found += check(evidence)
     return found
@@ -181,10 +184,10 @@ def early_nils(evidence):
 
 
 EXPECTED = {
-    "acquire": {LOST, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
-    "macquire": {LOST, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
-    "count": {"FENCED"},
-    "write": {"FENCED"},
+    "acquire": {LOST, UNANSWERED, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
+    "macquire": {LOST, UNANSWERED, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
+    "count": {"FENCED", UNANSWERED},
+    "write": {"FENCED", UNANSWERED},
 }
 
 
@@ -193,7 +196,8 @@ def strange_errors(evidence):
     found = []
     asked = requests_by_owner(evidence)
     for request in evidence.history:
-        if request.error and request.code not in EXPECTED.get(request.command, set()):
+        expected = EXPECTED.get(request.command, {UNANSWERED})
+        if request.error and request.code not in expected:
             found.append(f"strange error: {request}")
         if request.code == "UNBLOCKED":
             own = (r for key in request.keys for r in asked[key, request.owner])
@@ -206,7 +210,7 @@ def strange_errors(evidence):
 def wrong_views(evidence):
     """G1, G2: what LOCK.FENCE, INFO, HELDBY, EXEC and DEL told against what was certain."""
     commands = {"fence", "info", "count", "write", "del"}
-    looks = [r for r in evidence.history if r.command in commands and r.error != LOST]
+    looks = [r for r in evidence.history if r.command in commands and r.error not in (LOST, UNANSWERED)]
     found = []
     for _, look, spans in certain_at(evidence, looks):
         holds = [hold for _, _, _, hold in spans]
@@ -264,7 +268,7 @@ def wrong_pictures(evidence):
 
 def wrong_kinds(evidence):
     """LOCKKIND is for those who do not agree with how a lock is held, and for all of them."""
-    asks = [r for r in evidence.history if r.is_acquire and r.error != LOST]
+    asks = [r for r in evidence.history if r.is_acquire and r.error not in (LOST, UNANSWERED)]
     found = []
     for _, request, spans in certain_at(evidence, asks):
         for _, _, mode, hold in spans:
@@ -317,6 +321,7 @@ def requests_by_owner(evidence):
 def passed_in_line(evidence):
     """G5: who was seen ahead of another, both blocked, was granted before."""
     asked = requests_by_owner(evidence)
+    newcomers = newcomers_of(asked)
     found = []
     for look in evidence.history:
         if look.command != "info" or look.reply is None:
@@ -333,6 +338,27 @@ def passed_in_line(evidence):
         for ahead, behind in pairwise(line):
             if behind.reply < ahead.reply:
                 found.append(f"passed in line: {behind} came before {ahead}, seen in {look}")
+        sent, lowest = newcomers.get(look.lock, ((), ()))
+        first = bisect_right(sent, look.answered)
+        for ahead in line if first < len(sent) else ():
+            if lowest[first].reply < ahead.reply:
+                found.append(f"passed in line: {lowest[first]} came after {ahead}, seen in {look}")
+    return found
+
+
+def newcomers_of(asked):
+    """Requests for a whole lock by owners who were never there before, and were granted, by when they were sent,
+    with the one of the lowest token from there on: {lock: (sent, requests)}."""
+    by_lock = {}
+    for (lock, _), requests in asked.items():
+        first = requests[0]  # evidence has sorted them
+        if first.is_granted and first.mode == EXCLUSIVE:
+            by_lock.setdefault(lock, []).append(first)
+    found = {}
+    for lock, requests in by_lock.items():
+        requests.sort(key=lambda request: request.sent)
+        lowest = [*accumulate(reversed(requests), lambda a, b: min(a, b, key=lambda r: r.reply))]
+        found[lock] = [request.sent for request in requests], lowest[::-1]
     return found
 
 

@@ -1,0 +1,58 @@
+"""What a server shows when all clients are done: the last line of a history."""
+
+import time
+
+from .evidence import Request
+from .kinds import count
+from .limits import SLOW_FACTOR
+from .mixture import KINDS
+
+#: What is told of at the end, and what must be nothing.
+COUNTED = ("grants", "timeouts", "deadlocks", "fenced")
+LEFT = ("locks", "holds", "waiters")
+QUIET_SECONDS = 3.0 * SLOW_FACTOR
+LEASE_MS = 1000
+
+
+def counters(cli):
+    """What INFO counts, for `last_look` to tell what was added."""
+    return {name: count(cli, name) for name in COUNTED}
+
+
+def last_look(server, before, replica=None, limit=QUIET_SECONDS):
+    """Waits a while for the server to be quiet, and tells how it is then."""
+    sent, cli = time.monotonic(), server.connect()
+    waits_for(lambda: not any(count(cli, name) for name in LEFT), limit)
+    left = {name: count(cli, name) for name in LEFT}
+    counted = {name: number - before[name] for name, number in counters(cli).items()}
+    permits = {lock: take_all_permits(cli, lock, modes[0]) for lock, modes in KINDS.items()}
+    agrees = replica is None or waits_for(lambda: has_equal(server, replica), limit)
+    seen = {"left": left, "counted": counted, "permits": permits, "agrees": agrees}
+    return Request("end", (), "", sent, time.monotonic(), seen)
+
+
+def waits_for(condition, limit):
+    """Whether it comes true in time."""
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def has_equal(server, replica):
+    """Whether the replica holds the same, down to the tokens, and knows of no hold that is over."""
+    same = server.admin("DEBUG DIGEST") == replica.admin("DEBUG DIGEST")
+    return same and all(count(each.admin, "holds") == 0 for each in (server, replica))
+
+
+def take_all_permits(cli, lock, mode):
+    """Takes the lock as often as it can be taken, and once more; gives all back: (how often it can be, was)."""
+    most = int(mode.split()[1]) if mode.startswith("limit") else 1
+    options = mode.upper().split() if most > 1 else []
+    owners = [f"last.{number}" for number in range(most + 1)]
+    taken = [owner for owner in owners if cli("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS, *options) is not None]
+    for owner in taken:
+        cli("LOCK.RELEASE", lock, owner)
+    return [most, len(taken)]
