@@ -56,14 +56,6 @@ pub(crate) const fn removes(_rule: Rule) -> bool {
     false
 }
 
-/// Leaves out what is to be left out. Once, at load.
-#[cfg(not(feature = "sabotage"))]
-#[inline(always)]
-#[allow(clippy::unnecessary_wraps)]
-pub(crate) const fn begin() -> Result<Option<Rule>, String> {
-    Ok(None)
-}
-
 #[cfg(feature = "sabotage")]
 pub(crate) use chosen::{begin, removes};
 
@@ -129,8 +121,6 @@ mod tests {
 
     #[test]
     fn nothing_is_left_out_unless_that_is_asked_for() {
-        assert!(!removes(Rule::OwnerCheck));
-        assert_eq!(begin(), Ok(None));
         assert!(!removes(Rule::OwnerCheck));
     }
 }

@@ -9,7 +9,6 @@ use super::{
     clock, confirm, docs, events, ffi, guard, host, info, legacy, pump, quarantine, server, settings, state,
     timer, value,
 };
-use crate::sabotage;
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -49,7 +48,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     require_api()?;
-    if let Some(rule) = sabotage::begin()? {
+    #[cfg(feature = "sabotage")]
+    if let Some(rule) = crate::sabotage::begin()? {
         ctx.log(ffi::SERVER_LOG_WARNING, &format!("this module leaves out a rule, for tests: {rule:?}"));
     }
     server::begin(ctx);

@@ -5,8 +5,10 @@ hand, must be found.
 """
 
 import multiprocessing
+import os
 
 from harness.history import Request, certain_holds, faults, run_clients
+from harness.journal import keep
 from harness.limits import eventually
 from harness.replies import module_info
 
@@ -27,6 +29,7 @@ def test_a_history_under_load_is_one_that_a_lock_can_have_made(start_server):
         )
     history = [request for part, _ in parts for request in part]
     assert [failure for _, failures in parts for failure in failures] == []
+    keep(history, f"one-lock.{os.getpid()}")
     assert faults(history) == []
     assert_the_load_was_one(history)
     eventually(lambda: cli("DBSIZE") == 0, "all leases end")

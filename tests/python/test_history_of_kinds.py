@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from harness.journal import keep
 from harness.kinds import count
 from harness.limits import SLOW_FACTOR, eventually
 from harness.mixture import KINDS, run_clients
@@ -53,6 +54,7 @@ def one_round(pool, server, number):
     history = [request for part, _ in parts for request in part]
     what = f"round {number}"
     assert [failure for _, failures in parts for failure in failures] == [], what
+    keep(history, f"all-kinds.{number}.{os.getpid()}")
     found = faults(history)
     assert not found, f"{what}: {len(found)} faults\n" + "\n".join(found[:20])
     # What the server counted is what clients were told; some did not stay to hear.

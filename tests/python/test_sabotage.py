@@ -12,6 +12,7 @@ import time
 import pytest
 
 from harness.group import Group
+from harness.journal import keep
 from harness.mixture import run_clients
 from harness.quiet import counters, last_look
 from harness.replicas import AT_ONCE, is_linked
@@ -88,7 +89,9 @@ def one_round(start_server, clock, rule, seed):
     before = counters(server.admin)
     with Stepping(clock, seed):
         history, failures = run_clients(server.port, seed, CLIENTS, SECONDS, PATIENCE_SECONDS)
-    return failures + faults([*history, last_look(server, before, replica)])
+    history.append(last_look(server, before, replica))
+    keep(history, f"sabotage.{seed}")
+    return failures + faults(history)
 
 
 @sabotaged_only

@@ -177,13 +177,15 @@ impl Table {
         if at.legacy.is_some() || self.quarantine.is_some() {
             return false;
         }
+        if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
+            return true;
+        }
         let holders = at.lock.map_or(0, |lock| self.locks.holders_of(lock));
         // Its own hold stands in nobody's way.
         let others = || holders - usize::from(holders > 0 && self.own(at, owner).is_some());
         match (mode, self.held_as(at)) {
             (Mode::Exclusive, _) => reserved == 0 && others() == 0,
             (Mode::Shared, None | Some(Mode::Shared)) => others() + reserved < self.limits.holders_max,
-            (Mode::Shared, Some(Mode::Exclusive)) if sabotage::removes(Rule::ReaderBesideWriter) => true,
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
                 others() + reserved < limit as usize + usize::from(sabotage::removes(Rule::Limit))
             }

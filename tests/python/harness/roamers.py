@@ -13,6 +13,7 @@ Certain spans of two owners of one lock must not overlap, whatever happened to t
 servers. A request without an answer proves nothing.
 """
 
+import os
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ from math import inf
 from typing import NamedTuple, Optional
 
 from .history import Hold, Request, token_faults
+from .journal import MANY, keep
 from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from .wire import Closed, Connection, NoReply, ServerError
 
@@ -83,6 +85,12 @@ def double_holders(history, breaks=()):
         found += [f"two holders: {other} and {span}" for other in others if other.owner != span.owner]
         current[span.lock] = [*others, span]
     return found
+
+
+def group_faults(history, breaks=()):
+    """G1, and G4: tokens rise over all servers and locks."""
+    tokens = token_faults([request._replace(lock="any") for request in history])
+    return double_holders(history, breaks) + tokens
 
 
 # Asking
@@ -208,6 +216,7 @@ class Load:
             assert roamer.failure is None, repr(roamer.failure)
             for connection in roamer.connections.values():
                 connection.close()
+        keep(self.history, f"roamers.{os.getpid()}.{id(self)}", MANY)
 
     @property
     def history(self):
@@ -229,7 +238,5 @@ class Load:
         eventually(lambda: self.grants() >= before + grants, "locks are granted", pause=0.02)
 
     def faults(self, breaks=()):
-        """G1, and G4: tokens rise over all servers and locks."""
-        history = self.history
-        tokens = token_faults([request._replace(lock="any") for request in history])
-        return double_holders(history, breaks) + tokens
+        """What they cannot have seen."""
+        return group_faults(self.history, breaks)

@@ -1,0 +1,162 @@
+"""Histories as files: one line of JSON for each invocation and each completion, in the order of time.
+
+The format stands in docs/HISTORY_CHECKER.md. A load writes its history to where
+REDISLOCK_HISTORY says, for `scripts/check-history` to judge; anybody else's will do too.
+"""
+
+import json
+import os
+import re
+from math import inf
+from pathlib import Path
+
+from . import history as plain
+from .evidence import EXCLUSIVE, LOST, UNANSWERED, Request, Seen
+
+FORMAT = 1
+#: Whether one server decides at any time, or several that may not know of each other.
+ONE, MANY = "one", "many"
+
+#: What is written of an invocation only if it was said. In seconds; endless is null.
+SAID = {
+    "mode": EXCLUSIVE, "lease": 0.0, "place": 0.0, "reentrant": False, "ephemeral": None,
+    "keepalive": False, "token": None, "connection": "",
+}  # fmt: skip
+
+
+class NotAHistory(Exception):
+    """What is wrong with a file, and in which line."""
+
+
+# Writing
+
+
+def keep(requests, name, servers=ONE):
+    """Writes a history into the directory that REDISLOCK_HISTORY names, if it names one."""
+    directory = os.environ.get("REDISLOCK_HISTORY")
+    if not directory:
+        return None
+    path = Path(directory) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        write(requests, file, servers)
+    return path
+
+
+def write(requests, file, servers=ONE):
+    """Writes a history, in the order of time."""
+    events = []
+    for number, request in enumerate(map(as_request, requests)):
+        events.append((request.sent, 0, invocation(number, request)))
+        done = completion(number, request)
+        if done is not None:
+            events.append((done["time"], 1, done))
+    print(json.dumps({"format": FORMAT, "servers": servers}), file=file)
+    for _, _, event in sorted(events, key=lambda event: event[:2]):
+        print(json.dumps(event), file=file)
+
+
+def as_request(request):
+    """A request of any of the loads."""
+    if isinstance(request, Request):
+        return request
+    return Request(
+        request.kind, (request.lock,), request.owner, request.sent, request.answered, request.reply,
+        lease=request.lease, block=request.block or None,
+    )  # fmt: skip
+
+
+def invocation(number, request):
+    """What was asked."""
+    event = {"event": "invoke", "id": number, "time": request.sent, "command": request.command}
+    event |= {"keys": list(request.keys), "owner": request.owner}
+    event |= {name: getattr(request, name) for name, usual in SAID.items() if getattr(request, name) != usual}
+    if request.block is not None:
+        event["block"] = None if request.block == inf else request.block
+    return event
+
+
+def completion(number, request):
+    """What came back; None if nothing ever did."""
+    if request.error == UNANSWERED or (request.error == LOST and request.gone == inf):
+        return None
+    event = {"event": "complete", "id": number, "time": request.answered}
+    if request.error == LOST:
+        return event | {"time": request.gone, "lost": True}
+    if request.error:
+        return event | {"error": request.error}
+    reply = request.reply
+    if isinstance(reply, Seen):
+        reply = reply._asdict()
+    if request.is_granted:
+        event["owner"] = request.owner  # the server may have minted it
+    return event | {"reply": reply}
+
+
+# Reading
+
+
+def read(lines):
+    """A history: (requests, whether one server decides or many). Says what is wrong with it."""
+    head, open_requests, requests = None, {}, []
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            if head is None:
+                head = header(event)
+            elif event["event"] == "invoke":
+                if event["id"] in open_requests:
+                    raise NotAHistory(f"{event['id']} was invoked before, and not completed")
+                open_requests[event["id"]] = invoked(event)
+            elif event["event"] == "complete":
+                requests.append(completed(open_requests.pop(event["id"]), event))
+            else:
+                raise NotAHistory(f"{event['event']} is neither invoke nor complete")
+        except NotAHistory as reason:
+            raise NotAHistory(f"line {number}: {reason}") from None
+        except (ValueError, KeyError, TypeError) as reason:
+            raise NotAHistory(f"line {number}: {type(reason).__name__}: {reason}") from None
+    if head is None:
+        raise NotAHistory("there is not even a first line")
+    requests += [r._replace(error=UNANSWERED, answered=inf) for r in open_requests.values()]
+    return requests, head
+
+
+def header(event):
+    """What the first line says of the servers."""
+    if event["format"] != FORMAT or event["servers"] not in (ONE, MANY):
+        raise NotAHistory(f"the first line must be of format {FORMAT}, and servers one or many")
+    return event["servers"]
+
+
+def invoked(event):
+    """A request that has no answer yet."""
+    said = {name: event[name] for name in SAID if name in event}
+    if "block" in event:
+        said["block"] = inf if event["block"] is None else float(event["block"])
+    return Request(event["command"], tuple(event["keys"]), event["owner"], float(event["time"]), inf, **said)
+
+
+def completed(request, event):
+    """The request with its answer."""
+    answered = float(event["time"])
+    if answered < request.sent:
+        raise NotAHistory(f"{event['id']} was completed before it was invoked")
+    if event.get("lost"):
+        return request._replace(error=LOST, gone=answered)
+    if "error" in event:
+        return request._replace(answered=answered, error=event["error"])
+    reply = event["reply"]
+    if request.command == "info" and reply is not None:
+        reply = Seen(reply["kind"], *(tuple(map(tuple, reply[name])) for name in ("holders", "queue")))
+    if request.command == "heldby":
+        reply = [tuple(row) for row in reply]
+    return request._replace(answered=answered, reply=reply, owner=event.get("owner", request.owner))
+
+
+def as_plain(request):
+    """The request as the checker for many servers wants it."""
+    return plain.Request(
+        request.command, request.lock, request.owner, request.sent, request.answered, request.reply,
+        request.lease, request.block or 0.0,
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Judges histories in files: `scripts/check-history FILE...` (docs/HISTORY_CHECKER.md)."""
+
+import sys
+import time
+
+from .journal import MANY, NotAHistory, as_plain, read
+from .roamers import group_faults
+from .verdict import faults
+
+USAGE = "usage: scripts/check-history FILE...    (- is standard input; 0: no fault, 1: faults, 2: not a history)"
+SHOWN = 20
+
+
+def judge(requests, servers):
+    """What no lock can have done, on one server or on many."""
+    if servers == MANY:
+        return group_faults([as_plain(request) for request in requests if not request.error])
+    return faults(requests)
+
+
+def check(name):
+    """Judges one file, and says so; whether there is no fault."""
+    began = time.monotonic()
+    with sys.stdin if name == "-" else open(name, encoding="utf-8") as file:
+        requests, servers = read(file)
+    found = judge(requests, servers)
+    seconds = time.monotonic() - began
+    print(f"{name}: {len(requests)} requests, {len(found)} faults, {seconds:.1f} s")
+    for fault in found[:SHOWN]:
+        print(f"   {fault}")
+    return not found
+
+
+def main(names):
+    """The exit code."""
+    if not names or names[0] in ("-h", "--help"):
+        print(USAGE, file=sys.stdout if names else sys.stderr)
+        return 0 if names else 2
+    is_clean = True
+    for name in names:
+        try:
+            is_clean &= check(name)
+        except (NotAHistory, OSError, UnicodeDecodeError) as reason:
+            print(f"check-history: {name}: {reason}", file=sys.stderr)
+            return 2
+    return 0 if is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
