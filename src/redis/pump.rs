@@ -25,6 +25,10 @@ use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
 /// How long one run may take before it lets the event loop go on, and comes back at once.
 const RUN_BUDGET: Duration = Duration::from_millis(2);
 
+/// How many waits a run ends because their time is over: telling a client takes the server many times as long as
+/// ending its wait takes us, and it tells all of a run in one turn.
+const TIMEOUTS_AT_ONCE: usize = 256;
+
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = 64;
 
@@ -166,10 +170,9 @@ fn run(ctx: &Ctx) {
         tick(ctx);
     }
     // Behind a mountain of leases nobody waits longer than asked for.
-    if !matches!(turn, Turn::Decide) || is_behind == Some(true) {
-        time_outs(ctx);
-    }
-    let mut is_done = !matches!(turn, Turn::Decide) || decide(ctx, started);
+    let is_apart = !matches!(turn, Turn::Decide) || is_behind == Some(true);
+    let mut is_done = !is_apart || time_outs(ctx);
+    is_done &= !matches!(turn, Turn::Decide) || decide(ctx, started);
     while is_done && !state::bury_some(decides) {
         is_done = !is_spent(started);
     }
@@ -237,17 +240,21 @@ fn tick(ctx: &Ctx) {
     }
 }
 
-/// Answers the waits that are over, and nothing else.
-fn time_outs(ctx: &Ctx) {
+/// Answers waits that are over, and nothing else. `false`: there may be more.
+fn time_outs(ctx: &Ctx) -> bool {
     let now = clock::boot();
-    let fx = state::with(|state| {
-        let mut fx = std::mem::take(&mut state.fx);
-        while let Some(Due::Timeout(waiter)) = state.table.due(now, false) {
+    let (mut fx, mut ended) = (Effects::default(), 0);
+    let _ = state::with(|state| {
+        fx = std::mem::take(&mut state.fx);
+        while ended < TIMEOUTS_AT_ONCE
+            && let Some(Due::Timeout(waiter)) = state.table.due(now, false)
+        {
             state.table.time_out(waiter, &mut fx);
+            ended += 1;
         }
-        fx
     });
-    carry_out::effects(ctx, None, fx.unwrap_or_default());
+    carry_out::effects(ctx, None, fx);
+    ended < TIMEOUTS_AT_ONCE
 }
 
 /// Works off what is due and what was noted. `false`: the budget of this run is spent.
@@ -266,6 +273,7 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
         return false;
     }
     let mut tasks = tasks_to_do(&mut gate);
+    let mut timeouts = 0;
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
             now = clock::now();
@@ -282,7 +290,11 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
             }
         }
         if let Some(due) = due {
+            timeouts += usize::from(matches!(due, Due::Timeout(_)));
             end(ctx, now, due, &mut gate);
+            if timeouts == TIMEOUTS_AT_ONCE {
+                return false;
+            }
         }
         if tasks > 0 {
             tasks -= 1;

@@ -13,29 +13,32 @@ from harness.crowd import Crowd, allow_files
 from harness.kinds import count
 from harness.limits import SLOW_FACTOR, VALGRIND, eventually
 from harness.pings import Pings
+from harness.server import parse_info
 from harness.wire import encode
 
-SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "2000").split()]
-WARM_UP = 200
+SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "1000").split()]
+
+#: More than the module's records of one kind that share a page, of which it keeps one.
+WARM_UP = 300
 
 #: Who stands in a line behind one lock, where there are many.
 OF_A_LOCK = 5
 
-#: Ten times what is promised, for machines that are busy otherwise; what was measured is printed.
-PING_P99_MS_MAX = 500.0 * SLOW_FACTOR
-
 LEASE_MS = 600_000
+
+#: Ten times what a busy machine shows, with the largest crowd; what was measured is printed.
+PING_P99_MS_MAX = 5000.0 * SLOW_FACTOR
 
 
 class Storm:
     """A server with a crowd of clients who wait for one lock, or for many."""
 
-    def __init__(self, server, crowd, size, is_one_lock):
+    def __init__(self, server, crowd, size, locks):
         self.server = server
         self.cli = server.connect()
         self.crowd = crowd
         self.size = size
-        self.locks = 1 if is_one_lock else -(-size // OF_A_LOCK)
+        self.locks = locks
 
     def key(self, number):
         """What a member waits for."""
@@ -54,15 +57,16 @@ class Storm:
             names = range(start, min(start + 1000, self.locks))
             assert set(self.cli.pipeline(*(("LOCK.RELEASE", self.key(n), "first") for n in names))) <= {0, 1}
 
-    def wait_in_line(self, words="BLOCK 0"):
-        """Every member asks for its lock, one after the other; returns when all wait."""
-        option = words.split() if isinstance(words, str) else None
-        ask = lambda n: encode(
-            "LOCK.ACQUIRE", self.key(n), f"w{n}", "PX", LEASE_MS, *(option or words(n))
-        )
+    def wait_in_line(self, words=lambda _: ("BLOCK", 0), end=float("inf")):
+        """Every member asks for its lock, one after the other; returns when all wait, or at that moment."""
+
+        def ask(number):
+            return encode("LOCK.ACQUIRE", self.key(number), f"w{number}", "PX", LEASE_MS, *words(number))
+
         self.crowd.fill(range(self.size))
         self.crowd.say(range(self.size), ask)
-        eventually(lambda: count(self.cli, "waiters") == self.size, "all wait", 60 * SLOW_FACTOR, 0.05)
+        all_wait = lambda: count(self.cli, "waiters") == self.size or time.monotonic() > end
+        eventually(all_wait, "all wait", 60 * SLOW_FACTOR, 0.02)
 
     def release(self, number):
         """A member gives its lock to the next."""
@@ -124,14 +128,26 @@ def cascade(storm):
 def all_time_out(storm):
     """All waits end in the same moment."""
     storm.hold_all()
-    end = time.monotonic() + (3.0 + storm.size / 4000) * SLOW_FACTOR
-    storm.wait_in_line(lambda _: ("BLOCK", max(1, int((end - time.monotonic()) * 1000))))
-    assert time.monotonic() < end, "asking took too long for the test to mean anything"
+    wait_until_together(storm)
     told = {}
     with Pings(storm.server.port) as pings:
         storm.crowd.hear(told.__setitem__, lambda: len(told) == storm.size)
     assert set(told.values()) == {b"$-1"}
     return pings
+
+
+def wait_until_together(storm):
+    """Every member waits, and all until the same moment, which is returned and is still to come."""
+    seconds = 1.0 + storm.size / 6000
+    for _ in range(6):
+        end = time.monotonic() + seconds
+        storm.wait_in_line(lambda _: ("BLOCK", max(1, int((end - time.monotonic()) * 1000))), end)
+        if time.monotonic() < end:
+            return end
+        # The machine is too busy for so short a time.
+        storm.crowd.leave()
+        seconds *= 2
+    raise AssertionError("asking takes too long for the test to mean anything")
 
 
 def hang_up_while_granting(storm):
@@ -162,7 +178,7 @@ def gone_while_granting(storm, go):
 def broken_and_let_in_together(storm):
     """G6: all locks are broken at once, and readers are let in together."""
     storm.hold_all()
-    storm.wait_in_line("BLOCK 0 SHARED")
+    storm.wait_in_line(lambda _: ("BLOCK", 0, "SHARED"))
     told = {}
     with Pings(storm.server.port) as pings:
         storm.cli("FLUSHALL")
@@ -178,52 +194,70 @@ SCENES = [cascade, all_time_out, hang_up_while_granting, killed_while_granting, 
 def memory(server):
     """What the server says it uses, once it frees nothing more.
 
-    For every client that a module blocks it keeps two clients of its own with their buffers. When they are not needed
-    any more it frees 50 of them at each tick of its clock, so that clock is set to its fastest meanwhile.
+    For every client that a module blocks it keeps up to two clients of its own with their buffers, some 17 kB each.
+    When they are not needed any more it frees 50 of them every 100 ms.
     """
-    server.admin("CONFIG SET hz 500")
     seen = []
 
     def is_steady():
         seen.append(int(server.info("memory")["used_memory"]))
-        return len(seen) > 10 and len(set(seen[-10:])) == 1
+        return len(seen) > 10 and max(seen[-10:]) - min(seen[-10:]) < 10_000
 
-    eventually(is_steady, "the server frees nothing more", 120 * SLOW_FACTOR, 0.05)
-    server.admin("CONFIG SET hz 10")
-    return seen[-1]
+    eventually(is_steady, "the server frees nothing more", 300 * SLOW_FACTOR, 0.1)
+    return min(seen[-10:])
+
+
+#: For each client that a module blocks a server keeps up to two of its own, in an array that doubles and never shrinks.
+BYTES_OF_A_CLIENT_OF_ITS_OWN = 8
+
+
+def kept_by_the_server(size):
+    """The most that this array takes after so many clients waited at once."""
+    return BYTES_OF_A_CLIENT_OF_ITS_OWN * 2 ** (2 * size - 1).bit_length()
+
+
+@pytest.fixture
+def start_large(start_server):
+    """Starts servers for crowds: start_large(19_000)."""
+
+    def start(size):
+        if VALGRIND:
+            pytest.skip("it would take too long there")
+        assert allow_files(size), f"the system does not let a process have {size} connections"
+        limits = ("max-waiters-per-lock", 20_000, "max-holders", 20_000)
+        # The crowd comes from several addresses, of which the server would take most for strangers.
+        server = start_server("--maxclients", size + 50, "--protected-mode", "no", module_arguments=limits)
+        server.admin("ACL SETUSER crowd on nopass ~* +@all")
+        # It takes memory, the more the busier the machine is.
+        server.admin("CONFIG SET slowlog-log-slower-than -1")
+        return server
+
+    return start
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("is_one_lock", [True, False], ids=["one lock", "many locks"])
-@pytest.mark.parametrize("size", SIZES)
-def test_a_storm_passes_and_leaves_nothing_behind(start_server, size, is_one_lock):
-    if VALGRIND:
-        pytest.skip("it would take too long there")
-    assert allow_files(size), f"the system does not let a process have {size} connections"
-    limits = ("max-waiters-per-lock", 20_000, "max-holders", 20_000)
-    # The crowd comes from several addresses, of which the server would take most for strangers.
-    options = ("--maxclients", size + 50, "--protected-mode", "no")
-    server = start_server(*options, module_arguments=limits)
-    server.admin("ACL SETUSER crowd on nopass ~* +@all")
-    # What a server makes at the first use of anything is not left behind by the storm.
-    blow(server, WARM_UP, is_one_lock)
+def test_storms_pass_and_leave_nothing_behind(start_large):
+    server = start_large(max(SIZES))
+    # What is made at the first use of anything is not left behind by a storm.
+    blow(server, WARM_UP, WARM_UP)
     before = memory(server)
-    for scene, pings, seconds in blow(server, size, is_one_lock):
-        print(
-            f"\n{size} clients, {'one lock' if is_one_lock else 'many locks'}, {scene}: {seconds:.1f} s, "
-            f"ping p99 {pings.p99_ms:.1f} ms, longest {pings.longest_ms:.1f} ms of {pings.count}",
-            end="",
-        )
-        assert pings.p99_ms < PING_P99_MS_MAX, scene
+    for size in SIZES:
+        for locks in (1, size // OF_A_LOCK):
+            for scene, pings, seconds in blow(server, size, locks):
+                noticed = f"ping p99 {pings.p99_ms:.1f} ms, longest {pings.longest_ms:.1f} ms of {pings.count}"
+                print(f"\n{size} clients, locks: {locks}, {scene}: {seconds:.1f} s, {noticed}", end="")
+                assert pings.p99_ms < PING_P99_MS_MAX, scene
     after = memory(server)
-    print(f"\nmemory before {before}, after {after}: {100 * (after / before - 1):+.2f} %")
+    kept = kept_by_the_server(max(SIZES))
+    print(f"\nmemory before {before}, after {after}, of which the server may keep {kept}")
+    assert after <= before * 1.02 + kept, f"{after - before} bytes are not given back"
 
 
-def blow(server, size, is_one_lock):
-    """All scenes of a storm; yields what others noticed of each."""
+def blow(server, size, locks):
+    """All scenes of a storm; tells what others noticed of each."""
     seen = []
     with Crowd(server.port, 0, "crowd") as crowd:
-        storm = Storm(server, crowd, size, is_one_lock)
+        storm = Storm(server, crowd, size, locks)
         for scene in SCENES:
             start = time.monotonic()
             pings = scene(storm)
@@ -233,3 +267,29 @@ def blow(server, size, is_one_lock):
         storm.cli.close()
     eventually(lambda: server.info("clients")["connected_clients"] == "1", "the crowd is gone", pause=0.02)
     return seen
+
+
+#: Longer than what a server reads of a connection in one turn, in two halves.
+LONG_KEY = "k" * 9_000
+
+
+@pytest.mark.timeout(120)
+def test_waits_that_end_together_end_in_several_turns(start_large):
+    # All of 19,000 used to be told in one turn of the event loop, in which the server was deaf for half a second.
+    size = 2000
+    server = start_large(size)
+    looker, sleeper = server.connect(), server.connect()
+    look = encode("EXISTS", LONG_KEY) + encode("EXISTS", LONG_KEY) + encode("INFO redislock")
+    with Crowd(server.port, 0, "crowd") as crowd:
+        storm = Storm(server, crowd, size, 1)
+        storm.hold_all()
+        end = wait_until_together(storm)
+        # The server sleeps through that moment, and finds with all that is over one look to take in each turn.
+        sleeper.send("DEBUG", "SLEEP", end - time.monotonic() + 0.3)
+        looker.send_bytes(look * 40)
+        seen = []
+        for _ in range(40):
+            assert looker.read() == looker.read() == 0
+            seen.append(int(parse_info(looker.read())["redislock_timeouts"]))
+    between = {number for number in seen if 0 < number < size}
+    assert len(between) >= 3, seen
