@@ -16,7 +16,7 @@ from harness.pings import Pings
 from harness.server import parse_info
 from harness.wire import encode
 
-SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "1000").split()]
+SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "1200").split()]
 
 #: More than the module's records of one kind that share a page, of which it keeps one.
 WARM_UP = 300
