@@ -3,12 +3,14 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms bench bench-guard spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak bench bench-guard spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
+	@echo "make simulate      100000 lives of a group of servers, simulated (minutes; scripts/simulate SEEDS FIRST)"
+	@echo "make simulate-soak the same without end, or for REDISLOCK_SIM_SECONDS"
 	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
 	@echo "make soak          random use of all kinds of locks, for 5 minutes on each of two servers"
 	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"
@@ -36,6 +38,12 @@ test:
 
 test-servers:
 	@scripts/test all
+
+simulate:
+	@scripts/simulate
+
+simulate-soak:
+	@scripts/simulate soak $(REDISLOCK_SIM_SECONDS)
 
 valgrind:
 	@scripts/test valgrind

@@ -35,6 +35,7 @@ mod regression;
 mod rules;
 mod scenario;
 mod server;
+mod simulation;
 mod verdicts;
 mod wording;
 mod world;

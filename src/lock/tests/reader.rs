@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::input::{How, Keys};
-use super::server::{At, Key, Name, Outside, Server};
+use super::server::{At, Key, Name, Outside, Server, Snapshot};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::{Effects, Record, Step};
 use crate::lock::table::{Granted, Spot};
@@ -63,6 +63,78 @@ impl Fact {
     }
 }
 
+impl Server {
+    /// Does what the stream says. What this server's own append-only file is told of it goes into `told_on`.
+    pub(super) fn apply(&mut self, fact: &Fact, told_on: Option<&mut Vec<Fact>>) -> Result<(), String> {
+        let Some(keys) = fact.keys() else {
+            let Fact::Outside(what) = fact else {
+                return Err(format!("{fact:?} has no key"));
+            };
+            if !self.outside(what) {
+                return Err(format!("G13: a reader could not do {what:?}"));
+            }
+            told_on.into_iter().for_each(|told_on| told_on.push(fact.clone()));
+            return Ok(());
+        };
+        let steps = self.steps(keys, fact);
+        for (at, step) in keys.iter().zip(&steps) {
+            self.carry_out(at, step.change);
+        }
+        if steps.iter().all(|step| step.record == Record::Nothing) {
+            // The primary tells only what changed something.
+            return Err(format!("G13: {fact:?} changed nothing for a reader"));
+        }
+        if let Some(told_on) = told_on {
+            for (at, step) in keys.iter().zip(&steps) {
+                told_on.extend(self.retold(at, fact, step.record)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, keys: Keys, fact: &Fact) -> Vec<Step<()>> {
+        let now = self.now.boot;
+        let spots: Vec<Spot<'_>> =
+            keys.iter().map(|at| Spot { place: at.place(), found: self.found(at) }).collect();
+        // What a reader publishes is not looked at.
+        let mut fx = vec![Effects::default(); spots.len()];
+        if let Fact::AcquireMany { owner, lease_ms, mode, .. } = *fact {
+            let granted = granted(owner, lease_ms, How::of(mode));
+            return self.table.apply_acquire_many(now, &spots, &granted, &mut fx);
+        }
+        let steps = spots.iter().zip(&mut fx).map(|(spot, fx)| self.step(now, spot, fact, fx));
+        steps.collect()
+    }
+
+    fn step(&mut self, now: Moment, spot: &Spot<'_>, fact: &Fact, fx: &mut Effects) -> Step<()> {
+        let (table, &Spot { place, found }) = (&mut self.table, spot);
+        match *fact {
+            Fact::Acquire { owner, lease_ms, how, .. } => {
+                table.apply_acquire(now, place, found, &granted(owner, lease_ms, how), fx)
+            }
+            Fact::Release { owner, token, .. } => {
+                table.apply_release(now, place, found, owner.as_bytes(), token, fx)
+            }
+            Fact::Renew { owner, token, raise, lease_ms, .. } => {
+                table.apply_renew(now, place, found, owner.as_bytes(), token, raise, lease_ms)
+            }
+            Fact::Hold(_, mode, ref saved) => table.apply_hold(now, place, found, mode, saved, fx),
+            Fact::Ended(_, token) => table.apply_ended(now, place, found, token, fx),
+            Fact::Empty(_) => table.apply_empty(now, place),
+            Fact::AcquireMany { .. } | Fact::Outside(_) => Step::unchanged(()),
+        }
+    }
+
+    /// What this server's own append-only file is told of the fact.
+    fn retold(&self, at: At, fact: &Fact, record: Record) -> Result<Option<Fact>, String> {
+        match record {
+            Record::AsAsked => Ok(Some(fact.clone())),
+            Record::Nothing => Ok(None),
+            _ => self.fact(at, record).map(Some),
+        }
+    }
+}
+
 /// How far a reader's boot-time clock is ahead: two machines have nothing to do with each other.
 const AHEAD_US: u64 = 7_000_000;
 
@@ -97,27 +169,12 @@ impl Reader {
     /// primary, and yet must never mint below its own past.
     pub(super) fn from_snapshot(primary: &mut Server, ahead: u64) -> Self {
         let mut reader = Self::empty(primary);
-        let (last, told) = (primary.table.last_token(), primary.table.clock().told());
-        let clock = reader.server.table.clock();
-        if let Some(past) = Token::new(last + ahead).filter(|_| ahead > 0) {
-            clock.hear(past);
+        let snapshot = Snapshot::of(primary);
+        if let Some(past) = Token::new(snapshot.last + ahead).filter(|_| ahead > 0) {
+            reader.server.table.clock().hear(past);
             reader.past = past.get();
         }
-        clock.begin_load();
-        // A file that was written before the first grant says nothing of the clock.
-        if last > 0 {
-            clock.adopt(last, told);
-        }
-        for (&at, key) in &primary.keys {
-            let loaded = match key {
-                Key::Lock(_) => {
-                    let saved = primary.saved(at);
-                    Key::Lock(reader.server.loaded(at, saved.as_ref()))
-                }
-                Key::Other => Key::Other,
-            };
-            reader.server.keys.insert(at, loaded);
-        }
+        snapshot.load(&mut reader.server);
         reader.can_count = true;
         reader
     }
@@ -165,76 +222,13 @@ impl Reader {
     }
 
     fn apply(&mut self, fact: &Fact) -> Result<(), String> {
-        let told = self.told();
-        let is_news = matches!(fact, Fact::Hold(_, _, hold) if hold.token.get() > told);
-        let told_on = match (fact, fact.keys()) {
-            (Fact::Outside(what), _) => {
-                if !self.server.outside(what) {
-                    return Err(format!("G13: a reader could not do {what:?}"));
-                }
-                vec![fact.clone()]
-            }
-            (_, Some(keys)) => {
-                let steps = self.steps(keys, fact);
-                for (at, step) in keys.iter().zip(&steps) {
-                    self.server.carry_out(at, step.change);
-                }
-                let told = keys.iter().zip(&steps).map(|(at, step)| self.retold(at, fact, step.record));
-                let told: Vec<Fact> = told.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-                if told.is_empty() {
-                    // The primary tells only what changed something.
-                    return Err(format!("G13: {fact:?} changed nothing for a reader"));
-                }
-                told
-            }
-            (_, None) => return Err(format!("{fact:?} has no key")),
-        };
+        let is_news = matches!(fact, Fact::Hold(_, _, hold) if hold.token.get() > self.told());
+        let mut told_on = Vec::new();
+        self.server.apply(fact, self.file.is_some().then_some(&mut told_on))?;
         self.can_count |= is_news;
         match &mut self.file {
             Some(file) => told_on.iter().try_for_each(|fact| file.apply(fact)),
             None => Ok(()),
-        }
-    }
-
-    fn steps(&mut self, keys: Keys, fact: &Fact) -> Vec<Step<()>> {
-        let now = self.server.now.boot;
-        let spots: Vec<Spot<'_>> =
-            keys.iter().map(|at| Spot { place: at.place(), found: self.server.found(at) }).collect();
-        // What a reader publishes is not looked at.
-        let mut fx = vec![Effects::default(); spots.len()];
-        if let Fact::AcquireMany { owner, lease_ms, mode, .. } = *fact {
-            let granted = granted(owner, lease_ms, How::of(mode));
-            return self.server.table.apply_acquire_many(now, &spots, &granted, &mut fx);
-        }
-        let steps = spots.iter().zip(&mut fx).map(|(spot, fx)| self.step(now, spot, fact, fx));
-        steps.collect()
-    }
-
-    fn step(&mut self, now: Moment, spot: &Spot<'_>, fact: &Fact, fx: &mut Effects) -> Step<()> {
-        let (table, &Spot { place, found }) = (&mut self.server.table, spot);
-        match *fact {
-            Fact::Acquire { owner, lease_ms, how, .. } => {
-                table.apply_acquire(now, place, found, &granted(owner, lease_ms, how), fx)
-            }
-            Fact::Release { owner, token, .. } => {
-                table.apply_release(now, place, found, owner.as_bytes(), token, fx)
-            }
-            Fact::Renew { owner, token, raise, lease_ms, .. } => {
-                table.apply_renew(now, place, found, owner.as_bytes(), token, raise, lease_ms)
-            }
-            Fact::Hold(_, mode, ref saved) => table.apply_hold(now, place, found, mode, saved, fx),
-            Fact::Ended(_, token) => table.apply_ended(now, place, found, token, fx),
-            Fact::Empty(_) => table.apply_empty(now, place),
-            Fact::AcquireMany { .. } | Fact::Outside(_) => Step::unchanged(()),
-        }
-    }
-
-    /// What this server's own append-only file is told of the fact.
-    fn retold(&self, at: At, fact: &Fact, record: Record) -> Result<Option<Fact>, String> {
-        match record {
-            Record::AsAsked => Ok(Some(fact.clone())),
-            Record::Nothing => Ok(None),
-            _ => self.server.fact(at, record).map(Some),
         }
     }
 
@@ -254,12 +248,7 @@ impl Reader {
         if !self.under_way.is_empty() {
             return Ok(());
         }
-        if !primary.keys.keys().eq(self.server.keys.keys()) {
-            return Err(format!("G13: keys are {:?}, a reader's {:?}", primary.keys, self.server.keys));
-        }
-        for &at in primary.keys.keys() {
-            self.check_key(primary, at, has_settled)?;
-        }
+        check_keys(primary, &self.server, (has_settled, true))?;
         if self.server.table.last_token() < primary.table.last_token().max(self.past) {
             return Err("G4: a reader's clock of tokens is behind".to_owned());
         }
@@ -277,28 +266,6 @@ impl Reader {
         }
     }
 
-    fn check_key(&self, primary: &Server, at: At, has_settled: bool) -> Result<(), String> {
-        let (theirs, own) = (primary.saved(at), self.server.saved(at));
-        let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
-        let identity = |saved: &Option<SavedLock>| {
-            let saved = saved.as_ref()?;
-            let tie = |hold: &SavedHold| Tie { is_running: hold.tie.is_running && has_settled, ..hold.tie };
-            let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, tie(hold));
-            Some((saved.mode, saved.holds.iter().map(of).collect::<Vec<_>>()))
-        };
-        if is_lock(primary) != is_lock(&self.server) || identity(&theirs) != identity(&own) {
-            return Err(format!("G13: {at} is {theirs:?}, for a reader {own:?}"));
-        }
-        let holds = |saved: Option<SavedLock>| saved.map(|saved| saved.holds).unwrap_or_default();
-        for (theirs, own) in holds(theirs).iter().zip(&holds(own)) {
-            // G2: no reader may think that less is left than the primary promised.
-            if own.left_ms < theirs.left_ms {
-                return Err(format!("G2: at {at} {theirs:?} is left, for a reader {own:?}"));
-            }
-        }
-        Ok(())
-    }
-
     /// What could be told apart of it by what it does next.
     pub(super) fn fingerprint(&self, primary: &Server) -> [u8; 3] {
         let file = self.file.as_ref().map_or(2, |file| u8::from(file.can_count));
@@ -310,6 +277,49 @@ impl Reader {
     pub(super) const fn told(&mut self) -> u64 {
         self.server.table.clock().told()
     }
+}
+
+/// G13: compares a reader that has read everything with its primary.
+///
+/// What runs on because a connection has closed is told when the primary `has_settled`; leases are not compared where a
+/// reader may rightly count them from before its primary does.
+pub(super) fn check_keys(
+    primary: &Server,
+    reader: &Server,
+    (has_settled, counts_alike): (bool, bool),
+) -> Result<(), String> {
+    if !primary.keys.keys().eq(reader.keys.keys()) {
+        return Err(format!("G13: keys are {:?}, a reader's {:?}", primary.keys, reader.keys));
+    }
+    primary.keys.keys().try_for_each(|&at| check_key(primary, reader, at, (has_settled, counts_alike)))
+}
+
+/// G13: compares what a reader has at a place with what its primary has.
+fn check_key(
+    primary: &Server,
+    reader: &Server,
+    at: At,
+    (has_settled, counts_alike): (bool, bool),
+) -> Result<(), String> {
+    let (theirs, own) = (primary.saved(at), reader.saved(at));
+    let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
+    let identity = |saved: &Option<SavedLock>| {
+        let saved = saved.as_ref()?;
+        let tie = |hold: &SavedHold| Tie { is_running: hold.tie.is_running && has_settled, ..hold.tie };
+        let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, tie(hold));
+        Some((saved.mode, saved.holds.iter().map(of).collect::<Vec<_>>()))
+    };
+    if is_lock(primary) != is_lock(reader) || identity(&theirs) != identity(&own) {
+        return Err(format!("G13: {at} is {theirs:?}, for a reader {own:?}"));
+    }
+    let holds = |saved: Option<SavedLock>| saved.map(|saved| saved.holds).unwrap_or_default();
+    for (theirs, own) in holds(theirs).iter().zip(&holds(own)) {
+        // G2: no reader may think that less is left than the primary promised.
+        if own.left_ms < theirs.left_ms && counts_alike {
+            return Err(format!("G2: at {at} {theirs:?} is left, for a reader {own:?}"));
+        }
+    }
+    Ok(())
 }
 
 const fn granted(owner: Name, lease_ms: u64, how: How) -> Granted<'static> {

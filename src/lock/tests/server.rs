@@ -275,3 +275,37 @@ impl Server {
         Self { now: Now { boot, wall_us }, ..Self::default() }
     }
 }
+
+/// What a snapshot has: an RDB file, or what a full synchronisation sends. The clock's hands are at the head of it.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) last: u64,
+    told: u64,
+    keys: Vec<(At, Key, Option<SavedLock>)>,
+}
+
+impl Snapshot {
+    /// The server as it is now.
+    pub(super) fn of(server: &mut Server) -> Self {
+        let (last, told) = (server.table.last_token(), server.table.clock().told());
+        let keys = server.keys.iter().map(|(&at, &key)| (at, key, server.saved(at))).collect();
+        Self { last, told, keys }
+    }
+
+    /// Loads it into a server without keys.
+    pub(super) fn load(&self, server: &mut Server) {
+        let clock = server.table.clock();
+        clock.begin_load();
+        // A file that was written before the first grant says nothing of the clock.
+        if self.last > 0 {
+            clock.adopt(self.last, self.told);
+        }
+        for (at, key, saved) in &self.keys {
+            let loaded = match key {
+                Key::Lock(_) => Key::Lock(server.loaded(*at, saved.as_ref())),
+                Key::Other => Key::Other,
+            };
+            server.keys.insert(*at, loaded);
+        }
+    }
+}

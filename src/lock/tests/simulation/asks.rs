@@ -1,0 +1,459 @@
+//! What clients ask of a primary, how a step of the core is carried out, and who is told when: as `src/redis` does it.
+
+use super::node::{Pending, Waiting};
+use super::points::Point;
+use super::{Group, Verdict};
+use crate::lock::confirm::Verdict as Confirmed;
+use crate::lock::effect::{Answer, Effect, Effects, Record, Stake, Step, Undo, WaiterId};
+use crate::lock::table::{Acquired, Admission, Applicant, Ask, Block, Refusal, Renewal, Spot, Wait};
+use crate::lock::tests::input::{How, Keys};
+use crate::lock::tests::reader::Fact;
+use crate::lock::tests::server::Name;
+use crate::lock::types::{ClientId, Mode, PlaceBuf, Tie, Token};
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Acquire { wait_ms: Option<u64> },
+    Renew,
+    Release,
+}
+
+/// A request of a client's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    pub(super) number: u32,
+    pub(super) kind: Kind,
+    pub(super) client: usize,
+    pub(super) connection: u64,
+    pub(super) keys: Keys,
+    pub(super) owner: Name,
+    /// That of the hold that it is about, where the client knows it.
+    pub(super) token: Option<Token>,
+    pub(super) mode: Mode,
+    pub(super) lease_ms: u64,
+    /// Where it was asked.
+    pub(super) node: usize,
+    pub(super) term: u32,
+    /// When the server did it.
+    pub(super) done: u64,
+    /// A new token was minted for it, when somebody had been told of this one.
+    pub(super) floor: Option<u64>,
+}
+
+/// What a client is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    Granted(Token),
+    /// nil, or an error: it has nothing of it.
+    No,
+    Done(bool),
+    /// Replicas did not say in time that they have it.
+    Unconfirmed,
+}
+
+/// A reply on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub(super) request: Request,
+    pub(super) sent: Sent,
+}
+
+impl Group {
+    /// A request reaches a primary.
+    pub(super) fn ask(&mut self, request: Request) -> Verdict {
+        self.nodes[request.node].tell_time(self.time);
+        self.judge.asked(&request);
+        match request.kind {
+            Kind::Acquire { wait_ms } => self.acquire(request, wait_ms),
+            Kind::Renew => self.renew(request),
+            Kind::Release => self.release(request),
+        }
+    }
+
+    /// Whether nothing could be confirmed now.
+    pub(super) fn cannot_confirm(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        self.plan.rule().is_some_and(|rule| !node.confirmations.can_confirm(node.server.now.boot, rule))
+    }
+
+    fn acquire(&mut self, mut request: Request, wait_ms: Option<u64>) -> Verdict {
+        let n = request.node;
+        let is_closed = self.cannot_confirm(n);
+        let now = self.nodes[n].server.now.boot;
+        if is_closed && self.nodes[n].server.table.quarantine_left_ms(now).is_none() {
+            return self.tell(request, Sent::No);
+        }
+        let Request { owner, mode, lease_ms, connection, .. } = request;
+        let client = ClientId(connection);
+        let wait = wait_ms.map(|ms| Wait::Block(Block { client, until: (ms > 0).then(|| now.plus_ms(ms)) }));
+        let ask = Ask {
+            owner: owner.as_bytes(),
+            owner_is_minted: false,
+            lease_ms,
+            mode,
+            is_reentrant: false,
+            tie: Tie::NONE,
+            wait,
+            client: Some(client),
+            bind_to: None,
+            must_be_named: false,
+        };
+        let before = self.nodes[n].server.table.last_token();
+        let sure = self.judge.sure_token(&request, self.time);
+        let reply = self.acquire_step(n, &request, &ask, is_closed)?;
+        match reply {
+            Acquired::Granted(token) => {
+                let is_again = token.get() <= before;
+                self.judge.must_be(&request, sure, Some(token))?;
+                self.see(if is_again { Point::GrantedAgain } else { Point::GrantedAtOnce });
+                if self.nodes[n].server.table.quarantine_left_ms(now).is_some() {
+                    self.see(Point::KnownInQuarantine);
+                    if !is_again {
+                        return Err(format!("SPEC 6: {request:?} is new in a quarantine"));
+                    }
+                }
+                self.granted(&mut request, !is_again);
+                if self.plan.rule().is_none() {
+                    return self.tell(request, Sent::Granted(token));
+                }
+                self.note_begun(n);
+                self.pend(n, request, Some(token), Sent::Granted(token), lease_ms)
+            }
+            Acquired::Waiting(waiter) => {
+                self.judge.must_be(&request, sure, None)?;
+                self.nodes[n].waits.push(Waiting { waiter, request });
+                Ok(())
+            }
+            Acquired::Busy => {
+                self.judge.must_be(&request, sure, None)?;
+                self.tell(request, Sent::No)
+            }
+            Acquired::Refused(why) => {
+                self.judge.must_be(&request, sure, None)?;
+                if matches!(why, Refusal::Quarantine(_)) {
+                    self.see(Point::Quarantined);
+                }
+                self.tell(request, Sent::No)
+            }
+        }
+    }
+
+    fn acquire_step(
+        &mut self,
+        n: usize,
+        request: &Request,
+        ask: &Ask<'_>,
+        is_closed: bool,
+    ) -> Result<Acquired, String> {
+        let Request { keys, owner, mode, lease_ms, .. } = *request;
+        let mut gate = gate(is_closed);
+        if let (Some(at), 1) = (keys.first(), keys.len()) {
+            let asked = Fact::Acquire { at, owner, lease_ms, how: How::of(mode) };
+            let mut fx = std::mem::take(&mut self.fx);
+            let server = &mut self.nodes[n].server;
+            let (now, found) = (server.now, server.found(at));
+            let step = server.table.acquire(now, at.place(), found, ask, &mut gate, &mut fx);
+            return self.carry_out_one(n, keys, Some(asked), step, fx);
+        }
+        let asked = Fact::AcquireMany { keys, owner, lease_ms, mode };
+        self.decide_all(n, keys, Some(asked), |table, now, spots, fx| {
+            table.acquire_many(now, spots, ask, &mut gate, fx)
+        })
+    }
+
+    /// Something was granted: to be told at the end of the turn, or when replicas have it.
+    fn granted(&mut self, request: &mut Request, is_new: bool) {
+        request.done = self.time;
+        if is_new {
+            // INFO counts requests that were granted, and locks that were released.
+            self.nodes[request.node].balance += request.keys.len() as i64 - 1;
+        }
+        request.floor = is_new.then(|| self.judge.newest_told(request.keys, request.term));
+        match request.mode {
+            Mode::Shared => self.see(Point::Shared),
+            Mode::Limit(_) => self.see(Point::Permits),
+            Mode::Exclusive if request.keys.len() > 1 => self.see(Point::GrantedSeveral),
+            Mode::Exclusive => {}
+        }
+    }
+
+    fn renew(&mut self, mut request: Request) -> Verdict {
+        let n = request.node;
+        let is_closed = self.cannot_confirm(n);
+        if is_closed {
+            return self.tell(request, Sent::Unconfirmed);
+        }
+        let Request { keys, owner, token, lease_ms, connection, .. } = request;
+        let Some(at) = keys.first() else {
+            return Err("a renewal of nothing".to_owned());
+        };
+        let client = Some(ClientId(connection));
+        let renewal =
+            Renewal { owner: owner.as_bytes(), token, raise: None, lease_ms, client, bind_to: None };
+        let sure = self.judge.sure_token(&request, self.time);
+        let mut fx = std::mem::take(&mut self.fx);
+        let server = &mut self.nodes[n].server;
+        let (now, found) = (server.now, server.found(at));
+        let step = server.table.renew(now, at.place(), found, &renewal, &mut gate(false), &mut fx);
+        let of_hold = server.table.token_of(found, owner.as_bytes());
+        let asked = Fact::Renew { at, owner, token, raise: None, lease_ms };
+        let is_renewed = self.carry_out_one(n, keys, Some(asked), step, fx)? == Some(true);
+        self.judge.must_be(&request, sure, of_hold.filter(|_| is_renewed))?;
+        if is_renewed {
+            request.done = self.time;
+            self.see(Point::Renewed);
+            if self.plan.rule().is_some() {
+                return self.pend(n, request, of_hold, Sent::Done(true), lease_ms);
+            }
+        }
+        self.tell(request, Sent::Done(is_renewed))
+    }
+
+    fn release(&mut self, request: Request) -> Verdict {
+        let n = request.node;
+        let mut gate = gate(self.cannot_confirm(n));
+        let Request { keys, owner, token, .. } = request;
+        let sure = self.judge.sure_token(&request, self.time);
+        self.judge.give_up(keys, owner);
+        let mut is_released = false;
+        for at in keys.iter() {
+            let mut fx = std::mem::take(&mut self.fx);
+            let server = &mut self.nodes[n].server;
+            let (now, found) = (server.now, server.found(at));
+            let step =
+                server.table.release(now, at.place(), found, owner.as_bytes(), token, &mut gate, &mut fx);
+            let asked = Fact::Release { at, owner, token };
+            is_released |= self.carry_out_one(n, Keys::one(at), Some(asked), step, fx)? == Some(true);
+        }
+        self.judge.must_be(&request, sure, sure.filter(|_| is_released))?;
+        if is_released {
+            self.see(Point::Released);
+        }
+        self.tell(request, Sent::Done(is_released))
+    }
+
+    /// Carries out a step about several keys.
+    pub(super) fn decide_all<R>(
+        &mut self,
+        n: usize,
+        keys: Keys,
+        asked: Option<Fact>,
+        step: impl FnOnce(
+            &mut crate::lock::table::Table,
+            crate::lock::types::Now,
+            &[Spot<'_>],
+            &mut [Effects],
+        ) -> (R, Vec<Step<()>>),
+    ) -> Result<R, String> {
+        let server = &mut self.nodes[n].server;
+        let spots: Vec<Spot<'_>> =
+            keys.iter().map(|at| Spot { place: at.place(), found: server.found(at) }).collect();
+        let mut effects = vec![Effects::default(); spots.len()];
+        let now = server.now;
+        let (reply, steps) = step(&mut server.table, now, &spots, &mut effects);
+        self.carry_out(n, keys, asked, &steps, &mut effects)?;
+        Ok(reply)
+    }
+
+    /// Carries out a step about one key.
+    pub(super) fn carry_out_one<R>(
+        &mut self,
+        n: usize,
+        keys: Keys,
+        asked: Option<Fact>,
+        step: Step<R>,
+        mut fx: Effects,
+    ) -> Result<R, String> {
+        let Step { reply, change, record } = step;
+        let step = Step { reply: (), change, record };
+        self.carry_out(n, keys, asked, &[step], std::slice::from_mut(&mut fx))?;
+        self.fx = fx;
+        Ok(reply)
+    }
+
+    /// The keys, then for each what is told and answered.
+    fn carry_out(
+        &mut self,
+        n: usize,
+        keys: Keys,
+        mut asked: Option<Fact>,
+        steps: &[Step<()>],
+        effects: &mut [Effects],
+    ) -> Verdict {
+        for (at, step) in keys.iter().zip(steps) {
+            self.nodes[n].server.carry_out(at, step.change);
+        }
+        for ((at, step), fx) in keys.iter().zip(steps).zip(effects) {
+            for record in std::iter::once(step.record).chain(fx.told()) {
+                let server = &self.nodes[n].server;
+                let fact = match record {
+                    Record::Nothing => continue,
+                    Record::AsAsked => {
+                        asked.take().ok_or("G13: told as asked, and nobody asked, or twice")?
+                    }
+                    // A hold that the same step has replaced by another one needs not be told of.
+                    _ => match server.fact(at, record) {
+                        Ok(fact) => fact,
+                        Err(_) => continue,
+                    },
+                };
+                self.write(n, fact);
+            }
+            fx.take_first();
+            if !fx.is_drained() {
+                let answers: Vec<Effect> = fx.drain().collect();
+                answers.into_iter().try_for_each(|effect| self.effect(n, effect))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Into the stream, and into the server's own log.
+    fn write(&mut self, n: usize, fact: Fact) {
+        let node = &mut self.nodes[n];
+        if self.plan.has_logs {
+            node.files.log.push(fact.clone());
+        }
+        if let Some(place) = &mut node.place {
+            let facts = &mut self.streams[place.stream].facts;
+            facts.push(fact);
+            place.read = facts.len();
+        }
+    }
+
+    pub(super) fn effect(&mut self, n: usize, effect: Effect) -> Verdict {
+        match effect {
+            Effect::Tell(_) | Effect::Publish(_) => Ok(()),
+            Effect::Answer { waiter, client, answer } => self.answer(n, waiter, client, answer),
+        }
+    }
+
+    /// The end of a wait in line.
+    fn answer(&mut self, n: usize, waiter: WaiterId, client: ClientId, answer: Answer) -> Verdict {
+        let waits = &mut self.nodes[n].waits;
+        let Some(position) = waits.iter().position(|wait| wait.waiter == waiter) else {
+            return Err(format!("G7: {waiter:?} is told {answer:?} and does not wait (any more)"));
+        };
+        let mut request = waits.swap_remove(position).request;
+        if request.connection != client.0 {
+            return Err(format!("G7: the answer to {} went to {}", request.connection, client.0));
+        }
+        match answer {
+            Answer::Granted { token, .. } => {
+                self.see(Point::GrantedOutOfLine);
+                self.granted(&mut request, true);
+                if self.plan.rule().is_none() {
+                    return self.tell(request, Sent::Granted(token));
+                }
+                self.note_begun(n);
+                self.pend(n, request, Some(token), Sent::Granted(token), u64::MAX)
+            }
+            Answer::TimedOut => {
+                self.see(Point::TimedOut);
+                self.tell(request, Sent::No)
+            }
+            Answer::Replaced => {
+                self.see(Point::Replaced);
+                self.tell(request, Sent::No)
+            }
+            _ => self.tell(request, Sent::No),
+        }
+    }
+
+    /// What the core says has begun is what somebody is told next.
+    fn note_begun(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.begun.extend(node.server.table.take_begun());
+    }
+
+    /// The answer waits for replicas.
+    fn pend(
+        &mut self,
+        n: usize,
+        request: Request,
+        token: Option<Token>,
+        sent: Sent,
+        lease_ms: u64,
+    ) -> Verdict {
+        let (Some(rule), Some(token)) = (self.plan.rule(), token) else {
+            return Err(format!("{request:?} waits for replicas that nobody asked for"));
+        };
+        let node = &mut self.nodes[n];
+        let begun = &mut node.begun;
+        let mut stake = |place: PlaceBuf| {
+            let is_it = |begun: &Stake| begun.token == token && begun.place == place;
+            let begun = begun.iter().position(is_it).map(|at| begun.swap_remove(at));
+            Stake { place, token, undo: begun.map_or(Undo::NOTHING, |begun| begun.undo) }
+        };
+        let stakes = request.keys.iter().map(|at| stake(at.place().to_owned())).collect();
+        let now = node.server.now.boot;
+        let until = now.plus_ms(self.plan.confirm_timeout_ms.min(lease_ms));
+        match node.confirmations.wait(now, until, rule, stakes) {
+            Some(id) => {
+                node.pending.push(Pending { id, request, sent });
+                Ok(())
+            }
+            None => self.tell_unconfirmed(request),
+        }
+    }
+
+    fn tell_unconfirmed(&mut self, request: Request) -> Verdict {
+        let point = if request.kind == Kind::Renew { Point::RenewalUnconfirmed } else { Point::Unconfirmed };
+        self.see(point);
+        self.tell(request, Sent::Unconfirmed)
+    }
+
+    /// The end of a turn of the event loop: replicas are looked at and asked, and those are told who can be.
+    pub(super) fn turn(&mut self, n: usize) -> Verdict {
+        self.nodes[n].begun.clear();
+        if self.nodes[n].confirmations.is_empty() {
+            return Ok(());
+        }
+        self.nodes[n].tell_time(self.time);
+        self.look(n);
+        let node = &mut self.nodes[n];
+        if node.confirmations.has_new() {
+            let offset = node.place.map_or(0, |place| place.read);
+            node.confirmations.sent(offset as u64);
+        }
+        for (id, verdict) in node.confirmations.take_over(node.server.now.boot) {
+            let pending = &mut self.nodes[n].pending;
+            let Some(at) = pending.iter().position(|pending| pending.id == id) else {
+                continue;
+            };
+            let Pending { request, sent, .. } = pending.swap_remove(at);
+            if verdict == Confirmed::Confirmed {
+                self.see(Point::Confirmed);
+                self.tell(request, sent)?;
+            } else {
+                self.tell_unconfirmed(request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A reply leaves the server. If its client is gone already, the server may find that out now: then a grant out of
+    /// the line is taken back.
+    pub(super) fn tell(&mut self, request: Request, sent: Sent) -> Verdict {
+        self.note(|| format!("n{} tells {}: {sent:?} to {:?}", request.node, request.owner, request.kind));
+        self.judge.answered(&request)?;
+        if self.clients[request.client].connection == request.connection {
+            self.in_flight.push(InFlight { request, sent });
+        } else if let (Sent::Granted(token), Kind::Acquire { wait_ms: Some(_) }) = (sent, request.kind)
+            && self.nodes[request.node].term == request.term
+            && self.random.percent(50)
+        {
+            self.see(Point::TakenBack);
+            for at in request.keys.iter() {
+                self.nodes[request.node].server.table.note_undelivered(at.place().to_owned(), token);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a waiter may be granted anything now.
+pub(super) const fn gate(is_closed: bool) -> impl FnMut(Applicant<'_>) -> Admission {
+    move |_| if is_closed { Admission::NotNow } else { Admission::Granted }
+}

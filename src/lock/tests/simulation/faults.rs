@@ -1,0 +1,198 @@
+//! What goes wrong with servers, and what others do about it.
+
+use super::node::Files;
+use super::points::Point;
+use super::{CLIENTS, Group, NODES, Verdict};
+
+impl Group {
+    /// Something goes wrong, or is put right.
+    pub(super) fn fault(&mut self) -> Verdict {
+        let n = self.random.below(NODES as u64) as usize;
+        match self.random.below(20) {
+            0..3 => self.break_link(n),
+            3..6 => self.kill_some(n),
+            6 | 7 => self.freeze(n),
+            8 | 9 => self.thaw(n),
+            10 => self.cut_off(n),
+            11 | 12 => self.let_back(n),
+            13..16 => self.promote(n)?,
+            16 => self.demote(n)?,
+            17 => self.set_wall_clock(n),
+            18 if self.nodes[n].runs() => {
+                // A child is forked: a file begins.
+                self.write_file_anew(n);
+            }
+            _ if !self.nodes[n].is_up => self.restart(n)?,
+            _ => self.find_dead_of_running(n),
+        }
+        Ok(())
+    }
+
+    fn find_dead_of_running(&mut self, n: usize) {
+        if self.nodes[n].runs() && self.nodes[n].decides() {
+            self.find_dead(n);
+        }
+    }
+
+    fn break_link(&mut self, n: usize) {
+        if self.nodes[n].link.take().is_some() {
+            self.nodes[n].synchronisation = None;
+            self.see(Point::LinkBroken);
+            self.note(|| format!("n{n} loses its primary"));
+        }
+    }
+
+    fn kill_some(&mut self, n: usize) {
+        // Without files, and with a memory that is never lost, a server is slow at worst.
+        if self.nodes[n].is_up && (self.plan.forgets || self.plan.has_files) {
+            self.see(Point::Killed);
+            self.note(|| format!("n{n} is killed"));
+            self.kill(n);
+            if self.random.percent(20) {
+                self.see(Point::MachineRestarted);
+                self.nodes[n].restart_machine(self.time);
+            }
+        }
+    }
+
+    fn freeze(&mut self, n: usize) {
+        if self.nodes[n].runs() {
+            self.see(Point::Frozen);
+            self.note(|| format!("n{n} is frozen"));
+            self.nodes[n].is_frozen = true;
+        }
+    }
+
+    pub(super) fn thaw(&mut self, n: usize) {
+        if self.nodes[n].is_frozen {
+            self.note(|| format!("n{n} goes on"));
+            self.nodes[n].is_frozen = false;
+        }
+    }
+
+    /// No client reaches this server, nor hears from it.
+    fn cut_off(&mut self, n: usize) {
+        if !self.nodes[n].is_cut_off {
+            self.see(Point::CutOff);
+            self.note(|| format!("n{n} is cut off from its clients"));
+            self.nodes[n].is_cut_off = true;
+            for c in 0..CLIENTS {
+                self.lose_server(c, n);
+            }
+        }
+    }
+
+    pub(super) fn let_back(&mut self, n: usize) {
+        // One that was replaced comes back as a replica.
+        let is_stale = self.nodes[n].is_up && self.nodes[n].decides() && n != self.rightful;
+        if self.nodes[n].is_cut_off && !(self.plan.has_one_primary && is_stale) {
+            self.note(|| format!("n{n} is not cut off any more"));
+            self.nodes[n].is_cut_off = false;
+        }
+    }
+
+    /// Whether this replica may be promoted by what the plan promises.
+    fn may_promote(&self, n: usize) -> bool {
+        let is_alive = |node: &super::Node| node.is_up && node.decides() && !node.is_cut_off;
+        self.nodes[n].runs()
+            && !self.nodes[n].decides()
+            && !(self.plan.has_one_primary && self.nodes.iter().any(is_alive))
+    }
+
+    pub(super) fn promote(&mut self, n: usize) -> Verdict {
+        if !self.may_promote(n) {
+            return Ok(());
+        }
+        self.see(Point::Promoted);
+        if self.nodes[n].synchronisation.is_some() {
+            self.see(Point::PromotedWhileSynchronising);
+        }
+        let read =
+            |place: Option<super::node::Place>| place.map_or((0, 0), |place| (place.stream, place.read));
+        let own = read(self.nodes[n].place);
+        if (0..NODES).any(|other| !self.nodes[other].decides() && read(self.nodes[other].place) > own) {
+            self.see(Point::PromotedTheWrongOne);
+        }
+        self.rightful = n;
+        self.begin_to_decide(n);
+        self.note(|| format!("n{n} is promoted"));
+        Ok(())
+    }
+
+    /// There is no primary that works.
+    pub(super) fn promote_somebody(&mut self, n: usize) -> Verdict {
+        if self.random.percent(40) { self.promote(n) } else { Ok(()) }
+    }
+
+    fn may_demote(&self, n: usize) -> bool {
+        !(self.plan.has_one_primary && n == self.rightful)
+    }
+
+    fn demote(&mut self, n: usize) -> Verdict {
+        let other = (n + 1 + self.random.below(2) as usize) % NODES;
+        let is_primary = |n: usize| self.nodes[n].runs() && self.nodes[n].decides();
+        if is_primary(n) && is_primary(other) && self.may_demote(n) {
+            self.see(Point::Demoted);
+            self.note(|| format!("n{n} is demoted"));
+            self.attach(n, other)?;
+        }
+        Ok(())
+    }
+
+    /// Of two primaries that work, the older one is demoted sooner or later.
+    pub(super) fn heal_primaries(&mut self, n: usize) -> Verdict {
+        let is_newer = |other: &usize| {
+            let (own, other) = (&self.nodes[n], &self.nodes[*other]);
+            other.runs() && other.decides() && other.term > own.term
+        };
+        match (0..NODES).find(is_newer) {
+            Some(other) if self.may_demote(n) && self.random.percent(25) => {
+                self.see(Point::Demoted);
+                self.attach(n, other)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set_wall_clock(&mut self, n: usize) {
+        if self.plan.sets_wall_clocks {
+            self.see(Point::WallClockSet);
+            let us = self.random.of(&[40_000, 3_000_000, 3_600_000_000]);
+            let us = self.random.below(us) as i64;
+            let us = if self.random.percent(50) { us } else { -us };
+            self.note(|| format!("n{n}: the wall clock is set by {us} us"));
+            self.nodes[n].step_wall_clock(us);
+        }
+    }
+
+    /// A server that was killed starts again: with nothing, with a file, or with a log.
+    pub(super) fn restart(&mut self, n: usize) -> Verdict {
+        let has_file = self.plan.has_files && self.nodes[n].files.snapshot.is_some();
+        let mut files = std::mem::take(&mut self.nodes[n].files);
+        if has_file && !(self.plan.forgets && self.random.percent(40)) {
+            if self.plan.has_logs {
+                self.see(Point::RestartedFromLog);
+                if self.random.percent(60) && !files.log.is_empty() {
+                    self.see(Point::LogLacksItsEnd);
+                    let kept = self.random.below(files.log.len() as u64) as usize;
+                    files.log.truncate(kept);
+                }
+            } else {
+                self.see(Point::RestartedFromSnapshot);
+            }
+        } else {
+            self.see(Point::RestartedEmpty);
+            files = Files::default();
+        }
+        self.start(n, &files)?;
+        self.nodes[n].files = files;
+        let may_decide = !self.plan.has_one_primary || n == self.rightful;
+        let decides = may_decide && self.random.percent(if self.plan.has_one_primary { 70 } else { 25 });
+        self.note(|| format!("n{n} starts; decides: {decides}"));
+        if decides {
+            self.see(Point::RestartedAsPrimary);
+            self.begin_to_decide(n);
+        }
+        Ok(())
+    }
+}

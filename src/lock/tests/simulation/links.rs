@@ -1,0 +1,175 @@
+//! Replication: links that lag, break, are found to be broken late, and synchronise anew.
+
+use super::node::{Connection, Place, Synchronisation};
+use super::points::Point;
+use super::{Group, NODES, Verdict};
+use crate::lock::tests::server::Snapshot;
+
+impl Group {
+    /// Something goes on between a server and the others.
+    pub(super) fn links(&mut self) -> Verdict {
+        let n = self.random.below(NODES as u64) as usize;
+        if !self.nodes[n].is_up {
+            return if self.random.percent(50) { self.restart(n) } else { Ok(()) };
+        }
+        if self.nodes[n].is_cut_off && self.random.percent(15) {
+            self.let_back(n);
+        }
+        if !self.nodes[n].runs() {
+            if self.random.percent(25) {
+                self.thaw(n);
+            }
+            return Ok(());
+        }
+        if self.nodes[n].decides() {
+            if self.random.percent(50) {
+                self.find_dead(n);
+            }
+            return self.heal_primaries(n);
+        }
+        match self.nodes[n].link {
+            None if self.random.percent(60) => match self.some_primary() {
+                Some(primary) => self.attach(n, primary),
+                None => self.promote_somebody(n),
+            },
+            None => Ok(()),
+            Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
+            Some(_) => {
+                let count = 1 + self.random.below(6) as usize;
+                self.receive(n, count)?;
+                if self.random.percent(70) {
+                    self.acknowledge(n);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A primary that works, the youngest more likely than others.
+    fn some_primary(&mut self) -> Option<usize> {
+        let working = (0..NODES).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
+        let youngest = working.clone().max_by_key(|&n| self.nodes[n].term)?;
+        if self.random.percent(80) { Some(youngest) } else { working.last() }
+    }
+
+    /// A replica connects to a primary. It goes on where it was, if it can, or synchronises anew.
+    pub(super) fn attach(&mut self, n: usize, primary: usize) -> Verdict {
+        self.stop_deciding(n)?;
+        self.numbers.links += 1;
+        let link = self.numbers.links;
+        self.nodes[primary].tell_time(self.time);
+        let Some(theirs) = self.nodes[primary].place else {
+            return Err(format!("n{primary} has no stream"));
+        };
+        let own = self.nodes[n].place;
+        let goes_on = own.is_some_and(|own| own.stream == theirs.stream);
+        let is_heir = own.is_some() && self.streams[theirs.stream].heir_of == own;
+        let is_online = goes_on || is_heir;
+        if is_heir {
+            self.see(Point::ContinuedWithHeir);
+            self.nodes[n].place = Some(Place { stream: theirs.stream, read: 0 });
+            self.nodes[n].may_count_less = true;
+        } else if goes_on {
+            self.see(Point::ContinuedStream);
+        }
+        let synchronisation = (!is_online).then(|| Synchronisation {
+            snapshot: Snapshot::of(&mut self.nodes[primary].server),
+            place: theirs,
+        });
+        let node = &mut self.nodes[n];
+        (node.link, node.synchronisation) = (Some((primary, link)), synchronisation);
+        let connections = &mut self.nodes[primary].connections;
+        if connections.iter().any(|connection| connection.replica == n) {
+            self.seen.see(Point::ConnectedTwice);
+        }
+        connections.push(Connection { replica: n, link, is_online, said: 0, heard: 0 });
+        self.note(|| format!("n{n} is a replica of n{primary}; goes on: {is_online}"));
+        self.look(primary);
+        Ok(())
+    }
+
+    /// The snapshot has arrived.
+    pub(super) fn end_synchronisation(&mut self, n: usize) -> Verdict {
+        let Some((primary, link)) = self.nodes[n].link else {
+            return Ok(());
+        };
+        let Some(synchronisation) = self.nodes[n].synchronisation.take() else {
+            return Ok(());
+        };
+        self.see(Point::Synchronised);
+        self.note(|| format!("n{n} has loaded the snapshot of n{primary}"));
+        self.load(n, synchronisation)?;
+        if let Some(connection) = self.connection(primary, link) {
+            connection.is_online = true;
+        }
+        if self.nodes[primary].runs() {
+            self.nodes[primary].tell_time(self.time);
+            self.look(primary);
+        }
+        Ok(())
+    }
+
+    /// A replica's connection, as its primary sees it.
+    fn connection(&mut self, primary: usize, link: u32) -> Option<&mut Connection> {
+        self.nodes[primary].connections.iter_mut().find(|connection| connection.link == link)
+    }
+
+    /// A replica reads so much of what its primary has told, at most.
+    pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
+        let (time, has_logs) = (self.time, self.plan.has_logs);
+        let node = &mut self.nodes[n];
+        let (Some(place), Some(_), None) = (&mut node.place, node.link, &node.synchronisation) else {
+            return Ok(());
+        };
+        let facts = &self.streams[place.stream].facts;
+        let end = facts.len().min(place.read.saturating_add(count));
+        if place.read == end {
+            return Ok(());
+        }
+        let new = &facts[place.read..end];
+        place.read = end;
+        node.tell_time(time);
+        for fact in new {
+            let told_on = has_logs.then_some(&mut node.files.log);
+            node.server.apply(fact, told_on).map_err(|wrong| format!("n{n}: {wrong}"))?;
+        }
+        Ok(())
+    }
+
+    /// A replica says how far it has read. That may arrive later, and after the connection is gone.
+    pub(super) fn acknowledge(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let (Some((primary, link)), Some(place), None) = (node.link, node.place, &node.synchronisation)
+        else {
+            return;
+        };
+        let is_late = self.random.percent(20);
+        if let Some(connection) = self.connection(primary, link) {
+            connection.said = place.read;
+            if is_late {
+                self.see(Point::LateAcknowledgement);
+            } else {
+                connection.heard = place.read;
+            }
+        }
+    }
+
+    /// A primary finds that connections are dead. What was said before arrives first, or not at all.
+    pub(super) fn find_dead(&mut self, n: usize) {
+        let has_arrived = self.random.percent(50);
+        self.nodes[n].tell_time(self.time);
+        if has_arrived {
+            for connection in &mut self.nodes[n].connections {
+                connection.heard = connection.said;
+            }
+            self.look(n);
+        }
+        let links = [0, 1, 2].map(|node: usize| self.nodes[node].link);
+        let connections = &mut self.nodes[n].connections;
+        let before = connections.len();
+        connections.retain(|connection| links[connection.replica] == Some((n, connection.link)));
+        if connections.len() < before {
+            self.look(n);
+        }
+    }
+}

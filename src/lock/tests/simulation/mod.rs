@@ -1,0 +1,199 @@
+//! Groups of servers, simulated: the real core on each, and everything between them that goes wrong.
+//!
+//! A *group* is three servers, each with its own [`Table`](crate::lock::table::Table), its own
+//! [`Confirmations`](crate::lock::confirm::Confirmations), its own boot-time and wall clock, a keyspace and perhaps
+//! files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what happens
+//! step by step. Links lag, break and are found to be broken late; replicas go on where they were or synchronise
+//! anew; servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its
+//! end; the wrong replica is promoted, two primaries live side by side; clients lose replies and ask again. What the
+//! edge of the module does with a step of the core (`src/redis`) is done here in the same order.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `plan.rs` | what a seed promises and what can happen in it; controls: plans in which a promise must be broken |
+//! | `node.rs` | a server: its role, its connections, its files |
+//! | `asks.rs` | what clients ask of it, and who is told when |
+//! | `pump.rs` | what it does by itself |
+//! | `clients.rs` | who asks, asks again, and what they believe to hold |
+//! | `faults.rs`, `links.rs` | what goes wrong |
+//! | `verdicts.rs` | what must be true after each step |
+//! | `rest.rs` | what must be true when everything has come to rest |
+//! | `points.rs` | what must have happened at least once in many seeds |
+//! | `runs.rs` | many seeds, on all cores |
+
+mod asks;
+mod clients;
+mod faults;
+mod links;
+mod node;
+mod plan;
+mod points;
+mod pump;
+mod rest;
+mod runs;
+mod verdicts;
+
+use self::asks::InFlight;
+use self::clients::Client;
+use self::node::{Node, Stream};
+use self::plan::Plan;
+use self::points::{Point, Seen};
+use self::verdicts::Judge;
+use super::random::Random;
+use super::server::At;
+use crate::lock::effect::Effects;
+use crate::lock::types::Mode;
+
+/// How many servers there are.
+const NODES: usize = 3;
+
+/// How many clients.
+const CLIENTS: usize = 6;
+
+/// The locks. The last one is a semaphore; the one before it is taken shared or exclusively.
+const LOCKS: [At; 4] = [At::new(0, "a"), At::new(0, "b"), At::new(0, "s"), At::new(0, "z")];
+
+/// How many hold the semaphore at most.
+const LIMIT: u32 = 2;
+
+/// What was found to be wrong, or nothing.
+type Verdict = Result<(), String>;
+
+/// See the [module](self).
+struct Group {
+    plan: Plan,
+    random: Random,
+    /// Microseconds: the time that no server knows.
+    time: u64,
+    nodes: [Node; NODES],
+    /// Every stream of a primary's that there was.
+    streams: Vec<Stream>,
+    clients: [Client; CLIENTS],
+    judge: Judge,
+    /// Replies on their way.
+    in_flight: Vec<InFlight>,
+    /// Connections that their clients have given up, and whose servers do not know yet.
+    closing: Vec<(usize, u64)>,
+    /// Where there is to be one primary: which one that is.
+    rightful: usize,
+    /// Numbers given so far.
+    numbers: Numbers,
+    seen: Seen,
+    /// What happened, if anybody wants to read it.
+    trace: Option<Vec<String>>,
+    fx: Effects,
+}
+
+/// Numbers that are given once.
+#[derive(Default)]
+struct Numbers {
+    requests: u32,
+    connections: u64,
+    links: u32,
+    terms: u32,
+    owners: usize,
+}
+
+impl Group {
+    fn new(seed: u64, plan: Plan, is_traced: bool) -> Self {
+        let mut random = Random::new(seed ^ 0x51_3a7e);
+        let numbers = Numbers { terms: NODES as u32, ..Numbers::default() };
+        let mut group = Self {
+            nodes: std::array::from_fn(|n| Node::new(n, &plan, &mut random)),
+            clients: std::array::from_fn(|_| Client::default()),
+            streams: vec![Stream::default()],
+            judge: Judge::new(plan.sets_wall_clocks || plan.quarantine_ms < plan.lease_ms_max),
+            in_flight: Vec::new(),
+            closing: Vec::new(),
+            rightful: 0,
+            time: 5_000_000,
+            numbers,
+            seen: Seen::default(),
+            trace: is_traced.then(Vec::new),
+            fx: Effects::default(),
+            plan,
+            random,
+        };
+        group.begin_to_decide(0);
+        for replica in 1..NODES {
+            group.attach(replica, 0).expect("nobody waits at a new server");
+        }
+        group
+    }
+
+    fn see(&mut self, point: Point) {
+        self.seen.see(point);
+    }
+
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>9} {}", self.time - 5_000_000, text()));
+        }
+    }
+
+    /// One thing happens, and what follows from it.
+    fn step(&mut self) -> Verdict {
+        if self.random.below(1_000) < self.plan.faults_per_mille {
+            self.fault()?;
+        } else {
+            match self.random.below(100) {
+                0..26 => self.pass(),
+                26..61 => self.client_acts()?,
+                61..78 => self.deliver_some()?,
+                78..90 => self.links()?,
+                90..95 => self.notice_closed()?,
+                _ => self.pump_any()?,
+            }
+        }
+        self.follow()
+    }
+
+    fn pass(&mut self) {
+        let us = match self.random.below(20) {
+            0 => self.random.below(self.plan.quarantine_ms.max(10) * 700),
+            // Nothing much happens in a quarantine.
+            1 if self.random.percent(50) => self.quarantine_left_us(),
+            1..8 => self.random.below(3) * 1_000,
+            _ => self.random.below(1_200),
+        };
+        self.time += us;
+    }
+
+    /// How long somebody's quarantine lasts from here.
+    fn quarantine_left_us(&self) -> u64 {
+        let table = |node: &Node| node.server.table.quarantine_left_ms(node.server.now.boot);
+        self.nodes.iter().filter_map(table).min().unwrap_or(0) * 1_000
+    }
+
+    /// What servers do at once, unless they are late.
+    fn follow(&mut self) -> Verdict {
+        for n in 0..NODES {
+            if !self.nodes[n].runs() {
+                continue;
+            }
+            if self.random.percent(self.plan.eager_percent) {
+                self.receive(n, usize::MAX)?;
+                self.acknowledge(n);
+            }
+            if self.nodes[n].decides() && self.random.percent(85) {
+                self.pump_if_due(n)?;
+                self.turn(n)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a lock is asked for in this task.
+fn mode_of(lock: usize, random: &mut Random) -> Mode {
+    match lock {
+        2 if random.percent(60) => Mode::Shared,
+        3 => Mode::Limit(LIMIT),
+        _ => Mode::Exclusive,
+    }
+}
+
+/// Which lock this is.
+fn lock_at(at: At) -> usize {
+    LOCKS.iter().position(|lock| *lock == at).expect("all locks are known")
+}

@@ -1,0 +1,188 @@
+//! What must be true now and then, and when everything has come to rest.
+
+use super::asks::{InFlight, Kind, Request, Sent};
+use super::points::Point;
+use super::{Group, LOCKS, NODES, Verdict};
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::reader::check_keys;
+use crate::lock::tests::server::{At, Name};
+use crate::lock::types::Mode;
+
+/// Owners that nobody else is.
+const LAST: [Name; 3] = ["last", "last-but-one", "last-but-two"];
+
+impl Group {
+    /// What is not looked at after each step: the core's own records, and replicas that have read everything (G13).
+    pub(super) fn check(&mut self) -> Verdict {
+        for n in 0..NODES {
+            if !self.nodes[n].is_up {
+                continue;
+            }
+            self.nodes[n].tell_time(self.time);
+            self.nodes[n].server.check().map_err(|wrong| format!("n{n}: {wrong}"))?;
+            let node = &self.nodes[n];
+            if node.decides()
+                && self.plan.is_careful
+                && node.counted() + node.balance != node.server.table.holds() as i64
+            {
+                return Err(format!(
+                    "INFO: n{n} counted {} from {}, and holds {}",
+                    node.counted(),
+                    node.balance,
+                    node.server.table.holds()
+                ));
+            }
+        }
+        (0..NODES).try_for_each(|n| self.compare(n))
+    }
+
+    fn compare(&mut self, n: usize) -> Verdict {
+        let node = &self.nodes[n];
+        let (Some((primary, _)), None, true) = (node.link, &node.synchronisation, node.is_up) else {
+            return Ok(());
+        };
+        let primary = &self.nodes[primary];
+        let has_settled = !primary.server.table.has_tasks() && !primary.confirmations.has_undo();
+        if primary.is_up && primary.place == node.place && has_settled {
+            check_keys(&primary.server, &node.server, (true, !node.may_count_less))
+                .map_err(|wrong| format!("n{n}: {wrong}"))?;
+            self.see(Point::ComparedReplica);
+        }
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more, and nobody wants anything.
+    pub(super) fn come_to_rest(&mut self) -> Verdict {
+        self.stop_clients();
+        let chief = self.choose_chief()?;
+        for n in (0..NODES).filter(|&n| n != chief) {
+            (self.nodes[n].is_frozen, self.nodes[n].is_cut_off) = (false, false);
+            if !self.nodes[n].is_up {
+                self.start(n, &super::node::Files::default())?;
+            }
+            if self.nodes[n].link.is_none_or(|(primary, _)| primary != chief) {
+                self.nodes[n].link = None;
+                self.attach(n, chief)?;
+            }
+        }
+        // Long enough for every lease, every quarantine and every season.
+        self.let_pass(chief, 4 * self.plan.quarantine_ms.max(self.plan.lease_ms_max))?;
+        self.check()?;
+        self.must_be_empty(chief)?;
+        self.take_all(chief)?;
+        self.check()?;
+        self.must_be_empty(chief)
+    }
+
+    /// Who is to be the primary.
+    fn choose_chief(&mut self) -> Result<usize, String> {
+        let running = (0..NODES).filter(|&n| self.nodes[n].is_up && self.nodes[n].decides());
+        let youngest = running.max_by_key(|&n| self.nodes[n].term);
+        let chief = if self.plan.has_one_primary { self.rightful } else { youngest.unwrap_or(0) };
+        (self.nodes[chief].is_frozen, self.nodes[chief].is_cut_off) = (false, false);
+        if !self.nodes[chief].is_up {
+            self.start(chief, &super::node::Files::default())?;
+        }
+        if !self.nodes[chief].decides() {
+            self.begin_to_decide(chief);
+        }
+        Ok(chief)
+    }
+
+    /// Time passes, and all does what it has to.
+    fn let_pass(&mut self, chief: usize, ms: u64) -> Verdict {
+        for _ in 0..=ms / 2 {
+            self.time += 2_000;
+            self.notice_closed()?;
+            for n in (0..NODES).filter(|&n| n != chief) {
+                self.end_synchronisation(n)?;
+                self.receive(n, usize::MAX)?;
+                self.acknowledge(n);
+            }
+            self.find_dead(chief);
+            self.pump_if_due(chief)?;
+            self.turn(chief)?;
+        }
+        // What the last turn told.
+        for n in (0..NODES).filter(|&n| n != chief) {
+            self.receive(n, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    fn must_be_empty(&self, chief: usize) -> Verdict {
+        let node = &self.nodes[chief];
+        let table = &node.server.table;
+        let left = (table.holds(), table.waiters(), node.confirmations.len(), node.pending.len());
+        if left != (0, 0, 0, 0) || !node.server.keys.is_empty() {
+            return Err(format!("at rest n{chief} has {left:?} and {:?}", node.server.keys));
+        }
+        match self.judge.unanswered() {
+            0 => Ok(()),
+            left => Err(format!("G7: {left} requests were never answered")),
+        }
+    }
+
+    /// Every lock can be taken, all permits of it, and not once more.
+    fn take_all(&mut self, chief: usize) -> Verdict {
+        for at in LOCKS {
+            let permits = if at == LOCKS[3] { 2 } else { 1 };
+            for owner in &LAST[..permits] {
+                match self.ask_last(chief, at, owner, Kind::Acquire { wait_ms: None })? {
+                    Sent::Granted(_) => {}
+                    sent => return Err(format!("at rest, {at} is free, and {owner} is told {sent:?}")),
+                }
+            }
+            let sent = self.ask_last(chief, at, LAST[permits], Kind::Acquire { wait_ms: None })?;
+            if sent != Sent::No {
+                return Err(format!("at rest, {at} is held, and another owner is told {sent:?}"));
+            }
+            for owner in &LAST[..permits] {
+                let sent = self.ask_last(chief, at, owner, Kind::Release)?;
+                if sent != Sent::Done(true) {
+                    return Err(format!("at rest, {owner} holds {at} and cannot release it: {sent:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_last(&mut self, n: usize, at: At, owner: Name, kind: Kind) -> Result<Sent, String> {
+        self.numbers.requests += 1;
+        let mode = if at == LOCKS[3] { Mode::Limit(super::LIMIT) } else { Mode::Exclusive };
+        let request = Request {
+            number: self.numbers.requests,
+            kind,
+            client: 0,
+            connection: self.clients[0].connection,
+            keys: Keys::one(at),
+            owner,
+            token: None,
+            mode,
+            lease_ms: self.plan.lease_ms_max.max(15),
+            node: n,
+            term: self.nodes[n].term,
+            done: self.time,
+            floor: None,
+        };
+        self.ask(request)?;
+        self.turn(n)?;
+        for replica in (0..NODES).filter(|&replica| replica != n) {
+            self.receive(replica, usize::MAX)?;
+            self.acknowledge(replica);
+        }
+        self.find_dead(n);
+        // An acknowledgement may be late.
+        for _ in 0..20 {
+            if !self.in_flight.is_empty() {
+                break;
+            }
+            (0..NODES).filter(|&replica| replica != n).for_each(|replica| self.acknowledge(replica));
+            self.turn(n)?;
+        }
+        match self.in_flight.pop() {
+            Some(InFlight { request: answered, sent }) if answered.number == request.number => Ok(sent),
+            other => Err(format!("G7: {request:?} is not answered, but {other:?}")),
+        }
+    }
+}

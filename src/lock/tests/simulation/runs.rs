@@ -1,0 +1,144 @@
+//! Many lives, on all cores.
+//!
+//! `scripts/simulate` starts the big run; the environment says which seeds: `REDISLOCK_SIM_FIRST`,
+//! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events a seed), `REDISLOCK_SIM_TRACE` (prints what happened).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::Group;
+use super::plan::{CONTROLS, Control, Plan};
+use super::points::Seen;
+
+/// How many things happen in a life.
+const STEPS: u64 = 1_000;
+
+/// How often all is compared.
+const STEPS_BETWEEN_CHECKS: u64 = 100;
+
+/// So many lines of a trace are shown.
+const LINES_MAX: usize = 120;
+
+/// What was wrong, and how it came to that.
+struct Fault {
+    wrong: String,
+    trace: Vec<String>,
+}
+
+/// Lives one life.
+fn live(seed: u64, plan: Plan, steps: u64, is_traced: bool) -> Result<(Seen, Vec<String>), Fault> {
+    let mut group = Group::new(seed, plan, is_traced);
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        for number in 0..steps {
+            group.step().map_err(|wrong| format!("step {number}: {wrong}"))?;
+            if number % STEPS_BETWEEN_CHECKS == 0 {
+                group.check().map_err(|wrong| format!("step {number}: {wrong}"))?;
+            }
+        }
+        group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
+    }));
+    let trace = group.trace.take().unwrap_or_default();
+    match lived.unwrap_or_else(|_| Err("it panicked".to_owned())) {
+        Ok(()) => Ok((group.seen, trace)),
+        Err(wrong) => Err(Fault { wrong, trace }),
+    }
+}
+
+/// Lives so many lives on all cores, and stops at the first fault: the lowest seed that was found.
+fn live_all(first: u64, seeds: u64, steps: u64) -> Result<Seen, String> {
+    let next = AtomicU64::new(first);
+    let is_over = AtomicBool::new(false);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let work = || {
+        let mut seen = Seen::default();
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + seeds {
+                break;
+            }
+            match live(seed, Plan::of(seed), steps, false) {
+                Ok((other, _)) => seen.add(&other),
+                Err(_) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    return Err(seed);
+                }
+            }
+        }
+        Ok(seen)
+    };
+    let mut all = Seen::default();
+    let mut faulty = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(Ok(seen)) => all.add(&seen),
+                Ok(Err(seed)) => faulty.push(seed),
+                Err(_) => faulty.push(u64::MAX),
+            }
+        }
+    });
+    match faulty.into_iter().min() {
+        None => Ok(all),
+        Some(seed) => Err(tell(seed, steps)),
+    }
+}
+
+/// Lives a life with a fault again, for its trace.
+fn tell(seed: u64, steps: u64) -> String {
+    let plan = Plan::of(seed);
+    let Err(Fault { wrong, trace }) = live(seed, plan.clone(), steps, true) else {
+        return format!("seed {seed} had a fault, and has none when it is lived again");
+    };
+    let skipped = trace.len().saturating_sub(LINES_MAX);
+    format!(
+        "{plan:#?}\n... {skipped} lines\n{}\n\nseed {seed}, {wrong}\nto see it again: scripts/simulate 1 {seed}",
+        trace[skipped..].join("\n")
+    )
+}
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+/// A little of it, in every run of the tests.
+#[test]
+fn a_group_keeps_what_it_promises() {
+    let seen = live_all(0, 300, STEPS).unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(seen.missing().is_empty(), "it never happened: {:?}", seen.missing());
+}
+
+/// The big run: `scripts/simulate`.
+#[test]
+#[ignore = "minutes: scripts/simulate"]
+fn a_group_keeps_what_it_promises_in_many_lives() {
+    let first = from_environment("REDISLOCK_SIM_FIRST", 0);
+    let seeds = from_environment("REDISLOCK_SIM_SEEDS", 10_000);
+    let steps = from_environment("REDISLOCK_SIM_STEPS", STEPS);
+    if std::env::var_os("REDISLOCK_SIM_TRACE").is_some()
+        && let Ok((_, trace)) = live(first, Plan::of(first), steps, true)
+    {
+        println!("{}", trace.join("\n"));
+    }
+    let seen = live_all(first, seeds, steps).unwrap_or_else(|fault| panic!("{fault}"));
+    println!("{}{seeds} seeds from {first}, {steps} events each: nothing is wrong", seen.table());
+    let is_enough = seeds < 1_000 || seen.missing().is_empty();
+    assert!(is_enough, "it never happened: {:?}", seen.missing());
+}
+
+/// The first life in which two owners are told that they hold one lock, though no promise was to be kept.
+fn first_broken(control: Control) -> Option<u64> {
+    (0..600).find(|&seed| {
+        let lived = live(seed, Plan::of_control(control, seed), STEPS, false);
+        lived.is_err_and(|fault| fault.wrong.contains(": G1: "))
+    })
+}
+
+/// Each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can be told that they hold one lock: if the
+/// simulation could not see that, it would prove nothing.
+#[test]
+fn what_cannot_be_promised_is_seen_to_break() {
+    let unseen: Vec<Control> =
+        CONTROLS.into_iter().filter(|&control| first_broken(control).is_none()).collect();
+    assert!(unseen.is_empty(), "no life shows what {unseen:?} must show");
+}

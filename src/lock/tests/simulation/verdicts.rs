@@ -1,0 +1,165 @@
+//! What must be true after each step, of what clients were told.
+//!
+//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from the
+//!   reply that says so until its lease is over, counted from when a server did what it asked for; or until it gives
+//!   the lock up. No two beliefs exclude each other.
+//! * **Tokens rise** (G4): who is told of a new token is told of a higher one than anybody was told of the same lock
+//!   before it was minted. Over lost grants that is promised only if the wall clocks and the lead of the tokens differ
+//!   by less than the quarantine, less the 10 ms by which tokens may lag: so it is judged where nobody sets the clocks.
+//! * **Ownership is true** (G2, G9, G10): at the server that told it, and as long as that goes on, who believes to hold
+//!   a lock can renew it, release it, and is told the same token again.
+//! * **One answer** to each request (G7), unless its connection or its server is gone.
+
+use super::asks::{Kind, Request};
+use super::{LOCKS, Verdict, lock_at};
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::server::{At, Name};
+use crate::lock::types::{Mode, Token};
+
+/// What an owner believes.
+#[derive(Clone, Copy, Debug)]
+struct Belief {
+    owner: Name,
+    token: Token,
+    mode: Mode,
+    until: u64,
+    /// Of which server, in which life of it.
+    term: u32,
+}
+
+impl Belief {
+    /// Whether both can be held beside each other.
+    const fn allows(&self, other: Mode) -> bool {
+        matches!((self.mode, other), (Mode::Shared, Mode::Shared) | (Mode::Limit(_), Mode::Limit(_)))
+    }
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Judge {
+    /// Requests that were not answered yet.
+    open: Vec<u32>,
+    beliefs: [Vec<Belief>; LOCKS.len()],
+    /// The newest token that anybody was told of each lock, and by which server.
+    told: [(u64, u32); LOCKS.len()],
+    /// Tokens are compared only within the life of one server.
+    compares_within_terms: bool,
+}
+
+impl Judge {
+    pub(super) fn new(compares_within_terms: bool) -> Self {
+        Self { compares_within_terms, ..Self::default() }
+    }
+
+    pub(super) fn asked(&mut self, request: &Request) {
+        self.open.push(request.number);
+    }
+
+    /// The server has answered it.
+    pub(super) fn answered(&mut self, request: &Request) -> Verdict {
+        match self.open.iter().position(|number| *number == request.number) {
+            Some(at) => {
+                self.open.swap_remove(at);
+                Ok(())
+            }
+            None => Err(format!("G7: {request:?} was answered twice")),
+        }
+    }
+
+    /// Nobody can answer it any more: its connection or its server is gone.
+    pub(super) fn closed(&mut self, request: &Request) {
+        self.open.retain(|number| *number != request.number);
+    }
+
+    /// How many were not answered.
+    pub(super) const fn unanswered(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The newest token that anybody was told of these locks, as far as a new one must be higher.
+    pub(super) fn newest_told(&self, keys: Keys, term: u32) -> u64 {
+        let told = keys.iter().map(|at| self.told[lock_at(at)]);
+        told.filter(|told| !self.compares_within_terms || told.1 == term)
+            .map(|told| told.0)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn belief(&self, at: At, owner: Name, time: u64) -> Option<&Belief> {
+        self.beliefs[lock_at(at)].iter().find(|belief| belief.owner == owner && belief.until > time)
+    }
+
+    /// The token of what the one who asks believes to hold at just this server, if it asks for just that.
+    pub(super) fn sure_token(&self, request: &Request, time: u64) -> Option<Token> {
+        let mut sure = None;
+        for at in request.keys.iter() {
+            let belief = self.belief(at, request.owner, time)?;
+            let is_same = belief.term == request.term && belief.mode == request.mode;
+            if !is_same || sure.is_some_and(|sure| sure != belief.token) {
+                return None;
+            }
+            sure = Some(belief.token);
+        }
+        sure
+    }
+
+    /// Who rightly believes to hold what it asks about has it.
+    pub(super) fn must_be(&self, request: &Request, sure: Option<Token>, got: Option<Token>) -> Verdict {
+        if sure.is_none() || sure == got {
+            return Ok(());
+        }
+        Err(format!("G2, G9, G10: it believes in {sure:?} and is told {got:?}: {request:?}"))
+    }
+
+    /// A client is told that it holds what it asked for.
+    pub(super) fn believe(&mut self, request: &Request, token: Token, time: u64) -> Verdict {
+        if let Some(floor) = request.floor.filter(|floor| token.get() <= *floor) {
+            return Err(format!("G4: {floor} was told before {token} was minted: {request:?}"));
+        }
+        let until = request.done + request.lease_ms * 1_000;
+        for at in request.keys.iter() {
+            let lock = lock_at(at);
+            if token.get() > self.told[lock].0 || self.compares_within_terms {
+                self.told[lock] = (token.get(), request.term);
+            }
+            let beliefs = &mut self.beliefs[lock];
+            beliefs.retain(|belief| belief.until > time);
+            let before = beliefs.iter().position(|belief| belief.owner == request.owner);
+            let before = before.map(|before| beliefs.swap_remove(before));
+            if until.max(before.map_or(0, |before| before.until)) <= time {
+                continue;
+            }
+            let other = beliefs.iter().find(|belief| !belief.allows(request.mode));
+            let is_full = matches!(request.mode, Mode::Limit(limit) if beliefs.len() >= limit as usize);
+            if other.is_some() || is_full {
+                return Err(format!("G1: beside {beliefs:?} at {at} {token} was told to {request:?}"));
+            }
+            let until = until.max(before.map_or(0, |before| before.until));
+            let (owner, mode) = (request.owner, request.mode);
+            beliefs.push(Belief { owner, token, mode, until, term: request.term });
+        }
+        Ok(())
+    }
+
+    /// A client is told that its lease lasts longer.
+    pub(super) fn renewed(&mut self, request: &Request, time: u64) -> Verdict {
+        let owner = request.owner;
+        let renewed = request.keys.first().and_then(|at| self.belief(at, owner, time).copied());
+        match renewed {
+            // Its renewal came too late, or it has given the lock up since.
+            None => Ok(()),
+            Some(belief) if request.kind == Kind::Renew => {
+                let renewed = Request { floor: None, mode: belief.mode, ..*request };
+                self.believe(&renewed, belief.token, time)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// An owner gives up what it believes to hold.
+    pub(super) fn give_up(&mut self, keys: Keys, owner: Name) {
+        for at in keys.iter() {
+            self.beliefs[lock_at(at)].retain(|belief| belief.owner != owner);
+        }
+    }
+}
