@@ -44,6 +44,8 @@ enum State {
 #[derive(Default)]
 pub(super) struct Client {
     task: Option<Task>,
+    /// What it gave up last.
+    last: Option<Task>,
     /// Whom it takes for the primary.
     server: usize,
     pub(super) connection: u64,
@@ -125,6 +127,12 @@ impl Group {
     }
 
     fn begin_task(&mut self, c: usize) -> Verdict {
+        let begun = self.numbers.requests;
+        let term = self.nodes[self.clients[c].server].term;
+        let last = self.clients[c].last.filter(|_| !self.plan.is_careful && self.random.percent(40));
+        if let Some(last) = last {
+            return self.acquire_as(c, Task { begun, term, state: State::Asked, ..last });
+        }
         let first = self.random.below(LOCKS.len() as u64) as usize;
         let keys = if first < 2 && self.random.percent(15) {
             Keys::of(&[LOCKS[first], LOCKS[1 - first]])
@@ -140,8 +148,6 @@ impl Group {
         };
         let mode = mode_of(first, &mut self.random);
         let lease_ms = 1 + self.random.below(self.plan.lease_ms_max);
-        let term = self.nodes[self.clients[c].server].term;
-        let begun = self.numbers.requests;
         self.acquire_as(c, Task { keys, owner, mode, lease_ms, term, begun, state: State::Asked })
     }
 
@@ -199,6 +205,7 @@ impl Group {
             4..7 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 self.clients[c].task = None;
+                self.clients[c].last = Some(task);
                 self.send(c, task, Kind::Release, token)
             }
             // It crashes, and nobody acts for this owner any more.

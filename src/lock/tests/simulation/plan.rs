@@ -20,18 +20,16 @@ pub(super) enum Control {
     NoQuarantine,
     TwoPrimaries,
     ShortQuarantine,
-    OwnersComeBack,
     AllWithoutQuarantine,
     OneOfTwo,
     NoAcknowledgement,
 }
 
 /// All controls.
-pub(super) const CONTROLS: [Control; 7] = [
+pub(super) const CONTROLS: [Control; 6] = [
     Control::NoQuarantine,
     Control::TwoPrimaries,
     Control::ShortQuarantine,
-    Control::OwnersComeBack,
     Control::AllWithoutQuarantine,
     Control::OneOfTwo,
     Control::NoAcknowledgement,
@@ -111,9 +109,6 @@ impl Plan {
             Control::NoQuarantine => Self { quarantine_ms: 0, ..local },
             Control::TwoPrimaries => Self { has_one_primary: false, ..local },
             Control::ShortQuarantine => Self { quarantine_ms: 2, ..local },
-            Control::OwnersComeBack => {
-                Self { is_careful: false, quarantine_ms: 100, lease_ms_max: 100, eager_percent: 2, ..local }
-            }
             Control::AllWithoutQuarantine => Self {
                 promise: Promise::All,
                 has_one_primary: false,

@@ -128,7 +128,7 @@ fn a_group_keeps_what_it_promises_in_many_lives() {
 
 /// The first life in which two owners are told that they hold one lock, though no promise was to be kept.
 fn first_broken(control: Control) -> Option<u64> {
-    (0..600).find(|&seed| {
+    (0..2_000).find(|&seed| {
         let lived = live(seed, Plan::of_control(control, seed), STEPS, false);
         lived.is_err_and(|fault| fault.wrong.contains(": G1: "))
     })
