@@ -8,6 +8,7 @@
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
+//! | `simulation/` | groups of servers, and everything between them that goes wrong |
 //! | `crowds.rs` | locks with dozens of holders |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
