@@ -25,3 +25,8 @@ pub mod lock;
 pub mod redis;
 #[forbid(unsafe_code)]
 mod sabotage;
+
+// What fuzzing has found is tried by the tests of this crate.
+#[cfg(test)]
+#[path = "../tests/fuzz/targets/mod.rs"]
+mod fuzz;

@@ -33,4 +33,4 @@ pub mod token;
 pub mod types;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

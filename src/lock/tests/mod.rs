@@ -15,6 +15,7 @@
 //! | `world.rs`, `asks.rs`, `pump.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
 //! | `server.rs`, `reader.rs` | a keyspace with its clocks; replicas and files, fed by the stream |
 //! | `regression.rs` | bugs that the others found |
+//! | `fuzz.rs` | random lives whose choices are bytes: a target of `scripts/fuzz` |
 //! | `random.rs` | random numbers that are the same in every run |
 
 mod asks;
@@ -22,6 +23,7 @@ mod begun;
 mod book;
 mod crowds;
 mod deadlocks;
+pub(crate) mod fuzz;
 mod input;
 mod judge;
 mod legacy;

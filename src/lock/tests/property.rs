@@ -18,8 +18,8 @@ const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
 const NAMES: [Name; 3] = ["k", "m", "n"];
 
 /// One random life.
-struct Life {
-    random: Random,
+pub(super) struct Life {
+    pub(super) random: Random,
     world: World,
     judge: Judge,
     oracle: Oracle,
@@ -36,7 +36,7 @@ struct Life {
 
 /// How locks are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kinds {
+pub(super) enum Kinds {
     /// Exclusive, and nothing else.
     Plain,
     /// In all ways.
@@ -44,7 +44,7 @@ enum Kinds {
 }
 
 impl Life {
-    fn new(seed: u64, kinds: Kinds) -> Result<Self, String> {
+    pub(super) fn new(seed: u64, kinds: Kinds) -> Result<Self, String> {
         // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
         let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
         let grain_us = if seed.is_multiple_of(2) { 1000 } else { 1 };
@@ -66,7 +66,7 @@ impl Life {
         })
     }
 
-    fn step(&mut self) -> Result<(), String> {
+    pub(super) fn step(&mut self) -> Result<(), String> {
         let input = self.input();
         if matches!(input, Input::Promote(_)) {
             // What a failover loses is another matter (SPEC 6).

@@ -1,0 +1,98 @@
+//! What a replica, or a server that replays its append-only file, is told: commands, line by line.
+//!
+//! ```text
+//! A key owner PX ms ...     LOCK.ACQUIRE            P key HOLD token ms owner ...   LOCK.APPLY
+//! M 2 key key owner PX ms   LOCK.MACQUIRE           T last told                     LOCK.TICK
+//! R key owner               LOCK.RELEASE            D key, F key key                DEL, RENAME
+//! N key owner PX ms         LOCK.RENEW              W ms                            time passes
+//! ```
+
+use super::replica::Replica;
+use super::split;
+use crate::command::args::{Bounds, integer};
+use crate::command::internal::parse_tick;
+use crate::command::{acquire, macquire, release, renew};
+use crate::lock::effect::Effects;
+use crate::lock::table::{Granted, Spot};
+use crate::lock::types::{LEASE_MS_MAX, Place};
+
+const LINES_MAX: usize = 40;
+const WORDS_MAX: usize = 24;
+
+/// Applies the lines. Then it is promoted, and everything ends.
+pub fn run(data: &[u8]) {
+    let mut replica = Replica::default();
+    for line in split(data, b'\n', LINES_MAX) {
+        let words = split(line, b' ', WORDS_MAX);
+        let last = replica.table.last_token();
+        apply(&mut replica, &words);
+        assert!(replica.table.last_token() >= last, "G4: the clock of tokens went back");
+    }
+    replica.check();
+    replica.check_copies();
+    replica.ask(b"a", b"newcomer", Default::default(), true);
+    replica.pump();
+    replica.release_all();
+    replica.let_all_end();
+}
+
+/// One line: what is no record changes nothing.
+fn apply(replica: &mut Replica, words: &[&[u8]]) {
+    match *words {
+        [b"P", key, ref rest @ ..] => drop(replica.told(key, rest)),
+        [b"A", key, ref rest @ ..] => drop(acquire(replica, key, rest)),
+        [b"M", ref rest @ ..] => drop(acquire_many(replica, rest)),
+        [b"R", key, ref rest @ ..] => {
+            if let Ok(release::Release { owner, token }) = release::parse(rest) {
+                replica.step(key, |table, now, place, found, fx| {
+                    table.apply_release(now.boot, place, found, owner, token, fx)
+                });
+            }
+        }
+        [b"N", key, ref rest @ ..] => {
+            if let Ok(renew::Renew { owner, lease_ms, token, raise }) = renew::parse(rest, &Bounds::WIDEST) {
+                replica.step(key, |table, now, place, found, _| {
+                    table.apply_renew(now.boot, place, found, owner, token, raise, lease_ms)
+                });
+            }
+        }
+        [b"T", ref rest @ ..] => {
+            if let Some((last, told)) = parse_tick(rest) {
+                replica.table.clock().adopt(last, told);
+            }
+        }
+        [b"D", key] => replica.remove(key),
+        [b"F", from, to] => replica.rename(from, to),
+        [b"W", ms] => replica.pass_ms(integer(ms).map_or(0, |ms| ms.min(LEASE_MS_MAX))),
+        _ => {}
+    }
+}
+
+fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
+    let parsed = acquire::parse(words, &Bounds::WIDEST).ok()?;
+    let granted = granted(&parsed)?;
+    replica
+        .step(key, |table, now, place, found, fx| table.apply_acquire(now.boot, place, found, &granted, fx));
+    Some(())
+}
+
+fn granted<'a>(parsed: &acquire::Acquire<'a>) -> Option<Granted<'a>> {
+    let acquire::Acquire { owner, lease_ms, mode, is_reentrant, tie, .. } = *parsed;
+    Some(Granted { owner: owner?, lease_ms, mode, is_reentrant, tie })
+}
+
+fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
+    let (names, parsed) = macquire::parse(words, &Bounds::WIDEST).ok()?;
+    let granted = granted(&parsed)?;
+    let mut spots = Vec::new();
+    for name in names {
+        spots.push(Spot { place: Place { db: 0, name }, found: replica.found(name) });
+    }
+    let mut fx = vec![Effects::default(); spots.len()];
+    let steps = replica.table.apply_acquire_many(replica.now(), &spots, &granted, &mut fx);
+    for (name, step) in names.iter().zip(&steps) {
+        replica.carry_out(name, step.change);
+    }
+    replica.check();
+    Some(())
+}

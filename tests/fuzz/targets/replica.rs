@@ -1,0 +1,281 @@
+//! A server with a table, a keyspace and a clock, which is told facts like a replica and then decides like a primary.
+//!
+//! It does what the edge does, in its order, and compares what it has with what a snapshot and a rewritten
+//! append-only file would bring back.
+
+use std::collections::BTreeMap;
+
+use crate::command::internal::{Apply, parse_apply};
+use crate::lock::codec::{SavedLock, decode, encode};
+use crate::lock::effect::{Change, Effects, Found, LockId, Record, Step, Task};
+use crate::lock::table::{Acquired, Admission, Ask, Block, Due, Table, Wait};
+use crate::lock::types::{ClientId, LEASE_MS_MAX, Mode, Moment, Now, Place, Tie};
+
+/// More than can be due at once.
+const PUMP_STEPS_MAX: usize = 20_000;
+
+/// See the [module](self).
+pub(super) struct Replica {
+    pub(super) table: Table,
+    keys: BTreeMap<Vec<u8>, LockId>,
+    now: Now,
+    decides: bool,
+    clients: u64,
+}
+
+impl Default for Replica {
+    fn default() -> Self {
+        let now = Now { boot: Moment(5_000_000_000), wall_us: 1_780_000_000_000_000 };
+        Self { table: Table::default(), keys: BTreeMap::new(), now, decides: false, clients: 0 }
+    }
+}
+
+const fn place(name: &[u8]) -> Place<'_> {
+    Place { db: 0, name }
+}
+
+impl Replica {
+    pub(super) const fn now(&self) -> Moment {
+        self.now.boot
+    }
+
+    pub(super) fn found(&self, name: &[u8]) -> Found {
+        self.keys.get(name).map_or(Found::Nothing, |&id| Found::Lock(id))
+    }
+
+    /// What a snapshot says of the key.
+    pub(super) fn saved(&self, name: &[u8]) -> Option<SavedLock> {
+        self.keys.get(name).and_then(|&id| self.table.save(self.now.boot, id))
+    }
+
+    /// Lets a step be about this key, and carries it out.
+    pub(super) fn step<R>(
+        &mut self,
+        name: &[u8],
+        step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Effects) -> Step<R>,
+    ) -> R {
+        let (now, found) = (self.now, self.found(name));
+        let step = step(&mut self.table, now, place(name), found, &mut Effects::default());
+        self.carry_out(name, step.change);
+        self.check();
+        step.reply
+    }
+
+    pub(super) fn carry_out(&mut self, name: &[u8], change: Change) {
+        match change {
+            Change::Nothing | Change::Touched | Change::Renewed | Change::Lives(_) => {}
+            Change::Stored(id) => self.store(name, id),
+            Change::Deleted => self.remove(name),
+        }
+    }
+
+    fn store(&mut self, name: &[u8], id: LockId) {
+        self.remove(name);
+        self.keys.insert(name.to_vec(), id);
+    }
+
+    /// DEL, or the end of a key otherwise.
+    pub(super) fn remove(&mut self, name: &[u8]) {
+        if let Some(id) = self.keys.remove(name) {
+            self.table.unlinked(self.now.boot, id, self.decides);
+            self.table.forget(self.now.boot, id, self.decides);
+        }
+    }
+
+    /// RENAME: a hold is tied to its name.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
+        if from == to || !self.keys.contains_key(from) {
+            return;
+        }
+        self.remove(to);
+        if let Some(id) = self.keys.remove(from) {
+            self.table.unlinked(self.now.boot, id, self.decides);
+            self.keys.insert(to.to_vec(), id);
+        }
+        self.check();
+    }
+
+    /// RESTORE REPLACE: the payload is read first, and then the old key goes.
+    pub(super) fn restore(&mut self, name: &[u8], saved: Option<&SavedLock>) {
+        let id = self.table.load(self.now.boot, place(name), saved).expect("there is room");
+        self.table.doubt(id);
+        self.store(name, id);
+        self.check();
+    }
+
+    /// LOCK.APPLY. Returns whether the record was understood.
+    pub(super) fn told(&mut self, name: &[u8], words: &[&[u8]]) -> bool {
+        let Some(record) = parse_apply(words) else {
+            return false;
+        };
+        self.step(name, |table, now, place, found, fx| match &record {
+            Apply::Hold(mode, hold) => table.apply_hold(now.boot, place, found, *mode, hold, fx),
+            Apply::Ended(token) => table.apply_ended(now.boot, place, found, *token, fx),
+            Apply::Empty if found == Found::Nothing => table.apply_empty(now.boot, place),
+            Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
+        });
+        true
+    }
+
+    /// A client asks for the lock, as long as it takes if it waits.
+    pub(super) fn ask(&mut self, name: &[u8], owner: &[u8], mode: Mode, waits: bool) {
+        self.decides = true;
+        self.clients += 1;
+        let client = ClientId(self.clients);
+        let wait = waits.then_some(Wait::Block(Block { client, until: Some(self.now.boot.plus_ms(500)) }));
+        let ask = Ask {
+            owner,
+            owner_is_minted: false,
+            lease_ms: 100,
+            mode,
+            is_reentrant: false,
+            tie: Tie::NONE,
+            wait,
+            client: Some(client),
+            bind_to: None,
+            must_be_named: false,
+        };
+        let before = self.table.last_token();
+        let reply = self.step(name, |table, now, place, found, fx| {
+            table.acquire(now, place, found, &ask, &mut |_| Admission::Granted, fx)
+        });
+        match reply {
+            Acquired::Granted(token) => {
+                let own =
+                    self.saved(name).and_then(|lock| lock.holds.into_iter().find(|h| *h.owner == *owner));
+                assert_eq!(own.map(|own| own.token), Some(token), "a grant without a hold");
+            }
+            // G4, G14: what is refused or waits has minted nothing for itself.
+            Acquired::Waiting(_) => assert!(waits && self.table.waiters() > 0),
+            Acquired::Busy | Acquired::Refused(_) => assert!(self.table.last_token() >= before),
+        }
+    }
+
+    /// Does what is due, as the event loop does.
+    pub(super) fn pump(&mut self) {
+        self.decides = true;
+        self.table.let_foreign_run(self.now.boot);
+        for _ in 0..PUMP_STEPS_MAX {
+            if let Some(due) = self.table.due(self.now.boot, true) {
+                self.end(due);
+            } else if let Some(task) = self.table.next_task() {
+                if let Task::Settle(at) = task {
+                    self.settle(&at.name, None);
+                }
+            } else {
+                return self.check();
+            }
+        }
+        panic!("G3: the pump never ends");
+    }
+
+    fn end(&mut self, due: Due) {
+        match due {
+            Due::AskAgain => {}
+            Due::Look(at) => panic!("{at:?} is looked at without an old client"),
+            Due::Timeout(waiter) => drop(self.table.time_out(waiter, &mut Effects::default())),
+            Due::Lease(id, at) if self.table.stands_for(self.found(&at.name), id) => {
+                self.settle(&at.name, Some(id));
+            }
+            Due::Lease(id, _) => self.table.lost(self.now.boot, id),
+        }
+    }
+
+    fn settle(&mut self, name: &[u8], due: Option<LockId>) {
+        self.step(name, |table, now, place, found, fx| {
+            table.settle(now, place, found, due, &mut |_| Admission::Granted, fx)
+        });
+    }
+
+    /// Time passes.
+    pub(super) fn pass_ms(&mut self, ms: u64) {
+        self.now.boot = self.now.boot.plus_ms(ms);
+    }
+
+    /// Every owner gives up what it holds. G10: that is all it takes.
+    pub(super) fn release_all(&mut self) {
+        for (name, id) in self.keys.clone() {
+            let Some(saved) = self.table.save(self.now.boot, id) else { continue };
+            for hold in saved.holds.iter().filter(|hold| hold.count <= 3 && hold.left_ms > 0) {
+                for _ in 0..hold.count {
+                    let is_released = self.step(&name, |table, now, place, found, fx| {
+                        let gate: crate::lock::table::Gate<'_> = &mut |_| Admission::Granted;
+                        table.release(now, place, found, &hold.owner, None, gate, fx)
+                    });
+                    assert_eq!(is_released, Some(true), "{hold:?} cannot be released");
+                }
+            }
+        }
+        self.pump();
+    }
+
+    /// G3: when every lease and every wait is over, and every connection closed, nothing is left but empty locks.
+    pub(super) fn let_all_end(&mut self) {
+        for _ in 0..3 {
+            self.pass_ms(LEASE_MS_MAX + 2);
+            self.pump();
+            // What these kept alive runs from here.
+            for client in 1..=self.clients {
+                self.table.disconnected(self.now.boot, ClientId(client));
+            }
+        }
+        let counts = (self.table.holds(), self.table.waiters());
+        let left: Vec<_> = self.keys.keys().map(|name| self.saved(name)).collect();
+        assert_eq!(counts, (0, 0), "holds and waiters are left: {left:?}");
+        let names: Vec<Vec<u8>> = self.keys.keys().cloned().collect();
+        names.iter().for_each(|name| self.remove(name));
+        self.check();
+        assert_eq!(self.table.locks(), 0, "locks are left");
+    }
+
+    pub(super) fn check(&self) {
+        let keys = self.keys.iter().map(|(name, &id)| (place(name), id));
+        if let Err(wrong) = self.table.check(keys) {
+            panic!("{wrong}");
+        }
+    }
+
+    /// G13: a snapshot, and an append-only file that is written anew, bring back the same locks.
+    pub(super) fn check_copies(&self) {
+        let (mut loaded, mut replayed) = (Self::default(), Self::default());
+        for name in self.keys.keys() {
+            let saved = self.saved(name);
+            let mut numbers = Vec::new();
+            encode(name, saved.as_ref(), |number| numbers.push(number));
+            let mut numbers = numbers.into_iter();
+            let read = decode(name, || numbers.next());
+            assert_eq!(read.as_ref(), Ok(&saved), "a snapshot says something else");
+            loaded.restore(name, saved.as_ref());
+            match &saved {
+                None => assert!(replayed.told(name, &[b"EMPTY"])),
+                Some(lock) => replayed.rewritten(name, lock),
+            }
+            for copy in [&loaded, &replayed] {
+                assert_eq!(copy.saved(name), saved, "a copy is different");
+            }
+        }
+    }
+
+    /// The records of a lock in a rewritten file, as `src/redis/records.rs` writes them.
+    fn rewritten(&mut self, name: &[u8], lock: &SavedLock) {
+        let mode = match lock.mode {
+            Mode::Exclusive => "EXCLUSIVE".to_owned(),
+            Mode::Shared => "SHARED".to_owned(),
+            Mode::Limit(limit) => limit.to_string(),
+        };
+        for hold in &lock.holds {
+            let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+            let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+                (false, _) => "NO",
+                (true, is_running) => ["YES", "RUNS"][usize::from(is_running)],
+            };
+            let [token, left, count] =
+                [hold.token.get(), hold.left_ms, hold.count.into()].map(|number| number.to_string());
+            let said = [&token, &left].map(String::as_bytes);
+            let more = [&mode, &count, &cut].map(String::as_bytes);
+            let kept = kept.as_bytes();
+            let words = [b"HOLD", said[0], said[1], &hold.owner, more[0], more[1], more[2], kept];
+            assert!(self.told(name, &words), "an own record is not understood: {hold:?}");
+        }
+    }
+}
