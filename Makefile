@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak bench bench-guard spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz bench bench-guard spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -19,6 +19,8 @@ help:
 	@echo "make chaos-soak    the same for an hour (REDISLOCK_SOAK_SECONDS=3600), on two servers in turn"
 	@echo "make sabotage      whether the checkers of histories notice each of 19 rules that a module leaves out (about 2 minutes)"
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"
+	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
+	@echo "                   thousands for real servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
@@ -63,6 +65,10 @@ sabotage:
 
 storms:
 	@scripts/test storms
+
+fuzz:
+	@scripts/fuzz
+	@scripts/fuzz server
 
 bench:
 	@scripts/bench
