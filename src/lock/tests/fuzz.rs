@@ -10,7 +10,7 @@ use super::random::Random;
 const STEPS_MAX: usize = 60;
 
 /// Lives the life that these bytes choose; the first is its seed, which says how the world begins.
-pub fn run(data: &[u8]) {
+pub(crate) fn run(data: &[u8]) {
     let Some((&seed, choices)) = data.split_first() else { return };
     if let Err(wrong) = live(u64::from(seed), choices) {
         panic!("{wrong}");

@@ -21,7 +21,22 @@ const MEMORY_BYTES_MAX: usize = 64 << 20;
 #[global_allocator]
 static ALLOCATOR: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, MEMORY_BYTES_MAX);
 
-pub use fuzz::arguments::run as arguments;
-pub use fuzz::decoder::run as decoder;
-pub use fuzz::records::run as records;
-pub use tests::fuzz::run as step;
+/// The words of a command.
+pub fn arguments(data: &[u8]) {
+    fuzz::arguments::run(data);
+}
+
+/// A payload, and what becomes of its lock.
+pub fn decoder(data: &[u8]) {
+    fuzz::decoder::run(data);
+}
+
+/// What a replica is told.
+pub fn records(data: &[u8]) {
+    fuzz::records::run(data);
+}
+
+/// The choices of a random life.
+pub fn step(data: &[u8]) {
+    tests::fuzz::run(data);
+}

@@ -19,7 +19,7 @@ const OWNER_BYTES: RangeInclusive<usize> = 1..=256;
 const TOKENS: RangeInclusive<u64> = 1..=TOKEN_MAX;
 
 /// The first byte says which command, under which bounds; the lines behind it are its words.
-pub fn run(data: &[u8]) {
+pub(crate) fn run(data: &[u8]) {
     let Some((&which, rest)) = data.split_first() else { return };
     let words = if rest.is_empty() { Vec::new() } else { split(rest, b'\n', WORDS_MAX) };
     for word in &words {

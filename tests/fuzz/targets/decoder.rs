@@ -10,7 +10,7 @@ use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX};
 const NAME: &[u8] = b"door";
 
 /// Reads the bytes behind the first as numbers of eight, and lets the lock that they are live. The first says how.
-pub fn run(data: &[u8]) {
+pub(crate) fn run(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
     let numbers: Vec<u64> = rest.chunks(8).map(number).collect();
     let mut taken = 0;

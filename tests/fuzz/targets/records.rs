@@ -20,7 +20,7 @@ const LINES_MAX: usize = 40;
 const WORDS_MAX: usize = 24;
 
 /// Applies the lines. Then it is promoted, and everything ends.
-pub fn run(data: &[u8]) {
+pub(crate) fn run(data: &[u8]) {
     let mut replica = Replica::default();
     for line in split(data, b'\n', LINES_MAX) {
         let words = split(line, b' ', WORDS_MAX);
