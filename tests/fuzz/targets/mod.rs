@@ -1,11 +1,13 @@
 //! What fuzzing lets bytes do. Each target takes any bytes, and panics if what comes of them is wrong.
 //!
-//! | target | the bytes are | what must hold |
-//! |---|---|---|
-//! | `decoder` | the numbers of a payload, then what happens to its lock | what is read is a lock, and is written as read |
-//! | `arguments` | the words of a command | a request in its bounds that can be said otherwise, or one line of an error |
-//! | `records` | lines of a replication stream or an append-only file | no lock breaks a rule; snapshot and rewrite say the same |
-//! | `step` | the choices of a random life: `src/lock/tests/fuzz.rs` | the oracle agrees, the judge keeps every guarantee |
+//! * `decoder`: the bytes are the numbers of a payload. What is read of them is a lock, is written as it was read,
+//!   and comes to its end on a server.
+//! * `arguments`: the words of a command. They are read as a grammar says that is written once more, or refused in
+//!   one line.
+//! * `records`: the lines of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
+//!   rewritten file say the same of it.
+//! * `step`: the choices of a random life, in `src/lock/tests/fuzz.rs`. The oracle agrees, and the judge keeps every
+//!   guarantee.
 //!
 //! The tests of the crate replay every input that is kept in `tests/fuzz/corpus` and `tests/fuzz/found`;
 //! `scripts/fuzz` looks for others.
