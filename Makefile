@@ -21,6 +21,7 @@ help:
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"
 	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
 	@echo "                   thousands for real servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
+	@echo "make sabotage      whether the checkers of histories notice it when a rule is left out (2 minutes)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"

@@ -102,7 +102,6 @@ def test_a_server_that_leaves_out_a_rule_is_found_out(start_server, clock_librar
         clock = WallClock(clock_library, tmp_path / f"clock.{number}")
         found = one_round(start_server, clock, rule, f"{rule}.{number}")
         reasons = [fault for fault in found if any(part in fault for part in MIXED[rule])]
-        print(rule, number, len(found), len(reasons), [f[:150] for f in found[:3]])
         if reasons:
             return
     raise AssertionError(f"nobody noticed that {rule} is not kept, but: {found[:10]}")
@@ -155,7 +154,6 @@ def splits(start_server, rule):
 @pytest.mark.parametrize("is_kept", [False, True], ids=["left-out", "kept"])
 def test_servers_that_are_killed_and_cut_off(start_server, scene, rule, is_kept):
     found = scene(start_server, None if is_kept else rule)
-    print(rule, is_kept, len(found), found[:2])
     assert (found == []) is is_kept, found[:5]
 
 
