@@ -11,8 +11,8 @@ def waits(owner, sent, answered, token=None, **known):
     return acquire(owner, sent, answered, token, **{"block": answered - sent} | known)
 
 
-def use(owner, sent, answered, token, reply=1, lock="door"):
-    return ask("use", lock, owner, sent, answered, reply, token=token)
+def use(owner, sent, answered, token, reply=1, at="table"):
+    return ask("use", "door", owner, sent, answered, reply, token=token, connection=at)
 
 
 def end(left=0, permits=(1, 1), agrees=True, **counted):
@@ -92,6 +92,7 @@ def test_a_resource_that_was_deceived():
     only_fault("took an old token", held, later, use("b", 2.2, 2.3, 8), use("a", 2.4, 2.5, 7))
     only_fault("had seen a newer token", held, use("a", 0.2, 0.3, 7, reply=0))
     assert faults([held, later, use("b", 2.2, 2.3, 8), use("a", 2.4, 2.5, 7, reply=0)]) == []
+    assert faults([held, later, use("b", 2.2, 2.3, 8), use("a", 2.4, 2.5, 7, at="chair")]) == [], "another one"
     assert faults([shared("a", 0.0, 0.1, 7), use("a", 0.2, 0.3, 7, reply=0)]) == []
 
 

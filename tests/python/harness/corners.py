@@ -19,7 +19,8 @@ PATIENT_MS = 3_000
 class Resource:
     """Something that holders write to, and that refuses tokens older than the newest it has seen."""
 
-    def __init__(self):
+    def __init__(self, name):
+        self.name = name
         self.guard = threading.Lock()
         self.highest = {}
 
@@ -41,8 +42,9 @@ class Corners:
         if mode == EXCLUSIVE:
             sent = time.monotonic()
             reply = int(self.resource.accepts(key, token))
+            known = {"token": token, "connection": self.resource.name}
             self.history.append(
-                Request("use", (key,), self.owner, sent, time.monotonic(), reply, token=token)
+                Request("use", (key,), self.owner, sent, time.monotonic(), reply, **known)
             )
 
     def own_lock(self, what):

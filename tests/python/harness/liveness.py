@@ -121,11 +121,11 @@ def missed_deadlocks(evidence):
 
 def deceived_resources(evidence):
     """G4: what happened at a resource that keeps the highest token it has seen."""
-    found, by_lock = [], {}
+    found, by_resource = [], {}
     for request in evidence.history:
         if request.command == "use":
-            by_lock.setdefault(request.lock, []).append(request)
-    for uses in by_lock.values():
+            by_resource.setdefault((request.lock, request.connection), []).append(request)
+    for uses in by_resource.values():
         taken = sorted((use.answered, use.token) for use in uses if use.reply == 1)
         highest, index = 0, 0
         for use in uses:

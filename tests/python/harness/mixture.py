@@ -35,7 +35,7 @@ REPLY_SECONDS = 60
 def run_clients(port, seed, clients, seconds, patience=REPLY_SECONDS):
     """Several clients at once, each in a thread; returns what all of them saw."""
     histories = [[] for _ in range(clients)]
-    failures, resource = [], Resource()
+    failures, resource = [], Resource(f"resource {seed}")
 
     def run(number):
         try:
