@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.acts import disk, has_hole
 from chaos.faults import DETAILS, WITHOUT_FILE, Fault, drawn
 from chaos.injector import Injector
 from chaos.judge import Outcome, never_broken, one_round
@@ -217,6 +218,23 @@ def test_a_disk_that_is_full_is_felt(start_server, library, mode):
     eventually(lambda: written(node) == {ALWAYS: "dead", EVERYSEC: "MISCONF"}[mode], felt)
     end()
     eventually(lambda: written(node) == "OK", "it writes again")
+
+
+@real
+def test_a_server_whose_file_has_a_hole_comes_back_without_it(start_server, library):
+    # No lock is in it: this is what servers do with any data
+    node = Single(start_server, library, EVERYSEC, "1").nodes[0]
+    node.admin("BGREWRITEAOF")
+    eventually(lambda: node.info("persistence")["aof_rewrite_in_progress"] == "0", "it is rewritten")
+    assert written(node) == "OK"
+    end = disk(fault("disk", 0, 1.0), node)
+    eventually(lambda: written(node) == "MISCONF", "the disk is full")
+    end()
+    eventually(lambda: written(node) == "OK", "it writes again")
+    is_broken = has_hole(node)
+    node.kill()
+    node.comes_back()
+    assert node.admin("DBSIZE") == (0 if is_broken else 1)
 
 
 def written(node):

@@ -13,8 +13,9 @@ from harness.limits import eventually
 from harness.proxy import Proxy
 from harness.roamers import Load
 from harness.shards import Shards
-from harness.wire import Closed, NoReply, ServerError
+from harness.wire import ServerError
 
+from .acts import TROUBLE
 from .faults import WITH_FILE, WITHOUT_FILE
 from .replicated import ALL, MAJORITY
 from .topology import HEALING_SECONDS, KEPT, Topology
@@ -24,7 +25,6 @@ STEADY_SECONDS = 6.0
 #: How a replica takes over: with its primary, without it, without anybody.
 ORDERS = {"ask": (), "order": ("FORCE",), "force": ("TAKEOVER",)}
 CLIENTS, PATIENT = 3, 1
-TROUBLE = ServerError, Closed, NoReply, OSError
 
 
 class Clustered(Topology):
@@ -70,8 +70,7 @@ class Clustered(Topology):
         eventually(self.is_steady, "all nodes are as they should be", HEALING_SECONDS, 0.05)
 
     def granting(self):
-        roles = self.roles()
-        return [(primary, self.locks_at(primary), [replica]) for primary, replica in roles]
+        return [(primary, self.locks_at(primary), [replica]) for primary, replica in self.roles() or []]
 
     def locks_at(self, primary):
         """The locks whose slots this one has."""

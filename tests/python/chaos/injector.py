@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import islice
 from typing import Callable, NamedTuple
 
-from harness.wire import Closed, NoReply, ServerError
+from .acts import TROUBLE
 
 #: So many faults last at the same time, at most.
 ACTIVE_MAX = 2
@@ -70,7 +70,7 @@ class Injector:
         self.note(f"{fault}, which is {self.topology.nodes.index(node)}")
         try:
             end = self.topology.acts[fault.kind](fault, node)
-        except (ServerError, Closed, NoReply, OSError) as error:
+        except TROUBLE as error:
             self.note(f"refused: {error}")
             self.refused[fault.kind] += 1
             return

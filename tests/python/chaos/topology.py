@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from harness.limits import eventually
 from harness.replies import module_info
 from harness.roamers import Break, LEASE_MS_MAX, Load
-from harness.wire import Closed, NoReply, ServerError
 
 from . import acts
 
@@ -135,25 +134,41 @@ class Topology:
     # In the end
 
     def comes_to_rest(self):
-        """G7, G13: every lock can be taken, nothing is left, and replicas agree."""
-        for node, locks, replicas in self.granting():
-            for lock in locks:
-                eventually(lambda: is_taken(node, lock), f"{lock} can be taken", HEALING_SECONDS, 0.02)
-            eventually(lambda: is_empty(node), "nobody holds or waits", HEALING_SECONDS, 0.02)
-            for replica in replicas:
-                agreed = "a replica has the same locks"
-                eventually(lambda: digest(node) == digest(replica), agreed, HEALING_SECONDS, 0.02)
+        """G7, G13: every lock can be taken, nothing is left, and replicas agree, whatever roles they have by then."""
+        seen = []
+
+        def rests():
+            seen.append(self.unrest())
+            return not seen[-1]
+
+        try:
+            eventually(rests, "all is at rest", HEALING_SECONDS, 0.05)
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}: {seen[-1]}") from None
+
+    def unrest(self):
+        """What is not as it should be; nothing if all is."""
+        try:
+            groups = self.granting()
+            found = [text for group in groups for text in unrest_of(*group)]
+        except acts.TROUBLE as error:
+            return [repr(error)]
+        return found if groups else ["nobody grants"]
+
+
+def unrest_of(node, locks, replicas):
+    """The same of one server that grants."""
+    found = [f"{lock} cannot be taken" for lock in locks if not is_taken(node, lock)]
+    found += [] if is_empty(node) else ["somebody holds or waits"]
+    return found + ["a replica has other locks" for replica in replicas if digest(node) != digest(replica)]
 
 
 def is_taken(node, lock):
     """Whether somebody new could take the lock; gives it back."""
     owner = f"last-{time.monotonic_ns()}"
-    try:
-        if node.admin("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS_MAX) is None:
-            return False
-        return node.admin("LOCK.RELEASE", lock, owner) == 1
-    except (ServerError, Closed, OSError):
+    if node.admin("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS_MAX) is None:
         return False
+    return node.admin("LOCK.RELEASE", lock, owner) == 1
 
 
 def is_empty(node):
@@ -164,9 +179,6 @@ def is_empty(node):
 
 def digest(node):
     """What the server has."""
-    try:
-        return node.admin("DEBUG DIGEST")
-    except (ServerError, Closed, NoReply, OSError) as error:
-        return f"{node.port}: {error}"
+    return node.admin("DEBUG DIGEST")
 
 
