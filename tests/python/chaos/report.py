@@ -58,10 +58,15 @@ def as_markdown(run):
     return "\n".join([head, "", *rows, "", f"Faults: {faults}.", ""])
 
 
+def shortened(text, size=240):
+    """Its beginning and its end: all of it stands in a file."""
+    return text if len(text) <= 2 * size else f"{text[:size]} ... {text[-size:]}"
+
+
 def as_text(line):
     """For whoever looks on: one topology."""
     made = ", ".join(f"{kind} {count}" for kind, count in line["made"].items())
-    verdict = "; ".join([*too_little(line), *line["wrong"][:5]]) or "nothing wrong"
+    verdict = "; ".join([*too_little(line), *map(shortened, line["wrong"][:5])]) or "nothing wrong"
     counts = f"{line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"
     lines = [f"{line['topology']}: {counts}: {verdict}", f"made: {made}", f"refused: {line['refused']}"]
     return "\n    ".join([*lines, f"clients were told: {line['told']}"])

@@ -87,17 +87,24 @@ def a_round(kind, number, seconds, words, library):
     try:
         topology = kind(yard, library, mode, seed)
         outcome = one_round(topology, seconds, notes)
-    except Exception:
-        outcome.wrong.append(traceback.format_exc())
-    if outcome.wrong:
-        keep(words.out / f"{NAME}-{kind.name}-{seed}", outcome, notes, topology, yard)
+    except Exception as failure:
+        outcome.wrong.append(f"{type(failure).__name__}: {failure}")
+        notes(traceback.format_exc())
+    finally:
+        if outcome.wrong:
+            keep(words.out / f"{NAME}-{kind.name}-{seed}", outcome, notes, topology, yard)
+        end(topology, yard, outcome)
+    return outcome
+
+
+def end(topology, yard, outcome):
+    """Ends all servers; one that broke is something wrong, too."""
+    if topology is not None:
+        topology.close()
     try:
-        if topology is not None:
-            topology.close()
         yard.close()
     except AssertionError as failure:
         outcome.wrong.append(f"{failure}")
-    return outcome
 
 
 class Notes:
