@@ -91,6 +91,16 @@ def test_a_release_ends_it_when_it_is_sent_whatever_the_reply():
         assert spans(*history) == [(0.25, 0.75), (0.5, 0.75)]
 
 
+def test_as_many_as_the_limit_says_are_no_fault_and_one_more_is():
+    # G1
+    history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.2, 0.3, 8), acquire("bob", 0.4, 0.5, 8)]
+    assert double_holders(history, limits={"door": 2}) == []
+    late, early = acquire("carol", 1.4, 1.5, 9), acquire("carol", 0.5, 0.6, 9)
+    assert double_holders([*history, late], limits={"door": 2}) == []
+    assert "more than 2 holders" in double_holders([*history, early], limits={"door": 2})[0]
+    assert double_holders(history, limits={"gate": 2}), "another lock"
+
+
 def test_who_was_broken_on_purpose_has_no_claim_from_then_on():
     history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.6, 0.7, 8)]
     assert double_holders(history, [Break("door", 0.4, 0.5)]) == []

@@ -18,7 +18,7 @@ from harness.wire import ServerError
 from .acts import TROUBLE
 from .faults import WITH_FILE, WITHOUT_FILE
 from .replicated import ALL, MAJORITY
-from .topology import HEALING_SECONDS, KEPT, Topology
+from .topology import HEALING_SECONDS, KEPT, LIMITS, LOCKS, Topology
 
 #: How long a move waits until all is well.
 STEADY_SECONDS = 6.0
@@ -58,7 +58,13 @@ class Clustered(Topology):
         return node
 
     def made_loads(self):
-        return [Load(self.nodes, CLIENTS, locks_of(tag), 0, PATIENT, f"{self.seed}.{tag}") for tag in self.tags]
+        return [self.load_of(tag) for tag in self.tags]
+
+    def load_of(self, tag):
+        """Clients of one slot."""
+        limits = {name_of(tag, lock): limit for lock, limit in LIMITS.items()}
+        locks = [name_of(tag, lock) for lock in LOCKS]
+        return Load(self.nodes, CLIENTS, locks, 0, PATIENT, f"{self.seed}.{tag}", limits)
 
     def more_acts(self):
         return {"failover": self.failover, "move": self.move}
@@ -143,7 +149,12 @@ class Two(Cluster):
 
 def locks_of(tag):
     """The locks of one slot."""
-    return [f"{{{tag}}}door", f"{{{tag}}}gate"]
+    return [name_of(tag, lock) for lock in (*LOCKS, *LIMITS)]
+
+
+def name_of(tag, lock):
+    """The name of a lock in this slot."""
+    return f"{{{tag}}}{lock}"
 
 
 def claims(node, ids):

@@ -22,7 +22,7 @@ from harness.roamers import LEASES_MS, double_holders
 from harness.limits import SOON_SECONDS
 
 from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
-from .topology import KEPT, QUARANTINE_MS, Topology
+from .topology import KEPT, LOCKS, QUARANTINE_MS, Topology
 
 SIZE, WORKERS = 5, 4
 TIMEOUT_MS = 80
@@ -39,6 +39,7 @@ class Independents(Topology):
     }  # fmt: skip
     details = {"kill": (WITH_FILE, WITHOUT_FILE, REWRITING)}
     size = SIZE
+    locks = LOCKS
 
     def started(self):
         found = [self.start(*KEPT, module_arguments=("quarantine", QUARANTINE_MS)) for _ in range(SIZE)]

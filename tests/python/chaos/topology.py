@@ -18,6 +18,8 @@ HEALING_SECONDS = 90.0
 QUARANTINE_MS = LEASE_MS_MAX
 #: A file that may lack the last writes. A replica whose disk is full goes on without it, and does not end itself.
 KEPT = ("--appendonly", "yes", "--appendfsync", "everysec", "--replica-ignore-disk-write-errors", "yes")
+#: What one can hold, and what several can.
+LOCKS, LIMITS = ("door", "gate"), {"pool": 2}
 #: Clients of one load. The last of them wait for each answer, however long it takes.
 CLIENTS, PATIENT = 6, 2
 
@@ -35,7 +37,8 @@ class Topology:
     details = {}
     #: How many servers the faults are for.
     size = 1
-    locks = ("door", "gate")
+    #: All that clients take.
+    locks = (*LOCKS, *LIMITS)
     #: How far from the true time a wall clock is set. Tokens rise over what a server forgot if its clock, and the
     #: lead that its tokens had, differ by less than the quarantine.
     clock_seconds = 0.15
@@ -63,7 +66,7 @@ class Topology:
 
     def made_loads(self):
         """Clients that use the locks, not at work yet."""
-        return [Load(self.nodes, CLIENTS, self.locks, self.stubborn(), PATIENT, self.seed)]
+        return [Load(self.nodes, CLIENTS, LOCKS, self.stubborn(), PATIENT, self.seed, LIMITS)]
 
     def stubborn(self):
         """How many clients come back for what they may have given up, which not each mode allows."""

@@ -77,20 +77,25 @@ def is_promise(request):
     return request.kind != "release" and request.reply is not None
 
 
-def double_holders(history, breaks=()):
-    """G1: pairs of certain spans of one lock and two owners that overlap."""
+def double_holders(history, breaks=(), limits=None):
+    """G1: certain spans of one lock and two owners that overlap; of more owners, where so many may hold it."""
     found, current = [], {}
     for span in certain_spans(history, breaks):
         others = [other for other in current.get(span.lock, []) if other.end > span.start]
-        found += [f"two holders: {other} and {span}" for other in others if other.owner != span.owner]
+        rivals = [other for other in others if other.owner != span.owner]
+        limit = (limits or {}).get(span.lock, 1)
+        if limit == 1:
+            found += [f"two holders: {rival} and {span}" for rival in rivals]
+        elif len({rival.owner for rival in rivals}) >= limit:
+            found.append(f"more than {limit} holders: {rivals} and {span}")
         current[span.lock] = [*others, span]
     return found
 
 
-def group_faults(history, breaks=()):
+def group_faults(history, breaks=(), limits=None):
     """G1, and G4: tokens rise over all servers and locks."""
     tokens = token_faults([request._replace(lock="any") for request in history])
-    return double_holders(history, breaks) + tokens
+    return double_holders(history, breaks, limits) + tokens
 
 
 # Asking
@@ -120,7 +125,8 @@ class Roamer(threading.Thread):
     def turn(self, owner):
         """One attempt at the servers, and what a holder does."""
         chance, lease_ms = self.chance, self.chance.choice(LEASES_MS)
-        locks = [chance.choice(self.load.locks)] if chance.random() < 0.8 else self.load.locks
+        names = [*self.load.locks, *self.load.limits]
+        locks = [chance.choice(names)] if chance.random() < 0.8 else self.load.locks
         wait_ms = chance.choice(WAITS_MS)
         until = time.monotonic() + lease_ms / 1000
         node = next((node for node in self.shuffled() if self.acquire(node, locks, owner, lease_ms, wait_ms)), None)
@@ -157,6 +163,7 @@ class Roamer(threading.Thread):
         if others:
             words = ["LOCK.MACQUIRE", 1 + len(others), lock, *others, owner]
         words += ["PX", lease_ms] if lease_ms else []
+        words += ["LIMIT", self.load.limits[lock]] if kind == "acquire" and lock in self.load.limits else []
         words += ["BLOCK", wait_ms] if wait_ms else []
         sent = time.monotonic()
         patience = VERY_PATIENT_SECONDS if self.is_patient else PATIENCE_SECONDS
@@ -194,11 +201,12 @@ class Load:
     """Roamers at work, from entering to leaving.
 
     Stubborn ones are the same owner again and again, and renew what they know to be over. Patient ones, the last of
-    all, do not ask again: what they are not told within a minute is `unanswered`.
+    all, do not ask again: what they are not told within a minute is `unanswered`. Beside the locks that one can hold
+    there may be some that so many can: `limits`.
     """
 
-    def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0, patient=0, seed=""):
-        self.nodes, self.locks = list(nodes), list(locks)
+    def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0, patient=0, seed="", limits=None):
+        self.nodes, self.locks, self.limits = list(nodes), list(locks), limits or {}
         self.stop, self.unanswered = threading.Event(), []
         kinds = [(number < stubborn, number >= clients - patient) for number in range(clients)]
         self.roamers = [Roamer(self, number, *kind, seed=seed) for number, kind in enumerate(kinds)]
@@ -239,4 +247,4 @@ class Load:
 
     def faults(self, breaks=()):
         """What they cannot have seen."""
-        return group_faults(self.history, breaks)
+        return group_faults(self.history, breaks, self.limits)

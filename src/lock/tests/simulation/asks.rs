@@ -384,10 +384,13 @@ impl Group {
         let mut stake = |place: PlaceBuf| {
             let is_it = |begun: &Stake| begun.token == token && begun.place == place;
             let begun = begun.iter().position(is_it).map(|at| begun.swap_remove(at));
-            Stake { place, token, undo: begun.map_or(Undo::NOTHING, |begun| begun.undo) }
+            let (lease_ms, undo) =
+                begun.map_or((u64::MAX, Undo::NOTHING), |begun| (begun.lease_ms, begun.undo));
+            Stake { place, token, lease_ms, undo }
         };
-        let stakes = request.keys.iter().map(|at| stake(at.place().to_owned())).collect();
+        let stakes: Vec<Stake> = request.keys.iter().map(|at| stake(at.place().to_owned())).collect();
         let now = node.server.now.boot;
+        let lease_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lease_ms, u64::min);
         let until = now.plus_ms(self.plan.confirm_timeout_ms.min(lease_ms));
         match node.confirmations.wait(now, until, rule, stakes) {
             Some(id) => {
