@@ -80,8 +80,7 @@ class Clustered(Topology):
 
     def locks_at(self, primary):
         """The locks whose slots this one has."""
-        tags = [tag for tag in self.tags if owner_seen_by(primary, tag) == primary.admin("CLUSTER MYID")]
-        return [lock for tag in tags for lock in locks_of(tag)]
+        return [lock for tag in self.tags if has_slot(primary, tag) for lock in locks_of(tag)]
 
     # Who is what
 
@@ -122,8 +121,10 @@ class Clustered(Topology):
             eventually(self.is_steady, "all is well", STEADY_SECONDS, 0.05)
         except AssertionError:
             raise ServerError("NOTYET are all nodes as they should be") from None
-        primaries = [primary for primary, _ in self.roles()]
-        source = next(node for node in primaries if owner_seen_by(node, tag) == node.admin("CLUSTER MYID"))
+        primaries = [primary for primary, _ in self.roles() or []]
+        source = next((node for node in primaries if has_slot(node, tag)), None)
+        if source is None:
+            raise ServerError("NOMORE are all nodes as they should be")
         target = primaries[(primaries.index(source) + 1) % len(primaries)]
         try_to_move(Two([source, target]), fault.detail, f"{{{tag}}}", 0)
 
@@ -138,7 +139,10 @@ class Two(Cluster):
         """As before; also if it was refused at the very end, when the new owner's claim spreads by itself."""
         slot, target = self.slot(key), 1 - source
         if self.owner_seen_by(self.nodes[target], slot) != self.ids[target]:
-            super().move(way, key, source)
+            try:
+                super().move(way, key, source)
+            except TROUBLE as error:
+                raise ServerError(f"TROUBLE {error}") from None  # to be tried again: nothing may be left half done
         for node in self.nodes:
             eventually(lambda: self.owner_seen_by(node, slot) == self.ids[target], "both know the new owner")
 
@@ -166,6 +170,11 @@ def claims(node, ids):
 def agree(ages):
     """Whether all know the same, and no two claims are of one age."""
     return all(each == ages[0] and len(set(each)) == len(each) for each in ages)
+
+
+def has_slot(node, tag):
+    """Whether it has the slot of this tag, as it knows itself."""
+    return owner_seen_by(node, tag) == node.admin("CLUSTER MYID")
 
 
 def owner_seen_by(node, tag):
