@@ -21,7 +21,7 @@ from .faults import REWRITING, WITHOUT_FILE
 #: Far less than an empty server uses.
 LITTLE_MEMORY = 100_000
 #: How many bytes can still be written when the disk is full.
-HOLE = 100
+LAST_BYTES = 100
 #: Longer than any failure lasts.
 BREAK_SECONDS = 30.0
 #: What can come of a command to a server that has faults.
@@ -88,12 +88,12 @@ def forget(node):
 
 
 def has_hole(node):
-    """Whether zeros stand where a write ended in the middle.
+    """Whether zeros stand where a command should begin, as many as were left of a write that ended in the middle.
 
     A file that was begun by a rewrite is not opened for appending (in no server of scripts/servers), so what is
     written after the half was cut off goes behind where that was. With `appendfsync always` the server ends first.
     """
-    return any(bytes(HOLE) in path.read_bytes() for path in node.directory.glob("appendonlydir/*.incr.aof"))
+    return any(b"\r\n\0" in path.read_bytes() for path in node.directory.glob("appendonlydir/*.incr.aof"))
 
 
 def clock(topology):
@@ -104,7 +104,7 @@ def clock(topology):
 def disk(fault, node):
     """No file can grow: writes fail, or end in the middle."""
     files = [path.stat().st_size for path in node.directory.glob("appendonlydir/*.aof")]
-    limit_files(node, max(files, default=0) + HOLE)
+    limit_files(node, max(files, default=0) + LAST_BYTES)
 
     def end():
         if node.is_alive():
