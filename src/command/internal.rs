@@ -17,7 +17,7 @@
 use super::args::{integer, owner};
 use crate::lock::codec::SavedHold;
 use crate::lock::table::COUNT_MAX;
-use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, Tie, Token};
+use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Tie, Token};
 
 /// A parsed LOCK.APPLY, without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,8 +72,9 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
 /// Parses LOCK.TICK: last and told.
 #[must_use]
 pub fn parse_tick<A: AsRef<[u8]>>(args: &[A]) -> Option<(u64, u64)> {
+    let number = |arg: &A| integer(arg.as_ref()).filter(|&number| number <= TOKEN_MAX);
     match args {
-        [last, told] => Some((integer(last.as_ref())?, integer(told.as_ref())?)),
+        [last, told] => Some((number(last)?, number(told)?)),
         _ => None,
     }
 }
@@ -114,5 +115,14 @@ mod tests {
         }
         assert_eq!(parse_tick(&["7", "5"]), Some((7, 5)));
         assert_eq!(parse_tick(&["7"]), None);
+    }
+
+    #[test]
+    fn the_clock_of_tokens_is_not_told_beyond_the_last_token() {
+        let (last, beyond) = (TOKEN_MAX.to_string(), (TOKEN_MAX + 1).to_string());
+        assert_eq!(parse_tick(&[&last, &last]), Some((TOKEN_MAX, TOKEN_MAX)));
+        for args in [[&beyond, &last], [&last, &beyond]] {
+            assert_eq!(parse_tick(&args), None);
+        }
     }
 }

@@ -26,7 +26,7 @@ from harness.transcript import Names, Session, same_reply, steps_of
 from harness.wire import Connection, ServerError
 
 PAGES = sorted(
-    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
     + list((ROOT / "docs").rglob("*.md"))
     + list((ROOT / "examples").rglob("*.md"))
 )

@@ -8,7 +8,7 @@ import pytest
 from harness.limits import eventually
 from harness.replies import owner_of, waiters_of
 from harness.server import ROOT, at_least
-from harness.wire import ServerError, refused
+from harness.wire import ServerError, encode, refused
 
 RECIPES = [
     line for line in (ROOT / "SECURITY.md").read_text().splitlines() if line.startswith("ACL SETUSER ")
@@ -277,3 +277,29 @@ def test_owners_and_tokens_are_in_dumps_and_files(start_server):
     assert b"the-owne"[::-1] in (server.directory / "dump.rdb").read_bytes()
     files = b"".join(path.read_bytes() for path in (server.directory / "appendonlydir").iterdir())
     assert b"the-owner" in files
+
+
+# What comes as a fact
+
+
+def test_records_that_are_none_are_passed_over(start_server):
+    # G14: an append-only file that somebody has written into
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    token = server.connect()("LOCK.ACQUIRE lock:a alice PX 600000")
+    server.stop()
+    (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
+    too_many = 2**53
+    bad = [
+        "LOCK.APPLY lock:z WAT", "LOCK.APPLY lock:z HOLD 5", f"LOCK.APPLY lock:z HOLD {too_many} 60000 mallory",
+        "LOCK.APPLY lock:z HOLD 0 60000 mallory", "LOCK.APPLY lock:z HOLD 5 99999999999 mallory",
+        "LOCK.APPLY lock:z HOLD 5 60000 mallory LIMITED 1 NO NO", f"LOCK.APPLY lock:z HOLD 5 60000 {'x' * 257}",
+        "LOCK.APPLY lock:z HOLD 5 60000 mallory SHARED 0 NO NO", "LOCK.APPLY lock:a ENDED x", f"LOCK.TICK {too_many} {too_many}",
+        "LOCK.TICK 1", "LOCK.EXEC lock:a 5 SET x y", "LOCK.ACQUIRE lock:z bob PX x", "LOCK.RENEW lock:a alice NO 1",
+    ]  # fmt: skip
+    with file.open("ab") as end:
+        for line in bad:
+            end.write(encode(line))
+    cli = server.start().connect()
+    assert cli("KEYS *") == ["lock:a"]
+    assert cli("LOCK.FENCE lock:a") == token
+    assert token < cli("LOCK.ACQUIRE lock:b bob PX 60000") < token + 3_600_000_000
