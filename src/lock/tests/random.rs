@@ -14,7 +14,7 @@ impl Random {
 
     /// What these bytes choose; 0 when they are used up.
     pub(super) fn given(bytes: &[u8]) -> Self {
-        Self { state: 0, given: Some(bytes.to_vec().into_iter()) }
+        Self { state: 0, given: Some(Vec::from(bytes).into_iter()) }
     }
 
     /// Whether no bytes are left.

@@ -173,7 +173,7 @@ impl Replica {
         match due {
             Due::AskAgain => {}
             Due::Look(at) => panic!("{at:?} is looked at without an old client"),
-            Due::Timeout(waiter) => drop(self.table.time_out(waiter, &mut Effects::default())),
+            Due::Timeout(waiter) => self.table.time_out(waiter, &mut Effects::default()),
             Due::Lease(id, at) if self.table.stands_for(self.found(&at.name), id) => {
                 self.settle(&at.name, Some(id));
             }

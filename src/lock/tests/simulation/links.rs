@@ -47,9 +47,9 @@ impl Group {
 
     /// A primary that works, the youngest more likely than others.
     fn some_primary(&mut self) -> Option<usize> {
-        let working = (0..NODES).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
+        let mut working = (0..NODES).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
         let youngest = working.clone().max_by_key(|&n| self.nodes[n].term)?;
-        if self.random.percent(80) { Some(youngest) } else { working.last() }
+        if self.random.percent(80) { Some(youngest) } else { working.next_back() }
     }
 
     /// A replica connects to a primary. It goes on where it was, if it can, or synchronises anew.
