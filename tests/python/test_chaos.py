@@ -12,6 +12,7 @@ import pytest
 
 from chaos.acts import disk, has_hole
 from chaos.faults import DETAILS, WITHOUT_FILE, Fault, drawn
+from chaos.independents import RedlockLoad
 from chaos.injector import Injector
 from chaos.judge import Outcome, never_broken, one_round
 from chaos.replicated import LOCAL, Replicated
@@ -168,6 +169,15 @@ def test_a_run_in_which_little_happened_is_not_good():
     assert not is_good([summed([outcome(grants=99)])])
     assert not is_good([summed([outcome(wrong=["two holders"])])])
     assert too_little(summed([outcome(2, 3)])) == ["only 2 faults", "only 3 grants"]
+
+
+def test_of_redlock_only_the_tokens_of_one_lock_are_compared():
+    # G4
+    load = RedlockLoad([], ["door", "gate"], "1")
+    load.history = [request("alice", 1.0, 1.1), request("bob", 3.0, 3.1, "gate")]
+    assert load.faults() == []
+    load.history.append(request("carol", 5.0, 5.1))
+    assert "one token, two holds" in load.faults()[0]
 
 
 # On real servers

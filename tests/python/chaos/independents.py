@@ -113,6 +113,7 @@ class RedlockLoad(Diary):
         return len(self.tokens())
 
     def faults(self, breaks=()):
-        """G1, and G4: the tokens of each lock rise."""
+        """G1, and G4: the tokens of each lock rise; those of two locks may come from two servers, and be the same."""
         history = list(self.history)
-        return double_holders(history, breaks) + token_faults(history)
+        by_lock = [[request for request in history if request.lock == lock] for lock in self.locks]
+        return double_holders(history, breaks) + [fault for each in by_lock for fault in token_faults(each)]
