@@ -294,7 +294,8 @@ def test_records_that_are_none_are_passed_over(start_server):
         "LOCK.APPLY lock:z HOLD 0 60000 mallory", "LOCK.APPLY lock:z HOLD 5 99999999999 mallory",
         "LOCK.APPLY lock:z HOLD 5 60000 mallory LIMITED 1 NO NO", f"LOCK.APPLY lock:z HOLD 5 60000 {'x' * 257}",
         "LOCK.APPLY lock:z HOLD 5 60000 mallory SHARED 0 NO NO", "LOCK.APPLY lock:a ENDED x", f"LOCK.TICK {too_many} {too_many}",
-        "LOCK.TICK 1", "LOCK.EXEC lock:a 5 SET x y", "LOCK.ACQUIRE lock:z bob PX x", "LOCK.RENEW lock:a alice NO 1",
+        "LOCK.TICK 1", "LOCK.EXEC lock:a 5 SET x y",
+        "LOCK.ACQUIRE lock:z bob PX x", "LOCK.RENEW lock:a alice NO 1",
     ]  # fmt: skip
     with file.open("ab") as end:
         for line in bad:
