@@ -294,6 +294,14 @@ def test_the_holder_asks_again():
     assert faults([shared("a", 0.0, 0.1, 7), acquire("a", 0.2, 0.3, None)]) == []
 
 
+def test_two_requests_at_once_may_be_served_the_other_way_round():
+    one, other = acquire("a", 0.0, 0.5, 9, block=1.0), acquire("a", 0.1, 0.4, 8, block=1.0)
+    broken = delete(0.3, 0.45)
+    assert faults([one, other, broken, count("a", 0.6, 0.7, 1, 9), release("a", 0.8, 0.9)]) == []
+    only_fault("lives on", one, other, broken, count("a", 0.6, 0.7, 1, 8))
+    both_faults("token went down", "another token", one, acquire("a", 0.6, 0.7, 8, lease=0.1))
+
+
 # G11
 
 

@@ -281,6 +281,9 @@ class Evidence:
 
     def _begins(self, key, old, request):
         new = Hold(key, request.owner, request)
+        if old is not None and new.token < old.token and request.sent < old.start:
+            self._came_before(old, new)
+            return
         if old is not None:
             is_upgrade = (old.mode, request.mode) == (SHARED, EXCLUSIVE)
             is_certain = self._covers(old, request)
@@ -295,6 +298,13 @@ class Evidence:
         self.by_token[key, new.token] = new
         self.current[key, request.owner] = new
         self._bind(new)
+
+    def _came_before(self, later, hold):
+        """Of two requests at once, the one that was sent later was served first, and what it got is over."""
+        hold.until, hold.dead = hold.start, later.start
+        hold.denied_by = hold.born
+        self.holds.append(hold)
+        self.by_token[hold.lock, hold.token] = hold
 
     def _goes_on(self, old, new, request, is_certain):
         """What an owner holds goes on under its new token, if it was not over by then."""
