@@ -15,8 +15,8 @@ mod sabotage;
 #[allow(dead_code, unused_imports)]
 mod tests;
 
-/// 64 megabytes, some of which the report of a fault takes: whatever takes more has believed a length that it read.
-const MEMORY_BYTES_MAX: usize = 64 << 20;
+/// 32 megabytes: whatever takes more has believed a length that it read.
+const MEMORY_BYTES_MAX: usize = 32 << 20;
 
 #[global_allocator]
 static ALLOCATOR: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, MEMORY_BYTES_MAX);
