@@ -17,6 +17,7 @@ const WORDS_MAX: usize = 80;
 
 const OWNER_BYTES: RangeInclusive<usize> = 1..=256;
 const TOKENS: RangeInclusive<u64> = 1..=TOKEN_MAX;
+const CLOCKS: RangeInclusive<u64> = 0..=TOKEN_MAX;
 
 /// The first byte says which command, under which bounds; the lines behind it are its words.
 pub(crate) fn run(data: &[u8]) {
@@ -186,7 +187,7 @@ fn exec_of<'w, 'a>(words: &'w [&'a [u8]]) -> Option<(Token, &'w [&'a [u8]])> {
 
 fn tick_of(words: &[&[u8]]) -> Option<(u64, u64)> {
     match words {
-        [last, told] => Some((number(last)?, number(told)?)),
+        [last, told] => Some((number_in(last, &CLOCKS)?, number_in(told, &CLOCKS)?)),
         _ => None,
     }
 }

@@ -1,14 +1,14 @@
 //! What clients ask of a primary, how a step of the core is carried out, and who is told when: as `src/redis` does it.
 
+use super::super::input::{How, Keys};
+use super::super::reader::Fact;
+use super::super::server::Name;
 use super::node::{Pending, Waiting};
 use super::points::Point;
 use super::{Group, Verdict};
 use crate::lock::confirm::Verdict as Confirmed;
 use crate::lock::effect::{Answer, Effect, Effects, Record, Stake, Step, Undo, WaiterId};
 use crate::lock::table::{Acquired, Admission, Applicant, Ask, Block, Refusal, Renewal, Spot, Wait};
-use crate::lock::tests::input::{How, Keys};
-use crate::lock::tests::reader::Fact;
-use crate::lock::tests::server::Name;
 use crate::lock::types::{ClientId, Mode, PlaceBuf, Tie, Token};
 
 /// What a client asks for.

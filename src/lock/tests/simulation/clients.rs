@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
+use super::super::input::Keys;
+use super::super::server::Name;
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
 use super::{CLIENTS, Group, LOCKS, NODES, Numbers, Verdict, mode_of};
-use crate::lock::tests::input::Keys;
-use crate::lock::tests::server::Name;
 use crate::lock::types::{Mode, Token};
 
 /// More owners than a life needs.

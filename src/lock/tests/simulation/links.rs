@@ -1,9 +1,9 @@
 //! Replication: links that lag, break, are found to be broken late, and synchronise anew.
 
+use super::super::server::Snapshot;
 use super::node::{Connection, Place, Synchronisation};
 use super::points::Point;
 use super::{Group, NODES, Verdict};
-use crate::lock::tests::server::Snapshot;
 
 impl Group {
     /// Something goes on between a server and the others.

@@ -1,14 +1,14 @@
 //! A server of the group: its role, who is connected to it, its files, its clocks.
 
+use super::super::random::Random;
+use super::super::reader::Fact;
+use super::super::server::{Lazy, Outside, Server, Snapshot};
 use super::asks::{Request, Sent};
 use super::plan::Plan;
 use super::points::Point;
 use super::{Group, Verdict};
 use crate::lock::confirm::{Confirmations, ReplicaName, Seen, WaitId};
 use crate::lock::effect::{Answer, Effect, Effects, Stake, WaiterId};
-use crate::lock::tests::random::Random;
-use crate::lock::tests::reader::Fact;
-use crate::lock::tests::server::{Lazy, Outside, Server, Snapshot};
 use crate::lock::types::Moment;
 
 /// A replication stream: what one primary told from its beginning to its end.

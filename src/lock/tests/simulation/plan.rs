@@ -1,7 +1,7 @@
 //! What is promised in a life, and what can happen in it: each by the row of docs/GUARANTEES.md that it stands for.
 
+use super::super::random::Random;
 use crate::lock::confirm::Rule;
-use crate::lock::tests::random::Random;
 
 /// Which setting is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,13 +1,13 @@
 //! What a server does by itself: leases and waits end, locks are handed on, grants are undone.
 
+use super::super::input::Keys;
+use super::super::server::At;
 use super::asks::gate;
 use super::points::Point;
 use super::{Group, NODES, Verdict};
 use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Effects, Record, Stake, Task, WaiterId};
 use crate::lock::table::Due;
-use crate::lock::tests::input::Keys;
-use crate::lock::tests::server::At;
 use crate::lock::types::{PlaceBuf, Token};
 
 /// More than can be due.

@@ -1,11 +1,11 @@
 //! What must be true now and then, and when everything has come to rest.
 
+use super::super::input::Keys;
+use super::super::reader::check_keys;
+use super::super::server::{At, Name};
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
 use super::{Group, LOCKS, NODES, Verdict};
-use crate::lock::tests::input::Keys;
-use crate::lock::tests::reader::check_keys;
-use crate::lock::tests::server::{At, Name};
 use crate::lock::types::Mode;
 
 /// Owners that nobody else is.
