@@ -214,7 +214,8 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            match gate(applicant(request, place, false)?) {
+            let applicant = applicant(request, place, false)?;
+            match gate(applicant) {
                 Admission::Granted => {}
                 Admission::Refused(reason) => {
                     self.answer(id, Answer::Refused(reason), fx);
@@ -229,8 +230,8 @@ impl Table {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
-            let Request { owner, lease_ms, tie, client, .. } = &self.queues.waiter(id)?.request;
-            let client = (*client)?;
+            let client = applicant.client;
+            let Request { owner, lease_ms, tie, .. } = &self.queues.waiter(id)?.request;
             let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), tie: *tie };
             let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
             let Some((lock, change)) = begun else {
