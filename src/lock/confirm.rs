@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::effect::{Stake, Undo};
-use super::types::{Moment, Token};
+use super::types::{Moment, PlaceBuf, Token};
 use crate::sabotage;
 
 /// Which acknowledgements are enough.
@@ -130,6 +130,8 @@ pub struct Confirmations {
     of_token: HashMap<Token, Vec<WaitId>>,
     /// The last number given.
     last: u64,
+    /// What began in this turn, for whoever is told of it to wait for.
+    begun: Vec<Stake>,
     /// What was not confirmed and is to be undone.
     undo: Undos,
     /// A replica has left: whoever waits for it may wait in vain.
@@ -192,11 +194,49 @@ impl Confirmations {
         (needed, counted.map(|(name, _)| name))
     }
 
+    /// What a step says has begun: somebody is told of it next.
+    pub fn note_begun(&mut self, begun: Vec<Stake>) {
+        self.begun.extend(begun);
+    }
+
+    /// The turn of the event loop is over: whoever was to be told of what began in it waits by now.
+    pub fn forget_begun(&mut self) {
+        self.begun.clear();
+    }
+
+    /// An owner is to be told, within so many milliseconds, that it holds these places under this token. Nobody waits
+    /// for longer than the lease lasts that has just begun: whoever is told of a hold shall have it.
+    ///
+    /// `None`: it can never have enough.
+    pub fn wait_to_tell(
+        &mut self,
+        now: Moment,
+        rule: Rule,
+        lasts_ms: u64,
+        token: Option<Token>,
+        places: impl IntoIterator<Item = PlaceBuf>,
+    ) -> Option<WaitId> {
+        let stakes: Vec<Stake> = token.map_or_else(Vec::new, |token| {
+            places.into_iter().map(|place| self.stake(place, token)).collect()
+        });
+        let lasts_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lasts_ms, u64::min);
+        self.wait(now, now.plus_ms(lasts_ms), rule, stakes)
+    }
+
+    /// What whoever is told of this token has here, and what of it is to be undone if it is not told.
+    fn stake(&mut self, place: PlaceBuf, token: Token) -> Stake {
+        let begun = self.begun.iter().position(|begun| begun.token == token && begun.place == place);
+        match begun {
+            Some(begun) => self.begun.swap_remove(begun),
+            None => Stake { place, token, lease_ms: u64::MAX, undo: Undo::NOTHING },
+        }
+    }
+
     /// Something was carried out that needs acknowledgements until this moment, about these holds of one token. What
     /// was about to be undone of them, and is not yet, is this wait's from here on (G9).
     ///
     /// `None`: it can never have enough.
-    pub fn wait(&mut self, now: Moment, until: Moment, rule: Rule, mut stakes: Vec<Stake>) -> Option<WaitId> {
+    fn wait(&mut self, now: Moment, until: Moment, rule: Rule, mut stakes: Vec<Stake>) -> Option<WaitId> {
         for stake in stakes.iter_mut().filter(|stake| stake.undo == Undo::NOTHING) {
             let left = self.undo.remove(stake.token, |left| left.place == stake.place);
             stake.undo = left.map_or(Undo::NOTHING, |left| left.undo);
@@ -354,6 +394,7 @@ impl Confirmations {
         self.deadlines.clear();
         self.of_token.clear();
         self.undo = Undos::default();
+        self.begun.clear();
         self.primary_since = None;
         self.forget_replicas();
         std::mem::take(&mut self.waits).into_keys().collect()

@@ -19,7 +19,7 @@ use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, RENEWAL_UNCONFIRMED,
 };
 use crate::lock::confirm::{Confirmations, Rule, Seen, Verdict, WaitId};
-use crate::lock::effect::{Answer, Stake, Undo};
+use crate::lock::effect::{Answer, Stake};
 use crate::lock::types::{ClientId, Moment, PlaceBuf, Tie, Token};
 
 /// A client that is told when replicas have what was done for it.
@@ -36,8 +36,6 @@ pub(crate) struct Confirm {
     all: Confirmations,
     pending: HashMap<WaitId, Pending>,
     waits: HashMap<Handle, WaitId>,
-    /// What began in this step, for whoever is told of it to wait for.
-    begun: Vec<Stake>,
     /// The replicas were not asked yet how far they are, because nothing may be written.
     must_ask: bool,
     /// When it was looked last which replicas there are.
@@ -69,28 +67,10 @@ impl Confirm {
         }
     }
 
-    /// What whoever is told of this token has at these places, and what of it is to be undone if it is not told.
-    fn stakes(&mut self, token: Option<Token>, places: Vec<PlaceBuf>) -> Vec<Stake> {
-        let Some(token) = token else {
-            return Vec::new();
-        };
-        let stakes = places.into_iter().map(|place| {
-            let is_it = |begun: &Stake| begun.token == token && begun.place == place;
-            let begun = self.begun.iter().position(is_it).map(|at| self.begun.swap_remove(at));
-            let (lease_ms, undo) =
-                begun.map_or((u64::MAX, Undo::NOTHING), |begun| (begun.lease_ms, begun.undo));
-            Stake { place, token, lease_ms, undo }
-        });
-        stakes.collect()
-    }
-
     /// Nobody waits for longer than the lease lasts: whoever is told of a hold shall have it.
     fn wait(&mut self, token: Option<Token>, places: Vec<PlaceBuf>, lease_ms: u64) -> Option<WaitId> {
-        let (now, rule) = (clock::boot(), self.rule?);
-        let stakes = self.stakes(token, places);
-        let lease_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lease_ms, u64::min);
         let lasts_ms = settings::confirm_timeout_ms().min(lease_ms);
-        self.all.wait(now, now.plus_ms(lasts_ms), rule, stakes)
+        self.all.wait_to_tell(clock::boot(), self.rule?, lasts_ms, token, places)
     }
 
     fn replicas_too_many(&self, now: Moment) -> u64 {
@@ -208,8 +188,8 @@ fn listen(ctx: &Ctx) {
 /// In a quarantine nothing new is granted anyway: who would wait waits, and the others are told how long.
 #[cold]
 pub(crate) fn refusal_of_grant(ctx: &Ctx, tie: Tie) -> Option<&'static str> {
-    if tie.is_kept_alive {
-        return Some(KEPT_UNCONFIRMED);
+    if let Some(reason) = refusal_of_lease(tie.is_kept_alive) {
+        return Some(reason);
     }
     let now = clock::boot();
     let is_quarantined = state::with(|state| state.table.quarantine_left_ms(now).is_some());
@@ -218,6 +198,11 @@ pub(crate) fn refusal_of_grant(ctx: &Ctx, tie: Tie) -> Option<&'static str> {
     } else {
         (is_quarantined != Some(true) && is_impossible()).then_some(CANNOT_CONFIRM)
     }
+}
+
+/// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.
+pub(crate) fn refusal_of_lease(is_kept_alive: bool) -> Option<&'static str> {
+    (is_kept_alive && settings::confirms()).then_some(KEPT_UNCONFIRMED)
 }
 
 /// The same for a renewal.
@@ -280,7 +265,7 @@ pub(crate) fn hold_back_waiter(handle: Handle, client: ClientId, answer: Answer)
 fn note_begun() {
     let _ = state::with(|state| {
         let begun = state.table.take_begun();
-        state.confirm.begun.extend(begun);
+        state.confirm.all.note_begun(begun);
     });
 }
 
@@ -393,7 +378,7 @@ extern "C" fn on_turn(
 /// Before the event loop sleeps.
 fn turn(ctx: &Ctx) {
     let is_idle = state::with(|state| {
-        state.confirm.begun.clear();
+        state.confirm.all.forget_begun();
         state.confirm.all.is_empty()
     });
     if is_idle != Some(false) {

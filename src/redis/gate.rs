@@ -9,7 +9,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, OwnedStr, api};
 use super::{confirm, settings};
-use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
+use crate::command::error::LONGER_THAN_QUARANTINE;
 use crate::lock::table::{Admission, Applicant, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
 
 /// The checks of one step or of one run of the pump.
@@ -84,7 +84,7 @@ fn unfit(Applicant { lease_ms, is_kept_alive, .. }: Applicant<'_>) -> Option<&'s
     if settings::quarantine_ms() > 0 && lease_ms > settings::quarantine_ms() {
         return Some(LONGER_THAN_QUARANTINE);
     }
-    (is_kept_alive && settings::confirms()).then_some(KEPT_UNCONFIRMED)
+    confirm::refusal_of_lease(is_kept_alive)
 }
 
 /// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.

@@ -164,6 +164,29 @@ fn what_failed_is_undone_by_owner_and_token() {
 }
 
 #[test]
+fn whoever_is_told_of_a_hold_waits_no_longer_than_its_lease() {
+    let mut all = primary(&[("a", 0)]);
+    let begun = Stake { lease_ms: 20, ..stake("x", 7, BEGUN) };
+    all.note_begun(vec![stake("x", 6, BEGUN), begun.clone(), stake("y", 8, BEGUN)]);
+    let (x, token) = (begun.place.clone(), Some(begun.token));
+    let wait = all.wait_to_tell(at(1), EITHER, 50, token, [x.clone()]).unwrap();
+    // What this one is told of, the other has already: its own time is all that bounds it, and nothing is its to undo.
+    let other = all.wait_to_tell(at(1), EITHER, 30, token, [x.clone()]).unwrap();
+    all.sent(10);
+    assert_eq!(all.take_over(at(20)), []);
+    assert_eq!(all.take_over(at(21)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.take_over(at(31)), [(other, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), [Stake { lease_ms: u64::MAX, ..begun }]);
+    // The turn in which the third began is over.
+    all.forget_begun();
+    all.wait_to_tell(at(40), EITHER, 50, Some(stake("y", 8, BEGUN).token), [stake("y", 8, BEGUN).place])
+        .unwrap();
+    all.take_over(at(90));
+    assert_eq!(undone(&mut all), []);
+    assert!(all.wait_to_tell(at(91), EITHER, 50, None, [x]).is_some());
+}
+
+#[test]
 fn what_can_never_be_confirmed_is_to_be_undone_at_once() {
     let mut all = primary(&[]);
     assert_eq!(all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]), None);

@@ -7,9 +7,9 @@ use super::node::{Pending, Waiting};
 use super::points::Point;
 use super::{Group, Verdict};
 use crate::lock::confirm::Verdict as Confirmed;
-use crate::lock::effect::{Answer, Effect, Effects, Record, Stake, Step, Undo, WaiterId};
+use crate::lock::effect::{Answer, Effect, Effects, Record, Step, WaiterId};
 use crate::lock::table::{Acquired, Admission, Applicant, Ask, Block, Refusal, Renewal, Spot, Wait};
-use crate::lock::types::{ClientId, Mode, PlaceBuf, Tie, Token};
+use crate::lock::types::{ClientId, Mode, Tie, Token};
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -364,7 +364,7 @@ impl Group {
     /// What the core says has begun is what somebody is told next.
     fn note_begun(&mut self, n: usize) {
         let node = &mut self.nodes[n];
-        node.begun.extend(node.server.table.take_begun());
+        node.confirmations.note_begun(node.server.table.take_begun());
     }
 
     /// The answer waits for replicas.
@@ -380,19 +380,9 @@ impl Group {
             return Err(format!("{request:?} waits for replicas that nobody asked for"));
         };
         let node = &mut self.nodes[n];
-        let begun = &mut node.begun;
-        let mut stake = |place: PlaceBuf| {
-            let is_it = |begun: &Stake| begun.token == token && begun.place == place;
-            let begun = begun.iter().position(is_it).map(|at| begun.swap_remove(at));
-            let (lease_ms, undo) =
-                begun.map_or((u64::MAX, Undo::NOTHING), |begun| (begun.lease_ms, begun.undo));
-            Stake { place, token, lease_ms, undo }
-        };
-        let stakes: Vec<Stake> = request.keys.iter().map(|at| stake(at.place().to_owned())).collect();
-        let now = node.server.now.boot;
-        let lease_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lease_ms, u64::min);
-        let until = now.plus_ms(self.plan.confirm_timeout_ms.min(lease_ms));
-        match node.confirmations.wait(now, until, rule, stakes) {
+        let (now, lasts_ms) = (node.server.now.boot, self.plan.confirm_timeout_ms.min(lease_ms));
+        let places = request.keys.iter().map(|at| at.place().to_owned());
+        match node.confirmations.wait_to_tell(now, rule, lasts_ms, Some(token), places) {
             Some(id) => {
                 node.pending.push(Pending { id, request, sent });
                 Ok(())
@@ -409,7 +399,7 @@ impl Group {
 
     /// The end of a turn of the event loop: replicas are looked at and asked, and those are told who can be.
     pub(super) fn turn(&mut self, n: usize) -> Verdict {
-        self.nodes[n].begun.clear();
+        self.nodes[n].confirmations.forget_begun();
         if self.nodes[n].confirmations.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::points::Point;
 use super::{Group, Verdict};
 use crate::lock::confirm::{Confirmations, ReplicaName, Seen, WaitId};
-use crate::lock::effect::{Answer, Effect, Effects, Stake, WaiterId};
+use crate::lock::effect::{Answer, Effect, Effects, WaiterId};
 use crate::lock::types::Moment;
 
 /// A replication stream: what one primary told from its beginning to its end.
@@ -86,7 +86,6 @@ pub(super) struct Node {
     pub(super) connections: Vec<Connection>,
     pub(super) waits: Vec<Waiting>,
     pub(super) pending: Vec<Pending>,
-    pub(super) begun: Vec<Stake>,
     pub(super) files: Files,
     /// It goes on with a stream whose writer may have heard of holds later than it did, and counts their leases from
     /// there.
@@ -113,7 +112,6 @@ impl Node {
             connections: Vec::new(),
             waits: Vec::new(),
             pending: Vec::new(),
-            begun: Vec::new(),
             files: Files::default(),
             may_count_less: false,
             balance: 0,
@@ -194,7 +192,6 @@ impl Group {
         }
         node.tell_time(time);
         node.server.decides = false;
-        node.begun.clear();
         node.connections.clear();
         self.lose_replicas(n);
         let node = &mut self.nodes[n];
@@ -227,7 +224,6 @@ impl Group {
         node.confirmations = Confirmations::default();
         (node.place, node.link, node.synchronisation) = (None, None, None);
         node.connections.clear();
-        node.begun.clear();
         let lost = node.waits.drain(..).map(|wait| wait.request);
         let lost = lost.chain(node.pending.drain(..).map(|pending| pending.request));
         let lost: Vec<Request> = lost.collect();
