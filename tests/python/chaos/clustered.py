@@ -5,6 +5,7 @@ doors. A slot is moved only while all nodes are as they should be: whoever finis
 after one of the two sides has changed hands gives away what the new one has granted since.
 """
 
+import time
 from itertools import cycle
 
 from harness.cluster import WAYS, Cluster, epochs_seen_by, is_up, try_to_move
@@ -24,6 +25,8 @@ from .topology import HEALING_SECONDS, KEPT, LIMITS, LOCKS, Topology
 STEADY_SECONDS = 6.0
 #: How a replica takes over: with its primary, without it, without anybody.
 ORDERS = {"ask": (), "order": ("FORCE",), "force": ("TAKEOVER",)}
+#: A replica that was told to take over gives up after 5 seconds; one more for a busy machine.
+TAKING_OVER_SECONDS = 6.0
 CLIENTS, PATIENT = 3, 1
 
 
@@ -46,6 +49,7 @@ class Clustered(Topology):
         self.tags = [shard.tag for shard in cluster.shards]
         self.locks = [lock for tag in self.tags for lock in locks_of(tag)]
         self.next_tag = cycle(self.tags)
+        self.taking_over = {}
         return cluster.nodes
 
     def start_node(self, *options, **more):
@@ -103,6 +107,11 @@ class Clustered(Topology):
             return False
         return all(len(each) == 1 for each in owners) and agree(ages)
 
+    def is_settled(self):
+        """Whether each that was told to take over has done so, or has given it up: it says so at once, and does it later."""
+        now = time.monotonic()
+        return all(until < now or is_primary(replica) for replica, until in self.taking_over.items())
+
     # What is done to it
 
     def failover(self, fault, node):
@@ -111,6 +120,7 @@ class Clustered(Topology):
         replica = next(other for other in pair if other is not node) if is_primary(node) else node
         if self.injector.is_deaf(replica):
             raise ServerError("DEAF is the replica")
+        self.taking_over[replica] = time.monotonic() + TAKING_OVER_SECONDS
         replica.admin("CLUSTER", "FAILOVER", *ORDERS[fault.detail])
 
     def move(self, fault, node):
@@ -118,6 +128,7 @@ class Clustered(Topology):
         self.injector.end_all()
         tag = next(self.next_tag)
         try:
+            eventually(self.is_settled, "nobody takes over any more", TAKING_OVER_SECONDS, 0.05)
             eventually(self.is_steady, "all is well", STEADY_SECONDS, 0.05)
         except AssertionError:
             raise ServerError("NOTYET are all nodes as they should be") from None
