@@ -5,11 +5,11 @@ use hdrhistogram::Histogram;
 /// How often each thing happened since the module was loaded, and how long waits and holds took.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Holds begun by a decision of this server.
+    /// Holds begun by a decision of this server, and those that go on as another kind or under a new token.
     pub grants: u64,
     /// Those of them that were waited for.
     pub contended_grants: u64,
-    /// Holds given up by their owner, or taken back before the owner heard of them.
+    /// Holds given up by their owner, also for a new grant to the same, or taken back before the owner heard of them.
     pub releases: u64,
     /// Holds whose lease ran out.
     pub expirations: u64,

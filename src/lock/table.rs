@@ -239,7 +239,8 @@ impl Table {
                 continue;
             };
             let request = self.queues.leave(id)?.request;
-            self.count_waited(now.boot, request.since);
+            self.stats.grants += 1;
+            self.count_waited(now.boot, request.since, 1);
             if let Some(queue) = self.queues.queue_mut(queue) {
                 queue.lock = Some(lock);
             }

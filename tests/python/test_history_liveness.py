@@ -114,3 +114,21 @@ def test_what_is_left_at_the_end():
             only_fault(f"counted {number} {name}", *history, end(**good | {name: number}))
     lost = ask("acquire", "door", "g", 5.0, inf, error=LOST, lease=0.1)
     assert faults([*history, lost, end(**good | {"grants": 2, "deadlocks": 1})]) == []
+
+
+def test_every_grant_that_is_counted_ends_once():
+    held = acquire("a", 0.0, 0.1, 7)
+    good = {"grants": 1, "releases": 0, "expirations": 1, "broken": 0}
+    assert faults([held, end(**good)]) == []
+    only_fault("counted 1 grants, of which 0 have ended", held, end(**good | {"expirations": 0}))
+    only_fault("counted 1 grants, of which 2 have ended", held, end(**good | {"releases": 1}))
+
+
+def test_several_locks_that_are_granted_at_once_count_each():
+    both = ask("macquire", "door chair", "a", 0.0, 0.1, reply=7, lease=1.0)
+    again = ask("macquire", "door", "a", 0.2, 0.3, reply=7, lease=1.0)
+    ended = {"releases": 2, "expirations": 0, "broken": 0}
+    assert faults([both, again, end(grants=2, **ended)]) == []
+    only_fault("counted 1 grants", both, again, end(grants=1, **ended | {"releases": 1}))
+    lost = ask("macquire", "door chair", "b", 5.0, inf, error=LOST, lease=0.1)
+    assert faults([both, lost, end(grants=4, **ended | {"releases": 4})]) == []

@@ -101,6 +101,23 @@ def test_totals_count_what_happened(start_server):
     assert count(cli, LAST_TOKEN) == last > token
 
 
+def test_each_lock_and_each_hold_is_counted_once(start_server):
+    cli = start_server().connect()
+    cli("LOCK.MACQUIRE", 3, "a", "b", "c", "alice", "PX", 9000)
+    assert [count(cli, name) for name in (GRANTS, RELEASES)] == [3, 0]
+    for name in "abc":
+        cli("LOCK.RELEASE", name, "alice")
+    for _ in range(2):
+        cli("LOCK.ACQUIRE", "again", "alice", "PX", 9000, "REENTRANT")
+    assert [count(cli, name) for name in (GRANTS, RELEASES)] == [4, 3]
+    cli("LOCK.RELEASE", "again", "alice")
+    assert count(cli, RELEASES) == 3, "it is held still"
+    cli("LOCK.RELEASE", "again", "alice")
+    cli("LOCK.ACQUIRE", "book", "alice", "PX", 9000, "SHARED")
+    cli("LOCK.ACQUIRE", "book", "alice", "PX", 9000)
+    assert [count(cli, name) for name in (GRANTS, RELEASES, HOLDS)] == [6, 5, 1]
+
+
 def test_the_role_is_told(cli):
     assert field(module_info(cli), ROLE) in ("master", "primary")
 

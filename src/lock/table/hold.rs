@@ -21,12 +21,16 @@ impl Table {
         let own = self.own(at, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((member, hold)) = own else {
             let record = self.begin(now, at, mode, new)?;
+            self.stats.grants += 1;
             self.note_stake(at.place, new.token, (new.owner, new.lease_ms), (true, false));
             return Some(record);
         };
         let is_upgrade = mode == Mode::Exclusive && self.held_as(at) == Some(Mode::Shared);
         let (count, was, is_longer) = (hold.count(), hold.tie(), hold.ends_before(now, new.lease_ms));
         self.go_on(now, at, member, mode, new.token)?;
+        // It is given up for what it becomes.
+        self.stats.grants += 1;
+        self.stats.releases += 1;
         let (member, _) = self.own(at, new.owner)?;
         self.locks.retie(member, now, if new.tie.is_none() { was } else { new.tie }, bind_to);
         if is_longer {

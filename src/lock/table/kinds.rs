@@ -76,8 +76,7 @@ impl Table {
                 self.answer(own, Answer::Replaced, fx);
                 let reply = self.take(now, at, ask, fx);
                 if let (Granted(_), Some(since)) = (&reply, since) {
-                    self.stats.contended_grants += 1;
-                    self.stats.waits.add(now.boot.ms_since(since));
+                    self.count_waited(now.boot, since, 1);
                 }
                 reply
             }
@@ -110,7 +109,6 @@ impl Table {
         let Some(record) = record else {
             return Refused(Refusal::TooManyLocks);
         };
-        self.stats.grants += 1;
         fx.publish(Event::Acquired);
         at.tell(if as_asked { Record::AsAsked } else { record }, fx);
         Granted(token)
@@ -317,10 +315,10 @@ impl Table {
                 self.locks.set_count(member, count - 1);
                 at.touch();
             } else if let Some(ended) = self.end_one(now.boot, &mut at, member) {
+                self.stats.releases += 1;
                 self.stats.holds.add(ended.held_ms);
                 fx.publish(Event::Released);
             }
-            self.stats.releases += 1;
             at.tell(Record::AsAsked, fx);
         }
         self.admit_line(now, &mut at, gate, fx);

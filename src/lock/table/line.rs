@@ -330,7 +330,7 @@ impl Table {
         let record = self.begin_or_go_on(now.boot, at, request.mode, &new, bind_to, counts);
         let record = record.ok_or(TOO_MANY_LOCKS)?;
         self.queues.leave(id);
-        self.count_waited(now.boot, request.since);
+        self.count_waited(now.boot, request.since, 1);
         fx.publish(Event::Acquired);
         at.tell(record, fx);
         if let Some(client) = request.client {
@@ -345,9 +345,9 @@ impl Table {
         Ok(())
     }
 
-    pub(super) fn count_waited(&mut self, now: Moment, since: Moment) {
-        self.stats.grants += 1;
-        self.stats.contended_grants += 1;
+    /// So many locks were granted to a request that had waited since then.
+    pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
+        self.stats.contended_grants += locks;
         self.stats.waits.add(now.ms_since(since));
     }
 

@@ -184,7 +184,6 @@ impl Table {
         let new =
             NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client, tie: ask.tie };
         self.begin_all(now, ats, ask.mode, &new, ask.bind_to, as_asked, fx);
-        self.stats.grants += 1;
         Granted(token)
     }
 
@@ -340,7 +339,7 @@ impl Table {
             return Some(());
         };
         self.queues.leave(lead);
-        self.count_waited(now.boot, request.since);
+        self.count_waited(now.boot, request.since, ats.len() as u64);
         let mut places = ats.iter().map(|at| at.place.to_owned());
         let place = places.next()?;
         let others = places.collect();

@@ -14,7 +14,7 @@ Each goes through the history in the order of time, once for each lock: n log n.
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from .evidence import EXCLUSIVE, LATE_SECONDS, LOST, UNANSWERED
+from .evidence import ENDS, EXCLUSIVE, LATE_SECONDS, LOST, UNANSWERED
 
 #: A grant, or a verdict, that takes longer than this is not late but forgotten.
 STALL_SECONDS = 1.0
@@ -162,19 +162,26 @@ def left_overs(evidence):
 
 def unbalanced(evidence, counted):
     """Counters of INFO that cannot be: {name: how often since the beginning}."""
-    codes, tokens, nils = {}, set(), 0
+    codes, locks_of, nils, locks_lost = {}, {}, 0, 0
     for request in evidence.history:
         codes[request.code] = codes.get(request.code, 0) + 1
         if request.is_granted:
-            tokens.add(request.reply)
+            # It may be told again, by a retry for some of them.
+            locks_of[request.reply] = max(locks_of.get(request.reply, 0), len(request.keys))
+        locks_lost += len(request.keys) if request.error in (LOST, UNANSWERED) else 0
         is_nil = request.is_acquire and not request.error and request.reply is None
         nils += is_nil and request.block is not None
     lost = codes.get(LOST, 0) + codes.get(UNANSWERED, 0)
-    at_least = {"fenced": codes.get("FENCED", 0), "deadlocks": codes.get("DEADLOCK", 0), "grants": len(tokens)}
+    at_least = {"fenced": codes.get("FENCED", 0), "deadlocks": codes.get("DEADLOCK", 0), "grants": sum(locks_of.values())}
     most = {name: number + lost for name, number in at_least.items()} | {"timeouts": nils + lost}
     most["fenced"] -= lost
-    return [
+    most["grants"] += locks_lost - lost
+    ends = sum(counted.get(name, 0) for name in ENDS)
+    found = [
         f"counted {counted[name]} {name}, where clients were told of {at_least.get(name, 0)} and at most {limit}"
         for name, limit in most.items()
         if name in counted and not at_least.get(name, 0) <= counted[name] <= limit
     ]
+    if ENDS[0] in counted and counted["grants"] != ends:
+        found.append(f"counted {counted['grants']} grants, of which {ends} have ended")
+    return found

@@ -2,13 +2,13 @@
 
 import time
 
-from .evidence import Request
+from .evidence import ENDS, Request
 from .kinds import count
 from .limits import SLOW_FACTOR
 from .mixture import KINDS
 
 #: What is told of at the end, and what must be nothing.
-COUNTED = ("grants", "timeouts", "deadlocks", "fenced")
+COUNTED = ("grants", *ENDS, "timeouts", "deadlocks", "fenced")
 LEFT = ("locks", "holds", "waiters")
 QUIET_SECONDS = 3.0 * SLOW_FACTOR
 LEASE_MS = 1000

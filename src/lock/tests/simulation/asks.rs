@@ -165,10 +165,6 @@ impl Group {
     /// Something was granted: to be told at the end of the turn, or when replicas have it.
     fn granted(&mut self, request: &mut Request, is_new: bool) {
         request.done = self.time;
-        if is_new {
-            // INFO counts requests that were granted, and locks that were released.
-            self.nodes[request.node].balance += request.keys.len() as i64 - 1;
-        }
         request.floor = is_new.then(|| self.judge.newest_told(request.keys, request.term));
         match request.mode {
             Mode::Shared => self.see(Point::Shared),
