@@ -1,13 +1,13 @@
 //! Groups of servers, simulated: the real core on each, and everything between them that goes wrong.
 //!
-//! A *group* is three servers, and in some lives a fourth one that is a shard of its own, each with its own [`Table`](crate::lock::table::Table), its own
-//! [`Confirmations`](crate::lock::confirm::Confirmations), its own boot-time and wall clock, a keyspace and perhaps
-//! files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what happens
-//! step by step. Links lag, break and are found to be broken late; replicas go on where they were or synchronise
-//! anew; servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its
-//! end; the wrong replica is promoted, two primaries live side by side; slots move between the two shards; somebody
-//! deletes locks; clients lose replies and ask again. What the edge of the module does with a step of the core
-//! (`src/redis`) is done here in the same order.
+//! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each has its own
+//! [`Table`](crate::lock::table::Table), its own [`Confirmations`](crate::lock::confirm::Confirmations), its own
+//! boot-time and wall clock, a keyspace and perhaps files. One number, the seed, decides everything: what is promised
+//! in this life (the [`plan`]), and what happens step by step. Links lag, break and are found to be broken late;
+//! replicas go on where they were or synchronise anew; servers are killed, frozen, cut off, restarted with nothing,
+//! with an old file or with a log that lacks its end; the wrong replica is promoted, two primaries live side by side;
+//! slots move between the two shards; somebody deletes locks; clients lose replies and ask again. What the edge of the
+//! module does with a step of the core (`src/redis`) is done here in the same order.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -14,7 +14,8 @@ pub(super) enum Promise {
     Majority,
 }
 
-/// A plan in which a promise must be broken: two owners come to hold one lock, or a token comes late. That the simulation can see it is what it is worth.
+/// A plan in which a promise must be broken: two owners come to hold one lock, or a token comes late. That the
+/// simulation can see it is what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Control {
     NoQuarantine,

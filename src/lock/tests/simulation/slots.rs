@@ -1,9 +1,10 @@
 //! Slots: which shard a lock is at, and how it gets to the other one, key by key, as MIGRATE does it.
 //!
 //! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
-//! for those that are not. That one begins to a little later, so that more time has passed since the last grant than the
-//! clocks differ (docs/GUARANTEES.md, G4). Both shards keep their roles meanwhile, and a slot leaves no shard that may have lost some
-//! of its locks ("Slots stay with their shard"). Everybody knows at once where a slot is: servers tell each other.
+//! for those that are not. Between the last grant of a lock at the one and the first at the other more time passes than
+//! the clocks differ and tokens are ahead of them (docs/GUARANTEES.md, G4). Both shards keep their roles meanwhile, and
+//! a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard"). Everybody knows at once
+//! where a slot is: that servers have to tell each other is left out.
 
 use super::super::input::Keys;
 use super::super::reader::Fact;
