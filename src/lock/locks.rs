@@ -407,8 +407,8 @@ impl Locks {
             && at <= now_ms
         {
             self.postponed.pop_first();
-            // It may have been ended meanwhile, and held again.
-            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE {
+            // It may have been ended meanwhile, and held again: then it has an end of its own, or is kept alive.
+            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE && !self.is_kept(id) {
                 self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
             }
             return Due::AskAgain;

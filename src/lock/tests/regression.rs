@@ -169,6 +169,32 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
     ])
 }
 
+/// A lease is over while the slot is elsewhere, so its end is put off. When the slot has come back bob has the lock,
+/// and a lease that does not run while he is there: nothing is due when the other one would have been looked at again.
+#[test]
+fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Result<(), String> {
+    let kept = How { tie: Tie { is_kept_alive: true, ..Tie::NONE }, ..How::PLAIN };
+    let ask = |owner, lease_ms, client, how| Input::Acquire {
+        at: K,
+        owner,
+        lease_ms,
+        wait: None,
+        client,
+        minted: false,
+        how,
+    };
+    live(&[
+        ask("alice", 10, 1, How::PLAIN),
+        Input::Elsewhere(K, true),
+        Input::Pass(20_000),
+        Input::Pump,
+        Input::Elsewhere(K, false),
+        ask("bob", 10, 2, kept),
+        Input::Pass(200_000),
+        Input::Pump,
+    ])
+}
+
 /// A plain request for reading.
 const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
     let how = How::of(Mode::Shared);

@@ -7,16 +7,25 @@ use super::node::{Pending, Waiting};
 use super::points::Point;
 use super::{Group, Verdict};
 use crate::lock::confirm::Verdict as Confirmed;
-use crate::lock::effect::{Answer, Effect, Effects, Record, Step, WaiterId};
-use crate::lock::table::{Acquired, Admission, Applicant, Ask, Block, Refusal, Renewal, Spot, Wait};
+use crate::lock::effect::{Answer, Effect, WaiterId};
+use crate::lock::table::{Acquired, Admission, Applicant, Ask, Block, Refusal, Renewal, Wait};
 use crate::lock::types::{ClientId, Mode, Tie, Token};
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    Acquire { wait_ms: Option<u64> },
-    Renew,
-    Release,
+    /// With BLOCK, or with QUEUE for a place in line, or without either.
+    Acquire {
+        wait_ms: Option<u64>,
+        is_place: bool,
+    },
+    Renew {
+        raise: Option<Token>,
+    },
+    /// Of the hold, or of one count of it.
+    Release {
+        is_last: bool,
+    },
 }
 
 /// A request of a client's.
@@ -32,6 +41,8 @@ pub(super) struct Request {
     pub(super) token: Option<Token>,
     pub(super) mode: Mode,
     pub(super) lease_ms: u64,
+    pub(super) tie: Tie,
+    pub(super) is_reentrant: bool,
     /// Where it was asked.
     pub(super) node: usize,
     pub(super) term: u32,
@@ -39,6 +50,10 @@ pub(super) struct Request {
     pub(super) done: u64,
     /// A new token was minted for it, when somebody had been told of this one.
     pub(super) floor: Option<u64>,
+    /// The token that a renewal has left, which may be a higher one.
+    pub(super) renewed: Option<Token>,
+    /// Which decision it was.
+    pub(super) decision: u32,
 }
 
 /// What a client is told.
@@ -47,6 +62,8 @@ pub(super) enum Sent {
     Granted(Token),
     /// nil, or an error: it has nothing of it.
     No,
+    /// The lock is at the other shard.
+    Moved,
     Done(bool),
     /// Replicas did not say in time that they have it.
     Unconfirmed,
@@ -65,39 +82,42 @@ impl Group {
         self.nodes[request.node].tell_time(self.time);
         self.judge.asked(&request);
         match request.kind {
-            Kind::Acquire { wait_ms } => self.acquire(request, wait_ms),
-            Kind::Renew => self.renew(request),
-            Kind::Release => self.release(request),
+            Kind::Acquire { wait_ms, is_place } => self.acquire(request, wait_ms, is_place),
+            Kind::Renew { raise } => self.renew(request, raise),
+            Kind::Release { is_last } => self.release(request, is_last),
         }
     }
 
     /// Whether nothing could be confirmed now.
     pub(super) fn cannot_confirm(&self, n: usize) -> bool {
         let node = &self.nodes[n];
-        self.plan.rule().is_some_and(|rule| !node.confirmations.can_confirm(node.server.now.boot, rule))
+        self.plan.rule_of(n).is_some_and(|rule| !node.confirmations.can_confirm(node.server.now.boot, rule))
     }
 
-    fn acquire(&mut self, mut request: Request, wait_ms: Option<u64>) -> Verdict {
+    fn acquire(&mut self, mut request: Request, wait_ms: Option<u64>, is_place: bool) -> Verdict {
         let n = request.node;
         let is_closed = self.cannot_confirm(n);
         let now = self.nodes[n].server.now.boot;
         if is_closed && self.nodes[n].server.table.quarantine_left_ms(now).is_none() {
             return self.tell(request, Sent::No);
         }
-        let Request { owner, mode, lease_ms, connection, .. } = request;
+        let Request { owner, mode, lease_ms, connection, tie, is_reentrant, .. } = request;
         let client = ClientId(connection);
-        let wait = wait_ms.map(|ms| Wait::Block(Block { client, until: (ms > 0).then(|| now.plus_ms(ms)) }));
+        let wait = wait_ms.map(|ms| match is_place {
+            true => Wait::Place { until: now.plus_ms(ms) },
+            false => Wait::Block(Block { client, until: (ms > 0).then(|| now.plus_ms(ms)) }),
+        });
         let ask = Ask {
             owner: owner.as_bytes(),
             owner_is_minted: false,
             lease_ms,
             mode,
-            is_reentrant: false,
-            tie: Tie::NONE,
+            is_reentrant,
+            tie,
             wait,
             client: Some(client),
-            bind_to: None,
-            must_be_named: false,
+            bind_to: Some(client),
+            must_be_named: self.plan.has_moves,
         };
         let before = self.nodes[n].server.table.last_token();
         let sure = self.judge.sure_token(&request, self.time);
@@ -107,6 +127,12 @@ impl Group {
                 let is_again = token.get() <= before;
                 self.judge.must_be(&request, sure, Some(token))?;
                 self.see(if is_again { Point::GrantedAgain } else { Point::GrantedAtOnce });
+                if is_place && !is_again {
+                    self.see(Point::PlaceGranted);
+                }
+                if is_reentrant && is_again {
+                    self.see(Point::CountedAgain);
+                }
                 if self.nodes[n].server.table.quarantine_left_ms(now).is_some() {
                     self.see(Point::KnownInQuarantine);
                     if !is_again {
@@ -114,11 +140,7 @@ impl Group {
                     }
                 }
                 self.granted(&mut request, !is_again);
-                if self.plan.rule().is_none() {
-                    return self.tell(request, Sent::Granted(token));
-                }
-                self.note_begun(n);
-                self.pend(n, request, Some(token), Sent::Granted(token), lease_ms)
+                self.tell_granted(n, request, token, lease_ms)
             }
             Acquired::Waiting(waiter) => {
                 self.judge.must_be(&request, sure, None)?;
@@ -127,6 +149,9 @@ impl Group {
             }
             Acquired::Busy => {
                 self.judge.must_be(&request, sure, None)?;
+                if is_place {
+                    self.see(Point::PlaceKept);
+                }
                 self.tell(request, Sent::No)
             }
             Acquired::Refused(why) => {
@@ -146,10 +171,11 @@ impl Group {
         ask: &Ask<'_>,
         is_closed: bool,
     ) -> Result<Acquired, String> {
-        let Request { keys, owner, mode, lease_ms, .. } = *request;
+        let Request { keys, owner, mode, lease_ms, tie, is_reentrant, .. } = *request;
         let mut gate = gate(is_closed);
         if let (Some(at), 1) = (keys.first(), keys.len()) {
-            let asked = Fact::Acquire { at, owner, lease_ms, how: How::of(mode) };
+            let asked =
+                Fact::Acquire { at, owner, lease_ms, how: How { is_reentrant, tie, ..How::of(mode) } };
             let mut fx = std::mem::take(&mut self.fx);
             let server = &mut self.nodes[n].server;
             let (now, found) = (server.now, server.found(at));
@@ -165,6 +191,17 @@ impl Group {
     /// Something was granted: to be told at the end of the turn, or when replicas have it.
     fn granted(&mut self, request: &mut Request, is_new: bool) {
         request.done = self.time;
+        request.decision = self.judge.decide();
+        self.slots.note_minted(request.node, request.keys, self.time);
+        if request.tie.is_kept_alive {
+            self.see(Point::KeptAlive);
+        }
+        if request.tie.ephemeral_ms.is_some() {
+            self.see(Point::Ephemeral);
+        }
+        if !self.slots.may_change_roles() {
+            self.see(Point::GrantedWhileMoving);
+        }
         request.floor = is_new.then(|| self.judge.newest_told(request.keys, request.term));
         match request.mode {
             Mode::Shared => self.see(Point::Shared),
@@ -174,7 +211,16 @@ impl Group {
         }
     }
 
-    fn renew(&mut self, mut request: Request) -> Verdict {
+    /// Who was granted something is told so now, or when replicas have it.
+    fn tell_granted(&mut self, n: usize, request: Request, token: Token, lease_ms: u64) -> Verdict {
+        if self.plan.rule().is_none() {
+            return self.tell(request, Sent::Granted(token));
+        }
+        self.note_begun(n);
+        self.pend(n, request, Some(token), Sent::Granted(token), lease_ms)
+    }
+
+    fn renew(&mut self, mut request: Request, raise: Option<Token>) -> Verdict {
         let n = request.node;
         let is_closed = self.cannot_confirm(n);
         if is_closed {
@@ -185,20 +231,28 @@ impl Group {
             return Err("a renewal of nothing".to_owned());
         };
         let client = Some(ClientId(connection));
-        let renewal =
-            Renewal { owner: owner.as_bytes(), token, raise: None, lease_ms, client, bind_to: None };
+        let renewal = Renewal { owner: owner.as_bytes(), token, raise, lease_ms, client, bind_to: client };
         let sure = self.judge.sure_token(&request, self.time);
         let mut fx = std::mem::take(&mut self.fx);
         let server = &mut self.nodes[n].server;
         let (now, found) = (server.now, server.found(at));
         let step = server.table.renew(now, at.place(), found, &renewal, &mut gate(false), &mut fx);
         let of_hold = server.table.token_of(found, owner.as_bytes());
-        let asked = Fact::Renew { at, owner, token, raise: None, lease_ms };
+        let asked = Fact::Renew { at, owner, token, raise, lease_ms };
         let is_renewed = self.carry_out_one(n, keys, Some(asked), step, fx)? == Some(true);
-        self.judge.must_be(&request, sure, of_hold.filter(|_| is_renewed))?;
+        // Raised, unless another one holds the lock with just that token.
+        let is_raised = raise.is_some() && of_hold == sure.max(raise);
+        let renewed = if is_raised { sure } else { of_hold };
+        self.judge.must_be(&request, sure, renewed.filter(|_| is_renewed))?;
         if is_renewed {
             request.done = self.time;
-            self.see(Point::Renewed);
+            request.renewed = of_hold;
+            request.decision = self.judge.decide();
+            self.slots.note_minted(n, keys, self.time);
+            self.see(if raise.is_some() { Point::Raised } else { Point::Renewed });
+            if let (Some(token), Some(_)) = (of_hold, raise) {
+                self.judge.raised(&request, token);
+            }
             if self.plan.rule().is_some() {
                 return self.pend(n, request, of_hold, Sent::Done(true), lease_ms);
             }
@@ -206,12 +260,14 @@ impl Group {
         self.tell(request, Sent::Done(is_renewed))
     }
 
-    fn release(&mut self, request: Request) -> Verdict {
+    fn release(&mut self, request: Request, is_last: bool) -> Verdict {
         let n = request.node;
         let mut gate = gate(self.cannot_confirm(n));
         let Request { keys, owner, token, .. } = request;
         let sure = self.judge.sure_token(&request, self.time);
-        self.judge.give_up(keys, owner);
+        if is_last {
+            self.judge.give_up(keys, owner);
+        }
         let mut is_released = false;
         for at in keys.iter() {
             let mut fx = std::mem::take(&mut self.fx);
@@ -220,102 +276,20 @@ impl Group {
             let step =
                 server.table.release(now, at.place(), found, owner.as_bytes(), token, &mut gate, &mut fx);
             let asked = Fact::Release { at, owner, token };
-            is_released |= self.carry_out_one(n, Keys::one(at), Some(asked), step, fx)? == Some(true);
+            let is_done = self.carry_out_one(n, Keys::one(at), Some(asked), step, fx)? == Some(true);
+            let node = &mut self.nodes[n];
+            let left = node.server.table.token_of(node.server.found(at), owner.as_bytes());
+            is_released |= is_done;
+            if !is_last {
+                self.see(Point::CountedDown);
+                self.judge.must_be(&request, sure, left)?;
+            }
         }
         self.judge.must_be(&request, sure, sure.filter(|_| is_released))?;
         if is_released {
             self.see(Point::Released);
         }
         self.tell(request, Sent::Done(is_released))
-    }
-
-    /// Carries out a step about several keys.
-    pub(super) fn decide_all<R>(
-        &mut self,
-        n: usize,
-        keys: Keys,
-        asked: Option<Fact>,
-        step: impl FnOnce(
-            &mut crate::lock::table::Table,
-            crate::lock::types::Now,
-            &[Spot<'_>],
-            &mut [Effects],
-        ) -> (R, Vec<Step<()>>),
-    ) -> Result<R, String> {
-        let server = &mut self.nodes[n].server;
-        let spots: Vec<Spot<'_>> =
-            keys.iter().map(|at| Spot { place: at.place(), found: server.found(at) }).collect();
-        let mut effects = vec![Effects::default(); spots.len()];
-        let now = server.now;
-        let (reply, steps) = step(&mut server.table, now, &spots, &mut effects);
-        self.carry_out(n, keys, asked, &steps, &mut effects)?;
-        Ok(reply)
-    }
-
-    /// Carries out a step about one key.
-    pub(super) fn carry_out_one<R>(
-        &mut self,
-        n: usize,
-        keys: Keys,
-        asked: Option<Fact>,
-        step: Step<R>,
-        mut fx: Effects,
-    ) -> Result<R, String> {
-        let Step { reply, change, record } = step;
-        let step = Step { reply: (), change, record };
-        self.carry_out(n, keys, asked, &[step], std::slice::from_mut(&mut fx))?;
-        self.fx = fx;
-        Ok(reply)
-    }
-
-    /// The keys, then for each what is told and answered.
-    fn carry_out(
-        &mut self,
-        n: usize,
-        keys: Keys,
-        mut asked: Option<Fact>,
-        steps: &[Step<()>],
-        effects: &mut [Effects],
-    ) -> Verdict {
-        for (at, step) in keys.iter().zip(steps) {
-            self.nodes[n].server.carry_out(at, step.change);
-        }
-        for ((at, step), fx) in keys.iter().zip(steps).zip(effects) {
-            for record in std::iter::once(step.record).chain(fx.told()) {
-                let server = &self.nodes[n].server;
-                let fact = match record {
-                    Record::Nothing => continue,
-                    Record::AsAsked => {
-                        asked.take().ok_or("G13: told as asked, and nobody asked, or twice")?
-                    }
-                    // A hold that the same step has replaced by another one needs not be told of.
-                    _ => match server.fact(at, record) {
-                        Ok(fact) => fact,
-                        Err(_) => continue,
-                    },
-                };
-                self.write(n, fact);
-            }
-            fx.take_first();
-            if !fx.is_drained() {
-                let answers: Vec<Effect> = fx.drain().collect();
-                answers.into_iter().try_for_each(|effect| self.effect(n, effect))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Into the stream, and into the server's own log.
-    fn write(&mut self, n: usize, fact: Fact) {
-        let node = &mut self.nodes[n];
-        if self.plan.has_logs {
-            node.files.log.push(fact.clone());
-        }
-        if let Some(place) = &mut node.place {
-            let facts = &mut self.streams[place.stream].facts;
-            facts.push(fact);
-            place.read = facts.len();
-        }
     }
 
     pub(super) fn effect(&mut self, n: usize, effect: Effect) -> Verdict {
@@ -339,11 +313,11 @@ impl Group {
             Answer::Granted { token, .. } => {
                 self.see(Point::GrantedOutOfLine);
                 self.granted(&mut request, true);
-                if self.plan.rule().is_none() {
-                    return self.tell(request, Sent::Granted(token));
-                }
-                self.note_begun(n);
-                self.pend(n, request, Some(token), Sent::Granted(token), u64::MAX)
+                self.tell_granted(n, request, token, u64::MAX)
+            }
+            Answer::Moved(_) => {
+                self.see(Point::SentOn);
+                self.tell(request, Sent::Moved)
             }
             Answer::TimedOut => {
                 self.see(Point::TimedOut);
@@ -372,7 +346,7 @@ impl Group {
         sent: Sent,
         lease_ms: u64,
     ) -> Verdict {
-        let (Some(rule), Some(token)) = (self.plan.rule(), token) else {
+        let (Some(rule), Some(token)) = (self.plan.rule_of(n), token) else {
             return Err(format!("{request:?} waits for replicas that nobody asked for"));
         };
         let node = &mut self.nodes[n];
@@ -388,8 +362,8 @@ impl Group {
     }
 
     fn tell_unconfirmed(&mut self, request: Request) -> Verdict {
-        let point = if request.kind == Kind::Renew { Point::RenewalUnconfirmed } else { Point::Unconfirmed };
-        self.see(point);
+        let is_renewal = matches!(request.kind, Kind::Renew { .. });
+        self.see(if is_renewal { Point::RenewalUnconfirmed } else { Point::Unconfirmed });
         self.tell(request, Sent::Unconfirmed)
     }
 
@@ -429,7 +403,7 @@ impl Group {
         self.judge.answered(&request)?;
         if self.clients[request.client].connection == request.connection {
             self.in_flight.push(InFlight { request, sent });
-        } else if let (Sent::Granted(token), Kind::Acquire { wait_ms: Some(_) }) = (sent, request.kind)
+        } else if let (Sent::Granted(token), Kind::Acquire { wait_ms: Some(_), .. }) = (sent, request.kind)
             && self.nodes[request.node].term == request.term
             && self.random.percent(50)
         {

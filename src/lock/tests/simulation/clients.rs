@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 
 use super::super::input::Keys;
-use super::super::server::Name;
+use super::super::server::{At, Name};
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
-use super::{CLIENTS, Group, LOCKS, NODES, Numbers, Verdict, mode_of};
-use crate::lock::types::{Mode, Token};
+use super::slots::Shard;
+use super::{CLIENTS, Group, LOCKS, Verdict, mode_of};
+use crate::lock::types::{Mode, Tie, Token};
 
 /// More owners than a life needs.
 static OWNERS: LazyLock<Vec<Name>> = LazyLock::new(|| {
@@ -22,6 +23,10 @@ pub(super) struct Task {
     owner: Name,
     mode: Mode,
     lease_ms: u64,
+    tie: Tie,
+    is_reentrant: bool,
+    /// How often it was granted in that life of a server, less what it has given up.
+    count: (u32, u32),
     /// The life of the server that was asked first.
     term: u32,
     /// Replies to requests up to this one are nothing to it.
@@ -34,6 +39,8 @@ pub(super) struct Task {
 enum State {
     /// It waits for a reply.
     Asked,
+    /// It was told to ask the other shard: it does not hold the lock.
+    SentOn,
     /// The reply was lost: it may hold the lock, or not.
     Unsure,
     /// It was told that it holds the lock, until then.
@@ -47,31 +54,42 @@ pub(super) struct Client {
     /// What it gave up last.
     last: Option<Task>,
     /// Whom it takes for the primary.
-    server: usize,
+    pub(super) server: usize,
     pub(super) connection: u64,
 }
 
 impl Client {
-    /// Its connection to this server is gone.
-    pub(super) fn lose_connection_to(&mut self, n: usize, numbers: &mut Numbers) {
-        if self.server == n {
-            self.reconnect(numbers);
-        }
+    pub(super) fn new(connection: u64) -> Self {
+        Self { connection, ..Self::default() }
     }
+}
 
-    fn reconnect(&mut self, numbers: &mut Numbers) {
-        numbers.connections += 1;
-        self.connection = numbers.connections;
-        if let Some(task) = &mut self.task {
-            task.state = match task.state {
-                State::Holds { token, until, .. } => State::Holds { token, until, is_asking: false },
-                State::Asked | State::Unsure => State::Unsure,
-            };
-        }
+impl Task {
+    /// What it has when its connection is closed.
+    fn alone(self, time: u64) -> Self {
+        let state = match self.state {
+            State::Holds { token, until, .. } => {
+                let until = if until == u64::MAX { time + self.lease_ms * 1_000 } else { until };
+                let cut = self.tie.ephemeral_ms.map_or(until, |ms| time + ms * 1_000);
+                State::Holds { token, until: until.min(cut), is_asking: false }
+            }
+            State::Asked | State::Unsure => State::Unsure,
+            State::SentOn => State::SentOn,
+        };
+        Self { state, ..self }
     }
 }
 
 impl Group {
+    /// A client's connection is gone, and it makes another one.
+    pub(super) fn reconnect(&mut self, c: usize) {
+        self.numbers.connections += 1;
+        let client = &mut self.clients[c];
+        self.judge.disconnected(client.connection, self.time);
+        client.connection = self.numbers.connections;
+        client.task = client.task.map(|task| task.alone(self.time));
+    }
+
     /// One of the clients does something.
     pub(super) fn client_acts(&mut self) -> Verdict {
         let c = self.random.below(CLIENTS as u64) as usize;
@@ -87,6 +105,7 @@ impl Group {
             }
             State::Asked => Ok(()),
             State::Unsure => self.ask_again(c, task),
+            State::SentOn => self.ask_elsewhere(c, task),
             State::Holds { until, .. } if until <= self.time => self.outlive(c, task),
             State::Holds { is_asking: true, .. } => {
                 if self.random.percent(15) {
@@ -109,7 +128,7 @@ impl Group {
         if self.nodes[server].is_frozen && self.random.percent(70) {
             return;
         }
-        let next = self.random.below(NODES as u64) as usize;
+        let next = self.random.below(self.plan.nodes() as u64) as usize;
         if next != server {
             self.hang_up(c);
             self.clients[c].server = next;
@@ -123,15 +142,41 @@ impl Group {
     fn hang_up(&mut self, c: usize) {
         let client = &mut self.clients[c];
         self.closing.push((client.server, client.connection));
-        client.reconnect(&mut self.numbers);
+        self.reconnect(c);
+    }
+
+    /// It goes to the shard that has its locks. Returns whether there is one that answers.
+    fn go_to_shard(&mut self, c: usize, keys: Keys) -> bool {
+        let Some(shard) = self.shard_for(keys) else {
+            return false;
+        };
+        if Shard::of(self.clients[c].server) != shard {
+            let mut deciding =
+                (0..self.plan.nodes()).filter(|&n| Shard::of(n) == shard && self.nodes[n].decides());
+            let Some(server) = deciding.next() else {
+                return false;
+            };
+            self.hang_up(c);
+            self.clients[c].server = server;
+        }
+        true
+    }
+
+    /// A slot has left with what it waited for: it has nothing of it.
+    fn ask_elsewhere(&mut self, c: usize, task: Task) -> Verdict {
+        if !self.go_to_shard(c, task.keys) {
+            return Ok(());
+        }
+        let (begun, term) = (self.numbers.requests, self.nodes[self.clients[c].server].term);
+        self.acquire_as(c, Task { begun, term, state: State::Asked, ..task })
     }
 
     fn begin_task(&mut self, c: usize) -> Verdict {
         let begun = self.numbers.requests;
-        let term = self.nodes[self.clients[c].server].term;
         let last = self.clients[c].last.filter(|_| !self.plan.is_careful && self.random.percent(40));
         if let Some(last) = last {
-            return self.acquire_as(c, Task { begun, term, state: State::Asked, ..last });
+            let term = self.nodes[self.clients[c].server].term;
+            return self.acquire_as(c, Task { begun, term, count: (0, 0), state: State::Asked, ..last });
         }
         let first = self.random.below(LOCKS.len() as u64) as usize;
         let keys = if first < 2 && self.random.percent(15) {
@@ -148,20 +193,45 @@ impl Group {
         };
         let mode = mode_of(first, &mut self.random);
         let lease_ms = 1 + self.random.below(self.plan.lease_ms_max);
-        self.acquire_as(c, Task { keys, owner, mode, lease_ms, term, begun, state: State::Asked })
+        let (tie, is_reentrant) = if keys.len() == 1 { self.choose_extras() } else { (Tie::NONE, false) };
+        self.go_to_shard(c, keys);
+        let term = self.nodes[self.clients[c].server].term;
+        let (count, state) = ((0, 0), State::Asked);
+        self.acquire_as(c, Task { keys, owner, mode, lease_ms, tie, is_reentrant, count, term, begun, state })
+    }
+
+    /// What ties a hold to its connection, and whether it counts.
+    fn choose_extras(&mut self) -> (Tie, bool) {
+        let asks = self.plan.asks;
+        // An owner that is not careful may have a hold with a tie that it has forgotten.
+        let may_tie = asks.ties && self.plan.is_careful;
+        let ephemeral = may_tie && self.random.percent(20);
+        let tie = Tie {
+            ephemeral_ms: ephemeral.then(|| self.random.below(4)),
+            // With confirmations it is refused.
+            is_kept_alive: may_tie && self.plan.rule().is_none() && self.random.percent(20),
+            is_running: false,
+        };
+        (tie, asks.counts && self.random.percent(30))
     }
 
     fn acquire_as(&mut self, c: usize, task: Task) -> Verdict {
         let waits = [None, Some(0), Some(1 + self.random.below(60))];
         let wait_ms = self.random.of(&waits);
+        // A place in line is for so long: without end only a connection can wait.
+        let may_be_place = self.plan.asks.places && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
+        let is_place = may_be_place && self.random.percent(40);
         self.clients[c].task = Some(task);
-        self.send(c, task, Kind::Acquire { wait_ms }, None)
+        self.send(c, task, Kind::Acquire { wait_ms, is_place }, None)
     }
 
     /// It does not know whether it holds the lock.
     fn ask_again(&mut self, c: usize, task: Task) -> Verdict {
         // docs/GUARANTEES.md: an owner comes back only for what it believes to hold. Where the same life of the same
         // server goes on, it may ask again (G9).
+        if !self.go_to_shard(c, task.keys) {
+            return Ok(());
+        }
         let is_same = self.nodes[self.clients[c].server].term == task.term;
         match self.random.below(10) {
             0..7 if is_same || !self.plan.is_careful => {
@@ -169,7 +239,7 @@ impl Group {
             }
             7 => {
                 self.clients[c].task = None;
-                self.send(c, task, Kind::Release, None)
+                self.send(c, task, Kind::Release { is_last: true }, None)
             }
             8 => {
                 self.clients[c].task = None;
@@ -196,17 +266,26 @@ impl Group {
     }
 
     fn use_hold(&mut self, c: usize, task: Task, token: Token) -> Verdict {
+        if !self.go_to_shard(c, task.keys) {
+            return Ok(());
+        }
         match self.random.below(10) {
             0..3 if task.keys.len() == 1 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
-                self.send(c, task, Kind::Renew, token)
+                let raise = self.choose_raise(c);
+                self.send(c, task, Kind::Renew { raise }, token)
             }
-            0..4 => self.send(c, task, Kind::Acquire { wait_ms: None }, None),
+            0..4 => self.send(c, task, Kind::Acquire { wait_ms: None, is_place: false }, None),
             4..7 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
+                let (term, count) = task.count;
+                if term == self.nodes[self.clients[c].server].term && count > 1 {
+                    self.clients[c].task = Some(Task { count: (term, count - 1), ..task });
+                    return self.send(c, task, Kind::Release { is_last: false }, token);
+                }
                 self.clients[c].task = None;
                 self.clients[c].last = Some(task);
-                self.send(c, task, Kind::Release, token)
+                self.send(c, task, Kind::Release { is_last: true }, token)
             }
             // It crashes, and nobody acts for this owner any more.
             7 if self.random.percent(20) => {
@@ -219,11 +298,22 @@ impl Group {
         }
     }
 
+    /// What a token is to be raised to: what somebody else has, or a little more than there can be.
+    fn choose_raise(&mut self, c: usize) -> Option<Token> {
+        if !self.plan.asks.raises || self.random.percent(60) {
+            return None;
+        }
+        let server = &self.nodes[self.clients[c].server].server;
+        let (last, wall_us) = (server.table.last_token(), server.now.wall_us);
+        let lead_us = self.random.below(2_000);
+        Token::new(if self.random.percent(60) { last } else { wall_us + lead_us })
+    }
+
     /// A request goes to the server that the client takes for the primary.
     fn send(&mut self, c: usize, task: Task, kind: Kind, token: Option<Token>) -> Verdict {
         let n = self.clients[c].server;
         let node = &self.nodes[n];
-        let Task { keys, owner, mode, lease_ms, .. } = task;
+        let Task { keys, owner, mode, lease_ms, tie, is_reentrant, .. } = task;
         self.numbers.requests += 1;
         let request = Request {
             number: self.numbers.requests,
@@ -235,13 +325,18 @@ impl Group {
             token,
             mode,
             lease_ms,
+            tie,
+            is_reentrant,
             node: n,
             term: node.term,
             done: self.time,
             floor: None,
+            renewed: None,
+            decision: 0,
         };
-        if !node.runs() || node.is_cut_off || !node.decides() {
-            if kind == Kind::Release {
+        let is_ours = keys.iter().all(|at| self.is_ours(n, at));
+        if !node.runs() || node.is_cut_off || !node.decides() || !is_ours {
+            if kind == (Kind::Release { is_last: true }) {
                 self.judge.give_up(keys, owner);
             }
             // It never gets there, or is refused there: nothing was done.
@@ -278,21 +373,33 @@ impl Group {
         let task = self.clients[c].task.filter(|task| request.number > task.begun);
         match (request.kind, sent, task) {
             (Kind::Acquire { .. }, Sent::Granted(token), Some(task)) => {
-                self.judge.believe(&request, token, self.time)?;
-                let before = if let State::Holds { until, .. } = task.state { until } else { 0 };
-                let until = before.max(request.done + request.lease_ms * 1_000);
+                let until = self.judge.believe(&request, token, self.time)?;
+                let (term, count) = task.count;
+                let is_known = matches!(task.state, State::Holds { token: known, .. } if known == token);
+                let counts = request.is_reentrant && term == request.term && is_known;
+                let count = (request.term, if counts { count + 1 } else { 1 });
                 let state = State::Holds { token, until, is_asking: false };
-                self.clients[c].task = Some(Task { state, ..task });
+                self.clients[c].task = Some(Task { state, count, ..task });
             }
-            (Kind::Renew, Sent::Done(true), Some(Task { state: State::Holds { token, until, .. }, .. })) => {
-                self.judge.renewed(&request, self.time)?;
-                let until = until.max(request.done + request.lease_ms * 1_000);
+            (Kind::Renew { .. }, Sent::Done(true), Some(Task { state: State::Holds { token, .. }, .. })) => {
+                let until = self.judge.renewed(&request, self.time)?;
+                let token = request.renewed.unwrap_or(token);
                 let state = State::Holds { token, until, is_asking: false };
                 self.clients[c].task = task.map(|task| Task { state, ..task });
             }
-            (Kind::Renew, Sent::Done(false), Some(task)) => {
+            (Kind::Renew { .. }, Sent::Done(false), Some(task)) => {
                 self.judge.give_up(task.keys, task.owner);
                 self.clients[c].task = None;
+            }
+            (Kind::Acquire { .. }, Sent::Moved, Some(task @ Task { state: State::Asked, .. })) => {
+                self.clients[c].task = Some(Task { state: State::SentOn, ..task });
+            }
+            (
+                Kind::Acquire { is_place: true, .. },
+                Sent::No,
+                Some(task @ Task { state: State::Asked, .. }),
+            ) => {
+                self.clients[c].task = Some(Task { state: State::Unsure, ..task });
             }
             (Kind::Acquire { .. }, _, Some(Task { state: State::Asked, .. })) => self.clients[c].task = None,
             (_, _, Some(Task { state: State::Holds { token, until, .. }, .. })) => {
@@ -323,6 +430,34 @@ impl Group {
     pub(super) fn lose_server(&mut self, c: usize, n: usize) {
         if self.clients[c].server == n {
             self.hang_up(c);
+        }
+    }
+
+    /// Who holds this lock, or may be told so, gives it up.
+    pub(super) fn give_up_all(&mut self, at: At) {
+        self.judge.broken(at);
+        for c in 0..CLIENTS {
+            let connection = self.clients[c].connection;
+            let is_waiting =
+                |node: &super::Node| node.waits.iter().any(|wait| wait.request.connection == connection);
+            if self.clients[c].task.is_some_and(|task| task.keys.contains(at))
+                && !self.nodes.iter().any(is_waiting)
+            {
+                self.clients[c].task = None;
+            }
+        }
+    }
+
+    /// Who holds this lock knows that no connection keeps it alive any more.
+    pub(super) fn hear_of_move(&mut self, at: At) {
+        let time = self.time;
+        for task in self.clients.iter_mut().filter_map(|client| client.task.as_mut()) {
+            if let State::Holds { until, .. } = &mut task.state
+                && *until == u64::MAX
+                && task.keys.contains(at)
+            {
+                *until = time + task.lease_ms * 1_000;
+            }
         }
     }
 

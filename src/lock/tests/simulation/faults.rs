@@ -2,12 +2,12 @@
 
 use super::node::Files;
 use super::points::Point;
-use super::{CLIENTS, Group, NODES, Verdict};
+use super::{CLIENTS, GROUP, Group, OTHER, Verdict};
 
 impl Group {
     /// Something goes wrong, or is put right.
     pub(super) fn fault(&mut self) -> Verdict {
-        let n = self.random.below(NODES as u64) as usize;
+        let n = self.random.below(self.plan.nodes() as u64) as usize;
         match self.random.below(20) {
             0..3 => self.break_link(n),
             3..6 => self.kill_some(n),
@@ -44,7 +44,7 @@ impl Group {
 
     fn kill_some(&mut self, n: usize) {
         // Without files, and with a memory that is never lost, a server is slow at worst.
-        if self.nodes[n].is_up && (self.plan.forgets || self.plan.has_files) {
+        if self.nodes[n].is_up && (self.plan.forgets || self.plan.has_files) && !self.is_moving_at(n) {
             self.see(Point::Killed);
             self.note(|| format!("n{n} is killed"));
             self.kill(n);
@@ -84,7 +84,7 @@ impl Group {
 
     pub(super) fn let_back(&mut self, n: usize) {
         // One that was replaced comes back as a replica.
-        let is_stale = self.nodes[n].is_up && self.nodes[n].decides() && n != self.rightful;
+        let is_stale = n < GROUP && self.nodes[n].is_up && self.nodes[n].decides() && n != self.rightful;
         if self.nodes[n].is_cut_off && !(self.plan.has_one_primary && is_stale) {
             self.note(|| format!("n{n} is not cut off any more"));
             self.nodes[n].is_cut_off = false;
@@ -96,7 +96,8 @@ impl Group {
         let is_alive = |node: &super::Node| node.is_up && node.decides() && !node.is_cut_off;
         self.nodes[n].runs()
             && !self.nodes[n].decides()
-            && !(self.plan.has_one_primary && self.nodes.iter().any(is_alive))
+            && self.slots.may_change_roles()
+            && !(self.plan.has_one_primary && self.nodes[..OTHER].iter().any(is_alive))
     }
 
     pub(super) fn promote(&mut self, n: usize) -> Verdict {
@@ -110,7 +111,7 @@ impl Group {
         let read =
             |place: Option<super::node::Place>| place.map_or((0, 0), |place| (place.stream, place.read));
         let own = read(self.nodes[n].place);
-        if (0..NODES).any(|other| !self.nodes[other].decides() && read(self.nodes[other].place) > own) {
+        if (0..GROUP).any(|other| !self.nodes[other].decides() && read(self.nodes[other].place) > own) {
             self.see(Point::PromotedTheWrongOne);
         }
         self.rightful = n;
@@ -125,11 +126,11 @@ impl Group {
     }
 
     fn may_demote(&self, n: usize) -> bool {
-        !(self.plan.has_one_primary && n == self.rightful)
+        n < GROUP && !self.is_moving_at(n) && !(self.plan.has_one_primary && n == self.rightful)
     }
 
     fn demote(&mut self, n: usize) -> Verdict {
-        let other = (n + 1 + self.random.below(2) as usize) % NODES;
+        let other = (n + 1 + self.random.below(2) as usize) % GROUP;
         let is_primary = |n: usize| self.nodes[n].runs() && self.nodes[n].decides();
         if is_primary(n) && is_primary(other) && self.may_demote(n) {
             self.see(Point::Demoted);
@@ -145,7 +146,7 @@ impl Group {
             let (own, other) = (&self.nodes[n], &self.nodes[*other]);
             other.runs() && other.decides() && other.term > own.term
         };
-        match (0..NODES).find(is_newer) {
+        match (0..GROUP).find(is_newer) {
             Some(other) if self.may_demote(n) && self.random.percent(25) => {
                 self.see(Point::Demoted);
                 self.attach(n, other)
@@ -186,8 +187,9 @@ impl Group {
         }
         self.start(n, &files)?;
         self.nodes[n].files = files;
-        let may_decide = !self.plan.has_one_primary || n == self.rightful;
+        let may_decide = self.slots.may_change_roles() && (!self.plan.has_one_primary || n == self.rightful);
         let decides = may_decide && self.random.percent(if self.plan.has_one_primary { 70 } else { 25 });
+        let decides = decides || n == OTHER;
         self.note(|| format!("n{n} starts; decides: {decides}"));
         if decides {
             self.see(Point::RestartedAsPrimary);

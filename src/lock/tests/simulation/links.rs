@@ -3,12 +3,12 @@
 use super::super::server::Snapshot;
 use super::node::{Connection, Place, Synchronisation};
 use super::points::Point;
-use super::{Group, NODES, Verdict};
+use super::{GROUP, Group, NODES, Verdict};
 
 impl Group {
     /// Something goes on between a server and the others.
     pub(super) fn links(&mut self) -> Verdict {
-        let n = self.random.below(NODES as u64) as usize;
+        let n = self.random.below(self.plan.nodes() as u64) as usize;
         if !self.nodes[n].is_up {
             return if self.random.percent(50) { self.restart(n) } else { Ok(()) };
         }
@@ -47,7 +47,7 @@ impl Group {
 
     /// A primary that works, the youngest more likely than others.
     fn some_primary(&mut self) -> Option<usize> {
-        let mut working = (0..NODES).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
+        let mut working = (0..GROUP).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
         let youngest = working.clone().max_by_key(|&n| self.nodes[n].term)?;
         if self.random.percent(80) { Some(youngest) } else { working.next_back() }
     }
@@ -164,7 +164,7 @@ impl Group {
             }
             self.look(n);
         }
-        let links = [0, 1, 2].map(|node: usize| self.nodes[node].link);
+        let links: [_; NODES] = std::array::from_fn(|node| self.nodes[node].link);
         let connections = &mut self.nodes[n].connections;
         let before = connections.len();
         connections.retain(|connection| links[connection.replica] == Some((n, connection.link)));

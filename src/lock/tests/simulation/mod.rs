@@ -1,19 +1,23 @@
 //! Groups of servers, simulated: the real core on each, and everything between them that goes wrong.
 //!
-//! A *group* is three servers, each with its own [`Table`](crate::lock::table::Table), its own
-//! [`Confirmations`](crate::lock::confirm::Confirmations), its own boot-time and wall clock, a keyspace and perhaps
-//! files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what happens
-//! step by step. Links lag, break and are found to be broken late; replicas go on where they were or synchronise
-//! anew; servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its
-//! end; the wrong replica is promoted, two primaries live side by side; clients lose replies and ask again. What the
-//! edge of the module does with a step of the core (`src/redis`) is done here in the same order.
+//! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each has its own
+//! [`Table`](crate::lock::table::Table), its own [`Confirmations`](crate::lock::confirm::Confirmations), its own
+//! boot-time and wall clock, a keyspace and perhaps files. One number, the seed, decides everything: what is promised
+//! in this life (the [`plan`]), and what happens step by step. Links lag, break and are found to be broken late;
+//! replicas go on where they were or synchronise anew; servers are killed, frozen, cut off, restarted with nothing,
+//! with an old file or with a log that lacks its end; the wrong replica is promoted, two primaries live side by side;
+//! slots move between the two shards; somebody deletes locks; clients lose replies and ask again. What the edge of the
+//! module does with a step of the core (`src/redis`) is done here in the same order.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `plan.rs` | what a seed promises and what can happen in it; controls: plans in which a promise must be broken |
 //! | `node.rs` | a server: its role, its connections, its files |
 //! | `asks.rs` | what clients ask of it, and who is told when |
+//! | `steps.rs` | how a step of the core is carried out |
 //! | `pump.rs` | what it does by itself |
+//! | `slots.rs` | which shard a lock is at, and how it gets to the other one |
+//! | `users.rs` | who deletes locks |
 //! | `clients.rs` | who asks, asks again, and what they believe to hold |
 //! | `faults.rs`, `links.rs` | what goes wrong |
 //! | `verdicts.rs` | what must be true after each step |
@@ -31,6 +35,9 @@ mod points;
 mod pump;
 mod rest;
 mod runs;
+mod slots;
+mod steps;
+mod users;
 mod verdicts;
 
 use self::asks::InFlight;
@@ -38,14 +45,21 @@ use self::clients::Client;
 use self::node::{Node, Stream};
 use self::plan::Plan;
 use self::points::{Point, Seen};
+use self::slots::Slots;
 use self::verdicts::Judge;
 use super::random::Random;
 use super::server::At;
 use crate::lock::effect::Effects;
 use crate::lock::types::Mode;
 
-/// How many servers there are.
-const NODES: usize = 3;
+/// How many servers the group has.
+const GROUP: usize = 3;
+
+/// The server that is a shard of its own.
+const OTHER: usize = GROUP;
+
+/// How many servers there are, where slots move.
+const NODES: usize = GROUP + 1;
 
 /// How many clients.
 const CLIENTS: usize = 6;
@@ -76,6 +90,7 @@ struct Group {
     closing: Vec<(usize, u64)>,
     /// Where there is to be one primary: which one that is.
     rightful: usize,
+    slots: Slots,
     /// Numbers given so far.
     numbers: Numbers,
     seen: Seen,
@@ -97,15 +112,16 @@ struct Numbers {
 impl Group {
     fn new(seed: u64, plan: Plan, is_traced: bool) -> Self {
         let mut random = Random::new(seed ^ 0x51_3a7e);
-        let numbers = Numbers { terms: NODES as u32, ..Numbers::default() };
+        let numbers = Numbers { terms: NODES as u32, connections: CLIENTS as u64, ..Numbers::default() };
         let mut group = Self {
             nodes: std::array::from_fn(|n| Node::new(n, &plan, &mut random)),
-            clients: std::array::from_fn(|_| Client::default()),
+            clients: std::array::from_fn(|c| Client::new(c as u64)),
             streams: vec![Stream::default()],
             judge: Judge::new(plan.sets_wall_clocks || plan.quarantine_ms < plan.lease_ms_max),
             in_flight: Vec::new(),
             closing: Vec::new(),
             rightful: 0,
+            slots: Slots::default(),
             time: 5_000_000,
             numbers,
             seen: Seen::default(),
@@ -115,8 +131,12 @@ impl Group {
             random,
         };
         group.begin_to_decide(0);
-        for replica in 1..NODES {
+        for replica in 1..GROUP {
             group.attach(replica, 0).expect("nobody waits at a new server");
+        }
+        if group.plan.has_moves {
+            group.nodes[OTHER].is_up = true;
+            group.begin_to_decide(OTHER);
         }
         group
     }
@@ -141,7 +161,9 @@ impl Group {
                 26..61 => self.client_acts()?,
                 61..78 => self.deliver_some()?,
                 78..90 => self.links()?,
-                90..95 => self.notice_closed()?,
+                90..94 => self.notice_closed()?,
+                94 => self.break_some()?,
+                95 | 96 => self.move_slots()?,
                 _ => self.pump_any()?,
             }
         }

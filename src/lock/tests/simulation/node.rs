@@ -6,7 +6,7 @@ use super::super::server::{Lazy, Outside, Server, Snapshot};
 use super::asks::{Request, Sent};
 use super::plan::Plan;
 use super::points::Point;
-use super::{Group, Verdict};
+use super::{CLIENTS, GROUP, Group, OTHER, Verdict};
 use crate::lock::confirm::{Confirmations, ReplicaName, Seen, WaitId};
 use crate::lock::effect::{Answer, Effect, Effects, WaiterId};
 use crate::lock::types::Moment;
@@ -99,7 +99,7 @@ impl Node {
         let mut node = Self {
             server: Server::default(),
             confirmations: Confirmations::default(),
-            is_up: true,
+            is_up: n < GROUP,
             is_frozen: false,
             is_cut_off: false,
             term: n as u32,
@@ -116,8 +116,16 @@ impl Node {
             may_count_less: false,
             balance: 0,
         };
-        node.server.table.set_confirms(plan.rule().is_some());
+        node.set_up(n, plan);
         node
+    }
+
+    /// Its settings.
+    fn set_up(&mut self, n: usize, plan: &Plan) {
+        self.server.table.set_confirms(plan.rule_of(n).is_some());
+        if plan.follows_closely {
+            self.server.table.clock().follow_closely();
+        }
     }
 
     /// Whether it does anything.
@@ -150,14 +158,14 @@ impl Node {
         stats.grants as i64 - (stats.releases + stats.expirations + stats.broken) as i64
     }
 
-    fn begin_count(&mut self) {
+    pub(super) fn begin_count(&mut self) {
         self.balance = self.server.table.holds() as i64 - self.counted();
     }
 }
 
 /// The names of the servers, as `ROLE` tells them.
 pub(super) fn name_of(n: usize) -> ReplicaName {
-    ReplicaName(["n0", "n1", "n2"][n].into())
+    ReplicaName(["n0", "n1", "n2", "other"][n].into())
 }
 
 impl Group {
@@ -178,7 +186,8 @@ impl Group {
             node.server.table.begin_quarantine(node.server.now.boot, self.plan.quarantine_ms);
         }
         node.begin_count();
-        if self.nodes.iter().filter(|node| node.runs() && node.decides()).count() > 1 {
+        self.delete_strangers(n);
+        if self.nodes[..OTHER].iter().filter(|node| node.runs() && node.decides()).count() > 1 {
             self.see(Point::TwoPrimaries);
         }
     }
@@ -231,8 +240,10 @@ impl Group {
             self.judge.closed(&request);
         }
         self.closing.retain(|(node, _)| *node != n);
-        for client in &mut self.clients {
-            client.lose_connection_to(n, &mut self.numbers);
+        for c in 0..CLIENTS {
+            if self.clients[c].server == n {
+                self.reconnect(c);
+            }
         }
         self.lose_replicas(n);
     }
@@ -249,12 +260,11 @@ impl Group {
     /// The process starts, and reads what it is given.
     pub(super) fn start(&mut self, n: usize, Files { snapshot, log }: &Files) -> Verdict {
         let time = self.time;
-        let confirms = self.plan.rule().is_some();
         let node = &mut self.nodes[n];
         node.is_up = true;
         node.server = Server::default();
         node.tell_time(time);
-        node.server.table.set_confirms(confirms);
+        node.set_up(n, &self.plan);
         if let Some(snapshot) = snapshot {
             snapshot.load(&mut node.server);
         }

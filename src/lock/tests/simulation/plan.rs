@@ -14,7 +14,8 @@ pub(super) enum Promise {
     Majority,
 }
 
-/// A plan in which two owners must come to hold one lock: that the simulation can see it is what it is worth.
+/// A plan in which a promise must be broken: two owners come to hold one lock, or a token comes late. That the
+/// simulation can see it is what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Control {
     NoQuarantine,
@@ -23,17 +24,33 @@ pub(super) enum Control {
     AllWithoutQuarantine,
     OneOfTwo,
     NoAcknowledgement,
+    OwnersComeBack,
+    MovesInQuarantine,
+    TokensLag,
 }
 
 /// All controls.
-pub(super) const CONTROLS: [Control; 6] = [
+pub(super) const CONTROLS: [Control; 9] = [
     Control::NoQuarantine,
     Control::TwoPrimaries,
     Control::ShortQuarantine,
     Control::AllWithoutQuarantine,
     Control::OneOfTwo,
     Control::NoAcknowledgement,
+    Control::OwnersComeBack,
+    Control::MovesInQuarantine,
+    Control::TokensLag,
 ];
+
+impl Control {
+    /// Which promise must be seen to break.
+    pub(super) const fn breaks(self) -> &'static str {
+        match self {
+            Self::TokensLag => ": G4: ",
+            _ => ": G1: ",
+        }
+    }
+}
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -58,8 +75,31 @@ pub(super) struct Plan {
     pub(super) has_logs: bool,
     /// Somebody sets the wall clocks. Then tokens need not rise over lost grants.
     pub(super) sets_wall_clocks: bool,
+    /// There is another shard, and slots move between the two.
+    pub(super) has_moves: bool,
+    /// A slot may leave a shard that may have lost some of its locks.
+    pub(super) moves_in_quarantine: bool,
+    /// Tokens follow the wall clock as closely as servers of a cluster see to it.
+    pub(super) follows_closely: bool,
+    /// What clients ask for beside locks and leases.
+    pub(super) asks: Asks,
     pub(super) faults_per_mille: u64,
     pub(super) eager_percent: u64,
+}
+
+/// Kinds of requests that there are in some lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asks {
+    /// RENEW ... RAISE.
+    pub(super) raises: bool,
+    /// EPHEMERAL, and KEEPALIVE where it can be had.
+    pub(super) ties: bool,
+    /// REENTRANT.
+    pub(super) counts: bool,
+    /// QUEUE.
+    pub(super) places: bool,
+    /// DEL, FLUSHALL: by somebody who sees to it that owners give up what is broken.
+    pub(super) breaks: bool,
 }
 
 impl Plan {
@@ -69,11 +109,15 @@ impl Plan {
         let promise = random.of(&[Promise::Local, Promise::All, Promise::Majority]);
         let quarantine_ms = random.of(&[16, 20, 28]);
         let has_files = random.percent(60);
+        // Another stream of numbers: what is added here leaves the rest of a life as it is.
+        let mut more = Random::new(seed.wrapping_add(0x5107));
+        let has_moves = more.percent(40);
         // docs/GUARANTEES.md: with `majority` it never matters what owners come back for, with `all` only if a server
         // may be the primary with an old file.
         let may_be_careless = match promise {
             Promise::Local => false,
-            Promise::All => !has_files,
+            // A lock that comes with its slot is confirmed by nobody.
+            Promise::All => !has_files && !has_moves,
             Promise::Majority => true,
         };
         Self {
@@ -88,7 +132,18 @@ impl Plan {
             forgets: random.percent(60),
             has_files,
             has_logs: has_files && random.percent(50),
-            sets_wall_clocks: random.percent(30),
+            // In a cluster tokens rest on the clocks.
+            sets_wall_clocks: random.percent(30) && !has_moves,
+            has_moves,
+            moves_in_quarantine: false,
+            follows_closely: has_moves,
+            asks: Asks {
+                raises: more.percent(50),
+                ties: more.percent(50),
+                counts: more.percent(50),
+                places: more.percent(50),
+                breaks: more.percent(50),
+            },
             faults_per_mille: random.of(&[2, 10, 20, 40, 60]),
             eager_percent: random.of(&[5, 30, 60, 90]),
         }
@@ -119,17 +174,41 @@ impl Plan {
             },
             Control::OneOfTwo => Self { seasoned_ms: 0, ..majority },
             Control::NoAcknowledgement => Self { acknowledgements: 0, seasoned_ms: 0, ..majority },
+            Control::OwnersComeBack => Self { is_careful: false, forgets: true, ..local },
+            Control::MovesInQuarantine => {
+                let (quarantine_ms, lease_ms_max) = (100, 100);
+                let local =
+                    Self { quarantine_ms, lease_ms_max, seasoned_ms: quarantine_ms, forgets: true, ..local };
+                Self { has_moves: true, moves_in_quarantine: true, follows_closely: true, ..local }
+            }
+            Control::TokensLag => Self { has_moves: true, follows_closely: false, ..local },
         }
     }
 
-    /// What has to be confirmed, if anything has.
+    /// What has to be confirmed on a server of the group, if anything has.
     pub(super) const fn rule(&self) -> Option<Rule> {
         match self.promise {
             Promise::Local => None,
-            Promise::All => Some(Rule::All { replicas: super::NODES - 1 }),
+            Promise::All => Some(Rule::All { replicas: super::GROUP - 1 }),
             Promise::Majority => {
                 Some(Rule::Majority { replicas: self.acknowledgements, seasoned_ms: self.seasoned_ms })
             }
         }
+    }
+
+    /// The same on this server: the other shard has no replicas.
+    pub(super) const fn rule_of(&self, n: usize) -> Option<Rule> {
+        match self.rule() {
+            Some(Rule::All { .. }) if n == super::OTHER => Some(Rule::All { replicas: 0 }),
+            Some(Rule::Majority { seasoned_ms, .. }) if n == super::OTHER => {
+                Some(Rule::Majority { replicas: 0, seasoned_ms })
+            }
+            rule => rule,
+        }
+    }
+
+    /// How many servers there are.
+    pub(super) const fn nodes(&self) -> usize {
+        if self.has_moves { super::NODES } else { super::GROUP }
     }
 }

@@ -20,6 +20,8 @@ points! {
     RestartedFromLog LogLacksItsEnd RestartedAsPrimary Promoted PromotedTheWrongOne PromotedWhileSynchronising
     TwoPrimaries Demoted DemotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
+    MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
+    BrokenBeforeWaiters Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
 }
 
 /// How often each has happened.

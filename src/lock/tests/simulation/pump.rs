@@ -1,17 +1,20 @@
 //! What a server does by itself: leases and waits end, locks are handed on, grants are undone.
 
 use super::super::input::Keys;
-use super::super::server::At;
 use super::asks::gate;
 use super::points::Point;
-use super::{Group, NODES, Verdict};
+use super::slots::at_of;
+use super::{Group, Verdict};
 use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Effects, Record, Stake, Task, WaiterId};
 use crate::lock::table::Due;
-use crate::lock::types::{PlaceBuf, Token};
+use crate::lock::types::{ClientId, PlaceBuf, Token};
 
 /// More than can be due.
 const STEPS_MAX: usize = 1_000;
+
+/// Until when a lease is left alone whose lock this server does not answer for.
+const LOOK_AGAIN_MS: u64 = 20;
 
 /// What is to be done at one place.
 enum Job {
@@ -24,7 +27,7 @@ enum Job {
 impl Group {
     /// The pump runs on some server, due or not.
     pub(super) fn pump_any(&mut self) -> Verdict {
-        let n = self.random.below(NODES as u64) as usize;
+        let n = self.random.below(self.plan.nodes() as u64) as usize;
         if self.nodes[n].runs() && self.nodes[n].decides() {
             self.pump(n)?;
             self.turn(n)?;
@@ -38,6 +41,8 @@ impl Group {
         node.tell_time(self.time);
         let table = &node.server.table;
         let is_due = table.next_deadline(true).is_some_and(|at| at <= node.server.now.boot);
+        // The server's cron asks for those that a connection of another life kept alive.
+        let is_due = is_due || table.has_foreign();
         if is_due || table.has_tasks() || node.confirmations.has_undo() { self.pump(n) } else { Ok(()) }
     }
 
@@ -45,6 +50,7 @@ impl Group {
     pub(super) fn pump(&mut self, n: usize) -> Verdict {
         let is_closed = self.cannot_confirm(n);
         self.nodes[n].tell_time(self.time);
+        self.go_rounds(n)?;
         while let Some(stake) = self.nodes[n].confirmations.next_undo() {
             self.see(Point::Undone);
             self.note(|| format!("n{n} undoes {stake:?}"));
@@ -70,7 +76,8 @@ impl Group {
                 self.look_at(n, task, is_closed)?;
             }
         }
-        Err(format!("G3: the pump of n{n} never ends"))
+        let server = &mut self.nodes[n].server;
+        Err(format!("G3: the pump of n{n} never ends: {:?} is due", server.table.due(server.now.boot, true)))
     }
 
     fn end(&mut self, n: usize, due: Due, is_closed: bool) -> Verdict {
@@ -95,14 +102,19 @@ impl Group {
             Task::Settle(place) => self.job(n, &place, Job::Settle, is_closed),
             Task::TakeBack(place, token) => self.job(n, &place, Job::TakeBack(token), is_closed),
             Task::Party(request) => self.look_at_all(n, request, is_closed),
-            Task::Retell(place, _) => {
-                Err(format!("{place:?} is tied to a connection, and nobody asked for that"))
-            }
+            Task::Retell(place, token) => self.retell(n, &place, token),
         }
     }
 
     fn job(&mut self, n: usize, place: &PlaceBuf, job: Job, is_closed: bool) -> Verdict {
-        let at = at(place)?;
+        let at = at_of(place)?;
+        if !self.is_ours(n, at) {
+            if let Job::Expire(lock) = job {
+                let server = &mut self.nodes[n].server;
+                server.table.postpone(lock, server.now.boot.plus_ms(LOOK_AGAIN_MS));
+            }
+            return self.send_on(n, place);
+        }
         let mut fx = std::mem::take(&mut self.fx);
         let mut gate = gate(is_closed);
         let server = &mut self.nodes[n].server;
@@ -123,12 +135,28 @@ impl Group {
         self.carry_out_one(n, Keys::one(at), None, step, fx)
     }
 
+    /// The lease of a hold runs otherwise than readers know.
+    fn retell(&mut self, n: usize, place: &PlaceBuf, token: Token) -> Verdict {
+        let at = at_of(place)?;
+        let server = &self.nodes[n].server;
+        let record = server.table.to_tell(server.found(at), token).filter(|_| self.is_ours(n, at));
+        if let Some(record) = record {
+            self.see(Point::Retold);
+            let fact = self.nodes[n].server.fact(at, record)?;
+            self.write(n, fact);
+        }
+        Ok(())
+    }
+
     /// It may be the turn of a request for several locks.
     fn look_at_all(&mut self, n: usize, request: WaiterId, is_closed: bool) -> Verdict {
         let places = self.nodes[n].server.table.places_of(request);
-        let ats = places.iter().map(at).collect::<Result<Vec<At>, String>>()?;
+        let ats = places.iter().map(at_of).collect::<Result<Vec<_>, String>>()?;
         if ats.is_empty() {
             return Ok(());
+        }
+        if let Some(lost) = ats.iter().position(|&at| !self.is_ours(n, at)) {
+            return self.send_on(n, &places[lost]);
         }
         let mut gate = gate(is_closed);
         self.decide_all(n, Keys::of(&ats), None, |table, now, spots, fx| {
@@ -160,11 +188,6 @@ impl Group {
             stays
         });
         gone.into_iter().for_each(|id| node.confirmations.leave(id));
+        table.disconnected(node.server.now.boot, ClientId(connection));
     }
-}
-
-/// Which of the places of the simulation this is.
-fn at(place: &PlaceBuf) -> Result<At, String> {
-    let known = super::LOCKS.iter().copied().find(|at| at.place() == place.as_place());
-    known.ok_or_else(|| format!("nobody named the place {place:?}"))
 }

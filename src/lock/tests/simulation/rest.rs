@@ -5,16 +5,19 @@ use super::super::reader::check_keys;
 use super::super::server::{At, Name};
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
-use super::{Group, LOCKS, NODES, Verdict};
-use crate::lock::types::Mode;
+use super::{GROUP, Group, LOCKS, NODES, OTHER, Verdict};
+use crate::lock::types::{Mode, Tie};
 
 /// Owners that nobody else is.
 const LAST: [Name; 3] = ["last", "last-but-one", "last-but-two"];
 
+/// What they ask for.
+const LAST_ASK: Kind = Kind::Acquire { wait_ms: None, is_place: false };
+
 impl Group {
     /// What is not looked at after each step: the core's own records, and replicas that have read everything (G13).
     pub(super) fn check(&mut self) -> Verdict {
-        for n in 0..NODES {
+        for n in 0..self.plan.nodes() {
             if !self.nodes[n].is_up {
                 continue;
             }
@@ -55,7 +58,8 @@ impl Group {
     pub(super) fn come_to_rest(&mut self) -> Verdict {
         self.stop_clients();
         let chief = self.choose_chief()?;
-        for n in (0..NODES).filter(|&n| n != chief) {
+        self.rest_other(chief)?;
+        for n in (0..GROUP).filter(|&n| n != chief) {
             (self.nodes[n].is_frozen, self.nodes[n].is_cut_off) = (false, false);
             if !self.nodes[n].is_up {
                 self.start(n, &super::node::Files::default())?;
@@ -71,12 +75,15 @@ impl Group {
         self.must_be_empty(chief)?;
         self.take_all(chief)?;
         self.check()?;
+        if self.plan.has_moves {
+            self.must_be_empty(OTHER)?;
+        }
         self.must_be_empty(chief)
     }
 
     /// Who is to be the primary.
     fn choose_chief(&mut self) -> Result<usize, String> {
-        let running = (0..NODES).filter(|&n| self.nodes[n].is_up && self.nodes[n].decides());
+        let running = (0..GROUP).filter(|&n| self.nodes[n].is_up && self.nodes[n].decides());
         let youngest = running.max_by_key(|&n| self.nodes[n].term);
         let chief = if self.plan.has_one_primary { self.rightful } else { youngest.unwrap_or(0) };
         (self.nodes[chief].is_frozen, self.nodes[chief].is_cut_off) = (false, false);
@@ -94,7 +101,7 @@ impl Group {
         for _ in 0..=ms / 2 {
             self.time += 2_000;
             self.notice_closed()?;
-            for n in (0..NODES).filter(|&n| n != chief) {
+            for n in (0..GROUP).filter(|&n| n != chief) {
                 self.end_synchronisation(n)?;
                 self.receive(n, usize::MAX)?;
                 self.acknowledge(n);
@@ -104,10 +111,26 @@ impl Group {
             self.turn(chief)?;
         }
         // What the last turn told.
-        for n in (0..NODES).filter(|&n| n != chief) {
+        for n in (0..GROUP).filter(|&n| n != chief) {
             self.receive(n, usize::MAX)?;
         }
         Ok(())
+    }
+
+    /// The other shard works, and gives back what it has.
+    fn rest_other(&mut self, chief: usize) -> Verdict {
+        if !self.plan.has_moves {
+            return Ok(());
+        }
+        (self.nodes[OTHER].is_frozen, self.nodes[OTHER].is_cut_off) = (false, false);
+        if !self.nodes[OTHER].is_up {
+            self.start(OTHER, &super::node::Files::default())?;
+            self.begin_to_decide(OTHER);
+        }
+        self.bring_slots_home(chief)?;
+        self.notice_closed()?;
+        self.pump(OTHER)?;
+        self.turn(OTHER)
     }
 
     fn must_be_empty(&self, chief: usize) -> Verdict {
@@ -128,17 +151,17 @@ impl Group {
         for at in LOCKS {
             let permits = if at == LOCKS[3] { 2 } else { 1 };
             for owner in &LAST[..permits] {
-                match self.ask_last(chief, at, owner, Kind::Acquire { wait_ms: None })? {
+                match self.ask_last(chief, at, owner, LAST_ASK)? {
                     Sent::Granted(_) => {}
                     sent => return Err(format!("at rest, {at} is free, and {owner} is told {sent:?}")),
                 }
             }
-            let sent = self.ask_last(chief, at, LAST[permits], Kind::Acquire { wait_ms: None })?;
+            let sent = self.ask_last(chief, at, LAST[permits], LAST_ASK)?;
             if sent != Sent::No {
                 return Err(format!("at rest, {at} is held, and another owner is told {sent:?}"));
             }
             for owner in &LAST[..permits] {
-                let sent = self.ask_last(chief, at, owner, Kind::Release)?;
+                let sent = self.ask_last(chief, at, owner, Kind::Release { is_last: true })?;
                 if sent != Sent::Done(true) {
                     return Err(format!("at rest, {owner} holds {at} and cannot release it: {sent:?}"));
                 }
@@ -161,13 +184,17 @@ impl Group {
             mode,
             lease_ms: self.plan.lease_ms_max.max(15),
             node: n,
+            tie: Tie::NONE,
+            is_reentrant: false,
             term: self.nodes[n].term,
             done: self.time,
             floor: None,
+            renewed: None,
+            decision: 0,
         };
         self.ask(request)?;
         self.turn(n)?;
-        for replica in (0..NODES).filter(|&replica| replica != n) {
+        for replica in (0..GROUP).filter(|&replica| replica != n) {
             self.receive(replica, usize::MAX)?;
             self.acknowledge(replica);
         }
@@ -177,7 +204,7 @@ impl Group {
             if !self.in_flight.is_empty() {
                 break;
             }
-            (0..NODES).filter(|&replica| replica != n).for_each(|replica| self.acknowledge(replica));
+            (0..GROUP).filter(|&replica| replica != n).for_each(|replica| self.acknowledge(replica));
             self.turn(n)?;
         }
         match self.in_flight.pop() {

@@ -12,9 +12,9 @@
 
 use super::super::input::Keys;
 use super::super::server::{At, Name};
-use super::asks::{Kind, Request};
+use super::asks::Request;
 use super::{LOCKS, Verdict, lock_at};
-use crate::lock::types::{Mode, Token};
+use crate::lock::types::{Mode, Tie, Token};
 
 /// What an owner believes.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,23 @@ struct Belief {
     until: u64,
     /// Of which server, in which life of it.
     term: u32,
+    /// What ties it to which connection.
+    tie: Tie,
+    connection: u64,
+    lease_us: u64,
 }
+
+impl Belief {
+    /// Nothing keeps it alive from here on but its lease, which starts now.
+    const fn run_from(&mut self, time: u64) {
+        if self.until == FOREVER {
+            self.until = time + self.lease_us;
+        }
+    }
+}
+
+/// As long as its connection is open.
+const FOREVER: u64 = u64::MAX;
 
 impl Belief {
     /// Whether both can be held beside each other.
@@ -44,6 +60,12 @@ pub(super) struct Judge {
     told: [(u64, u32); LOCKS.len()],
     /// Tokens are compared only within the life of one server.
     compares_within_terms: bool,
+    /// How many decisions there were.
+    decisions: u32,
+    /// What was decided up to there of each lock is broken, by somebody who has told the owners.
+    broken: [u32; LOCKS.len()],
+    /// What was decided up to there was decided at another shard: no connection keeps it alive.
+    moved: [u32; LOCKS.len()],
 }
 
 impl Judge {
@@ -94,7 +116,9 @@ impl Judge {
         let mut sure = None;
         for at in request.keys.iter() {
             let belief = self.belief(at, request.owner, time)?;
-            let is_same = belief.term == request.term && belief.mode == request.mode;
+            // Who lost the answer to RAISE names a token that is none any more.
+            let is_named = request.token.is_none_or(|token| token == belief.token);
+            let is_same = belief.term == request.term && belief.mode == request.mode && is_named;
             if !is_same || sure.is_some_and(|sure| sure != belief.token) {
                 return None;
             }
@@ -111,14 +135,62 @@ impl Judge {
         Err(format!("G2, G9, G10: it believes in {sure:?} and is told {got:?}: {request:?}"))
     }
 
-    /// A client is told that it holds what it asked for.
-    pub(super) fn believe(&mut self, request: &Request, token: Token, time: u64) -> Verdict {
+    /// The number of a decision.
+    pub(super) const fn decide(&mut self) -> u32 {
+        self.decisions += 1;
+        self.decisions
+    }
+
+    /// Holds of this lock are broken, and whoever counted on one is told.
+    pub(super) fn broken(&mut self, at: At) {
+        self.broken[lock_at(at)] = self.decisions;
+        self.beliefs[lock_at(at)].clear();
+    }
+
+    /// A lock goes from one server, in this life of it, to another one: holds go on there.
+    pub(super) fn moved(&mut self, at: At, [from, to]: [u32; 2], time: u64) {
+        self.moved[lock_at(at)] = self.decisions;
+        for belief in &mut self.beliefs[lock_at(at)] {
+            belief.run_from(time);
+            if belief.term == from {
+                belief.term = to;
+            }
+        }
+    }
+
+    /// A server has raised the token of a hold; its owner may never hear of it.
+    pub(super) fn raised(&mut self, request: &Request, token: Token) {
+        let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
+        let beliefs = beliefs.flat_map(|(beliefs, _)| beliefs);
+        for belief in beliefs.filter(|belief| belief.owner == request.owner && belief.term == request.term) {
+            belief.token = token;
+        }
+    }
+
+    /// A connection is closed, by its client.
+    pub(super) fn disconnected(&mut self, connection: u64, time: u64) {
+        for belief in self.beliefs.iter_mut().flatten().filter(|belief| belief.connection == connection) {
+            belief.run_from(time);
+            if let Some(ms) = belief.tie.ephemeral_ms {
+                belief.until = belief.until.min(time + ms * 1_000);
+            }
+        }
+    }
+
+    /// Until when a decision lets an owner believe in a hold, for itself.
+    fn until(&self, at: At, request: &Request) -> u64 {
+        let is_kept = request.tie.is_kept_alive && request.decision > self.moved[lock_at(at)];
+        if is_kept { FOREVER } else { request.done + request.lease_ms * 1_000 }
+    }
+
+    /// A client is told that it holds what it asked for. Returns until when it believes so.
+    pub(super) fn believe(&mut self, request: &Request, token: Token, time: u64) -> Result<u64, String> {
         if let Some(floor) = request.floor.filter(|floor| token.get() <= *floor) {
             return Err(format!("G4: {floor} was told before {token} was minted: {request:?}"));
         }
-        let until = request.done + request.lease_ms * 1_000;
+        let mut shortest = FOREVER;
         for at in request.keys.iter() {
-            let lock = lock_at(at);
+            let (lock, until) = (lock_at(at), self.until(at, request));
             if token.get() > self.told[lock].0 || self.compares_within_terms {
                 self.told[lock] = (token.get(), request.term);
             }
@@ -126,33 +198,35 @@ impl Judge {
             beliefs.retain(|belief| belief.until > time);
             let before = beliefs.iter().position(|belief| belief.owner == request.owner);
             let before = before.map(|before| beliefs.swap_remove(before));
-            if until.max(before.map_or(0, |before| before.until)) <= time {
+            let until = until.max(before.map_or(0, |before| before.until));
+            if until <= time || request.decision <= self.broken[lock] {
+                shortest = 0;
                 continue;
             }
+            shortest = shortest.min(until);
             let other = beliefs.iter().find(|belief| !belief.allows(request.mode));
             let is_full = matches!(request.mode, Mode::Limit(limit) if beliefs.len() >= limit as usize);
             if other.is_some() || is_full {
                 return Err(format!("G1: beside {beliefs:?} at {at} {token} was told to {request:?}"));
             }
-            let until = until.max(before.map_or(0, |before| before.until));
-            let (owner, mode) = (request.owner, request.mode);
-            beliefs.push(Belief { owner, token, mode, until, term: request.term });
+            let Request { owner, mode, term, tie, connection, .. } = *request;
+            let lease_us = request.lease_ms * 1_000;
+            beliefs.push(Belief { owner, token, mode, until, term, tie, connection, lease_us });
         }
-        Ok(())
+        Ok(shortest)
     }
 
     /// A client is told that its lease lasts longer.
-    pub(super) fn renewed(&mut self, request: &Request, time: u64) -> Verdict {
+    pub(super) fn renewed(&mut self, request: &Request, time: u64) -> Result<u64, String> {
         let owner = request.owner;
         let renewed = request.keys.first().and_then(|at| self.belief(at, owner, time).copied());
         match renewed {
             // Its renewal came too late, or it has given the lock up since.
-            None => Ok(()),
-            Some(belief) if request.kind == Kind::Renew => {
+            None => Ok(0),
+            Some(belief) => {
                 let renewed = Request { floor: None, mode: belief.mode, ..*request };
-                self.believe(&renewed, belief.token, time)
+                self.believe(&renewed, request.renewed.unwrap_or(belief.token), time)
             }
-            Some(_) => Ok(()),
         }
     }
 

@@ -1,0 +1,277 @@
+//! Slots: which shard a lock is at, and how it gets to the other one, key by key, as MIGRATE does it.
+//!
+//! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
+//! for those that are not. Between the last grant of a lock at the one and the first at the other more time passes than
+//! the clocks differ and tokens are ahead of them (docs/GUARANTEES.md, G4). Both shards keep their roles meanwhile, and
+//! a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard"). Everybody knows at once
+//! where a slot is: that servers have to tell each other is left out.
+
+use super::super::input::Keys;
+use super::super::reader::Fact;
+use super::super::server::{At, Outside};
+use super::points::Point;
+use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
+use crate::lock::effect::{Answer, Effects, Found};
+use crate::lock::types::PlaceBuf;
+
+/// The locks of each slot. The first two can be asked for in one request.
+const SLOTS: [&[usize]; 3] = [&[0, 1], &[2], &[3]];
+
+/// From the last grant of a lock at one shard to the first at the other one it takes longer than this: more than wall
+/// clocks differ, and tokens are ahead of them.
+const MOVE_US: u64 = 6_000;
+
+/// One of the two shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Shard {
+    #[default]
+    Group,
+    Other,
+}
+
+impl Shard {
+    /// The one that a server belongs to.
+    pub(super) const fn of(n: usize) -> Self {
+        if n == OTHER { Self::Other } else { Self::Group }
+    }
+
+    const fn opposite(self) -> Self {
+        match self {
+            Self::Group => Self::Other,
+            Self::Other => Self::Group,
+        }
+    }
+}
+
+/// A slot on its way.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    from: usize,
+    to: usize,
+    begun: u64,
+}
+
+/// Where the slots are.
+#[derive(Default)]
+pub(super) struct Slots {
+    homes: [Shard; SLOTS.len()],
+    moves: [Option<Move>; SLOTS.len()],
+    /// Where a token of each lock came from last, and when.
+    minted: [(Shard, u64); LOCKS.len()],
+}
+
+impl Slots {
+    /// Tokens of these locks come from here now.
+    pub(super) fn note_minted(&mut self, n: usize, keys: Keys, time: u64) {
+        keys.iter().for_each(|at| self.minted[lock_at(at)] = (Shard::of(n), time));
+    }
+
+    /// While a slot is on its way nobody is promoted.
+    pub(super) fn may_change_roles(&self) -> bool {
+        self.moves.iter().all(Option::is_none)
+    }
+}
+
+/// The slot of a lock.
+fn slot_of(at: At) -> usize {
+    SLOTS.iter().position(|locks| locks.contains(&lock_at(at))).expect("each lock has a slot")
+}
+
+impl Group {
+    /// Whether this server has a part in a move.
+    pub(super) fn is_moving_at(&self, n: usize) -> bool {
+        self.slots.moves.iter().flatten().any(|slot| slot.from == n || slot.to == n)
+    }
+
+    /// Whether this server answers for the lock: it is at its shard, and not on its way to the other one.
+    pub(super) fn is_ours(&self, n: usize, at: At) -> bool {
+        let slot = slot_of(at);
+        let is_home = self.slots.homes[slot] == Shard::of(n);
+        let has = |n: usize| self.nodes[n].server.found(at) != Found::Nothing;
+        let (shard, minted) = self.slots.minted[lock_at(at)];
+        let is_early = shard != Shard::of(n) && minted + MOVE_US >= self.time;
+        match self.slots.moves[slot] {
+            None => is_home && !is_early,
+            Some(Move { from, .. }) if is_home => has(from),
+            Some(Move { from, to, begun }) => {
+                n == to && !has(from) && !is_early && begun + MOVE_US < self.time
+            }
+        }
+    }
+
+    /// Which shard a client is sent to with these locks. `None`: it is to try again.
+    pub(super) fn shard_for(&self, keys: Keys) -> Option<Shard> {
+        let first = keys.first()?;
+        let home = self.slots.homes[slot_of(first)];
+        let Some(Move { from, to, .. }) = self.slots.moves[slot_of(first)] else {
+            return Some(home);
+        };
+        let answering = [from, to].into_iter().find(|&n| keys.iter().all(|at| self.is_ours(n, at)));
+        answering.map(Shard::of)
+    }
+
+    /// A slot begins to move, or has moved.
+    pub(super) fn move_slots(&mut self) -> Verdict {
+        let slot = self.random.below(SLOTS.len() as u64) as usize;
+        match self.slots.moves[slot] {
+            _ if !self.plan.has_moves => Ok(()),
+            None => {
+                self.begin_move(slot);
+                Ok(())
+            }
+            Some(slot_move) if self.may_end(slot_move) => self.end_move(slot, slot_move),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn may_end(&self, Move { from, to, begun }: Move) -> bool {
+        begun + MOVE_US < self.time && self.nodes[from].runs() && self.nodes[to].runs()
+    }
+
+    fn begin_move(&mut self, slot: usize) {
+        let home = self.slots.homes[slot];
+        let (Some(from), Some(to)) = (self.chief_of(home), self.chief_of(home.opposite())) else {
+            return;
+        };
+        for n in [from, to] {
+            self.nodes[n].tell_time(self.time);
+        }
+        let source = &self.nodes[from].server;
+        let may_lack_some = source.table.quarantine_left_ms(source.now.boot).is_some();
+        if may_lack_some && !self.plan.moves_in_quarantine
+            || self.cannot_confirm(from)
+            || self.cannot_confirm(to)
+        {
+            return;
+        }
+        self.see(Point::MoveBegun);
+        self.note(|| format!("slot {slot} begins to move from n{from} to n{to}"));
+        self.slots.moves[slot] = Some(Move { from, to, begun: self.time });
+    }
+
+    /// The one server of a shard that all take for its primary, if there is one and it works.
+    fn chief_of(&self, shard: Shard) -> Option<usize> {
+        let decides = |n: &usize| self.nodes[*n].is_up && self.nodes[*n].decides();
+        let chief = match shard {
+            Shard::Other => OTHER,
+            Shard::Group if self.plan.has_one_primary => self.rightful,
+            Shard::Group => {
+                let mut deciding = (0..GROUP).filter(decides);
+                deciding.next().filter(|_| deciding.next().is_none())?
+            }
+        };
+        let node = &self.nodes[chief];
+        (node.runs() && node.decides() && !node.is_cut_off).then_some(chief)
+    }
+
+    /// What is left of the slot comes over, and it belongs to the other shard from here on.
+    fn end_move(&mut self, slot: usize, Move { from, to, .. }: Move) -> Verdict {
+        self.see(Point::Moved);
+        for at in SLOTS[slot].iter().map(|&lock| LOCKS[lock]) {
+            self.migrate(at, from, to);
+        }
+        self.note(|| format!("slot {slot} has moved from n{from} to n{to}"));
+        self.slots.moves[slot] = None;
+        self.slots.homes[slot] = Shard::of(to);
+        Ok(())
+    }
+
+    /// A lock comes over, with all who hold it.
+    fn migrate(&mut self, at: At, from: usize, to: usize) {
+        for n in [from, to] {
+            self.nodes[n].tell_time(self.time);
+        }
+        if self.nodes[from].server.found(at) == Found::Nothing {
+            return;
+        }
+        let saved = self.nodes[from].server.saved(at);
+        let holds = saved.as_ref().map_or(0, |saved| saved.holds.len());
+        self.see(Point::MovedHeld);
+        self.note(|| format!("{at} moves from n{from} to n{to}: {saved:?}"));
+        self.nodes[to].balance += holds as i64;
+        self.do_outside(to, Outside::Restore(at, saved));
+        if self.nodes[from].server.table.is_waited_for(at.place()) {
+            self.see(Point::MovedWaitedFor);
+        }
+        self.do_outside(from, Outside::Del(at));
+        let terms = [from, to].map(|n| self.nodes[n].term);
+        self.judge.moved(at, terms, self.time);
+        self.hear_of_move(at);
+    }
+
+    /// Somebody does this to the keys of a primary, without asking the core.
+    pub(super) fn do_outside(&mut self, n: usize, what: Outside) -> bool {
+        self.nodes[n].tell_time(self.time);
+        let is_done = self.nodes[n].server.outside(&what);
+        if is_done {
+            self.write(n, Fact::Outside(what));
+        }
+        is_done
+    }
+
+    /// Keys of slots that have left, of which this server has not heard, are not its own.
+    pub(super) fn delete_strangers(&mut self, n: usize) {
+        for at in LOCKS {
+            if !self.is_ours(n, at) && self.nodes[n].server.keys.contains_key(&at) {
+                self.see(Point::StrangerDeleted);
+                self.do_outside(n, Outside::Del(at));
+            }
+        }
+    }
+
+    /// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
+    pub(super) fn send_on(&mut self, n: usize, place: &PlaceBuf) -> Verdict {
+        let mut fx = Effects::default();
+        let moved = Answer::Moved("MOVED 1 host:1".to_owned());
+        self.nodes[n].server.table.dismiss(place.as_place(), &moved, &mut fx);
+        fx.into_iter().try_for_each(|effect| self.effect(n, effect))
+    }
+
+    /// What no event tells of: lines of slots that have left without a key, and leases that connections elsewhere kept
+    /// alive.
+    pub(super) fn go_rounds(&mut self, n: usize) -> Verdict {
+        let server = &mut self.nodes[n].server;
+        if !self.plan.has_moves {
+            server.table.let_foreign_run(server.now.boot);
+            return Ok(());
+        }
+        let (now, foreign) = (server.now.boot, server.table.foreign(0, usize::MAX));
+        let mut ours = Vec::new();
+        for (hold, place) in foreign {
+            if self.is_ours(n, at_of(&place)?) {
+                ours.push(hold);
+            }
+        }
+        let table = &mut self.nodes[n].server.table;
+        table.let_run(&ours, now);
+        let lines: Vec<PlaceBuf> = table.places_waited_for().map(|place| place.to_owned()).collect();
+        for place in lines {
+            if !self.is_ours(n, at_of(&place)?) {
+                self.send_on(n, &place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All slots come home, and nothing is on its way.
+    pub(super) fn bring_slots_home(&mut self, chief: usize) -> Verdict {
+        self.time += MOVE_US + 1;
+        for slot in 0..SLOTS.len() {
+            if let Some(slot_move) = self.slots.moves[slot].take() {
+                self.end_move(slot, slot_move)?;
+            }
+        }
+        for slot in 0..SLOTS.len() {
+            if self.slots.homes[slot] == Shard::Other {
+                self.end_move(slot, Move { from: OTHER, to: chief, begun: self.time })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which of the places of the simulation this is.
+pub(super) fn at_of(place: &PlaceBuf) -> Result<At, String> {
+    let known = LOCKS.iter().copied().find(|at| at.place() == place.as_place());
+    known.ok_or_else(|| format!("nobody named the place {place:?}"))
+}

@@ -1,0 +1,39 @@
+//! Who deletes locks: one, or all of a server. It ends holds that their owners count on, so whoever does it makes the
+//! owners give up what they hold first. (Else a server that lost the deletion would believe them later.)
+
+use super::super::server::{Lazy, Outside};
+use super::points::Point;
+use super::{GROUP, Group, LOCKS, Verdict};
+
+impl Group {
+    /// DEL or FLUSHALL on a primary that clients reach.
+    pub(super) fn break_some(&mut self) -> Verdict {
+        let n = self.random.below(self.plan.nodes() as u64) as usize;
+        let node = &self.nodes[n];
+        let is_stale = self.plan.has_one_primary && n < GROUP && n != self.rightful;
+        if !self.plan.asks.breaks || !node.runs() || !node.decides() || node.is_cut_off || is_stale {
+            return Ok(());
+        }
+        let at = LOCKS[self.random.below(LOCKS.len() as u64) as usize];
+        if self.random.percent(10) {
+            self.see(Point::Flushed);
+            self.note(|| format!("n{n} is emptied"));
+            for at in LOCKS {
+                if self.is_ours(n, at) {
+                    self.give_up_all(at);
+                }
+            }
+            self.do_outside(n, Outside::Flush(None, Lazy::No));
+            // What a payload brought is not known to have had a key, so INFO does not count it as broken.
+            self.nodes[n].begin_count();
+        } else if self.is_ours(n, at) && self.do_outside(n, Outside::Del(at)) {
+            self.note(|| format!("{at} is deleted on n{n}"));
+            self.see(Point::Deleted);
+            self.give_up_all(at);
+        }
+        if self.nodes[n].server.table.has_tasks() {
+            self.see(Point::BrokenBeforeWaiters);
+        }
+        Ok(())
+    }
+}
