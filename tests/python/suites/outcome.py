@@ -1,0 +1,84 @@
+"""What a run of a file of tests says, and what two of them say when they are compared."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+LINE = re.compile(r"\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
+MILLISECONDS = re.compile(r" \(\d+ ms\)$")
+PLACE = re.compile(r" in tests/\S+\.tcl$")
+VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}")  # what a name has of a process, a port or a seed
+WHOLE_FILE = "(the file)"
+# How often a test is run with the module and without, if it fails the first time with it.
+REPETITIONS = 3
+# By so many failures more with the module a test is said to differ because of it.
+SURE = 2
+
+
+def outcomes(log, code):
+    """How often each test of a file ended how: {name: Counter}."""
+    found = {}
+    for line in log.splitlines():
+        match = LINE.search(line)
+        if not match:
+            continue
+        status, name = match.groups()
+        if status in ("exception", "TIMEOUT"):
+            status, name = "err", WHOLE_FILE
+        name = PLACE.sub("", MILLISECONDS.sub("", name))
+        if status == "ignore":
+            name = name.split(": ")[0]
+        found.setdefault(VARIES.sub("N", name), Counter())[status] += 1
+    if code and not any(counts["err"] for counts in found.values()):
+        found[WHOLE_FILE] = Counter(err=1)
+    return found
+
+
+def failed(found, name, of):
+    """Whether a test failed, or did not come to its end where it did in another run."""
+    counts = found.get(name, Counter())
+    return counts["err"] > 0 or counts["ok"] < of.get(name, Counter())["ok"]
+
+
+def suspects(without, with_module):
+    """The tests that may fail because of the module: those that did not pass as often with it."""
+    names = sorted({*without, *with_module})
+    both = {name: without.get(name, Counter()) | with_module.get(name, Counter()) for name in names}
+    return [
+        name for name in names if failed(with_module, name, both) and not failed(without, name, both)
+    ]
+
+
+@dataclass
+class Trial:
+    """A test that failed with the module and not without, and how it fared when repeated."""
+
+    file: str
+    name: str
+    runs: dict = field(default_factory=lambda: {"with": 1, "without": 1})
+    failures: dict = field(default_factory=lambda: {"with": 1, "without": 0})
+
+    def add(self, side, found, expected):
+        """Counts a repetition."""
+        self.runs[side] += 1
+        self.failures[side] += failed(found, self.name, expected)
+
+    @property
+    def is_sure(self):
+        """Whether the module is to blame, and not chance."""
+        return self.failures["with"] - self.failures["without"] >= SURE
+
+    def __str__(self):
+        told = [f"{side} the module {self.failures[side]} of {self.runs[side]}" for side in ("with", "without")]
+        return f"{self.file}: {self.name}: failed {', '.join(told)}"
+
+
+def judged(trials, expected, seen):
+    """What is wrong: [tests that differ and are not listed], [listed ones that do not differ].
+
+    `expected` are the (file, test) that are listed, `seen` the files that were run.
+    """
+    sure = {(trial.file, trial.name): trial for trial in trials if trial.is_sure}
+    unlisted = [str(trial) for key, trial in sure.items() if key not in expected]
+    stale = [f"{file}: {name}" for file, name in expected if file in seen and (file, name) not in sure]
+    return unlisted, stale

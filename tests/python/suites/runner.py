@@ -1,0 +1,123 @@
+"""Runs files of tests beside each other, each in a copy of its own."""
+
+import os
+import queue
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .copies import copy_of
+from .outcome import outcomes
+
+BASE_PORT = 21111
+PORTS = 400  # of a slot; the buses of clusters are 10000 above, below the ports that systems give out
+SECONDS_MAX = 1500  # of a file
+WITHOUT_PROGRESS_SECONDS_MAX = 600
+
+
+@dataclass
+class Run:
+    """A file of tests, run once."""
+
+    file: str
+    side: str
+    found: dict
+    seconds: float
+
+
+class Runner:
+    """So many slots, each with a copy of the source with the module and one without."""
+
+    def __init__(self, source, module, work, logs, slots):
+        self.logs = logs
+        self.source = source
+        self.free = queue.Queue()
+        self.lock = threading.Lock()
+        for slot in range(slots):
+            copies = {
+                "without": copy_of(source, work / f"{slot}o"),
+                "with": copy_of(source, work / f"{slot}w", module),
+            }
+            self.free.put((BASE_PORT + slot * (PORTS + 50), copies))
+        self.slots = slots
+
+    def run(self, jobs, options=()):
+        """Runs all (file, side), and returns a Run of each."""
+        waiting = queue.Queue()
+        for job in jobs:
+            waiting.put(job)
+        done = []
+        threads = [threading.Thread(target=self.work, args=(waiting, done, options)) for _ in range(self.slots)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == len(jobs), "a slot broke down"
+        return done
+
+    def work(self, waiting, done, options):
+        """Takes one job after the other."""
+        port, copies = self.free.get()
+        try:
+            while True:
+                file, side = waiting.get_nowait()
+                done.append(self.one(file, side, copies[side], port, options))
+        except queue.Empty:
+            pass
+        finally:
+            self.free.put((port, copies))
+
+    def one(self, file, side, copy, port, options):
+        """Runs a file of tests in a copy."""
+        command = ["./runtest", "--single", file, "--clients", "1", "--durable", "--baseport", str(port)]
+        command += ["--portcount", str(PORTS), "--timeout", str(WITHOUT_PROGRESS_SECONDS_MAX), *options]
+        log = self.log_path(file, side)
+        began = time.monotonic()
+        with open(log, "wb") as out:
+            code = finish(command, copy, out)
+        seconds = time.monotonic() - began
+        found = outcomes(log.read_text(errors="replace"), code)
+        failures = sum(counts["err"] for counts in found.values())
+        print(f"   {seconds:6.1f} s  {side:7}  {file}{f'  ({failures} failed)' if failures else ''}", flush=True)
+        return Run(file, side, found, seconds)
+
+    def log_path(self, file, side):
+        """A name that no run before it had."""
+        with self.lock:
+            base = self.logs / f"{file.replace('/', '-')}.{side}"
+            paths = (Path(f"{base}.{number}.log") for number in range(1, 1000))
+            path = next(path for path in paths if not path.exists())
+            path.touch()
+            return path
+
+
+def finish(command, directory, out):
+    """Runs a command to its end, or ends it and all that it started."""
+    environment = {**os.environ, "TERM": "dumb"}
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        out.write(b"\n[TIMEOUT]: the file took too long\n")
+        return 1
+    finally:
+        end_group(process)
+
+
+def end_group(process):
+    """Ends what is left of a process and its children, which are a group of their own."""
+    try:
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        pass
+    process.wait()
