@@ -32,6 +32,8 @@ def arguments():
     parser.add_argument("--module", required=True, type=Path)
     parser.add_argument("--files", nargs="*", help="only these files of tests, such as unit/expire")
     parser.add_argument("--slots", type=int, default=4, help="how many files run at a time")
+    # The buses of clusters are 10000 above, and should be below the ports that systems give out by themselves.
+    parser.add_argument("--port", type=int, default=20111, help="the first of 450 for each that runs at a time")
     parser.add_argument("--fuzz-seconds", type=int, default=60, help="of each of four kinds of fuzzing; 0: none")
     parser.add_argument("--only-fuzz", action="store_true", help="no tests but the fuzzing")
     return parser.parse_args()
@@ -97,10 +99,11 @@ def suite(name, source, options, work):
     wrong = []
     if not options.only_fuzz:
         print(f"== {name}: {len(files)} files of tests, {len(skipped)} skipped, logs in {logs}", flush=True)
-        runner = Runner(source, module, work / name, fresh(logs / "tests"), options.slots)
+        runner = Runner(source, module, work / name, fresh(logs / "tests"), options.slots, options.port)
         wrong += compare(name, runner, files)
     if options.fuzz_seconds:
-        wrong += fuzz.run(name, source, module, work / f"{name}f", fresh(logs / "fuzz"), options.fuzz_seconds)
+        copies, logs, seconds = work / f"{name}f", fresh(logs / "fuzz"), options.fuzz_seconds
+        wrong += fuzz.run(name, source, module, copies, logs, options.port, seconds)
     return [f"{name}: {one}" for one in wrong]
 
 

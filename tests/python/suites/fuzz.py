@@ -4,9 +4,9 @@ import re
 import time
 from pathlib import Path
 
-from .copies import change, copy_of
+from .copies import PORTS, change, copy_of
 from .outcome import outcomes
-from .runner import PORTS, finish
+from .runner import finish
 
 LOCKS = Path(__file__).with_name("locks.tcl")
 FUZZER = "integration/corrupt-dump-fuzzer"
@@ -17,12 +17,11 @@ LOCK_RESTORED = "Lock restored"
 ENDED_BY_LOCK = "A lock ended the server"
 # A run in which fewer locks than this were taken in proves nothing.
 TAKEN_MIN = 10
-PORT = 27111
 
 
-def prepared(source, module, into, seconds, only_locks):
+def prepared(source, module, into, port, seconds, only_locks):
     """A copy whose fuzzer makes locks, too, or nothing else, and gives them what clients would do."""
-    copy = copy_of(source, into, module)
+    copy = copy_of(source, into, port, module)
     fuzzer = copy / "tests" / f"{FUZZER}.tcl"
     change(fuzzer, "proc generate_types {} {", "proc generate_types {} {\n    generate_locks")
     change(fuzzer, "set min_duration 10 ", f"set min_duration {seconds} ")
@@ -68,14 +67,14 @@ def wrong_with(told, found, only_locks):
     return wrong
 
 
-def run(name, source, module, work, logs, seconds):
+def run(name, source, module, work, logs, port, seconds):
     """Locks among all types, then locks alone."""
     wrong = []
     for only_locks in (False, True):
         kind = "locks-alone" if only_locks else "all-types"
-        copy = prepared(source, module, work / kind, seconds, only_locks)
+        copy = prepared(source, module, work / kind, port, seconds, only_locks)
         command = ["./runtest", "--single", FUZZER, "--clients", "1", "--verbose", "--dump-logs"]
-        command += ["--baseport", str(PORT), "--portcount", str(PORTS)]
+        command += ["--baseport", str(port), "--portcount", str(PORTS)]
         path = logs / f"{kind}.log"
         began = time.monotonic()
         with open(path, "wb") as out:

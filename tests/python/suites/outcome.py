@@ -8,6 +8,7 @@ LINE = re.compile(r"\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
 MILLISECONDS = re.compile(r" \(\d+ ms\)$")
 PLACE = re.compile(r" in tests/\S+\.tcl$")
 VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}")  # what a name has of a process, a port or a seed
+TEST_OF_GROUP = re.compile(r"^\d\d:\d\d:\d\d> ", re.MULTILINE)
 WHOLE_FILE = "(the file)"
 # How often a test is run with the module and without, if it fails the first time with it.
 REPETITIONS = 3
@@ -29,6 +30,23 @@ def outcomes(log, code):
         if status == "ignore":
             name = name.split(": ")[0]
         found.setdefault(VARIES.sub("N", name), Counter())[status] += 1
+    return with_its_end(found, code)
+
+
+def outcomes_of_group(log, code):
+    """The same of a suite that tells otherwise, as the tests of clusters and of sentinels do."""
+    found = {}
+    for unit in log.split("Testing unit: ")[1:]:
+        file, *tests = TEST_OF_GROUP.split(unit)
+        for test in tests:
+            name = f"{file.split()[0]}: {test.splitlines()[0].split(': ')[0]}"
+            is_ok = re.search(r"(^|[: .])OK$", test, re.MULTILINE)
+            found.setdefault(VARIES.sub("N", name), Counter())["ok" if is_ok else "err"] += 1
+    return with_its_end(found, code)
+
+
+def with_its_end(found, code):
+    """With a failure of the whole, if it failed and no test of it did."""
     if code and not any(counts["err"] for counts in found.values()):
         found[WHOLE_FILE] = Counter(err=1)
     return found

@@ -8,11 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .copies import copy_of
-from .outcome import outcomes
+from .copies import PORTS, copy_of, script_for
+from .outcome import outcomes, outcomes_of_group
 
-BASE_PORT = 21111
-PORTS = 400  # of a slot; the buses of clusters are 10000 above, below the ports that systems give out
 SECONDS_MAX = 1500  # of a file
 WITHOUT_PROGRESS_SECONDS_MAX = 600
 
@@ -30,26 +28,27 @@ class Run:
 class Runner:
     """So many slots, each with a copy of the source with the module and one without."""
 
-    def __init__(self, source, module, work, logs, slots):
+    def __init__(self, source, module, work, logs, slots, base_port):
         self.logs = logs
         self.source = source
         self.free = queue.Queue()
         self.lock = threading.Lock()
         for slot in range(slots):
+            port = base_port + slot * (PORTS + 50)
             copies = {
-                "without": copy_of(source, work / f"{slot}o"),
-                "with": copy_of(source, work / f"{slot}w", module),
+                "without": copy_of(source, work / f"{slot}o", port),
+                "with": copy_of(source, work / f"{slot}w", port, module),
             }
-            self.free.put((BASE_PORT + slot * (PORTS + 50), copies))
+            self.free.put((port, copies))
         self.slots = slots
 
-    def run(self, jobs, options=()):
+    def run(self, jobs):
         """Runs all (file, side), and returns a Run of each."""
         waiting = queue.Queue()
         for job in jobs:
             waiting.put(job)
         done = []
-        threads = [threading.Thread(target=self.work, args=(waiting, done, options)) for _ in range(self.slots)]
+        threads = [threading.Thread(target=self.work, args=(waiting, done)) for _ in range(self.slots)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -57,28 +56,31 @@ class Runner:
         assert len(done) == len(jobs), "a slot broke down"
         return done
 
-    def work(self, waiting, done, options):
+    def work(self, waiting, done):
         """Takes one job after the other."""
         port, copies = self.free.get()
         try:
             while True:
                 file, side = waiting.get_nowait()
-                done.append(self.one(file, side, copies[side], port, options))
+                done.append(self.one(file, side, copies[side], port))
         except queue.Empty:
             pass
         finally:
             self.free.put((port, copies))
 
-    def one(self, file, side, copy, port, options):
+    def one(self, file, side, copy, port):
         """Runs a file of tests in a copy."""
         command = ["./runtest", "--single", file, "--clients", "1", "--durable", "--baseport", str(port)]
-        command += ["--portcount", str(PORTS), "--timeout", str(WITHOUT_PROGRESS_SECONDS_MAX), *options]
+        command += ["--portcount", str(PORTS), "--timeout", str(WITHOUT_PROGRESS_SECONDS_MAX)]
+        read = outcomes
+        if script_for(file):
+            command, read = [script_for(file), "--single", Path(file).name], outcomes_of_group
         log = self.log_path(file, side)
         began = time.monotonic()
         with open(log, "wb") as out:
             code = finish(command, copy, out)
         seconds = time.monotonic() - began
-        found = outcomes(log.read_text(errors="replace"), code)
+        found = read(log.read_text(errors="replace"), code)
         failures = sum(counts["err"] for counts in found.values())
         print(f"   {seconds:6.1f} s  {side:7}  {file}{f'  ({failures} failed)' if failures else ''}", flush=True)
         return Run(file, side, found, seconds)
