@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import tempfile
 import time
 import tomllib
@@ -11,7 +12,7 @@ from pathlib import Path
 from . import fuzz
 from .copies import CONTROL, files_of
 from .outcome import REPETITIONS, Trial, failed, judged, suspects
-from .runner import Runner
+from .runner import Runner, end_all
 
 ROOT = Path(__file__).resolve().parents[3]
 LISTED = Path(__file__).with_name("listed.toml")
@@ -110,6 +111,8 @@ def suite(name, source, options, work):
 def main():
     """Runs everything, and fails if anything is wrong."""
     options = arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_all)
     wrong = []
     # Sockets have short names, so their folders must have them.
     with tempfile.TemporaryDirectory(prefix="suites-", dir="/tmp") as work:

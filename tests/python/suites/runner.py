@@ -13,6 +13,7 @@ from .outcome import outcomes, outcomes_of_group
 
 SECONDS_MAX = 1500  # of a file
 WITHOUT_PROGRESS_SECONDS_MAX = 600
+LIVE = set()  # the processes that run now, each with a group of its own
 
 
 @dataclass
@@ -107,6 +108,7 @@ def finish(command, directory, out):
         env=environment,
         start_new_session=True,
     )
+    LIVE.add(process)
     try:
         return process.wait(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -114,6 +116,14 @@ def finish(command, directory, out):
         return 1
     finally:
         end_group(process)
+        LIVE.discard(process)
+
+
+def end_all(*_signal):
+    """Ends everything that runs, and this process."""
+    for process in list(LIVE):
+        end_group(process)
+    os._exit(130)
 
 
 def end_group(process):
