@@ -14,6 +14,7 @@ from .outcome import outcomes, outcomes_of_group
 SECONDS_MAX = 1500  # of a file
 WITHOUT_PROGRESS_SECONDS_MAX = 600
 LIVE = set()  # the processes that run now, each with a group of its own
+STARTING = threading.RLock()
 
 
 @dataclass
@@ -99,16 +100,17 @@ class Runner:
 def finish(command, directory, out):
     """Runs a command to its end, or ends it and all that it started."""
     environment = {**os.environ, "TERM": "dumb"}
-    process = subprocess.Popen(
-        command,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
-    LIVE.add(process)
+    with STARTING:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        LIVE.add(process)
     try:
         return process.wait(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -121,6 +123,7 @@ def finish(command, directory, out):
 
 def end_all(*_signal):
     """Ends everything that runs, and this process."""
+    STARTING.acquire()  # and nothing starts any more
     for process in list(LIVE):
         end_group(process)
     os._exit(130)
