@@ -58,21 +58,25 @@ def test_what_a_run_of_a_group_says_is_read():
     assert outcomes_of_group("Problems starting redis", 1) == {WHOLE_FILE: Counter(err=1)}
 
 
-def test_a_test_is_suspected_if_it_failed_or_was_not_reached_with_the_module_only():
+def test_a_test_is_suspected_if_it_failed_or_was_not_reached_with_the_module():
     without = {"a": Counter(ok=1), "b": Counter(ok=2), "c": Counter(ok=1), "d": Counter(err=1)}
-    assert suspects(without, without) == []
-    assert suspects(without, {**without, "a": Counter(err=1)}) == ["a"]
-    assert suspects(without, {**without, "b": Counter(ok=1)}) == ["b"]
-    assert suspects(without, {**without, "b": Counter(ok=1, err=1)}) == ["b"]
-    assert suspects(without, {name: without[name] for name in "abd"}) == ["c"]
-    assert suspects(without, {**without, "c": Counter(ignore=1)}) == ["c"]
-    assert suspects(without, {**without, "d": Counter(ok=1)}) == []
-    assert suspects(without, {**without, WHOLE_FILE: Counter(err=1)}) == [WHOLE_FILE]
+    assert suspects(without, without) == {"d": True}
+    without.pop("d")
+    assert suspects(without, without) == {}
+    assert suspects(without, {**without, "a": Counter(err=1)}) == {"a": False}
+    assert suspects(without, {**without, "b": Counter(ok=1)}) == {"b": False}
+    assert suspects(without, {**without, "b": Counter(ok=1, err=1)}) == {"b": False}
+    assert suspects(without, {name: without[name] for name in "ab"}) == {"c": False}
+    assert suspects(without, {**without, "c": Counter(ignore=1)}) == {"c": False}
+    assert suspects({**without, "c": Counter(err=1)}, without) == {}
+    assert suspects(without, {**without, WHOLE_FILE: Counter(err=1)}) == {WHOLE_FILE: False}
+    # What neither run reached is suspected in neither: the failure that kept them from it is.
+    assert suspects({"a": Counter(err=1)}, {"a": Counter(err=1)}) == {"a": True}
 
 
 def trial(name, with_module, without):
     """A test with the outcomes of its repetitions, '.' or 'F' each."""
-    made = Trial("unit/expire", name)
+    made = Trial("unit/expire", name, failed_without=False)
     before = {name: Counter(ok=1)}
     for side, runs in (("with", with_module), ("without", without)):
         for run in runs:
@@ -82,9 +86,11 @@ def trial(name, with_module, without):
 
 def test_chance_is_told_from_cause():
     for with_module, without in (("FFF", "..."), ("F..", "..."), ("FFF", "F.F")):
-        assert trial("a", with_module, without).is_sure, (with_module, without)
+        assert trial("a", with_module, without).verdict == "differs", (with_module, without)
     for with_module, without in (("...", "..."), (".F.", ".F."), ("FFF", "FFF")):
-        assert not trial("a", with_module, without).is_sure, (with_module, without)
+        assert trial("a", with_module, without).verdict == "fails at times", (with_module, without)
+    always = Trial("unit/expire", "a", failed_without=True)
+    assert always.verdict == "fails either way"
 
 
 def test_what_is_listed_is_neither_more_nor_less_than_what_differs():

@@ -46,9 +46,9 @@ def compare(name, runner, files):
     runs = runner.run([(file, side) for file in files for side in ("without", "with")])
     found = {(run.file, run.side): run.found for run in runs}
     trials = [
-        Trial(file, test)
+        Trial(file, test, before)
         for file in files
-        for test in suspects(found[file, "without"], found[file, "with"])
+        for test, before in suspects(found[file, "without"], found[file, "with"]).items()
     ]
     again = sorted({trial.file for trial in trials})
     if again:
@@ -57,10 +57,16 @@ def compare(name, runner, files):
     for run in runner.run(jobs):
         for trial in trials:
             if trial.file == run.file:
-                trial.add(run.side, run.found, found[run.file, "without"])
+                trial.add(run.side, run.found, most(found, run.file))
     unlisted, stale = judged(trials, [(CONTROL, "no module is loaded"), *listed(name, "differs")], files)
     report(name, found, trials, time.monotonic() - began)
     return [f"differs: {one}" for one in unlisted] + [f"is listed, but does not differ: {one}" for one in stale]
+
+
+def most(found, file):
+    """How often each test of a file passed, at best."""
+    without, with_module = found[file, "without"], found[file, "with"]
+    return {name: without.get(name, Counter()) | with_module.get(name, Counter()) for name in {*without, *with_module}}
 
 
 def report(name, found, trials, seconds):
@@ -80,8 +86,7 @@ def report(name, found, trials, seconds):
                 if failed(tests, test, {}):
                     print(f"   fails without the module: {file}: {test}")
     for trial in trials:
-        verdict = "differs" if trial.is_sure else "by chance"
-        print(f"   {verdict}: {trial}")
+        print(f"   {trial.verdict}: {trial}")
 
 
 def fresh(path):

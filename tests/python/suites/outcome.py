@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 
 LINE = re.compile(r"\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
 MILLISECONDS = re.compile(r" \(\d+ ms\)$")
@@ -59,22 +58,20 @@ def failed(found, name, of):
 
 
 def suspects(without, with_module):
-    """The tests that may fail because of the module: those that did not pass as often with it."""
+    """The tests that did not pass with the module as often as they should: {name: failed without it}."""
     names = sorted({*without, *with_module})
     both = {name: without.get(name, Counter()) | with_module.get(name, Counter()) for name in names}
-    return [
-        name for name in names if failed(with_module, name, both) and not failed(without, name, both)
-    ]
+    return {name: failed(without, name, both) for name in names if failed(with_module, name, both)}
 
 
-@dataclass
 class Trial:
-    """A test that failed with the module and not without, and how it fared when repeated."""
+    """A test that failed with the module, and how it fares when repeated both ways."""
 
-    file: str
-    name: str
-    runs: dict = field(default_factory=lambda: {"with": 1, "without": 1})
-    failures: dict = field(default_factory=lambda: {"with": 1, "without": 0})
+    def __init__(self, file, name, failed_without):
+        self.file = file
+        self.name = name
+        self.runs = {"with": 1, "without": 1}
+        self.failures = {"with": 1, "without": int(failed_without)}
 
     def add(self, side, found, expected):
         """Counts a repetition."""
@@ -85,6 +82,13 @@ class Trial:
     def is_sure(self):
         """Whether the module is to blame, and not chance."""
         return self.failures["with"] - self.failures["without"] >= SURE
+
+    @property
+    def verdict(self):
+        """What is to be said of it."""
+        if self.is_sure:
+            return "differs"
+        return "fails either way" if self.failures == self.runs else "fails at times"
 
     def __str__(self):
         told = [f"{side} the module {self.failures[side]} of {self.runs[side]}" for side in ("with", "without")]
