@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-LINE = re.compile(r"\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
+LINE = re.compile(r"(?<!\*\*\* )\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
 MILLISECONDS = re.compile(r" \(\d+ ms\)$")
 PLACE = re.compile(r" in tests/\S+\.tcl$")
 VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}")  # what a name has of a process, a port or a seed
