@@ -23,7 +23,7 @@ help:
 	@echo "                   thousands for real servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make sabotage      whether the checkers of histories notice it when a rule is left out (2 minutes)"
 	@echo "make server-suites the servers' own tests, the same with the module as without, and their fuzzer of payloads"
-	@echo "                   with locks (an hour or two; scripts/server-suites NAME for one server)"
+	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
