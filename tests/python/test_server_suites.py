@@ -46,12 +46,12 @@ def test_a_run_that_ends_otherwise_has_failed_as_a_whole():
 def test_what_a_run_of_a_group_says_is_read():
     log = (
         "Starting redis #0 at port 30000\nTesting unit: 00-base.tcl\n10:00:00> Cluster is up: OK\n"
-        "10:00:01> It works: waiting...\nstill.. OK\nTesting unit: 01-more.tcl\n10:00:02> Cluster is up: OK\n"
+        "10:00:01> Node #7 works: waiting...\nstill.. OK\nTesting unit: 01-more.tcl\n10:00:02> Cluster is up: OK\n"
         "10:00:03> It fails: FAILED: expected OK (context)\n(Jumping to next unit after error)\nCleaning up...\n"
     )
     assert outcomes_of_group(log, 1) == {
         "00-base.tcl: Cluster is up": Counter(ok=1),
-        "00-base.tcl: It works": Counter(ok=1),
+        "00-base.tcl: Node N works": Counter(ok=1),
         "01-more.tcl: Cluster is up": Counter(ok=1),
         "01-more.tcl: It fails": Counter(err=1),
     }
