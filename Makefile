@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz bench bench-guard spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -22,6 +22,8 @@ help:
 	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
 	@echo "                   thousands for real servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make sabotage      whether the checkers of histories notice it when a rule is left out (2 minutes)"
+	@echo "make server-suites the servers' own tests, the same with the module as without, and their fuzzer of payloads"
+	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
@@ -70,6 +72,9 @@ storms:
 fuzz:
 	@scripts/fuzz
 	@scripts/fuzz server
+
+server-suites:
+	@scripts/server-suites
 
 bench:
 	@scripts/bench

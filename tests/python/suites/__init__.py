@@ -1,0 +1,1 @@
+"""The servers' own tests, with the module loaded and without (scripts/server-suites)."""
