@@ -8,7 +8,7 @@
 //! ```
 
 use super::replica::Replica;
-use super::split;
+use super::{reading, split};
 use crate::command::args::{Bounds, integer};
 use crate::command::internal::parse_tick;
 use crate::command::{acquire, macquire, release, renew};
@@ -43,21 +43,21 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
         [b"A", key, ref rest @ ..] => drop(acquire(replica, key, rest)),
         [b"M", ref rest @ ..] => drop(acquire_many(replica, rest)),
         [b"R", key, ref rest @ ..] => {
-            if let Ok(release::Release { owner, token }) = release::parse(rest) {
+            if let Ok(release::Release { owner, token }) = reading(|| release::parse(rest)) {
                 replica.step(key, |table, now, place, found, fx| {
                     table.apply_release(now.boot, place, found, owner, token, fx)
                 });
             }
         }
         [b"N", key, ref rest @ ..] => {
-            if let Ok(renew::Renew { owner, lease_ms, token, raise }) = renew::parse(rest, &Bounds::WIDEST) {
+            if let Ok(renew::Renew { owner, lease_ms, token, raise }) = reading(|| renew::parse(rest, &Bounds::WIDEST)) {
                 replica.step(key, |table, now, place, found, _| {
                     table.apply_renew(now.boot, place, found, owner, token, raise, lease_ms)
                 });
             }
         }
         [b"T", ref rest @ ..] => {
-            if let Some((last, told)) = parse_tick(rest) {
+            if let Some((last, told)) = reading(|| parse_tick(rest)) {
                 replica.table.clock().adopt(last, told);
             }
         }
@@ -69,7 +69,7 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
 }
 
 fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
-    let parsed = acquire::parse(words, &Bounds::WIDEST).ok()?;
+    let parsed = reading(|| acquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
     replica
         .step(key, |table, now, place, found, fx| table.apply_acquire(now.boot, place, found, &granted, fx));
@@ -82,7 +82,7 @@ fn granted<'a>(parsed: &acquire::Acquire<'a>) -> Option<Granted<'a>> {
 }
 
 fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
-    let (names, parsed) = macquire::parse(words, &Bounds::WIDEST).ok()?;
+    let (names, parsed) = reading(|| macquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
     let mut spots = Vec::new();
     for name in names {
