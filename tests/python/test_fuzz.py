@@ -1,4 +1,4 @@
-"""Payloads and streams that nobody would write, by the thousand, against a real server (G14).
+"""Payloads, streams and records that nobody would write, by the thousand, against a real server (G14).
 
 REDISLOCK_FUZZ_RUNS says how many (scripts/fuzz server), REDISLOCK_FUZZ_SEED repeats them (1). What
 fails names its number among them and shows the bytes. `scripts/fuzz server` runs more.
@@ -272,7 +272,7 @@ def test_changed_streams_of_commands(start_server):
 def record(chance, token):
     """A command as a primary sends it to its replicas; the token is about the newest."""
     key, owner = chance.choice(("door", "gate", "hall")), chance.choice(("alice", "bob", "eve"))
-    lease = chance.choice((1, 60_000, 86_400_000))
+    lease = chance.choice((1, 3_600_000, 86_400_000))
     mode = chance.choice(("EXCLUSIVE", "SHARED", "SHARED", "1", "3"))
     cut, kept = chance.choice(("NO", "0", "50")), chance.choice(("NO", "NO", "YES", "RUNS"))
     commands = (
@@ -298,13 +298,17 @@ def record(chance, token):
 
 
 def who_holds(cli):
-    """How each lock is held and by whom. Not the tokens: LOCK.TICK is for files, and passed over in a stream."""
+    """How each lock is held, and by whom for longer than a moment.
+
+    Not with which tokens: LOCK.TICK is for files, and passed over in a stream.
+    """
+    parts = ("owner", "count", "keepalive", "ephemeral-ms")
     locks = {}
     for key in cli("KEYS *"):
         info = lock_info(cli, key, "FULL") if cli("TYPE", key) == "redislock" else None
-        if info is not None:
-            parts = ("owner", "count", "keepalive", "ephemeral-ms")
-            locks[key] = info["kind"], info["limit"], [[hold[part] for part in parts] for hold in info["holders"]]
+        holders = [hold for hold in info["holders"] if hold["lease-left-ms"] > 1000] if info else []
+        if holders:
+            locks[key] = info["kind"], info["limit"], [[hold[part] for part in parts] for hold in holders]
     return locks
 
 
