@@ -50,7 +50,9 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
             }
         }
         [b"N", key, ref rest @ ..] => {
-            if let Ok(renew::Renew { owner, lease_ms, token, raise }) = reading(|| renew::parse(rest, &Bounds::WIDEST)) {
+            if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
+                reading(|| renew::parse(rest, &Bounds::WIDEST))
+            {
                 replica.step(key, |table, now, place, found, _| {
                     table.apply_renew(now.boot, place, found, owner, token, raise, lease_ms)
                 });
@@ -95,4 +97,21 @@ fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
     }
     replica.check();
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// G13: a snapshot of more holders than places is one that no server reads back.
+    #[test]
+    fn a_full_semaphore_that_is_told_of_one_more_holder_ends_the_oldest() {
+        let mut replica = Replica::default();
+        for hold in [[b"5", b"x"], [b"7", b"y"], [b"6", b"z"]] {
+            assert!(replica.told(b"a", &[b"HOLD", hold[0], b"5000", hold[1], b"2", b"1", b"NO", b"NO"]));
+        }
+        let left = replica.saved(b"a").map(|lock| lock.holds.iter().map(|hold| hold.token.get()).collect());
+        assert_eq!(left, Some(vec![6, 7]));
+        replica.check_copies();
+    }
 }
