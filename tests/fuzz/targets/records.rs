@@ -12,6 +12,7 @@ use super::{reading, split};
 use crate::command::args::{Bounds, integer};
 use crate::command::internal::parse_tick;
 use crate::command::{acquire, macquire, release, renew};
+use crate::lock::codec::SavedHold;
 use crate::lock::effect::Effects;
 use crate::lock::table::{Granted, Spot};
 use crate::lock::types::{LEASE_MS_MAX, Place};
@@ -42,13 +43,7 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
         [b"P", key, ref rest @ ..] => drop(replica.told(key, rest)),
         [b"A", key, ref rest @ ..] => drop(acquire(replica, key, rest)),
         [b"M", ref rest @ ..] => drop(acquire_many(replica, rest)),
-        [b"R", key, ref rest @ ..] => {
-            if let Ok(release::Release { owner, token }) = reading(|| release::parse(rest)) {
-                replica.step(key, |table, now, place, found, fx| {
-                    table.apply_release(now.boot, place, found, owner, token, fx)
-                });
-            }
-        }
+        [b"R", key, ref rest @ ..] => drop(release(replica, key, rest)),
         [b"N", key, ref rest @ ..] => {
             if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
                 reading(|| renew::parse(rest, &Bounds::WIDEST))
@@ -60,7 +55,10 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
         }
         [b"T", ref rest @ ..] => {
             if let Some((last, told)) = reading(|| parse_tick(rest)) {
+                let newest = replica.table.last_token().max(last);
                 replica.table.clock().adopt(last, told);
+                let clock = replica.table.clock();
+                assert_eq!((clock.last(), clock.told()), (newest, told), "it counts from elsewhere");
             }
         }
         [b"D", key] => replica.remove(key),
@@ -73,8 +71,28 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
 fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     let parsed = reading(|| acquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
+    let before = own(replica, key, granted.owner);
     replica
         .step(key, |table, now, place, found, fx| table.apply_acquire(now.boot, place, found, &granted, fx));
+    let (before, after) = (before?, own(replica, key, granted.owner)?);
+    let is_again = before.token == after.token && before.tie.is_none() && after.tie.is_none();
+    assert!(!is_again || after.left_ms >= before.left_ms, "asking again made the lease shorter");
+    Some(())
+}
+
+/// What an owner holds.
+fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
+    replica.saved(key)?.holds.into_iter().find(|hold| *hold.owner == *owner)
+}
+
+fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
+    let release::Release { owner, token } = reading(|| release::parse(words)).ok()?;
+    let (before, held) = (replica.saved(key), own(replica, key, owner));
+    replica.step(key, |table, now, place, found, fx| {
+        table.apply_release(now.boot, place, found, owner, token, fx)
+    });
+    let is_meant = held.is_some_and(|hold| token.is_none_or(|token| token == hold.token));
+    assert!(is_meant || replica.saved(key) == before, "a release of another hold changed something");
     Some(())
 }
 
