@@ -1,9 +1,10 @@
-"""Payloads and streams that nobody would write, by the thousand, against a real server (G14).
+"""Payloads, streams and records that nobody would write, by the thousand, against a real server (G14).
 
 REDISLOCK_FUZZ_RUNS says how many (scripts/fuzz server), REDISLOCK_FUZZ_SEED repeats them (1). What
 fails names its number among them and shows the bytes. `scripts/fuzz server` runs more.
 """
 
+import errno
 import os
 import random
 import socket
@@ -11,8 +12,9 @@ import time
 
 import pytest
 
+from harness.false_primary import FalsePrimary
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, eventually
-from harness.mutate import body_of, changed_bytes, changed_numbers, numbers_of
+from harness.mutate import body_of, changed_bytes, changed_numbers, changed_words, numbers_of
 from harness.payload import body, dump, seal
 from harness.replies import lock_info, module_info
 from harness.server import settle
@@ -56,8 +58,11 @@ def payloads(cli):
     return made
 
 
-def assert_lock(cli, key):
-    """What stands there breaks no rule, whoever put it there; returns the holders."""
+def assert_lock(cli, key, ahead=LEAD_MICROSECONDS):
+    """What stands there breaks no rule, whoever put it there; returns the holders.
+
+    A token may be so far ahead of the clock.
+    """
     info = lock_info(cli, key, "FULL") if cli("TYPE", key) == "redislock" else None
     if info is None:
         return []
@@ -72,7 +77,7 @@ def assert_lock(cli, key):
     assert len({hold["owner"] for hold in holders}) == len(holders), info
     for hold in holders:
         assert 1 <= len(hold["owner"].encode("utf-8", "surrogateescape")) <= 256
-        assert 1 <= hold["token"] <= time.time() * 1e6 + LEAD_MICROSECONDS, info
+        assert 1 <= hold["token"] <= time.time() * 1e6 + ahead, info
         assert 0 <= hold["lease-left-ms"] <= DAY_MS and hold["count"] >= 1, info
         if hold["lease-left-ms"] > 0:
             live = cli("LOCK.FENCE", key, hold["token"])
@@ -214,17 +219,28 @@ def stream(chance):
     return sent
 
 
+def pieces(chance, sent):
+    """The bytes in one piece, or cut anywhere: in a word, in a length, before a line's end."""
+    cuts = sorted(chance.choices(range(len(sent) + 1), k=chance.choice((0, 0, 0, 1, 3))))
+    return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)])]
+
+
 def send_and_leave(server, sent, waits):
-    """Sends the bytes on a connection, says that no more will come, and reads what there is."""
+    """Sends the pieces on a connection, says that no more will come, and reads what there is."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_SECONDS) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            client.sendall(sent)
+            for number, piece in enumerate(sent):
+                time.sleep(0.001 if number else 0)  # or the server would read it with the one before
+                client.sendall(piece)
             if waits:
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(65536):
                     pass
-        except ConnectionError:
-            pass  # the server has closed it: it was no protocol
+        except OSError as error:
+            # The server has closed it: it was no protocol.
+            if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+                raise
 
 
 @pytest.mark.skipif(not RUNS, reason="scripts/fuzz server says how many")
@@ -239,7 +255,7 @@ def test_changed_streams_of_commands(start_server):
         if chance.random() < 0.9:
             sent = changed_bytes(chance, sent, changes=3)
         try:
-            send_and_leave(server, sent, waits=chance.random() < 0.5)
+            send_and_leave(server, pieces(chance, sent), waits=chance.random() < 0.5)
             if run % 20 == 19:
                 for key in server.admin("KEYS *"):
                     assert_lock(server.admin, key)
@@ -251,3 +267,98 @@ def test_changed_streams_of_commands(start_server):
     limit = 100_000_000 * SLOW_FACTOR
     assert int(server.info("memory")["used_memory_peak"]) < peak_before + limit
     assert_all_ends(server, server.admin)
+
+
+def record(chance, token):
+    """A command as a primary sends it to its replicas; the token is about the newest."""
+    key, owner = chance.choice(("door", "gate", "hall")), chance.choice(("alice", "bob", "eve"))
+    lease = chance.choice((1, 3_600_000, 86_400_000))
+    mode = chance.choice(("EXCLUSIVE", "SHARED", "SHARED", "1", "3"))
+    cut, kept = chance.choice(("NO", "0", "50")), chance.choice(("NO", "NO", "YES", "RUNS"))
+    commands = (
+        f"LOCK.APPLY {key} HOLD {token} {lease} {owner}",
+        f"LOCK.APPLY {key} HOLD {token} {lease} {owner} {mode} {chance.randint(1, 3)} {cut} {kept}",
+        f"LOCK.APPLY {key} ENDED {token - chance.randint(0, 8)}",
+        f"LOCK.APPLY {key} EMPTY",
+        f"LOCK.TICK {token} {token}",
+        f"LOCK.ACQUIRE {key} {owner} PX {lease}",
+        f"LOCK.ACQUIRE {key} {owner} PX {lease} SHARED REENTRANT",
+        f"LOCK.ACQUIRE {key} {owner} PX {lease} LIMIT 3",
+        f"LOCK.MACQUIRE 2 {key} loft {owner} PX {lease}",
+        f"LOCK.RELEASE {key} {owner}",
+        f"LOCK.RENEW {key} {owner} PX {lease}",
+        f"LOCK.RENEW {key} {owner} PX {lease} RAISE {token}",
+        f"LOCK.EXEC {key} {token} SET x y",
+        f"SET {key} string",
+        f"RENAME {key} loft",
+        f"COPY {key} loft REPLACE",
+        f"DEL {key}",
+    )
+    return chance.choice((*commands[:3] * 4, *commands)).split()
+
+
+def who_holds(cli):
+    """How each lock is held, and by whom for longer than a moment.
+
+    Not with which tokens: LOCK.TICK is for files, and passed over in a stream.
+    """
+    parts = ("owner", "count", "keepalive", "ephemeral-ms")
+    locks = {}
+    for key in cli("KEYS *"):
+        info = lock_info(cli, key, "FULL") if cli("TYPE", key) == "redislock" else None
+        holders = [hold for hold in info["holders"] if hold["lease-left-ms"] > 1000] if info else []
+        if holders:
+            locks[key] = info["kind"], info["limit"], [[hold[part] for part in parts] for hold in holders]
+    return locks
+
+
+RECORD_WORDS = (
+    "HOLD", "ENDED", "EMPTY", "EXCLUSIVE", "SHARED", "LIMIT", "REENTRANT", "EPHEMERAL", "KEEPALIVE",
+    "PX", "EX", "BLOCK", "QUEUE", "TOKEN", "RAISE", "YES", "NO", "RUNS", "*", "", "-1", "x" * 257,
+)  # fmt: skip
+
+
+@pytest.fixture
+def replica_of(request, recorded):
+    """The server with a file, as the replica of a primary that says what it is told to."""
+    primary = FalsePrimary()
+    request.addfinalizer(primary.close)
+    recorded.admin("REPLICAOF", "127.0.0.1", primary.port)
+    primary.admit()
+    # A replica that has got a snapshot begins a new file with it.
+    done = {"aof_rewrite_in_progress": "0", "aof_rewrite_scheduled": "0", "aof_last_bgrewrite_status": "ok"}
+    is_up = lambda: recorded.info("replication")["master_link_status"] == "up"
+    eventually(lambda: is_up() and done.items() <= recorded.info("persistence").items(), "its file is new")
+    return primary, recorded
+
+
+@pytest.mark.skipif(not RUNS, reason="scripts/fuzz server says how many")
+@pytest.mark.timeout(60 + RUNS // 10)
+def test_changed_records_of_a_primary_and_of_a_file(replica_of):
+    primary, replica = replica_of
+    chance = random.Random(SEED)
+    token = int(time.time() * 1e6)
+    told, holds = [], 0
+    for run in range(RUNS):
+        token += chance.choice((-3, 1, 1, 1, 1000))
+        words = changed_words(chance, record(chance, token), RECORD_WORDS)
+        told.append(encode(*words))
+        try:
+            primary.tell(told[-1])
+            if run % 20 == 19:
+                primary.until_applied()
+                for key in replica.admin("KEYS *"):
+                    holds += len(assert_lock(replica.admin, key, ahead=2**53))
+        except (AssertionError, OSError, Closed, ServerError) as error:
+            raise AssertionError(f"up to {run}: {error!r}\n{told[-20:]}\n{replica.log_tail()}") from error
+    assert holds > RUNS / 40, "hardly anything of it was understood"
+    primary.until_applied()
+    # G13: the replica's file has it all, and is read as the stream was.
+    before = who_holds(replica.admin)
+    replica.admin("DEBUG LOADAOF")
+    assert who_holds(replica.admin) == before, "the append-only file brought something else back"
+    replica.admin("REPLICAOF NO ONE")
+    for key in replica.admin("KEYS *"):
+        assert_lock(replica.admin, key, ahead=2**53)
+    replica.admin("FLUSHALL")
+    eventually(lambda: module_info(replica.admin)["locks"] == "0", "no lock is left")

@@ -145,6 +145,7 @@ impl Table {
             if let Some(same) = same.map(|(member, _)| member) {
                 self.end_one(now, at, same);
             }
+            self.make_room(now, at, mode, fx);
             return;
         }
         for _ in self.locks.break_up(lock, now) {
@@ -152,6 +153,22 @@ impl Table {
         }
         if lock.is_crowd() {
             at.lock = None;
+        }
+    }
+
+    /// Ends the oldest hold of a semaphore that is full: one more than it has places for, which only a broken stream
+    /// or file names, would be in a snapshot that nobody reads back.
+    fn make_room(&mut self, now: Moment, at: &mut At<'_>, mode: Mode, fx: &mut Effects) {
+        let (Mode::Limit(limit), Some(lock)) = (mode, at.lock) else {
+            return;
+        };
+        if self.locks.holders_of(lock) < limit as usize {
+            return;
+        }
+        let oldest = self.locks.holders(lock).next().map(|(member, _)| member);
+        if let Some(oldest) = oldest {
+            self.end_one(now, at, oldest);
+            fx.publish(Event::Released);
         }
     }
 

@@ -21,22 +21,34 @@ const MEMORY_BYTES_MAX: usize = 32 << 20;
 #[global_allocator]
 static ALLOCATOR: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, MEMORY_BYTES_MAX);
 
+unsafe extern "C" {
+    /// In `compares.c`: the fuzzer is told of comparisons while the flag is up.
+    fn compares_follow(flag: *const bool);
+}
+
+/// Lets an input be lived, and the fuzzer see what its bytes are compared with.
+fn live(data: &[u8], run: fn(&[u8])) {
+    // SAFETY: 1. The flag is a static: what points to it stays valid. 2. There is one thread.
+    unsafe { compares_follow(fuzz::IS_READING.as_ptr()) };
+    run(data);
+}
+
 /// The words of a command.
 pub fn arguments(data: &[u8]) {
-    fuzz::arguments::run(data);
+    live(data, fuzz::arguments::run);
 }
 
 /// A payload, and what becomes of its lock.
 pub fn decoder(data: &[u8]) {
-    fuzz::decoder::run(data);
+    live(data, fuzz::decoder::run);
 }
 
 /// What a replica is told.
 pub fn records(data: &[u8]) {
-    fuzz::records::run(data);
+    live(data, fuzz::records::run);
 }
 
 /// The choices of a random life.
 pub fn step(data: &[u8]) {
-    tests::fuzz::run(data);
+    live(data, tests::fuzz::run);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
-use super::split;
+use super::{reading, split};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::{Bounds, WAIT_MS_MAX, integer};
 use crate::command::error::Invalid;
@@ -21,6 +21,10 @@ const CLOCKS: RangeInclusive<u64> = 0..=TOKEN_MAX;
 
 /// The first byte says which command, under which bounds; the lines behind it are its words.
 pub(crate) fn run(data: &[u8]) {
+    reading(|| read(data));
+}
+
+fn read(data: &[u8]) {
     let Some((&which, rest)) = data.split_first() else { return };
     let words = if rest.is_empty() { Vec::new() } else { split(rest, b'\n', WORDS_MAX) };
     for word in &words {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::reading;
 use super::replica::Replica;
 use crate::lock::codec::{SavedLock, decode, encode};
 use crate::lock::table::COUNT_MAX;
@@ -14,10 +15,11 @@ pub(crate) fn run(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
     let numbers: Vec<u64> = rest.chunks(8).map(number).collect();
     let mut taken = 0;
-    let read = decode(NAME, || {
+    let mut next = || {
         taken += 1;
         numbers.get(taken - 1).copied()
-    });
+    };
+    let read = reading(|| decode(NAME, &mut next));
     assert!(taken <= numbers.len() + 1, "it reads on behind the end");
     let empty_or_lock = match read {
         Err(reason) => return assert!(reason.len() < 100 && reason.is_ascii(), "{reason}"),

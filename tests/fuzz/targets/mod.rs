@@ -19,6 +19,19 @@ pub(crate) mod records;
 mod replay;
 mod replica;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether what is compared now are bytes of the input: a fuzzer looks at that, to find bytes that are worth a try.
+pub(crate) static IS_READING: AtomicBool = AtomicBool::new(false);
+
+/// Reads a part of the input.
+fn reading<T>(read: impl FnOnce() -> T) -> T {
+    IS_READING.store(true, Ordering::Relaxed);
+    let what = read();
+    IS_READING.store(false, Ordering::Relaxed);
+    what
+}
+
 /// The pieces between these bytes, up to so many.
 fn split(data: &[u8], at: u8, pieces_max: usize) -> Vec<&[u8]> {
     data.split(|&byte| byte == at).take(pieces_max).collect()

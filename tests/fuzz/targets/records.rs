@@ -8,10 +8,11 @@
 //! ```
 
 use super::replica::Replica;
-use super::split;
+use super::{reading, split};
 use crate::command::args::{Bounds, integer};
 use crate::command::internal::parse_tick;
 use crate::command::{acquire, macquire, release, renew};
+use crate::lock::codec::SavedHold;
 use crate::lock::effect::Effects;
 use crate::lock::table::{Granted, Spot};
 use crate::lock::types::{LEASE_MS_MAX, Place};
@@ -42,23 +43,22 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
         [b"P", key, ref rest @ ..] => drop(replica.told(key, rest)),
         [b"A", key, ref rest @ ..] => drop(acquire(replica, key, rest)),
         [b"M", ref rest @ ..] => drop(acquire_many(replica, rest)),
-        [b"R", key, ref rest @ ..] => {
-            if let Ok(release::Release { owner, token }) = release::parse(rest) {
-                replica.step(key, |table, now, place, found, fx| {
-                    table.apply_release(now.boot, place, found, owner, token, fx)
-                });
-            }
-        }
+        [b"R", key, ref rest @ ..] => drop(release(replica, key, rest)),
         [b"N", key, ref rest @ ..] => {
-            if let Ok(renew::Renew { owner, lease_ms, token, raise }) = renew::parse(rest, &Bounds::WIDEST) {
+            if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
+                reading(|| renew::parse(rest, &Bounds::WIDEST))
+            {
                 replica.step(key, |table, now, place, found, _| {
                     table.apply_renew(now.boot, place, found, owner, token, raise, lease_ms)
                 });
             }
         }
         [b"T", ref rest @ ..] => {
-            if let Some((last, told)) = parse_tick(rest) {
+            if let Some((last, told)) = reading(|| parse_tick(rest)) {
+                let newest = replica.table.last_token().max(last);
                 replica.table.clock().adopt(last, told);
+                let clock = replica.table.clock();
+                assert_eq!((clock.last(), clock.told()), (newest, told), "it counts from elsewhere");
             }
         }
         [b"D", key] => replica.remove(key),
@@ -69,10 +69,30 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
 }
 
 fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
-    let parsed = acquire::parse(words, &Bounds::WIDEST).ok()?;
+    let parsed = reading(|| acquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
+    let before = own(replica, key, granted.owner);
     replica
         .step(key, |table, now, place, found, fx| table.apply_acquire(now.boot, place, found, &granted, fx));
+    let (before, after) = (before?, own(replica, key, granted.owner)?);
+    let is_again = before.token == after.token && before.tie.is_none() && after.tie.is_none();
+    assert!(!is_again || after.left_ms >= before.left_ms, "asking again made the lease shorter");
+    Some(())
+}
+
+/// What an owner holds.
+fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
+    replica.saved(key)?.holds.into_iter().find(|hold| *hold.owner == *owner)
+}
+
+fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
+    let release::Release { owner, token } = reading(|| release::parse(words)).ok()?;
+    let (before, held) = (replica.saved(key), own(replica, key, owner));
+    replica.step(key, |table, now, place, found, fx| {
+        table.apply_release(now.boot, place, found, owner, token, fx)
+    });
+    let is_meant = held.is_some_and(|hold| token.is_none_or(|token| token == hold.token));
+    assert!(is_meant || replica.saved(key) == before, "a release of another hold changed something");
     Some(())
 }
 
@@ -82,7 +102,7 @@ fn granted<'a>(parsed: &acquire::Acquire<'a>) -> Option<Granted<'a>> {
 }
 
 fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
-    let (names, parsed) = macquire::parse(words, &Bounds::WIDEST).ok()?;
+    let (names, parsed) = reading(|| macquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
     let mut spots = Vec::new();
     for name in names {
@@ -95,4 +115,21 @@ fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
     }
     replica.check();
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// G13: a snapshot of more holders than places is one that no server reads back.
+    #[test]
+    fn a_full_semaphore_that_is_told_of_one_more_holder_ends_the_oldest() {
+        let mut replica = Replica::default();
+        for hold in [[b"5", b"x"], [b"7", b"y"], [b"6", b"z"]] {
+            assert!(replica.told(b"a", &[b"HOLD", hold[0], b"5000", hold[1], b"2", b"1", b"NO", b"NO"]));
+        }
+        let left = replica.saved(b"a").map(|lock| lock.holds.iter().map(|hold| hold.token.get()).collect());
+        assert_eq!(left, Some(vec![6, 7]));
+        replica.check_copies();
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::reading;
 use crate::command::internal::{Apply, parse_apply};
 use crate::lock::codec::{SavedLock, decode, encode};
 use crate::lock::effect::{Change, Effects, Found, LockId, Record, Step, Task};
@@ -105,7 +106,7 @@ impl Replica {
 
     /// LOCK.APPLY. Returns whether the record was understood.
     pub(super) fn told(&mut self, name: &[u8], words: &[&[u8]]) -> bool {
-        let Some(record) = parse_apply(words) else {
+        let Some(record) = reading(|| parse_apply(words)) else {
             return false;
         };
         self.step(name, |table, now, place, found, fx| match &record {

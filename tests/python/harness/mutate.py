@@ -111,3 +111,24 @@ def changed_bytes(chance, data, changes=4):
         elif at < len(data):
             data[at] ^= 1 << chance.randrange(8)
     return bytes(data)
+
+
+def changed_words(chance, words, others):
+    """The words of a command with a few changes; others are words that commands know."""
+    words = list(words)
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        at = chance.randrange(len(words))
+        kind = chance.randrange(6)
+        if kind == 0:
+            words[at] = str(chance.choice(EXTREMES))
+        elif kind == 1:
+            words[at] = chance.choice(others)
+        elif kind == 2:
+            words[at] = changed_bytes(chance, str(words[at]).encode(), changes=2)
+        elif kind == 3:
+            words.insert(at, words[at])
+        elif kind == 4 and len(words) > 1:
+            del words[at]
+        else:
+            words.insert(at, chance.choice(others))
+    return words

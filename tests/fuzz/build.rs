@@ -1,0 +1,11 @@
+//! Puts `src/compares.c` between what is compared and the fuzzer, to which each comparison would be told.
+
+fn main() {
+    println!("cargo::rerun-if-changed=src/compares.c");
+    cc::Build::new().file("src/compares.c").compile("compares");
+    let sizes = ["1", "2", "4", "8"];
+    let compared = ["cmp", "const_cmp"].iter().flat_map(|kind| sizes.map(|size| format!("{kind}{size}")));
+    for what in compared.chain(["switch".to_owned()]) {
+        println!("cargo::rustc-link-arg-bins=-Wl,--wrap=__sanitizer_cov_trace_{what}");
+    }
+}
