@@ -20,8 +20,7 @@ help:
 	@echo "make sabotage      whether the checkers of histories notice each of 19 rules that a module leaves out (about 2 minutes)"
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"
 	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
-	@echo "                   thousands for real servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
-	@echo "make sabotage      whether the checkers of histories notice it when a rule is left out (2 minutes)"
+	@echo "                   FUZZ_RUNS=10000 for each of two servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make server-suites the servers' own tests, the same with the module as without, and their fuzzer of payloads"
 	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
@@ -71,7 +70,7 @@ storms:
 
 fuzz:
 	@scripts/fuzz
-	@scripts/fuzz server
+	@scripts/fuzz server $(FUZZ_RUNS)
 
 server-suites:
 	@scripts/server-suites
