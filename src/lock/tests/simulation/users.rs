@@ -4,6 +4,7 @@
 use super::super::server::{Lazy, Outside};
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, Verdict};
+use crate::lock::effect::Found;
 
 impl Group {
     /// DEL or FLUSHALL on a primary that clients reach.
@@ -19,7 +20,8 @@ impl Group {
             self.see(Point::Flushed);
             self.note(|| format!("n{n} is emptied"));
             for at in LOCKS {
-                if self.is_ours(n, at) {
+                // Also what has come with a slot of which nobody was told yet.
+                if self.is_ours(n, at) || self.nodes[n].server.found(at) != Found::Nothing {
                     self.give_up_all(at);
                 }
             }
