@@ -108,7 +108,7 @@ class Clustered(Topology):
         return all(len(each) == 1 for each in owners) and agree(ages)
 
     def is_settled(self):
-        """Whether each that was told to take over has done so, or has given it up: it says so at once, and does it later."""
+        """Whether each that was told to take over has done so, or given it up: it says so, and does it later."""
         now = time.monotonic()
         return all(until < now or is_primary(replica) for replica, until in self.taking_over.items())
 
