@@ -13,6 +13,7 @@ import time
 import pytest
 
 from harness.false_primary import FalsePrimary
+from harness.kinds import count
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from harness.mutate import body_of, changed_bytes, changed_numbers, changed_words, numbers_of
 from harness.payload import body, dump, seal
@@ -120,6 +121,11 @@ def after(chance, holders):
     return chance.sample(commands, 4)
 
 
+def holds_told(cli):
+    """How many hold anything, as far as they are told."""
+    return sum(len(assert_lock(cli, key)) for key in cli("KEYS *"))
+
+
 def assert_files_agree(cli):
     """G13: a snapshot and the append-only file, rewritten, bring the same locks back."""
     # What is about to end, and what nobody keeps alive, is let go or settled before.
@@ -137,8 +143,9 @@ def assert_files_agree(cli):
     for key in cli("KEYS *"):
         if cli("TYPE", key) not in ("string", "none") and lock_info(cli, key) is None:
             cli("DEL", key)
-    # What has expired is still part of the digest until somebody looks for it.
+    # What has expired is still part of the digest until somebody looks for it; and a lease that is over, for a moment.
     cli("EXISTS door gate copy")
+    eventually(lambda: count(cli, "holds") == holds_told(cli), "no lease is over that has not ended")
     before = cli("DEBUG DIGEST")
     cli("DEBUG RELOAD")
     assert cli("DEBUG DIGEST") == before, "the snapshot brought something else back"
@@ -252,7 +259,8 @@ def test_changed_streams_of_commands(start_server):
     peak_before = int(server.info("memory")["used_memory_peak"])
     for run in range(RUNS):
         sent = stream(chance)
-        if chance.random() < 0.9:
+        # What is left as it is keeps the locks in use.
+        if chance.random() < 0.5:
             sent = changed_bytes(chance, sent, changes=3)
         try:
             send_and_leave(server, pieces(chance, sent), waits=chance.random() < 0.5)
@@ -263,7 +271,7 @@ def test_changed_streams_of_commands(start_server):
             raise AssertionError(f"number {run}: {error!r}\n{sent!r}\n{server.log_tail()}") from error
     assert int(server.admin("LOCK.ACQUIRE", "fresh", "one", "PX", "9")) < time.time() * 1e6 + 1e6
     grants = int(module_info(server.admin)["grants"])
-    assert grants > RUNS / 40, "hardly anything of it was understood"
+    assert grants > RUNS / 20, "hardly anything of it was understood"
     limit = 100_000_000 * SLOW_FACTOR
     assert int(server.info("memory")["used_memory_peak"]) < peak_before + limit
     assert_all_ends(server, server.admin)
