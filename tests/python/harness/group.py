@@ -67,7 +67,7 @@ class Group:
         return link
 
     def primary(self, besides=None, besides_sentinels=0):
-        """The only one that takes itself for the primary, as the sentinels do but for so many; None if there is none."""
+        """The only one that takes itself for the primary, as the sentinels do but for so many; or None."""
         ports = [sentinel.primary() for sentinel in self.sentinels]
         agreed = len(ports) - besides_sentinels
         others = [node for node in self.nodes if node is not besides and ports.count(self.door(node).port) >= agreed]

@@ -172,7 +172,8 @@ def unbalanced(evidence, counted):
         is_nil = request.is_acquire and not request.error and request.reply is None
         nils += is_nil and request.block is not None
     lost = codes.get(LOST, 0) + codes.get(UNANSWERED, 0)
-    at_least = {"fenced": codes.get("FENCED", 0), "deadlocks": codes.get("DEADLOCK", 0), "grants": sum(locks_of.values())}
+    at_least = {"fenced": codes.get("FENCED", 0), "deadlocks": codes.get("DEADLOCK", 0)}
+    at_least["grants"] = sum(locks_of.values())
     most = {name: number + lost for name, number in at_least.items()} | {"timeouts": nils + lost}
     most["fenced"] -= lost
     most["grants"] += locks_lost - lost
