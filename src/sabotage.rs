@@ -5,6 +5,8 @@
 //!
 //! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
 //! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.
+//!
+//! The tests of the core leave out rules too, each on its own thread: the simulation has to notice.
 
 /// A rule that can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,17 +49,23 @@ pub(crate) enum Rule {
     Quarantine,
     /// What has to be confirmed is told when it is (SPEC 6).
     Acknowledgement,
+    /// A replica that is listed twice, by its old connection too, is as good as new. Left out by tests of the core.
+    ListedTwice,
 }
 
 /// Whether this rule is left out.
-#[cfg(not(feature = "sabotage"))]
+#[cfg(not(any(feature = "sabotage", test)))]
 #[inline(always)]
 pub(crate) const fn removes(_rule: Rule) -> bool {
     false
 }
 
 #[cfg(feature = "sabotage")]
-pub(crate) use chosen::{begin, removes};
+pub(crate) use chosen::begin;
+#[cfg(all(feature = "sabotage", not(test)))]
+pub(crate) use chosen::removes;
+#[cfg(test)]
+pub(crate) use tried::{removes, without};
 
 #[cfg(feature = "sabotage")]
 mod chosen {
@@ -69,7 +77,7 @@ mod chosen {
     /// Says which rule.
     const VARIABLE: &str = "REDISLOCK_SABOTAGE";
 
-    /// All of them, by the names that [`VARIABLE`] knows.
+    /// All that [`VARIABLE`] knows, by its names: not those that only tests of the core leave out.
     const RULES: [(&str, Rule); 19] = [
         ("owner-check", Rule::OwnerCheck),
         ("fifo", Rule::Fifo),
@@ -96,6 +104,7 @@ mod chosen {
     static REMOVED: AtomicUsize = AtomicUsize::new(NONE);
 
     /// Whether this rule is left out.
+    #[cfg(not(test))]
     pub(crate) fn removes(rule: Rule) -> bool {
         let removed = REMOVED.load(Ordering::Relaxed);
         RULES.get(removed).is_some_and(|&(_, removed)| removed == rule)
@@ -116,11 +125,37 @@ mod chosen {
 }
 
 #[cfg(test)]
+mod tried {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local! {
+        static REMOVED: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether this rule is left out on this thread.
+    pub(crate) fn removes(rule: Rule) -> bool {
+        REMOVED.get() == Some(rule)
+    }
+
+    /// Does this, on this thread, while that rule is left out.
+    pub(crate) fn without<R>(rule: Option<Rule>, what: impl FnOnce() -> R) -> R {
+        let before = REMOVED.replace(rule);
+        let done = what();
+        REMOVED.set(before);
+        done
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn nothing_is_left_out_unless_that_is_asked_for() {
+        assert!(!removes(Rule::OwnerCheck));
+        assert!(without(Some(Rule::OwnerCheck), || removes(Rule::OwnerCheck) && !removes(Rule::Fifo)));
         assert!(!removes(Rule::OwnerCheck));
     }
 }

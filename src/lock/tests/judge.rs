@@ -282,9 +282,7 @@ impl Judge {
             if !line.iter().any(|pending| may_go(at, pending)) {
                 continue;
             }
-            let server = &world.server;
-            let described =
-                server.table.describe(server.now.boot, at.place(), server.found(at), b"", usize::MAX);
+            let described = world.server.described(at, usize::MAX);
             let there = described.map(|described| described.line).unwrap_or_default();
             line.retain(|pending| {
                 // Whoever has not waited at all has lost its place, and come anew.

@@ -18,7 +18,8 @@ const fn held(is_own: bool, until_ms: u64) -> Found {
     Found::Legacy(Legacy { is_own, until: at(until_ms).boot })
 }
 
-fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
+/// A plain request, which waits if it has a connection.
+pub(super) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
     let client = client.map(ClientId);
     let wait = client.map(|client| Wait::Block(Block { client, until: None }));
     Ask {
@@ -125,6 +126,7 @@ fn the_owner_of_its_value_releases_and_renews_it() {
     let step = release(true, None);
     assert_eq!((step.reply, step.record), (Some(true), Record::Deleted));
     assert!(matches!(step.change, Change::Stored(_)), "who waits has it");
+    assert_eq!((table.stats().releases, table.stats().grants), (1, 1));
     let effects: Vec<Effect> = fx.into_iter().collect();
     assert_eq!(effects.iter().filter(|effect| **effect == Effect::Publish(Event::Released)).count(), 1);
     assert_eq!(granted(&effects).len(), 1);

@@ -160,8 +160,7 @@ impl Oracle {
         for at in places {
             let line = self.waiters.iter().filter(|waiter| waiter.keys.contains(at));
             let expected: Vec<_> = line.map(|w| (w.owner.as_bytes(), w.client, w.mode)).collect();
-            let described =
-                server.table.describe(server.now.boot, at.place(), server.found(at), b"", usize::MAX);
+            let described = server.described(at, usize::MAX);
             let line = described.map(|described| described.line).unwrap_or_default();
             let line = line.iter().map(|view| (view.owner, view.client.map(|client| client.0), view.mode));
             if !line.clone().eq(expected.iter().copied()) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::reader::Fact;
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::{Change, Found, LockId, Record};
-use crate::lock::table::Table;
+use crate::lock::table::{Description, Table};
 use crate::lock::types::{Mode, Moment, Now, Place, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
@@ -101,6 +101,11 @@ impl Server {
     /// What a reader of the lock is told: LOCK.FENCE.
     pub(super) fn live_token(&self, at: At) -> Option<Token> {
         self.table.live_token(self.now.boot, self.found(at))
+    }
+
+    /// What INFO tells of the lock, with so many of those who wait.
+    pub(super) fn described(&self, at: At, waiters_max: usize) -> Option<Description<'_>> {
+        self.table.describe(self.now.boot, at.place(), self.found(at), b"", waiters_max)
     }
 
     /// What a dump of the key would say, live or not.

@@ -56,6 +56,13 @@ pub(super) struct Request {
     pub(super) decision: u32,
 }
 
+impl Request {
+    /// Whether it waits by a place in line, and not on its connection.
+    pub(super) const fn is_place(&self) -> bool {
+        matches!(self.kind, Kind::Acquire { is_place: true, .. })
+    }
+}
+
 /// What a client is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
@@ -94,7 +101,7 @@ impl Group {
         self.plan.rule_of(n).is_some_and(|rule| !node.confirmations.can_confirm(node.server.now.boot, rule))
     }
 
-    fn acquire(&mut self, mut request: Request, wait_ms: Option<u64>, is_place: bool) -> Verdict {
+    fn acquire(&mut self, request: Request, wait_ms: Option<u64>, is_place: bool) -> Verdict {
         let n = request.node;
         let is_closed = self.cannot_confirm(n);
         let now = self.nodes[n].server.now.boot;
@@ -121,26 +128,13 @@ impl Group {
         };
         let before = self.nodes[n].server.table.last_token();
         let sure = self.judge.sure_token(&request, self.time);
+        let is_upgrade = self.note_asked(&request);
         let reply = self.acquire_step(n, &request, &ask, is_closed)?;
+        self.judge_reply(&request, reply, (is_upgrade, before))?;
         match reply {
             Acquired::Granted(token) => {
-                let is_again = token.get() <= before;
                 self.judge.must_be(&request, sure, Some(token))?;
-                self.see(if is_again { Point::GrantedAgain } else { Point::GrantedAtOnce });
-                if is_place && !is_again {
-                    self.see(Point::PlaceGranted);
-                }
-                if is_reentrant && is_again {
-                    self.see(Point::CountedAgain);
-                }
-                if self.nodes[n].server.table.quarantine_left_ms(now).is_some() {
-                    self.see(Point::KnownInQuarantine);
-                    if !is_again {
-                        return Err(format!("SPEC 6: {request:?} is new in a quarantine"));
-                    }
-                }
-                self.granted(&mut request, !is_again);
-                self.tell_granted(n, request, token, lease_ms)
+                self.granted_at_once(request, token, token.get() <= before)
             }
             Acquired::Waiting(waiter) => {
                 self.judge.must_be(&request, sure, None)?;
@@ -162,6 +156,26 @@ impl Group {
                 self.tell(request, Sent::No)
             }
         }
+    }
+
+    fn granted_at_once(&mut self, mut request: Request, token: Token, is_again: bool) -> Verdict {
+        let Request { node: n, is_reentrant, lease_ms, .. } = request;
+        self.see(if is_again { Point::GrantedAgain } else { Point::GrantedAtOnce });
+        if request.is_place() && !is_again {
+            self.see(Point::PlaceGranted);
+        }
+        if is_reentrant && is_again {
+            self.see(Point::CountedAgain);
+        }
+        let server = &self.nodes[n].server;
+        if server.table.quarantine_left_ms(server.now.boot).is_some() {
+            self.see(Point::KnownInQuarantine);
+            if !is_again {
+                return Err(format!("SPEC 6: {request:?} is new in a quarantine"));
+            }
+        }
+        self.granted(&mut request, !is_again);
+        self.tell_granted(n, request, token, lease_ms)
     }
 
     fn acquire_step(
@@ -265,6 +279,7 @@ impl Group {
         let mut gate = gate(self.cannot_confirm(n));
         let Request { keys, owner, token, .. } = request;
         let sure = self.judge.sure_token(&request, self.time);
+        self.judge.lines.withdraws(&request);
         if is_last {
             self.judge.give_up(keys, owner);
         }
@@ -309,6 +324,7 @@ impl Group {
         if request.connection != client.0 {
             return Err(format!("G7: the answer to {} went to {}", request.connection, client.0));
         }
+        self.judge_answer(&request, &answer)?;
         match answer {
             Answer::Granted { token, .. } => {
                 self.see(Point::GrantedOutOfLine);

@@ -147,7 +147,7 @@ impl Group {
             other.runs() && other.decides() && other.term > own.term
         };
         match (0..GROUP).find(is_newer) {
-            Some(other) if self.may_demote(n) && self.random.percent(25) => {
+            Some(other) if self.may_demote(n) && self.random.percent(self.plan.gives_in_percent()) => {
                 self.see(Point::Demoted);
                 self.attach(n, other)
             }

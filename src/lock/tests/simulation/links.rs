@@ -22,7 +22,7 @@ impl Group {
             return Ok(());
         }
         if self.nodes[n].decides() {
-            if self.random.percent(50) {
+            if self.random.percent(self.plan.finds_dead_percent()) {
                 self.find_dead(n);
             }
             return self.heal_primaries(n);
@@ -33,6 +33,7 @@ impl Group {
                 None => self.promote_somebody(n),
             },
             None => Ok(()),
+            Some(_) if self.plan.changes_sides && self.random.percent(20) => self.change_sides(n),
             Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
             Some(_) => {
                 let count = 1 + self.random.below(6) as usize;
@@ -85,6 +86,23 @@ impl Group {
         connections.push(Connection { replica: n, link, is_online, said: 0, heard: 0 });
         self.note(|| format!("n{n} is a replica of n{primary}; goes on: {is_online}"));
         self.look(primary);
+        Ok(())
+    }
+
+    /// A replica goes to another primary, and its own is not told.
+    fn change_sides(&mut self, n: usize) -> Verdict {
+        let own = self.nodes[n].link.map(|(primary, _)| primary);
+        let decides = |p: &usize| self.nodes[*p].runs() && self.nodes[*p].decides();
+        let Some(other) = (0..GROUP).filter(|&p| Some(p) != own).find(decides) else {
+            return Ok(());
+        };
+        self.see(Point::ChangedSides);
+        self.attach(n, other)?;
+        if self.random.percent(70) {
+            self.end_synchronisation(n)?;
+            self.receive(n, usize::MAX)?;
+            self.acknowledge(n);
+        }
         Ok(())
     }
 

@@ -21,6 +21,7 @@
 //! | `clients.rs` | who asks, asks again, and what they believe to hold |
 //! | `faults.rs`, `links.rs` | what goes wrong |
 //! | `verdicts.rs` | what must be true after each step |
+//! | `lines.rs` | who waits, and that nobody is passed |
 //! | `rest.rs` | what must be true when everything has come to rest |
 //! | `points.rs` | what must have happened at least once in many seeds |
 //! | `runs.rs` | many seeds, on all cores |
@@ -28,6 +29,7 @@
 mod asks;
 mod clients;
 mod faults;
+mod lines;
 mod links;
 mod node;
 mod plan;

@@ -219,6 +219,8 @@ impl Group {
         for effect in answers {
             self.effect(n, effect)?;
         }
+        // Whoever only kept a place here is not told.
+        self.judge.lines.forget(n);
         match self.nodes[n].waits.first() {
             Some(left) => Err(format!("G7: {:?} still waits at a server that was demoted", left.request)),
             None => Ok(()),
@@ -239,6 +241,7 @@ impl Group {
         for request in lost {
             self.judge.closed(&request);
         }
+        self.judge.lines.forget(n);
         self.closing.retain(|(node, _)| *node != n);
         for c in 0..CLIENTS {
             if self.clients[c].server == n {
@@ -287,6 +290,10 @@ impl Group {
                 acknowledged: connection.heard as u64,
             })
             .collect();
+        let is_twice = |(at, one): (usize, &Seen)| seen[..at].iter().any(|other| other.name == one.name);
+        if !node.pending.is_empty() && seen.iter().enumerate().any(is_twice) {
+            self.seen.see(Point::ListedTwice);
+        }
         node.confirmations.see(node.server.now.boot, &seen);
     }
 

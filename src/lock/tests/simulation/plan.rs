@@ -2,6 +2,7 @@
 
 use super::super::random::Random;
 use crate::lock::confirm::Rule;
+use crate::sabotage::Rule as LeftOut;
 
 /// Which setting is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,7 +15,7 @@ pub(super) enum Promise {
     Majority,
 }
 
-/// A plan in which a promise must be broken: two owners come to hold one lock, or a token comes late. That the
+/// A plan in which a promise must be broken: two owners hold one lock, a token comes late, one is passed. That the
 /// simulation can see it is what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Control {
@@ -27,10 +28,14 @@ pub(super) enum Control {
     OwnersComeBack,
     MovesInQuarantine,
     TokensLag,
+    /// A core that lets whoever comes last stand first.
+    LastComesFirst,
+    /// A core that does not see that a replica was gone, as long as its old connection is listed.
+    ListedTwice,
 }
 
 /// All controls.
-pub(super) const CONTROLS: [Control; 9] = [
+pub(super) const CONTROLS: [Control; 11] = [
     Control::NoQuarantine,
     Control::TwoPrimaries,
     Control::ShortQuarantine,
@@ -40,13 +45,16 @@ pub(super) const CONTROLS: [Control; 9] = [
     Control::OwnersComeBack,
     Control::MovesInQuarantine,
     Control::TokensLag,
+    Control::LastComesFirst,
+    Control::ListedTwice,
 ];
 
 impl Control {
     /// Which promise must be seen to break.
     pub(super) const fn breaks(self) -> &'static str {
         match self {
-            Self::TokensLag => ": G4: ",
+            Self::TokensLag | Self::ListedTwice => ": G4: ",
+            Self::LastComesFirst => ": G5: ",
             _ => ": G1: ",
         }
     }
@@ -85,6 +93,11 @@ pub(super) struct Plan {
     pub(super) asks: Asks,
     pub(super) faults_per_mille: u64,
     pub(super) eager_percent: u64,
+    /// Replicas go from one primary to another and back, while nobody finds that their old connections are dead, and
+    /// of two primaries none gives in.
+    pub(super) changes_sides: bool,
+    /// A rule that the core leaves out.
+    pub(super) without: Option<LeftOut>,
 }
 
 /// Kinds of requests that there are in some lives.
@@ -146,6 +159,8 @@ impl Plan {
             },
             faults_per_mille: random.of(&[2, 10, 20, 40, 60]),
             eager_percent: random.of(&[5, 30, 60, 90]),
+            changes_sides: promise != Promise::Local && more.percent(30),
+            without: None,
         }
     }
 
@@ -182,6 +197,10 @@ impl Plan {
                 Self { has_moves: true, moves_in_quarantine: true, follows_closely: true, ..local }
             }
             Control::TokensLag => Self { has_moves: true, follows_closely: false, ..local },
+            Control::LastComesFirst => Self { without: Some(LeftOut::Fifo), ..local },
+            Control::ListedTwice => {
+                Self { without: Some(LeftOut::ListedTwice), changes_sides: true, forgets: true, ..majority }
+            }
         }
     }
 
@@ -205,6 +224,16 @@ impl Plan {
             }
             rule => rule,
         }
+    }
+
+    /// How likely a primary is to find, when it could, that connections are dead.
+    pub(super) const fn finds_dead_percent(&self) -> u64 {
+        if self.changes_sides { 5 } else { 50 }
+    }
+
+    /// How likely the older one of two primaries is to give in, when it could.
+    pub(super) const fn gives_in_percent(&self) -> u64 {
+        if self.changes_sides { 4 } else { 25 }
     }
 
     /// How many servers there are.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::Group;
 use super::plan::{CONTROLS, Control, Plan};
 use super::points::Seen;
+use crate::sabotage;
 
 /// So many lives reach everything that must be seen sometimes.
 const SEEDS: u64 = 300;
@@ -31,15 +32,18 @@ struct Fault {
 /// Lives one life.
 fn live(seed: u64, plan: Plan, steps: u64, is_traced: bool) -> Result<(Seen, Vec<String>), Fault> {
     let mut group = Group::new(seed, plan, is_traced);
-    let lived = catch_unwind(AssertUnwindSafe(|| {
-        for number in 0..steps {
-            group.step().map_err(|wrong| format!("step {number}: {wrong}"))?;
-            if number % STEPS_BETWEEN_CHECKS == 0 {
-                group.check().map_err(|wrong| format!("step {number}: {wrong}"))?;
+    let without = group.plan.without;
+    let lived = sabotage::without(without, || {
+        catch_unwind(AssertUnwindSafe(|| {
+            for number in 0..steps {
+                group.step().map_err(|wrong| format!("step {number}: {wrong}"))?;
+                if number % STEPS_BETWEEN_CHECKS == 0 {
+                    group.check().map_err(|wrong| format!("step {number}: {wrong}"))?;
+                }
             }
-        }
-        group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
-    }));
+            group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
+        }))
+    });
     let trace = group.trace.take().unwrap_or_default();
     match lived.unwrap_or_else(|_| Err("it panicked".to_owned())) {
         Ok(()) => Ok((group.seen, trace)),

@@ -8,7 +8,7 @@
 
 use super::super::input::Keys;
 use super::super::reader::Fact;
-use super::super::server::{At, Outside};
+use super::super::server::{At, Name, Outside};
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
 use crate::lock::effect::{Answer, Effects, Found};
@@ -189,6 +189,11 @@ impl Group {
         self.see(Point::MovedHeld);
         self.note(|| format!("{at} moves from n{from} to n{to}: {saved:?}"));
         self.nodes[to].balance += holds as i64;
+        let is_holder = |owner: Name| {
+            let mut holds = saved.iter().flat_map(|saved| &saved.holds);
+            holds.any(|hold| *hold.owner == *owner.as_bytes())
+        };
+        self.judge.lines.restored(to, at, is_holder);
         self.do_outside(to, Outside::Restore(at, saved));
         if self.nodes[from].server.table.is_waited_for(at.place()) {
             self.see(Point::MovedWaitedFor);
@@ -221,6 +226,7 @@ impl Group {
 
     /// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
     pub(super) fn send_on(&mut self, n: usize, place: &PlaceBuf) -> Verdict {
+        self.judge.lines.sent_on(n, at_of(place)?);
         let mut fx = Effects::default();
         let moved = Answer::Moved("MOVED 1 host:1".to_owned());
         self.nodes[n].server.table.dismiss(place.as_place(), &moved, &mut fx);

@@ -13,6 +13,7 @@
 use super::super::input::Keys;
 use super::super::server::{At, Name};
 use super::asks::Request;
+use super::lines::Lines;
 use super::{LOCKS, Verdict, lock_at};
 use crate::lock::types::{Mode, Tie, Token};
 
@@ -31,6 +32,9 @@ struct Belief {
     lease_us: u64,
 }
 
+/// As long as its connection is open.
+const FOREVER: u64 = u64::MAX;
+
 impl Belief {
     /// Nothing keeps it alive from here on but its lease, which starts now.
     const fn run_from(&mut self, time: u64) {
@@ -38,12 +42,7 @@ impl Belief {
             self.until = time + self.lease_us;
         }
     }
-}
 
-/// As long as its connection is open.
-const FOREVER: u64 = u64::MAX;
-
-impl Belief {
     /// Whether both can be held beside each other.
     const fn allows(&self, other: Mode) -> bool {
         matches!((self.mode, other), (Mode::Shared, Mode::Shared) | (Mode::Limit(_), Mode::Limit(_)))
@@ -66,6 +65,8 @@ pub(super) struct Judge {
     broken: [u32; LOCKS.len()],
     /// What was decided up to there was decided at another shard: no connection keeps it alive.
     moved: [u32; LOCKS.len()],
+    /// Who waits.
+    pub(super) lines: Lines,
 }
 
 impl Judge {
@@ -90,6 +91,7 @@ impl Judge {
 
     /// Nobody can answer it any more: its connection or its server is gone.
     pub(super) fn closed(&mut self, request: &Request) {
+        self.lines.leaves(request);
         self.open.retain(|number| *number != request.number);
     }
 

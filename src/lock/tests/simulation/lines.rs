@@ -1,0 +1,271 @@
+//! Who stands in line where, by what clients and servers have said to each other, and that nobody is passed (G5).
+//!
+//! A request gets its number when its server lets it wait, one that is repeated keeps the number of the first (G9).
+//! When a lock is granted anew, nobody may wait for it who has a lower number: not beside a newcomer, who has none yet,
+//! and for none of the locks of a request for several (G12). No line of the core is looked at.
+//!
+//! These may be passed, or pass others:
+//!
+//! * Whoever waits no longer: it was answered, its server has found its connection closed, it was withdrawn by its
+//!   owner's release, its time is over.
+//! * A reader that wants to write (an upgrade) gets a number ahead of all; one that is the only reader does not wait.
+//!   That it reads is asked of the server, as INFO tells it.
+//! * Beside a place that is kept (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
+//!   whoever leaves it a permit.
+//!
+//! And these are left out, because from outside it cannot be told whether they still wait:
+//!
+//! * What an owner waits for when it asks again, in that very step: it may take its own place, or leave it for another
+//!   one. The reply says which.
+//! * Whoever a RESTORE (a slot that moved) has made hold what it waits for: it waits no longer, and if it only kept a
+//!   place, nobody is told. It is granted nothing new.
+//! * A request that was repeated when its time was over: it keeps its number if the server had not looked yet.
+//! * Places of locks whose slot has left: nobody is told of them either.
+
+use super::super::input::Keys;
+use super::super::server::{At, Name};
+use super::asks::{Kind, Request};
+use super::points::Point;
+use super::{Group, NODES, Verdict};
+use crate::lock::effect::{Answer, Found};
+use crate::lock::table::{Acquired, Refusal};
+use crate::lock::types::{Mode, Token};
+
+/// One that waits.
+#[derive(Clone, Copy, Debug)]
+struct Stand {
+    /// Who has a lower one came before.
+    number: i64,
+    /// The newest of its owner's requests for it.
+    request: Request,
+    /// Until when it waits, if not without limit.
+    until: Option<u64>,
+    is_upgrade: bool,
+    /// Its owner asks again in this step.
+    is_asked_again: bool,
+    /// What becomes of it is not known.
+    is_left_out: bool,
+}
+
+impl Stand {
+    fn is_over(&self, time: u64) -> bool {
+        self.until.is_some_and(|until| until <= time)
+    }
+
+    /// Whether somebody may come in beside it who wants to hold the lock in this way.
+    fn lets_in(&self, mode: Mode) -> bool {
+        self.request.is_place() && mode == self.request.mode && mode != Mode::Exclusive
+    }
+
+    fn concerns(&self, owner: Name, keys: Keys) -> bool {
+        self.request.owner == owner && keys.iter().any(|at| self.request.keys.contains(at))
+    }
+
+    /// Whether it is one for a request like this.
+    fn is_for(&self, request: &Request) -> bool {
+        let Request { owner, keys, mode, .. } = self.request;
+        owner == request.owner && mode == request.mode && keys.is_same_set(request.keys)
+    }
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Lines {
+    /// Who waits at each server, in no particular order.
+    stands: [Vec<Stand>; NODES],
+    /// How many stand behind, and ahead, of whoever came first.
+    given: (i64, i64),
+    /// Who asks again in this step was granted its older request so.
+    served: Option<Mode>,
+}
+
+impl Lines {
+    /// A request reaches its server.
+    fn asks(&mut self, request: &Request) {
+        self.served = None;
+        for stand in &mut self.stands[request.node] {
+            stand.is_asked_again = stand.concerns(request.owner, request.keys);
+        }
+    }
+
+    /// The server lets it wait: its owner's older requests have made way, one like it has left it its number.
+    /// Returns whether there was one.
+    fn joins(&mut self, request: &Request, is_upgrade: bool, time: u64) -> bool {
+        let stands = &mut self.stands[request.node];
+        let older = stands.iter().find(|stand| stand.is_asked_again && stand.is_for(request));
+        let older = older.filter(|older| older.is_upgrade || !is_upgrade).copied();
+        stands.retain(|stand| !stand.is_asked_again);
+        let (behind, ahead) = &mut self.given;
+        let new = if is_upgrade { ahead } else { behind };
+        *new += 1;
+        let new = if is_upgrade { -*new } else { *new };
+        let wait_ms = match request.kind {
+            Kind::Acquire { wait_ms, .. } => wait_ms.filter(|&ms| ms > 0),
+            _ => None,
+        };
+        stands.push(Stand {
+            number: older.map_or(new, |older| older.number),
+            request: *request,
+            until: wait_ms.map(|ms| time + ms * 1_000),
+            is_upgrade: older.map_or(is_upgrade, |older| older.is_upgrade),
+            is_asked_again: false,
+            is_left_out: older.is_some_and(|older| older.is_left_out || older.is_over(time)),
+        });
+        older.is_some()
+    }
+
+    /// It was granted, or cannot wait: nothing of its owner's is in line any more.
+    fn make_way(&mut self, request: &Request) {
+        self.stands[request.node].retain(|stand| !stand.is_asked_again);
+    }
+
+    /// It does not wait, and what its owner waited for before is as it was. Who holds already may have lost a place.
+    fn stay(&mut self, request: &Request, holds: bool) {
+        let stands = &mut self.stands[request.node];
+        stands.retain(|stand| !(holds && stand.is_asked_again && stand.request.is_place()));
+        stands.iter_mut().for_each(|stand| stand.is_asked_again = false);
+    }
+
+    /// This very request waits no longer.
+    pub(super) fn leaves(&mut self, request: &Request) {
+        self.stands[request.node].retain(|stand| stand.request.number != request.number);
+    }
+
+    /// Its owner releases these locks: it withdraws what it waits for there.
+    pub(super) fn withdraws(&mut self, request: &Request) {
+        self.stands[request.node].retain(|stand| !stand.concerns(request.owner, request.keys));
+    }
+
+    /// Nobody waits at this server any more.
+    pub(super) fn forget(&mut self, n: usize) {
+        self.stands[n].clear();
+    }
+
+    /// A slot is not this server's: those who only keep a place are not told.
+    pub(super) fn sent_on(&mut self, n: usize, at: At) {
+        self.stands[n].retain(|stand| !(stand.request.is_place() && stand.request.keys.contains(at)));
+    }
+
+    /// These owners hold the lock here, by a RESTORE.
+    pub(super) fn restored(&mut self, n: usize, at: At, is_holder: impl Fn(Name) -> bool) {
+        for stand in self.stands[n].iter_mut().filter(|stand| stand.request.keys.contains(at)) {
+            stand.is_left_out |= is_holder(stand.request.owner);
+        }
+    }
+
+    /// Those whom a grant to this request has passed.
+    fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &Stand> {
+        let stands = &self.stands[request.node];
+        let own = stands.iter().find(|stand| stand.is_for(request));
+        let number = own.map_or(i64::MAX, |own| own.number);
+        let is_judged = own.is_none_or(|own| !own.is_left_out);
+        stands.iter().filter(move |other| {
+            let waits = !other.is_asked_again && !other.is_over(time);
+            let is_same_line = request.keys.iter().any(|at| other.request.keys.contains(at));
+            is_judged && waits && !other.is_left_out && is_same_line && other.number < number
+        })
+    }
+}
+
+impl Group {
+    /// Before a request for a lock is looked at. Returns whether it is one of a reader that wants to write.
+    pub(super) fn note_asked(&mut self, request: &Request) -> bool {
+        self.judge.lines.asks(request);
+        let server = &self.nodes[request.node].server;
+        let holds = |at: At| {
+            let token = server.table.token_of(server.found(at), request.owner.as_bytes());
+            token.is_some_and(|token| server.is_live(at, token))
+        };
+        let is_shared = |at: At| match server.found(at) {
+            Found::Lock(lock) => server.table.mode(lock) == Some(Mode::Shared),
+            _ => false,
+        };
+        let reads = |at: At| is_shared(at) && holds(at);
+        request.mode == Mode::Exclusive && request.keys.len() == 1 && request.keys.iter().all(reads)
+    }
+
+    /// What it was told at once.
+    pub(super) fn judge_reply(
+        &mut self,
+        request: &Request,
+        reply: Acquired,
+        (is_upgrade, newest_before): (bool, u64),
+    ) -> Verdict {
+        let served = self.judge.lines.served;
+        let is_upgrade = is_upgrade || served == Some(Mode::Shared) && request.mode == Mode::Exclusive;
+        match reply {
+            Acquired::Granted(token) if token.get() <= newest_before || served == Some(request.mode) => {
+                self.judge.lines.stay(request, true);
+            }
+            Acquired::Granted(token) => {
+                // Nobody else holds it, so it need not wait.
+                if !is_upgrade {
+                    self.must_be_next(request, token)?;
+                }
+                self.judge.lines.make_way(request);
+            }
+            Acquired::Waiting(_) => self.note_waiting(request, is_upgrade),
+            Acquired::Busy if request.is_place() => self.note_waiting(request, is_upgrade),
+            Acquired::Refused(Refusal::Deadlock) => self.judge.lines.make_way(request),
+            Acquired::Busy | Acquired::Refused(_) => self.judge.lines.stay(request, false),
+        }
+        Ok(())
+    }
+
+    fn note_waiting(&mut self, request: &Request, is_upgrade: bool) {
+        if self.judge.lines.joins(request, is_upgrade, self.time) {
+            self.see(Point::KeptItsTurn);
+        }
+    }
+
+    /// What it was told after it had waited.
+    pub(super) fn judge_answer(&mut self, request: &Request, answer: &Answer) -> Verdict {
+        match answer {
+            Answer::Granted { token, .. } => {
+                self.must_be_next(request, *token)?;
+                let stands = &self.judge.lines.stands[request.node];
+                let asks_again =
+                    |stand: &&Stand| stand.request.number == request.number && stand.is_asked_again;
+                if let Some(own) = stands.iter().find(asks_again) {
+                    self.judge.lines.served = Some(own.request.mode);
+                }
+                self.judge.lines.leaves(request);
+            }
+            // The request that has replaced it is looked at in this very step.
+            Answer::Replaced => {}
+            _ => self.judge.lines.leaves(request),
+        }
+        Ok(())
+    }
+
+    /// A lock was granted anew: to whoever came first of those who wait.
+    fn must_be_next(&mut self, request: &Request, token: Token) -> Verdict {
+        let mut kept = Vec::new();
+        for other in self.judge.lines.passed(request, self.time) {
+            if !other.lets_in(request.mode) {
+                return Err(format!("G5: {:?} waits, and {token} was granted to {request:?}", other.request));
+            }
+            kept.push(other.request.owner);
+        }
+        if !kept.is_empty() {
+            self.see(Point::PassedPlace);
+        }
+        let (Mode::Limit(limit), Some(at), false) = (request.mode, request.keys.first(), kept.is_empty())
+        else {
+            return Ok(());
+        };
+        // Whoever keeps a place may have come and taken it in the same step.
+        let server = &self.nodes[request.node].server;
+        let holders = server.saved(at).map_or(0, |saved| {
+            saved
+                .holds
+                .iter()
+                .filter(|hold| !kept.iter().any(|owner| *owner.as_bytes() == *hold.owner))
+                .count()
+        });
+        if holders + kept.len() > limit as usize {
+            return Err(format!("G5: {kept:?} keep places, and {token} was granted to {request:?}"));
+        }
+        Ok(())
+    }
+}
