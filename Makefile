@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -23,6 +23,8 @@ help:
 	@echo "                   FUZZ_RUNS=10000 for each of two servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make server-suites the servers' own tests, the same with the module as without, and their fuzzer of payloads"
 	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
+	@echo "make mutants       whether the tests of the core notice each of thousands of small changes of it (goes on where"
+	@echo "                   it stopped; scripts/mutants --help)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
@@ -74,6 +76,9 @@ fuzz:
 
 server-suites:
 	@scripts/server-suites
+
+mutants:
+	@scripts/mutants
 
 bench:
 	@scripts/bench

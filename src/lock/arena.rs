@@ -227,6 +227,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_number_has_the_highest_bit() {
+        let mut arena = Arena { births: BIRTHS_MAX - 2, ..Arena::default() };
+        let numbers: Vec<u64> = (0..5).map(|record| arena.insert(record).number()).collect();
+        assert!(numbers.iter().all(|number| number >> 63 == 0 && number >> 32 != 0), "{numbers:x?}");
+    }
+
+    #[test]
+    fn a_page_with_room_is_listed_once() {
+        let mut arena = Arena::default();
+        let pages = |arena: &Arena<usize>| {
+            let mut listed = arena.open.clone();
+            listed.sort_unstable();
+            let count = listed.len();
+            listed.dedup();
+            assert_eq!(listed.len(), count, "{listed:?}");
+            count
+        };
+        let ids: Vec<_> = (0..4 * PAGE_SLOTS).map(|number| arena.insert(number)).collect();
+        assert_eq!(pages(&arena), 0);
+        // One of each page; then more of the same.
+        for (number, &id) in ids.iter().step_by(PAGE_SLOTS).enumerate() {
+            arena.remove(id);
+            assert_eq!(pages(&arena), number + 1);
+        }
+        for &id in ids.iter().skip(1).step_by(PAGE_SLOTS) {
+            arena.remove(id);
+            assert_eq!(pages(&arena), 4);
+        }
+        assert!(format!("{:?}", ids[3]).starts_with('#'));
+    }
+
+    #[test]
     fn a_number_is_never_taken_for_another_record() {
         let mut arena = Arena::default();
         let first = arena.insert("first");

@@ -309,6 +309,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_range_to_the_last_is_read_and_what_is_beyond_is_not() {
+        let mut longest = hold(b"a");
+        longest.holds[0].left_ms = LEASE_MS_MAX;
+        assert_eq!(read(b"k", &written(b"k", Some(&longest))), Ok(Some(longest)));
+        // Several holders of what one alone can hold.
+        let mut shared = written(b"k", Some(&locks()[3]));
+        shared[2] = KIND_EXCLUSIVE;
+        assert_eq!(read(b"k", &shared), Err("its kind is not known to this module"));
+        // As many holders as there may be are looked for, and no more.
+        let claimed = |count| read(b"k", &[VERSION, name_hash(b"k"), KIND_SHARED, 0, count]);
+        assert_eq!(claimed(HOLDS_MAX), Err("it is cut short"));
+        assert_eq!(claimed(HOLDS_MAX + 1), Err("it has no or too many holders"));
+        assert_eq!(claimed(0), Err("it has no or too many holders"));
+    }
+
+    #[test]
     fn random_numbers_never_allocate_much_or_panic() {
         let mut seed = 11_u64;
         let locks = locks();

@@ -219,4 +219,25 @@ mod tests {
         }
         assert!(oracle.is_empty());
     }
+
+    #[test]
+    fn memory_comes_back_when_few_are_left() {
+        let (mut arena, mut deadlines) = (Arena::default(), Deadlines::default());
+        assert!(deadlines.is_empty());
+        let ids: Vec<_> = (0..1_000).map(|_| arena.insert(Lease { seat: Seat::NONE })).collect();
+        for (&id, at) in ids.iter().zip(0..) {
+            deadlines.set(&mut arena, id, Moment(at));
+        }
+        assert!(!deadlines.is_empty());
+        let mut capacities = std::collections::BTreeSet::new();
+        for (&id, left) in ids.iter().zip((0..1_000).rev()) {
+            deadlines.clear(&mut arena, id);
+            let capacity = deadlines.heap.capacity();
+            assert!(capacity >= left && capacity <= 4 * left + 3, "{capacity} for {left}");
+            capacities.insert(capacity);
+        }
+        assert!(deadlines.is_empty());
+        // Half as much each time, and not a little less with every one.
+        assert!(capacities.len() < 20, "{capacities:?}");
+    }
 }

@@ -279,3 +279,29 @@ pub enum Task {
     /// A grant whose client was gone before it was told: end the hold with this token, then settle.
     TakeBack(PlaceBuf, Token),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_event_comes_before_all_else_and_costs_no_memory() {
+        let mut effects = Effects::default();
+        effects.publish(Event::Acquired);
+        assert_eq!((effects.is_drained(), effects.capacity()), (true, 0));
+        effects.publish(Event::Released);
+        effects.tell(Record::Nothing);
+        assert!(!effects.is_drained() && effects.capacity() >= 2);
+        assert_eq!(effects.told().collect::<Vec<_>>(), [Record::Nothing]);
+        assert_eq!(effects.take_first(), Some(Event::Acquired));
+        assert_eq!(effects.take_first(), None);
+        let rest: Vec<_> = effects.drain().collect();
+        assert_eq!(rest, [Effect::Publish(Event::Released), Effect::Tell(Record::Nothing)]);
+        assert!(effects.is_drained() && effects.capacity() >= 2);
+        // Behind another effect an event is not the first.
+        effects.tell(Record::Nothing);
+        effects.publish(Event::Expired);
+        assert_eq!(effects.take_first(), None);
+        assert_eq!(effects.into_iter().count(), 2);
+    }
+}

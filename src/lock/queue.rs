@@ -474,3 +474,6 @@ impl Queues {
         self.timeouts.check(&self.waiters, |waiter| waiter.seat)
     }
 }
+
+#[cfg(test)]
+mod tests;

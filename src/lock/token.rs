@@ -224,6 +224,34 @@ mod tests {
     }
 
     #[test]
+    fn from_outside_come_no_tokens_too_far_ahead_unless_they_are_known() {
+        let mut clock = TokenClock::default();
+        assert_eq!(clock.highest_from_outside(5_000, 700), 5_700);
+        clock.raise(Token::new(5_700).expect("valid"));
+        assert_eq!(clock.highest_from_outside(5_000, 700), 5_700);
+        assert_eq!(clock.highest_from_outside(5_001, 700), 5_701);
+        assert_eq!(clock.highest_from_outside(4_000, 700), 5_700);
+        for wall_us in [TOKEN_MAX, TOKEN_MAX - 1, TOKEN_MAX + 1, u64::MAX] {
+            assert_eq!(clock.highest_from_outside(wall_us, 700), TOKEN_MAX);
+        }
+        assert_eq!(clock.highest_from_outside(TOKEN_MAX - 701, 700), TOKEN_MAX - 1);
+    }
+
+    #[test]
+    fn what_a_stream_counts_from_is_forgotten_when_a_data_set_begins_to_load() {
+        let mut clock = TokenClock::default();
+        mint(&mut clock, 5_000_000);
+        clock.begin_load();
+        assert_eq!((clock.last(), clock.told()), (5_000_000, 0));
+        // The token that was named last again: it is not older, nor newer.
+        clock.begin_file();
+        clock.hear(Token::new(100).expect("valid"));
+        clock.begin_file();
+        clock.hear(Token::new(100).expect("valid"));
+        assert_eq!(clock.count().map(|(token, travel)| (token.get(), travel)), Some((101, Travel::Named)));
+    }
+
+    #[test]
     fn a_new_file_makes_the_next_grant_named() {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);

@@ -185,6 +185,8 @@ impl hashbrown::Equivalent<PlaceBuf> for Place<'_> {
 
 #[cfg(test)]
 mod tests {
+    use hashbrown::Equivalent;
+
     use super::*;
 
     #[test]
@@ -204,6 +206,15 @@ mod tests {
         assert_eq!(Moment(u64::MAX).plus_ms(1), Moment(u64::MAX));
         assert_eq!(Moment(5).plus_ms(u64::MAX), Moment(u64::MAX));
         assert_eq!(Moment(0).ms_since(Moment(9)), 0);
+    }
+
+    #[test]
+    fn a_place_is_its_database_and_its_name() {
+        let place = Place { db: 1, name: b"a" };
+        assert!(place.equivalent(&place.to_owned()));
+        for other in [Place { db: 0, name: b"a" }, Place { db: 1, name: b"b" }, Place { db: 1, name: b"" }] {
+            assert!(!place.equivalent(&other.to_owned()), "{other:?}");
+        }
     }
 
     #[test]

@@ -305,3 +305,38 @@ fn a_change_that_was_missed_leaves_nobody_to_wait_for() {
     all.see(at(2), &seen(&[("a", 10)]));
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
 }
+
+#[test]
+fn replicas_are_counted_and_those_that_are_there_long_enough() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    all.see(at(30), &seen(&[("a", 0), ("b", 0), ("c", 0)]));
+    assert_eq!(all.replicas(at(99), 100), (3, 0));
+    assert_eq!(all.replicas(at(100), 100), (3, 2));
+    assert_eq!(all.replicas(at(129), 100), (3, 2));
+    assert_eq!(all.replicas(at(130), 100), (3, 3));
+    all.see(at(131), &[]);
+    assert_eq!(all.replicas(at(500), 100), (0, 0));
+}
+
+#[test]
+fn waits_are_counted() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    assert_eq!((all.len(), all.is_empty()), (0, true));
+    for count in 1..=3 {
+        all.wait(at(1), at(50), ALL, vec![stake("x", 7, BEGUN)]).expect("both are there");
+        assert_eq!((all.len(), all.is_empty(), all.of_token.len()), (count, false, 1));
+    }
+    all.sent(10);
+    all.take_over(at(50));
+    assert_eq!((all.len(), all.is_empty(), all.of_token.len()), (0, true, 0));
+}
+
+#[test]
+fn who_needs_no_replica_is_told_when_it_is_sent() {
+    let mut all = primary(&[]);
+    let nobody = Rule::Majority { replicas: 0, seasoned_ms: 0 };
+    let wait = all.wait(at(1), at(50), nobody, vec![]).expect("nobody is needed");
+    assert_eq!(all.take_over(at(2)), []);
+    all.sent(10);
+    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
+}

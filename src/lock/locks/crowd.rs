@@ -240,3 +240,136 @@ impl Crowd {
             }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODE: Mode = Mode::Limit(100);
+
+    fn token(number: u64) -> Token {
+        Token::new(number).expect("valid")
+    }
+
+    const fn member(number: u64) -> LockId {
+        LockId::new(number as u32, 1)
+    }
+
+    /// A name for every member.
+    fn owner(number: u64) -> Vec<u8> {
+        number.to_string().into_bytes()
+    }
+
+    /// Takes one more in, as the locks do it.
+    fn join(crowds: &mut Crowds, id: LockId, number: u64) {
+        let new = (token(number), member(number));
+        if !crowds.join(id, new, &owner(number)) {
+            let owners: Vec<_> = tokens(crowds, id).into_iter().map(owner).collect();
+            crowds.grow(id, &owners);
+            assert!(crowds.join(id, new, &owner(number)));
+        }
+    }
+
+    /// The members by their tokens, which are their numbers.
+    fn tokens(crowds: &Crowds, id: LockId) -> Vec<u64> {
+        crowds.get(id).expect("there").members().map(|member| u64::from(member.index())).collect()
+    }
+
+    fn find(crowds: &Crowds, id: LockId, number: u64) -> Option<LockId> {
+        crowds.of_owner(id, &owner(number), |found| found == member(number))
+    }
+
+    #[test]
+    fn it_is_a_list_of_up_to_eight_and_again_of_four() {
+        let mut crowds = Crowds::default();
+        let id = crowds.form(MODE);
+        for number in 1..=8 {
+            assert!(crowds.join(id, (token(number), member(number)), &owner(number)));
+            assert!(!crowds.is_large(id));
+        }
+        assert!(!crowds.join(id, (token(9), member(9)), &owner(9)));
+        assert_eq!((crowds.members, crowds.get(id).expect("there").few().len()), (8, 8));
+        join(&mut crowds, id, 9);
+        assert!(crowds.is_large(id));
+        assert_eq!((crowds.members, crowds.get(id).expect("there").few().len()), (9, 0));
+        for number in (5..=9).rev() {
+            assert!(crowds.is_large(id), "{number}");
+            let left = crowds.part(id, (token(number), member(number)), &owner(number));
+            assert_eq!(left, Some(number as usize - 1));
+        }
+        assert!(!crowds.is_large(id));
+        assert_eq!((crowds.members, tokens(&crowds, id)), (4, vec![1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn its_members_stand_in_the_order_of_their_tokens() {
+        for count in [5, 8, 12] {
+            let mut crowds = Crowds::default();
+            let id = crowds.form(MODE);
+            for number in (1..=count).rev() {
+                join(&mut crowds, id, number);
+            }
+            assert_eq!(tokens(&crowds, id), (1..=count).collect::<Vec<_>>());
+            assert_eq!(crowds.get(id).and_then(Crowd::newest), Some(member(count)));
+            // Neither the last one nor the first.
+            assert_eq!(crowds.part(id, (token(2), member(2)), &owner(2)), Some(count as usize - 1));
+            assert_eq!(tokens(&crowds, id), [1].into_iter().chain(3..=count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_member_is_found_by_its_owner_until_it_parts() {
+        let mut crowds = Crowds::default();
+        let id = crowds.form(MODE);
+        for number in 1..=40 {
+            join(&mut crowds, id, number);
+            assert!((1..=number).all(|each| find(&crowds, id, each) == Some(member(each))), "{number}");
+            assert_eq!(find(&crowds, id, number + 1), None);
+        }
+        for number in 1..=40 {
+            crowds.part(id, (token(number), member(number)), &owner(number));
+            assert_eq!(find(&crowds, id, number), None);
+            assert!((number + 1..=40).all(|each| find(&crowds, id, each) == Some(member(each))), "{number}");
+        }
+    }
+
+    #[test]
+    fn of_a_crowd_that_is_dissolved_nothing_is_left_but_a_spare_list() {
+        let mut crowds = Crowds::default();
+        let ids: Vec<_> = (0..SPARE_MAX as u64 + 2).map(|_| crowds.form(MODE)).collect();
+        for (&id, number) in ids.iter().zip(1..) {
+            join(&mut crowds, id, 10 * number);
+            join(&mut crowds, id, 10 * number + 1);
+        }
+        for (done, &id) in ids.iter().enumerate() {
+            assert_eq!((crowds.members, crowds.spare.len()), (2 * (ids.len() - done), done.min(SPARE_MAX)));
+            crowds.dissolve(id);
+            assert!(crowds.get(id).is_none());
+        }
+        assert_eq!((crowds.members, crowds.spare.len()), (0, SPARE_MAX));
+        let next = crowds.form(MODE);
+        assert_eq!((tokens(&crowds, next).len(), crowds.spare.len()), (0, SPARE_MAX - 1));
+    }
+
+    #[test]
+    fn it_occupies_what_its_members_need() {
+        let mut crowds = Crowds::default();
+        let id = crowds.form(MODE);
+        let entry = size_of::<(Token, LockId)>();
+        let bytes = |crowds: &Crowds| crowds.get(id).expect("there").bytes();
+        assert_eq!(bytes(&crowds), size_of::<Crowd>());
+        for number in 1..=8 {
+            join(&mut crowds, id, number);
+        }
+        assert_eq!(bytes(&crowds), size_of::<Crowd>() + 8 * entry);
+        for number in 9..=100 {
+            join(&mut crowds, id, number);
+        }
+        let Members::Many(many) = &crowds.get(id).expect("there").members else {
+            panic!("a hundred are many");
+        };
+        let table = many.by_owner.allocation_size();
+        assert!(table >= 100 * size_of::<(u64, LockId)>());
+        assert_eq!(bytes(&crowds), size_of::<Crowd>() + size_of::<Many>() + 150 * entry + table);
+    }
+}

@@ -130,3 +130,81 @@ impl Extras {
         self.of.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: Tie = Tie { ephemeral_ms: None, is_kept_alive: true, is_running: false };
+    const CUT: Tie = Tie { ephemeral_ms: Some(5), is_kept_alive: false, is_running: false };
+
+    const fn lock(index: u32) -> LockId {
+        LockId::new(index, 1)
+    }
+
+    /// Ties a lock to a connection, or to none.
+    fn tie(extras: &mut Extras, index: u32, tie: Tie, client: Option<u64>) -> bool {
+        extras.change(lock(index), |extra| {
+            extra.tie = tie;
+            extra.bound_to = client.map(ClientId);
+        })
+    }
+
+    fn bound(extras: &Extras, client: u64) -> Vec<LockId> {
+        extras.bound_to(ClientId(client)).collect()
+    }
+
+    #[test]
+    fn what_says_nothing_is_not_kept() {
+        let mut extras = Extras::default();
+        assert!(tie(&mut extras, 1, CUT, None));
+        assert!(!tie(&mut extras, 1, Tie::NONE, None));
+        assert_eq!((extras.len(), extras.get(1)), (0, None));
+    }
+
+    #[test]
+    fn ties_are_counted_and_found_by_their_connection() {
+        let mut extras = Extras::default();
+        let told = |extras: &Extras| (extras.has_ties(), extras.has_foreign(), extras.foreign().count());
+        assert_eq!((told(&extras), extras.all_bound()), ((false, false, 0), vec![]));
+        tie(&mut extras, 1, KEPT, Some(7));
+        tie(&mut extras, 2, CUT, Some(7));
+        assert_eq!((told(&extras), bound(&extras, 7)), ((true, false, 0), vec![lock(1), lock(2)]));
+        // One that is cut with its connection, and one that is kept alive, without any.
+        tie(&mut extras, 2, CUT, None);
+        tie(&mut extras, 3, KEPT, None);
+        assert_eq!((told(&extras), bound(&extras, 7)), ((true, true, 1), vec![lock(1)]));
+        assert_eq!(extras.foreign().collect::<Vec<_>>(), [3]);
+        assert_eq!(extras.all_bound(), [lock(1)]);
+        // The same again changes nothing.
+        tie(&mut extras, 3, KEPT, None);
+        assert_eq!(told(&extras), (true, true, 1));
+        tie(&mut extras, 3, KEPT, Some(8));
+        assert_eq!((told(&extras), bound(&extras, 8)), ((true, false, 0), vec![lock(3)]));
+        tie(&mut extras, 1, KEPT, None);
+        extras.remove(lock(1));
+        assert_eq!(told(&extras), (true, false, 0));
+        for index in [2, 3] {
+            assert!(extras.has_ties());
+            extras.remove(lock(index));
+        }
+        assert_eq!((told(&extras), extras.all_bound()), ((false, false, 0), vec![]));
+    }
+
+    #[test]
+    fn memory_comes_back_when_all_are_gone() {
+        let mut extras = Extras::default();
+        for index in 0..5_000 {
+            tie(&mut extras, index, CUT, Some(7));
+        }
+        for index in 0..5_000 {
+            assert!(extras.of.capacity() >= 5_000 && extras.get(index).is_some());
+            extras.remove(lock(index));
+        }
+        assert_eq!(extras.of.capacity(), 0);
+        // A few do not cost an allocation each.
+        tie(&mut extras, 1, CUT, None);
+        extras.remove(lock(1));
+        assert!(extras.of.capacity() > 0);
+    }
+}

@@ -1,8 +1,6 @@
 //! Locks that several hold, and holds that have more to say than a record: see [`super::crowd`] and
 //! [`super::extra`].
 
-use std::borrow::Cow;
-
 use super::extra::Extra;
 use super::record::Flag;
 use super::{Ended, Hold, LockId, Locks, NewHold, tick};
@@ -471,11 +469,5 @@ impl Locks {
             ));
         }
         Ok(())
-    }
-
-    /// The owner of a hold.
-    #[must_use]
-    pub fn owner(&self, id: LockId) -> Option<Cow<'_, [u8]>> {
-        self.hold(id).map(Hold::owner)
     }
 }

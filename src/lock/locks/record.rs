@@ -451,6 +451,17 @@ mod tests {
     }
 
     #[test]
+    fn the_age_of_a_hold_that_is_renewed_for_months_is_kept() {
+        let mut head = Head::new_zeroed_for_tests();
+        head.set_since(Moment(5_000_000));
+        for day in 1..=90 {
+            let now = Moment(5_000_000 + day * DAY_MS * 1_000);
+            head.keep_since(now);
+            assert!(head.held_ms(now).abs_diff(day * DAY_MS) <= 1_000, "{day}");
+        }
+    }
+
+    #[test]
     fn an_end_and_its_links_do_not_touch_each_other() {
         let mut head = Head::new_zeroed_for_tests();
         for us in [0, 1, 0xff_ffff_ffff, 0x1234_5678_9abc, UNTIL_MAX] {

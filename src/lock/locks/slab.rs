@@ -267,6 +267,35 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_was_never_used_is_not_occupied() {
+        let mut slab = Slab::default();
+        // A page for each size, and some more: their first marks differ.
+        for size in (SIZE_MIN..SIZE_MAX).step_by(2) {
+            let (index, _) = slab.insert(size).expect("there is room");
+            let number = page_of(index);
+            for slot in slab.pages[number].fresh..slab.pages[number].slots {
+                let unused = (number as u32) << SLOT_BITS | u32::from(slot);
+                assert!(slab.get(unused).is_none() && slab.get_mut(unused).is_none(), "{size}: {slot}");
+            }
+        }
+        assert!(slab.pages.len() > 16);
+    }
+
+    #[test]
+    fn there_is_an_end_to_numbers() {
+        let mut slab = Slab::default();
+        slab.pages.resize_with(PAGES_MAX - 129, Page::default);
+        assert!(slab.has_room());
+        slab.pages.push(Page::default());
+        assert!(!slab.has_room());
+        slab.pages.resize_with(PAGES_MAX - 1, Page::default);
+        let (last, _) = slab.insert(SIZE_MIN).expect("a page is left");
+        assert!(last < INDEX_END && INDEX_END - last <= 1 << SLOT_BITS, "{last}");
+        assert!(slab.insert(SIZE_MAX).is_none());
+        assert!(slab.insert(SIZE_MIN).is_some(), "its page has room");
+    }
+
+    #[test]
     fn a_number_finds_its_own_bytes_under_random_use() {
         let mut slab = Slab::default();
         let mut oracle: BTreeMap<u32, (usize, u8)> = BTreeMap::new();

@@ -5,7 +5,7 @@ mod random;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::lock::types::LEASE_MS_MAX;
+use crate::lock::types::{LEASE_MS_MAX, Mode};
 use random::Random;
 
 /// How many random lives are lived.
@@ -419,4 +419,31 @@ fn locks_are_what_a_naive_map_says_under_random_use() {
 fn a_slot_that_is_used_again_and_again_never_shows_what_it_was() {
     // Few locks: every slot lives through all of its marks many times.
     live(99, 60_000, 3);
+}
+
+#[test]
+fn what_does_not_fit_into_a_record_is_counted_with_it() {
+    let mut locks = Locks::default();
+    let (now, name, owner) = (Moment(1_000), [b'n'; 700], [b'o'; 200]);
+    let token = Token::new(7).expect("valid");
+    let hold = NewHold { owner: &owner, token, lease_ms: 50, client: None, tie: Tie::NONE };
+    let long = locks.insert(now, Place { db: 0, name: &name }, Some(&hold)).expect("there is room");
+    let record = locks.records.0.size(long.index());
+    assert_eq!(locks.memory_of(long), record + size_of::<Spilled>() + 700 + 200);
+}
+
+#[test]
+fn a_number_is_told_as_it_is_stored_and_found_again() {
+    let mut locks = Locks::default();
+    assert!(locks.is_empty());
+    let crowd = locks.form(Mode::Shared);
+    let record = locks.insert(Moment(1_000), Place { db: 0, name: b"k" }, None).expect("there is room");
+    assert!(!locks.is_empty());
+    for id in [crowd, record] {
+        assert_eq!(LockId::from_number(id.number()), id);
+        assert_ne!(id.number(), 0);
+    }
+    assert_ne!(crowd.number(), record.number());
+    let told = [crowd, record].map(|id| format!("{id:?}"));
+    assert!(told[0].starts_with("#crowd 0.") && told[1].starts_with("#0."), "{told:?}");
 }

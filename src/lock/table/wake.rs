@@ -245,15 +245,14 @@ impl Table {
 
     /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.
     ///
-    /// `is_ours` says that this server decides: then the waiters are next. Returns whether a live hold
-    /// was broken.
-    pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) -> bool {
+    /// `is_ours` says that this server decides: then the waiters are next.
+    pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) {
         let (mut live, mut over) = (0, 0);
         for (_, hold) in self.locks.holders(id) {
             *(if hold.is_over(now) { &mut over } else { &mut live }) += 1;
         }
         if live + over == 0 {
-            return false;
+            return;
         }
         // It had a key: this one.
         self.locks.doubt(id, false);
@@ -264,7 +263,6 @@ impl Table {
             }
         }
         self.break_hold(now, id, is_ours);
-        live > 0
     }
 
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
@@ -434,5 +432,29 @@ impl Table {
     /// The places that somebody waits for.
     pub fn places_waited_for(&self) -> impl Iterator<Item = Place<'_>> {
         self.queues.queues().map(|(_, queue)| queue.place.as_place())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
+        let place = || Place { db: 0, name: b"k" }.to_owned();
+        let mut table = Table::default();
+        for pairs in [1, 350, 350, 2_500] {
+            for _ in 0..pairs {
+                table.note_undelivered(place(), Token::new(1).expect("valid"));
+                table.broken.push_back(place());
+            }
+            let capacity = |table: &Table| table.tasks.capacity() + table.broken.capacity();
+            for left in (0..2 * pairs).rev() {
+                assert!(capacity(&table) >= 2 * pairs, "{pairs}: {left} left");
+                assert!(table.next_task().is_some());
+            }
+            // Room for a few is kept for the next ones.
+            assert_eq!((capacity(&table) == 0, table.tasks()), (2 * pairs > 1_024, 0), "{pairs}");
+        }
     }
 }

@@ -9,20 +9,25 @@
 //! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
+//! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `crowds.rs` | locks with dozens of holders |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
 //! | `world.rs`, `asks.rs`, `pump.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
 //! | `server.rs`, `reader.rs` | a keyspace with its clocks; replicas and files, fed by the stream |
+//! | `facts.rs` | what a reader makes of what it is told |
 //! | `regression.rs` | bugs that the others found |
 //! | `fuzz.rs` | random lives whose choices are bytes: a target of `scripts/fuzz` |
+//! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
 mod asks;
 mod begun;
 mod book;
+mod bounds;
 mod crowds;
 mod deadlocks;
+mod facts;
 pub(crate) mod fuzz;
 mod input;
 mod judge;
@@ -38,7 +43,10 @@ mod regression;
 mod rules;
 mod scenario;
 mod server;
+// It leaves out rules, which only tests can.
+#[cfg(test)]
 mod simulation;
 mod verdicts;
+mod views;
 mod wording;
 mod world;

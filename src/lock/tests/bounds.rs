@@ -1,0 +1,98 @@
+//! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true.
+
+use std::collections::BTreeMap;
+
+use super::legacy::ask;
+use crate::lock::deadlock::STEPS_MAX;
+use crate::lock::effect::{Change, Effects, Found};
+use crate::lock::table::{Acquired, Admission, Limits, Refusal, Table};
+use crate::lock::types::{Mode, Moment, Now, Place};
+
+const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
+const MORE: u32 = STEPS_MAX as u32 + 8;
+
+/// Locks and owners that are numbers.
+struct World {
+    table: Table,
+    keys: BTreeMap<u32, Found>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut table = Table::default();
+        let many = 4 * STEPS_MAX;
+        table.set_limits(Limits { waiters_per_lock_max: many, waiters_max: many, holders_max: many });
+        Self { table, keys: BTreeMap::new() }
+    }
+
+    /// An owner asks for a lock, and waits for it if it must.
+    fn ask(&mut self, owner: u32, key: u32, mode: Mode) -> Acquired {
+        let client = u64::from(owner) << 32 | u64::from(key);
+        let (owner, name) = (owner.to_le_bytes(), key.to_le_bytes());
+        let ask = ask(&owner, mode, Some(client));
+        let found = self.keys.get(&key).copied().unwrap_or(Found::Nothing);
+        let (place, mut fx) = (Place { db: 0, name: &name }, Effects::default());
+        let step = self.table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+        if let Change::Stored(lock) = step.change {
+            self.keys.insert(key, Found::Lock(lock));
+        }
+        step.reply
+    }
+
+    fn holds(&mut self, owner: u32, key: u32, mode: Mode) {
+        let reply = self.ask(owner, key, mode);
+        assert!(matches!(reply, Acquired::Granted(_)), "{owner} at {key}: {reply:?}");
+    }
+
+    fn waits(&mut self, owner: u32, key: u32, mode: Mode) {
+        let reply = self.ask(owner, key, mode);
+        assert!(matches!(reply, Acquired::Waiting(_)), "{owner} at {key}: {reply:?}");
+    }
+}
+
+#[test]
+fn a_cycle_of_very_many_is_not_found_and_one_of_many_is() {
+    for (length, is_found) in [(STEPS_MAX as u32 / 2, true), (MORE, false)] {
+        let mut world = World::new();
+        for owner in 0..length {
+            world.holds(owner, owner, Mode::Exclusive);
+        }
+        for owner in 0..length - 1 {
+            world.waits(owner, owner + 1, Mode::Exclusive);
+        }
+        let last = world.ask(length - 1, 0, Mode::Exclusive);
+        assert_eq!(last == Acquired::Refused(Refusal::Deadlock), is_found, "{length}: {last:?}");
+        assert_eq!(world.table.take_cycle().len(), if is_found { length as usize } else { 0 });
+    }
+}
+
+#[test]
+fn of_very_many_holders_none_is_in_the_way() {
+    for (holders, is_found) in [(STEPS_MAX as u32 / 2, true), (MORE, false)] {
+        let mut world = World::new();
+        let writer = MORE + 1;
+        world.holds(writer, 1, Mode::Exclusive);
+        for owner in 1..=holders {
+            world.holds(owner, 0, Mode::Shared);
+        }
+        world.waits(1, 1, Mode::Exclusive);
+        let reply = world.ask(writer, 0, Mode::Exclusive);
+        assert_eq!(reply == Acquired::Refused(Refusal::Deadlock), is_found, "{holders}: {reply:?}");
+    }
+}
+
+#[test]
+fn beside_as_many_readers_as_there_may_be_another_one_waits_for_them() {
+    for (readers_max, is_found) in [(1, true), (2, false)] {
+        let mut world = World::new();
+        let many = 4 * STEPS_MAX;
+        let limits = Limits { waiters_per_lock_max: many, waiters_max: many, holders_max: readers_max };
+        world.table.set_limits(limits);
+        world.holds(1, 0, Mode::Shared);
+        world.holds(2, 1, Mode::Exclusive);
+        world.waits(1, 1, Mode::Exclusive);
+        let reply = world.ask(2, 0, Mode::Shared);
+        assert_eq!(reply == Acquired::Refused(Refusal::Deadlock), is_found, "{readers_max}: {reply:?}");
+        assert_eq!(matches!(reply, Acquired::Granted(_)), !is_found, "{readers_max}: {reply:?}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a reader makes of what it is told: its own records, and streams that no primary would send.
+
+use crate::lock::codec::SavedHold;
+use crate::lock::effect::{Change, Effect, Effects, Event, Found, Record, Step};
+use crate::lock::table::{Granted, Spot, Table};
+use crate::lock::types::{Mode, Moment, Place, Tie, Token};
+
+const K: Place<'static> = Place { db: 0, name: b"k" };
+const NOW: Moment = Moment(1_000_000);
+
+fn token(number: u64) -> Token {
+    Token::new(number).expect("valid")
+}
+
+/// A reader, and the value of its only key.
+struct Reader {
+    table: Table,
+    found: Found,
+}
+
+impl Reader {
+    fn new() -> Self {
+        Self { table: Table::default(), found: Found::Nothing }
+    }
+
+    /// It is told of a hold. Returns how many were said to be released.
+    fn hold(&mut self, mode: Mode, owner: &[u8], number: u64) -> usize {
+        let (token, tie) = (token(number), Tie::NONE);
+        let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, tie };
+        let mut fx = Effects::default();
+        let step = self.table.apply_hold(NOW, K, self.found, mode, &hold, &mut fx);
+        if let Change::Stored(lock) = step.change
+            && let Found::Lock(old) = std::mem::replace(&mut self.found, Found::Lock(lock))
+        {
+            // The value that it replaces is freed.
+            self.table.forget_free(old);
+        }
+        fx.into_iter().filter(|effect| *effect == Effect::Publish(Event::Released)).count()
+    }
+
+    /// Who holds, with which tokens.
+    fn holders(&self) -> Vec<(Vec<u8>, u64)> {
+        let told = self.table.describe(NOW, K, self.found, b"", 0).expect("held");
+        let holds = told.holds.iter();
+        holds.map(|hold| (hold.owner.to_vec(), hold.token.map_or(0, Token::get))).collect()
+    }
+}
+
+#[test]
+fn one_more_than_there_are_places_for_ends_the_oldest() {
+    for limit in [1, 2, 3] {
+        let mut reader = Reader::new();
+        for number in 1..=5 {
+            let released = reader.hold(Mode::Limit(limit), format!("owner-{number}").as_bytes(), number);
+            assert_eq!(released, usize::from(number > u64::from(limit)), "{number} of {limit}");
+        }
+        let newest = (6 - u64::from(limit)..=5).map(|n| (format!("owner-{n}").into_bytes(), n));
+        assert_eq!(reader.holders(), newest.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn nobody_holds_twice_and_no_token_is_anothers() {
+    let mut reader = Reader::new();
+    for (owner, number) in [(b"ann", 1), (b"bob", 2), (b"ann", 3), (b"eve", 2)] {
+        assert_eq!(reader.hold(Mode::Shared, owner, number), 0);
+    }
+    assert_eq!(reader.holders(), [(b"eve".to_vec(), 2), (b"ann".to_vec(), 3)]);
+    // Who holds alone holds alone, whoever was there.
+    assert_eq!(reader.hold(Mode::Exclusive, b"bob", 4), 2);
+    assert_eq!(reader.holders(), [(b"bob".to_vec(), 4)]);
+    assert_eq!(reader.hold(Mode::Limit(9), b"ann", 5), 1);
+    assert_eq!(reader.holders(), [(b"ann".to_vec(), 5)]);
+    assert_eq!((reader.table.locks(), reader.table.holds()), (1, 1));
+}
+
+/// Ann holds all of these now, as her primary granted it word for word.
+fn take_all(table: &mut Table, found: &mut [(Place<'static>, Found)], lease_ms: u64) -> Vec<Step<()>> {
+    let granted =
+        Granted { owner: b"ann", lease_ms, mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE };
+    let spots: Vec<Spot<'_>> = found.iter().map(|&(place, found)| Spot { place, found }).collect();
+    let mut fx: Vec<Effects> = spots.iter().map(|_| Effects::default()).collect();
+    let steps = table.apply_acquire_many(NOW, &spots, &granted, &mut fx);
+    for (step, (_, found)) in steps.iter().zip(found) {
+        if let Change::Stored(lock) = step.change {
+            *found = Found::Lock(lock);
+        }
+    }
+    steps
+}
+
+#[test]
+fn its_own_file_has_several_locks_once_or_each_with_its_token() {
+    let places = [b"a", b"b", b"c"].map(|name| Place { db: 0, name });
+    let as_asked = [Record::AsAsked, Record::Nothing, Record::Nothing];
+    let records = |steps: &[Step<()>]| steps.iter().map(|step| step.record).collect::<Vec<_>>();
+    for is_new_file in [false, true] {
+        let mut found = places.map(|place| (place, Found::Nothing));
+        let mut table = Table::default();
+        table.clock().hear(token(100));
+        if is_new_file {
+            table.clock().begin_file();
+        }
+        let steps = take_all(&mut table, &mut found, 50);
+        let locks = found.map(|(_, found)| match found {
+            Found::Lock(lock) => lock,
+            _ => panic!("{found:?}"),
+        });
+        let named = locks.map(Record::Hold);
+        assert_eq!(records(&steps), if is_new_file { named } else { as_asked });
+        for (_, found) in found {
+            assert_eq!(table.live_token(NOW, found), Some(token(101)));
+        }
+        // The same again, for longer.
+        assert_eq!(records(&take_all(&mut table, &mut found, 90)), as_asked);
+        for (place, found) in found {
+            assert_eq!(table.live_token(NOW, found), Some(token(101)));
+            let told = table.describe(NOW, place, found, b"", 0).expect("held");
+            assert_eq!(told.holds[0].left_ms, 90);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What the server asks the table, and what it is told to do at the edge of its life: each by itself.
+
+use super::input::{How, Input, Keys, Reply};
+use super::server::{At, Lazy};
+use super::world::World;
+use crate::lock::effect::{Found, LockId};
+use crate::lock::table::{Possession, Refusal, Table};
+use crate::lock::types::{ClientId, Mode, Moment, Tie, Token};
+
+const K: At = At::new(0, "k");
+const L: At = At::new(1, "a lock whose name is longer than what a record holds without a place of its own");
+const KEPT: Tie = Tie { ephemeral_ms: None, is_kept_alive: true, is_running: false };
+
+const fn acquire(at: At, owner: &'static str, client: u64, how: How) -> Input {
+    Input::Acquire { at, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how }
+}
+
+/// LOCK.MACQUIRE of both.
+fn both(owner: &'static str, client: u64, is_shared: bool) -> Input {
+    let keys = Keys::of(&[K, L]);
+    Input::AcquireMany { keys, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, is_shared }
+}
+
+/// A server to which all this happened.
+fn after(inputs: &[Input]) -> Result<World, String> {
+    let mut world = World::new(1_000_000, 1_000_000);
+    for input in inputs {
+        world.step(input)?;
+    }
+    Ok(world)
+}
+
+fn lock_at(world: &World, at: At) -> Result<LockId, String> {
+    match world.server.found(at) {
+        Found::Lock(lock) => Ok(lock),
+        found => Err(format!("{found:?} is at {at}")),
+    }
+}
+
+#[test]
+fn who_holds_and_who_waits_is_told() -> Result<(), String> {
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
+    let token = world.server.live_token(K).ok_or("no token")?;
+    let found = world.server.found(K);
+    let lock = lock_at(&world, K)?;
+    let table = &world.server.table;
+    assert_eq!((table.is_waited_for(K.place()), table.is_held(lock)), (false, true));
+    assert_eq!(table.token_of(found, b"ann"), Some(token));
+    assert_eq!(table.token_of(found, b"bob"), None);
+    assert_eq!(table.token_of(Found::Nothing, b"ann"), None);
+    world.step(&acquire(K, "bob", 2, How::PLAIN))?;
+    assert!(world.server.table.is_waited_for(K.place()));
+    assert!(!world.server.table.is_waited_for(At::new(1, "k").place()));
+    // A lease that is over is a hold until the pump has ended it.
+    world.step(&Input::Pass(30_001_000))?;
+    let table = &world.server.table;
+    assert_eq!((table.is_held(lock), table.token_of(found, b"ann")), (true, Some(token)));
+    world.step(&Input::Release { at: K, owner: "ann", token: None })?;
+    world.step(&Input::Pump)?;
+    world.step(&Input::Release { at: K, owner: "bob", token: None })?;
+    assert!(!world.server.table.is_held(lock));
+    assert!(!world.server.table.is_waited_for(K.place()));
+    Ok(())
+}
+
+#[test]
+fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), String> {
+    let how = How { mode: Mode::Limit(2), is_reentrant: true, ..How::PLAIN };
+    let mut world = after(&[acquire(K, "ann", 1, how), Input::Pass(5_000), acquire(K, "ann", 1, how)])?;
+    world.step(&acquire(K, "bob", 2, How { tie: KEPT, ..how }))?;
+    world.step(&acquire(K, "carol", 3, how))?;
+    world.step(&acquire(K, "dan", 4, how))?;
+    world.step(&Input::Pass(7_000))?;
+    let first = world.server.table.token_of(world.server.found(K), b"ann").ok_or("no token")?;
+    let newest = world.server.live_token(K);
+    {
+        let told = world.server.described(K, 1).ok_or("nothing")?;
+        assert_eq!((told.mode, told.waiters, told.line.len()), (Mode::Limit(2), 2, 1));
+        let waits = &told.line[0];
+        assert_eq!((waits.owner, waits.waited_ms, waits.client), (&b"carol"[..], 7, Some(ClientId(3))));
+        let [ann, bob] = &told.holds[..] else {
+            return Err(format!("{:?}", told.holds));
+        };
+        assert_eq!((&*ann.owner, ann.token, ann.left_ms), (&b"ann"[..], Some(first), 29_993));
+        assert_eq!(
+            (ann.held_ms, ann.client, ann.count, ann.tie),
+            (Some(12), Some(ClientId(1)), 2, Tie::NONE)
+        );
+        assert_eq!((&*bob.owner, bob.token, bob.left_ms), (&b"bob"[..], newest, 30_000));
+        assert_eq!((bob.count, bob.tie), (1, KEPT));
+        assert_eq!(world.server.described(L, 1), None);
+    }
+    // A lease that is over is not shown; who waits is.
+    world.step(&Input::Close(2))?;
+    world.step(&Input::Pass(30_001_000))?;
+    {
+        let told = world.server.described(K, 9).ok_or("nothing")?;
+        assert_eq!((told.mode, told.holds.len(), told.waiters, told.line.len()), (how.mode, 0, 2, 2));
+    }
+    for (client, owner) in [(3, "carol"), (4, "dan")] {
+        world.step(&Input::Close(client))?;
+        world.step(&Input::Release { at: K, owner, token: None })?;
+    }
+    assert_eq!(world.server.described(K, 9), None);
+    Ok(())
+}
+
+#[test]
+fn who_asks_again_has_waited_since_the_first_time() -> Result<(), String> {
+    let several = |client| both("carol", client, false);
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN), several(3)])?;
+    world.step(&Input::Pass(7_000))?;
+    world.step(&acquire(K, "bob", 4, How::PLAIN))?;
+    world.step(&several(5))?;
+    world.step(&Input::Pass(3_000))?;
+    let told = world.server.described(K, 9).ok_or("nothing")?;
+    let line: Vec<_> = told.line.iter().map(|one| (one.owner, one.waited_ms, one.client)).collect();
+    assert_eq!(line, [(&b"bob"[..], 10, Some(ClientId(4))), (&b"carol"[..], 10, Some(ClientId(5)))]);
+    // The same where nobody asks for anything else than this lock alone.
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN)])?;
+    world.step(&Input::Pass(7_000))?;
+    world.step(&acquire(K, "bob", 4, How::PLAIN))?;
+    world.step(&Input::Pass(3_000))?;
+    let told = world.server.described(K, 9).ok_or("nothing")?;
+    assert_eq!(told.line.iter().map(|one| one.waited_ms).collect::<Vec<_>>(), [10]);
+    Ok(())
+}
+
+#[test]
+fn who_goes_on_beside_others_has_held_since_it_held_alone() -> Result<(), String> {
+    let mut world = after(&[both("ann", 1, false), Input::Pass(5_000_000), both("ann", 1, true)])?;
+    world.step(&Input::Pass(2_000))?;
+    world.step(&acquire(K, "bob", 2, How::of(Mode::Shared)))?;
+    for (at, holders) in [(K, 2), (L, 1)] {
+        let told = world.server.described(at, 9).ok_or("nothing")?;
+        assert_eq!((told.mode, told.holds.len()), (Mode::Shared, holders));
+        assert_eq!((told.holds[0].held_ms, told.holds[0].left_ms), (Some(5_002), 29_998));
+    }
+    Ok(())
+}
+
+#[test]
+fn every_deadlock_is_counted() -> Result<(), String> {
+    let mut world = after(&[
+        acquire(K, "ann", 1, How::PLAIN),
+        acquire(L, "bob", 2, How::PLAIN),
+        acquire(L, "ann", 3, How::PLAIN),
+    ])?;
+    for count in 1..=3 {
+        let out = world.step(&acquire(K, "bob", 4, How::PLAIN))?;
+        assert_eq!(out.reply, Reply::Refused(Refusal::Deadlock));
+        assert_eq!((world.server.table.stats().deadlocks, world.server.table.waiters()), (count, 1));
+    }
+    Ok(())
+}
+
+#[test]
+fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String> {
+    let shared = How::of(Mode::Shared);
+    let mut world = after(&[
+        acquire(L, "ann", 1, shared),
+        acquire(L, "bob", 2, shared),
+        acquire(At::new(0, "m"), "bob", 3, How::PLAIN),
+        acquire(At::new(0, "m"), "ann", 4, How::PLAIN),
+        acquire(K, "ann", 5, How::PLAIN),
+    ])?;
+    let ages = |world: &World| world.server.table.held_by(world.server.now.boot, b"ann");
+    let token = world.server.live_token(K).ok_or("no token")?;
+    let first = world.server.table.token_of(world.server.found(L), b"ann").ok_or("no token")?;
+    let possession = |at: At, mode, held| Possession { place: at.place().to_owned(), mode, held };
+    let waits = possession(At::new(0, "m"), Mode::Exclusive, None);
+    assert_eq!(
+        ages(&world),
+        [
+            possession(K, Mode::Exclusive, Some((token, 30_000))),
+            waits.clone(),
+            possession(L, Mode::Shared, Some((first, 30_000))),
+        ]
+    );
+    // A lease that is over is not held.
+    world.step(&Input::Pass(30_001_000))?;
+    assert_eq!(ages(&world), [waits]);
+    assert_eq!(world.server.table.held_by(world.server.now.boot, b"nobody"), []);
+    Ok(())
+}
+
+#[test]
+fn a_lock_occupies_its_record_and_what_does_not_fit_into_it() -> Result<(), String> {
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(L, "ann", 1, How::PLAIN)])?;
+    let bytes = |world: &World, at| lock_at(world, at).map(|lock| world.server.table.memory_of(lock));
+    let (short, long) = (bytes(&world, K)?, bytes(&world, L)?);
+    assert!((16..=128).contains(&short), "{short}");
+    assert!(long >= short + L.name.len() && long < short + L.name.len() + 128, "{short} and {long}");
+    // What several hold: each of them has a record.
+    let m = At::new(0, "m");
+    let mut before = 0;
+    for (owner, client) in [("ann", 1), ("bob", 2), ("carol", 3)] {
+        world.step(&acquire(m, owner, client, How::of(Mode::Limit(3))))?;
+        let now = bytes(&world, m)?;
+        assert!(now >= before + short && now < before + short + 512, "{before}, then {now}");
+        before = now;
+    }
+    Ok(())
+}
+
+#[test]
+fn whether_any_hold_has_a_tie_is_told() -> Result<(), String> {
+    let ties = |world: &World| (world.server.table.has_ties(), world.server.table.may_have_ties());
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
+    assert_eq!(ties(&world), (false, false));
+    let kept = How { tie: KEPT, ..How::PLAIN };
+    world.step(&acquire(K, "bob", 2, kept))?;
+    // It comes out of the line with one.
+    assert_eq!(ties(&world), (false, true));
+    world.step(&Input::Release { at: K, owner: "ann", token: None })?;
+    assert_eq!(ties(&world), (true, true));
+    // Also when its connection is closed.
+    world.step(&Input::Close(2))?;
+    assert_eq!(ties(&world), (true, true));
+    world.step(&Input::Release { at: K, owner: "bob", token: None })?;
+    assert_eq!(ties(&world), (false, false));
+    Ok(())
+}
+
+#[test]
+fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Result<(), String> {
+    let kept = How { tie: KEPT, ..How::PLAIN };
+    let places = [K, At::new(0, "m"), At::new(0, "n")];
+    let mut world = after(&[])?;
+    for (at, client) in places.into_iter().zip(1..) {
+        world.step(&acquire(at, "ann", client, kept))?;
+    }
+    let now = world.server.now.boot;
+    let table = &mut world.server.table;
+    assert_eq!((table.has_foreign(), table.foreign(0, 9)), (false, vec![]));
+    table.forget_connections();
+    assert!(table.has_foreign());
+    let foreign = table.foreign(0, 9);
+    let mut found: Vec<_> = foreign.iter().map(|(_, place)| place.name.to_vec()).collect();
+    found.sort();
+    assert_eq!(found, [b"k", b"m", b"n"]);
+    assert_eq!(table.foreign(0, 2), foreign[..2]);
+    assert_eq!(table.foreign(2, 2), foreign[2..]);
+    // Nothing that a closed connection does changes them now.
+    table.disconnected(now, ClientId(1));
+    assert_eq!(table.foreign(0, 9), foreign);
+    table.let_run(&[foreign[0].0], now);
+    assert_eq!(table.foreign(0, 9), foreign[1..]);
+    assert!(table.has_tasks(), "readers are to be told");
+    world.step(&Input::Pass(30_001_000))?;
+    let over = places.map(|at| world.server.live_token(at).is_none());
+    assert_eq!(over.iter().filter(|&&over| over).count(), 1);
+    world.server.table.let_foreign_run(world.server.now.boot);
+    assert!(!world.server.table.has_foreign());
+    Ok(())
+}
+
+#[test]
+fn a_value_that_nobody_holds_is_forgotten_at_once_and_no_other_one() -> Result<(), String> {
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
+    let held = lock_at(&world, K)?;
+    assert!(!world.server.table.forget_free(held));
+    assert_eq!(world.server.table.locks(), 1);
+    let empty = world.server.loaded(At::new(0, "m"), None);
+    assert_eq!(world.server.table.locks(), 2);
+    assert!(world.server.table.forget_free(empty));
+    assert_eq!((world.server.table.locks(), world.server.table.holds()), (1, 1));
+    Ok(())
+}
+
+#[test]
+fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> {
+    let shared = How::of(Mode::Shared);
+    let limit = |holders| Input::Limit { per_lock: 10, total: 10, holders };
+    let holders = |world: &World| world.server.table.holds();
+    let mut world = after(&[
+        limit(2),
+        acquire(K, "ann", 1, shared),
+        acquire(K, "bob", 2, shared),
+        acquire(K, "carol", 3, shared),
+    ])?;
+    for (number, expected) in [(2, 2), (1, 2), (2, 2), (3, 3)] {
+        let has_room = number > world.limits.holders_max;
+        world.step(&limit(number))?;
+        assert_eq!(world.server.table.has_tasks(), has_room, "{number}");
+        world.step(&Input::Pump)?;
+        assert_eq!(holders(&world), expected, "{number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
+    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(L, "bob", 2, How::PLAIN)])?;
+    let tasks = |table: &Table| (table.has_tasks(), table.tasks());
+    assert_eq!(tasks(&world.server.table), (false, 0));
+    // Broken, and nobody waits.
+    world.server.outside(&super::server::Outside::Del(K));
+    assert_eq!(tasks(&world.server.table), (true, 1));
+    world.step(&acquire(L, "carol", 3, How::PLAIN))?;
+    // Broken, and carol is next.
+    world.server.outside(&super::server::Outside::Flush(None, Lazy::No));
+    assert_eq!(tasks(&world.server.table), (true, 3));
+    for left in (0..3).rev() {
+        assert!(world.server.table.next_task().is_some());
+        assert_eq!(tasks(&world.server.table), (left > 0, left));
+    }
+    assert_eq!(world.server.table.next_task(), None);
+    Ok(())
+}
+
+#[test]
+fn a_quarantine_is_told_to_its_last_millisecond() {
+    let mut table = Table::default();
+    let at = |ms: u64| Moment(1_000_000 + ms * 1_000);
+    assert_eq!(table.quarantine_left_ms(at(0)), None);
+    table.begin_quarantine(at(0), 50);
+    assert_eq!(table.quarantine_left_ms(at(0)), Some(50));
+    assert_eq!(table.quarantine_left_ms(at(49)), Some(1));
+    assert_eq!(table.quarantine_left_ms(at(50)), None);
+    table.set_quarantine(at(40), 80);
+    assert_eq!(table.quarantine_left_ms(at(50)), Some(30));
+    table.set_quarantine(at(60), 60);
+    assert_eq!(table.quarantine_left_ms(at(59)), None);
+    // One that is over is not begun again.
+    table.set_quarantine(at(61), 500);
+    assert_eq!(table.quarantine_left_ms(at(61)), None);
+}
+
+#[test]
+fn how_far_tokens_are_ahead_of_the_wall_clock_is_told() -> Result<(), String> {
+    let mut table = Table::default();
+    assert_eq!(table.token_lead_us(0), 0);
+    table.clock().raise(Token::new(5_000).ok_or("no token")?);
+    assert_eq!([4_000, 5_000, 6_000].map(|wall_us| table.token_lead_us(wall_us)), [1_000, 0, 0]);
+    Ok(())
+}

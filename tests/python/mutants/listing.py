@@ -1,0 +1,84 @@
+"""The mutants that cargo-mutants makes of the core, each under a name that outlives edits elsewhere in its file."""
+
+import dataclasses
+import functools
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+# Not the core's own: what the feature `sabotage` adds is no code at all in a module that is shipped.
+SABOTAGE = "sabotage::"
+# Nor these: they tell the tests what is wrong with a table, and nothing that is shipped calls them.
+JUDGES = re.compile(r"\bcheck(_many)?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A small change of the core."""
+
+    name: str
+    file: str
+    line: int
+    function: tuple | None
+    span: tuple
+    replacement: str
+
+
+def of_span(span):
+    """The beginning and the end of a span, as two pairs of line and column, from 1 on."""
+    return tuple((span[end]["line"], span[end]["column"]) for end in ("start", "end"))
+
+
+def read(root, tool, source="src/lock/**"):
+    """All mutants of the core."""
+    words = [tool, "mutants", "--list", "--json", "--dir", root, "-f", source]
+    found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+    seen, mutants = Counter(), []
+    for one in found:
+        place, what = re.fullmatch(r"(\S+?):\d+:\d+: (.*)", one["name"], re.DOTALL).groups()
+        if SABOTAGE in what or (one["function"] and JUDGES.search(one["function"]["function_name"])):
+            continue
+        # The spaces of a long replacement are the source's.
+        name = f"{place.removeprefix('src/lock/')}: {' '.join(what.split())}"
+        seen[name] += 1
+        if seen[name] > 1:
+            name += f" ({seen[name]})"
+        function = one["function"] and of_span(one["function"]["span"])
+        span = of_span(one["span"])
+        if span[0][0] == span[1][0] and is_sabotage(lines_of(root, one["file"]), span[0][0] - 1):
+            continue
+        mutants.append(Mutant(name, one["file"], span[0][0], function, span, one["replacement"]))
+    return mutants
+
+
+def is_sabotage(lines, number):
+    """Whether a line says what a sabotaged module does instead."""
+    return SABOTAGE in lines[number] or (SABOTAGE in lines[number - 1] and lines[number - 1].endswith("{"))
+
+
+@functools.cache
+def lines_of(root, file):
+    """The lines of a source file."""
+    return (Path(root) / file).read_text().splitlines()
+
+
+class Text:
+    """A source file, whose places are known by line and column."""
+
+    def __init__(self, text):
+        self.text = text
+        self.starts = [0]
+        for line in text.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+
+    def at(self, place):
+        """The offset of a line and a column."""
+        line, column = place
+        return self.starts[line - 1] + column - 1
+
+    def mutated(self, mutant, start=0, end=None):
+        """This part of the file, with the mutant's change in it."""
+        first, last = map(self.at, mutant.span)
+        return self.text[start:first] + mutant.replacement + self.text[last:end]

@@ -1,0 +1,82 @@
+"""The mutation testing of the core: what it builds, whom it asks, and what it lets pass."""
+
+from mutants import results, tests
+from mutants.command import judge
+from mutants.listing import Mutant, Text
+from mutants.schemata import Schemata
+
+SOURCE = """/// A lock's { brace.
+pub const fn left(&self, now: u64) -> u64 {
+    self.end - now
+}
+fn all(&self) -> impl Iterator<Item = u64> {
+    self.ends.iter().copied()
+}
+const MAX: u64 = 1 << 4;
+"""
+FILE = "src/lock/lease.rs"
+MINUS = Mutant("lease.rs: replace - with +", FILE, 3, ((1, 1), (4, 2)), ((3, 14), (3, 15)), "+")
+EMPTY = Mutant("lease.rs: replace all", FILE, 6, ((5, 1), (7, 2)), ((6, 5), (6, 30)), "::std::iter::empty()")
+CONSTANT = Mutant("lease.rs: replace << with >>", FILE, 8, None, ((8, 20), (8, 22)), ">>")
+MUTANTS = [MINUS, EMPTY, CONSTANT]
+
+
+def test_every_mutant_is_a_body_of_its_function():
+    schemata = Schemata({FILE: SOURCE}, MUTANTS)
+    text = schemata.sources[FILE]
+    assert "pub fn left(&self, now: u64) -> u64 { match crate::mutant::living(0) {" in text
+    assert "1 => {\n    self.end + now\n}," in text and "_ => {\n    self.end - now\n}," in text
+    assert "2 => Box::new({\n    ::std::iter::empty()\n}) as Box<dyn Iterator<Item = u64> + '_>," in text
+    assert schemata.alone == [CONSTANT] and "1 << 4" in text
+    lines = [line for line, text in enumerate(text.splitlines(), 1) if "self.end + now" in text]
+    assert [schemata.places[FILE, line] for line in lines] == [MINUS]
+
+
+def test_a_function_that_constants_need_is_left_as_it_is():
+    schemata = Schemata({FILE: SOURCE}, MUTANTS, kept_const={"left"})
+    assert "pub const fn left(&self, now: u64) -> u64 {\n    self.end - now\n}\n" in schemata.sources[FILE]
+    assert MINUS in schemata.alone
+
+
+def test_a_result_holds_until_its_function_or_its_test_changes(tmp_path):
+    results.Results(tmp_path, FILE).put(MINUS, SOURCE, results.KILLED, "a_lease_ends")
+    kept = results.Results(tmp_path, FILE)
+    assert kept.get(MINUS, SOURCE, {"a_lease_ends"})["result"] == results.KILLED
+    assert kept.get(MINUS, SOURCE.replace("16", "17").replace("<< 4", "<< 5"), {"a_lease_ends"})
+    assert kept.get(MINUS, SOURCE, {"another"}) is None
+    assert kept.get(MINUS, SOURCE.replace("end - now", "end -  now"), {"a_lease_ends"}) is None
+
+
+def test_who_noticed_others_is_asked_first_and_slow_tests_last():
+    seconds = {"slow": 3.0, "quick": 0.1, "slower": 9.0, "also quick": 0.2, "known": 5.0}
+    assert tests.batches(seconds, ["known", "gone"]) == [["known"], ["quick", "also quick"], ["slow"], ["slower"]]
+
+
+def test_text_is_mutated_where_the_span_says():
+    assert Text(SOURCE).mutated(CONSTANT).endswith("1 >> 4;\n")
+
+
+class Tried:
+    """A run that is over."""
+
+    def __init__(self, found):
+        self.found = found
+
+    def known(self, mutant):
+        return self.found[mutant.name]
+
+
+def verdict(page, listed, *found):
+    run = Tried(dict(zip((mutant.name for mutant in MUTANTS), found)))
+    return judge(run, MUTANTS, results.reasons(listed), page, False)
+
+
+def test_who_survives_needs_a_reason_and_few_may(tmp_path, monkeypatch):
+    killed, survived = results.KILLED, results.SURVIVED
+    row = f"| `{MINUS.name}` | nothing comes of it |\n"
+    assert verdict(tmp_path, "", killed, results.LATE, killed) == 0
+    assert verdict(tmp_path, "", killed, killed, results.UNVIABLE) == 0
+    assert verdict(tmp_path, row, survived, killed, killed) == 1  # two thirds are too few
+    monkeypatch.setattr(results, "KILLED_PERCENT_MIN", 60)
+    assert verdict(tmp_path, row, survived, killed, killed) == 0
+    assert verdict(tmp_path, "", survived, killed, killed) == 1
