@@ -27,6 +27,12 @@ const EVENTS: [(u64, &str, Callback); 9] = [
     (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
 ];
 
+/// Slots come or leave as a whole. Valkey's number for it from 9.0 on, and those of its parts, from `valkeymodule.h`.
+const EVENT_SLOTS: u64 = 19;
+const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
+const SLOTS_STAY: u64 = 3;
+const SLOTS_HAVE_LEFT: u64 = 5;
+
 /// Sees to it that the server can tell what has to be known, and does not have it told yet: with every turn of its
 /// event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
 pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
@@ -71,6 +77,9 @@ fn begin_first_use(ctx: &Ctx) {
         if !subscribe(ctx, id, Some(callback)) {
             ctx.log(ffi::SERVER_LOG_WARNING, &format!("the server does not tell about {name} any more"));
         }
+    }
+    if server::kind().tells_of_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
+        ctx.log(ffi::SERVER_LOG_WARNING, "the server does not tell about slots that leave");
     }
     server::begin_to_hear_events();
     let flags = ctx.flags();
@@ -246,6 +255,26 @@ extern "C" fn on_fork(
             state.pump.must_tick = true;
         });
         pump::request();
+    });
+}
+
+/// Valkey may give up a move of slots by chance if a module replicates a command without keys, as LOCK.TICK is: it
+/// looks at flags that nobody has set (`VM_Replicate` in `module.c` of 9.1).
+extern "C" fn on_slots(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || match sub {
+        SLOTS_BEGIN_TO_LEAVE => {
+            let _ = state::with(|state| state.pump.moves += 1);
+        }
+        SLOTS_STAY | SLOTS_HAVE_LEFT => {
+            let _ = state::with(|state| state.pump.moves = state.pump.moves.saturating_sub(1));
+            pump::request();
+        }
+        _ => {}
     });
 }
 

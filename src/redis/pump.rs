@@ -50,6 +50,8 @@ pub(crate) struct Pump {
     pub(crate) untold: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.
     pub(crate) must_tick: bool,
+    /// So many times slots are on their way out, as a whole: nothing without a key may be replicated.
+    pub(crate) moves: usize,
     /// A quarantine has begun, and nobody was told of its end.
     pub(crate) is_quarantined: bool,
     /// Whether grants and expiries are this server's to decide, as of the last look.
@@ -64,6 +66,7 @@ impl Default for Pump {
             is_behind: false,
             untold: Vec::new(),
             must_tick: false,
+            moves: 0,
             is_quarantined: false,
             decides: false,
         }
@@ -224,11 +227,11 @@ fn close_untold(ctx: &Ctx) {
     }
 }
 
-/// Tells a new append-only file how far the tokens are.
+/// Tells a new append-only file how far the tokens are, as soon as no slots are on their way out.
 fn tick(ctx: &Ctx) {
     let flags = ctx.flags();
     let due = state::with(|state| {
-        let due = std::mem::take(&mut state.pump.must_tick);
+        let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
         let clock = state.table.clock();
         (due && clock.last() > 0).then(|| (clock.last(), clock.told()))
     });

@@ -139,6 +139,11 @@ impl Kind {
         !self.is_valkey || self.valkey_major >= 9
     }
 
+    /// Whether it tells when slots leave as a whole, and must not be given a command without keys meanwhile.
+    pub(crate) const fn tells_of_slots(self) -> bool {
+        self.is_valkey && self.valkey_major >= 9
+    }
+
     /// Whether a module can write "nothing" at the head of an RDB file.
     pub(crate) const fn has_optional_aux(self) -> bool {
         self.version >= 0x07_0200

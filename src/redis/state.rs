@@ -62,9 +62,9 @@ impl State {
         self.timer.wake_at(next);
     }
 
-    /// After a storm of waiters the maps shrink again.
+    /// After a storm of waiters nothing of it is kept but room for a few.
     pub(crate) fn give_back_memory(&mut self) {
-        const KEPT: usize = 1024;
+        const KEPT: usize = 64;
         if self.handles.is_empty() && self.handles.capacity() > KEPT {
             self.handles = HashMap::new();
             self.waiters = HashMap::new();

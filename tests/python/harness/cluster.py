@@ -10,9 +10,6 @@ from .limits import SOON_SECONDS, eventually
 from .server import IS_VALKEY, at_least
 from .wire import Closed, ServerError
 
-#: What has become of a move that Valkey gave up for no reason.
-GIVEN_UP_BY_CHANCE = ("failed", "A module replicated a cross-slot command")
-
 #: The ways in which a slot can go from one node to another on the server under test.
 WAYS = ["by hand"] + (["atomically"] if at_least(redis=(8, 4), valkey=(9, 0)) else [])
 
@@ -69,15 +66,8 @@ class Cluster:
             self.end(slot, source)
         else:
             self.order(slot, source)
-
-        def has_moved(node):
-            is_over = self.owner_seen_by(node, slot) == self.ids[1 - source]
-            if not is_over and way != "by hand" and self.has_given_up(slot, source):
-                self.order(slot, source)
-            return is_over
-
         for node in self.nodes:
-            eventually(lambda node=node: has_moved(node), "it has moved")
+            eventually(lambda node=node: self.owner_seen_by(node, slot) == self.ids[1 - source], "it has moved")
         # Who goes on before both know of it may end up with two claims of one age, and the slot with either.
         eventually(self.agrees, "both nodes have heard of each other's claims")
 
@@ -88,15 +78,6 @@ class Cluster:
             self.nodes[source].admin("CLUSTER", "MIGRATESLOTS", *words)
         else:
             self.nodes[1 - source].admin("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
-
-    def has_given_up(self, slot, source=0):
-        """Whether the servers gave up moving the slot for no reason, as Valkey may by chance (docs/TRACK_RECORD.md)."""
-        if not IS_VALKEY:
-            return False
-        jobs = [dict(zip(job[::2], job[1::2])) for job in self.nodes[source].admin("CLUSTER", "GETSLOTMIGRATIONS")]
-        exports = [job for job in jobs if job["operation"] == "EXPORT" and job["slot_ranges"] == f"{slot}-{slot}"]
-        # The newest is told first.
-        return bool(exports) and (exports[0]["state"], exports[0]["message"]) == GIVEN_UP_BY_CHANCE
 
     def agrees(self):
         """Both nodes know how old the claims of each are, and they are not of one age."""
