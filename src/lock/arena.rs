@@ -97,6 +97,7 @@ pub struct Arena<T> {
     /// The page that became empty last.
     spare: Option<usize>,
     len: usize,
+    /// Of one parity: see [`Self::beside`].
     births: u32,
 }
 
@@ -107,6 +108,26 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
+    /// An empty store, none of whose numbers is or was one of this store's: its births are counted on from here, odd
+    /// ones in the one and even ones in the other.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self { births: (self.births + 1) & BIRTHS_MAX, ..Self::default() }
+    }
+
+    /// Whether this number may be one of this store's, and not one of the store's beside it.
+    #[must_use]
+    pub const fn is_own(&self, id: Id<T>) -> bool {
+        (id.number >> 32) & 1 == self.births as u64 & 1
+    }
+
+    /// The store beside this one goes: none of its numbers is given out again.
+    pub const fn outlive(&mut self, other: &Self) {
+        if other.births > self.births {
+            self.births = other.births + 1;
+        }
+    }
+
     /// How many records there are.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -124,7 +145,7 @@ impl<T> Arena<T> {
         let page_number = self.open_page();
         // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with
         // the highest bit, which tells other numbers from these.
-        self.births = if self.births >= BIRTHS_MAX { 1 } else { self.births + 1 };
+        self.births = if self.births >= BIRTHS_MAX - 1 { 2 | self.births & 1 } else { self.births + 2 };
         let birth = self.births;
         let page = self.pages[page_number as usize]
             .get_or_insert_with(|| Page { slots: Vec::new(), vacant: Vec::new() });

@@ -33,8 +33,8 @@ pub use self::view::{Hold, Lock};
 
 /// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
 ///
-/// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives. The number
-/// of a crowd, a lock that several hold, is that of its place in an arena.
+/// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives, and the number
+/// of its [`Set`]. The number of a crowd, a lock that several hold, is that of its place in an arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId(u64);
 
@@ -57,18 +57,23 @@ impl LockId {
         Self(number)
     }
 
-    const fn new(index: u32, mark: u8) -> Self {
-        Self(Self::RECORD | (mark as u64) << Self::MARK_SHIFT | index as u64)
+    const fn new(set: Set, index: u32, mark: u8) -> Self {
+        Self(Self::RECORD | ((set.0 | mark as u32) as u64) << Self::MARK_SHIFT | index as u64)
     }
 
     const fn index(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether this is the number of the record with this mark at its index.
+    /// Whether this is the number of the record with this mark at its index, in this set.
     #[inline]
-    const fn has_mark(self, mark: u8) -> bool {
-        self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | mark as u64
+    const fn has_mark(self, set: Set, mark: u8) -> bool {
+        self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | (set.0 | mark as u32) as u64
+    }
+
+    /// The set of which this record is, if it is one.
+    const fn set(self) -> Set {
+        Set(((self.0 & !Self::RECORD) >> Self::MARK_SHIFT) as u32 & !0xff)
     }
 
     /// The crowd that this is.
@@ -86,6 +91,23 @@ impl LockId {
     #[must_use]
     pub const fn is_crowd(self) -> bool {
         self.0 & Self::RECORD == 0
+    }
+}
+
+/// Which set of locks a record is of: a data set that is loaded beside another one has a set of its own, and no number
+/// of the one finds anything in the other, nor in a later one.
+///
+/// Shifted to where it stands in a number: above the mark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Set(u32);
+
+impl Set {
+    const SHIFT: u32 = 8;
+    /// How many there are before they begin anew: four million loads.
+    const COUNT: u32 = 1 << 22;
+
+    const fn new(number: u32) -> Self {
+        Self((number % Self::COUNT) << Self::SHIFT)
     }
 }
 
@@ -129,6 +151,7 @@ struct Spilled {
 /// All locks. See the [module](self).
 #[derive(Default)]
 pub struct Locks {
+    set: Set,
     records: Records,
     prefixes: Prefixes,
     spilled: HashMap<u32, Spilled>,
@@ -159,6 +182,29 @@ fn end_of(now: Moment, lease_ms: u64) -> u64 {
 }
 
 impl Locks {
+    /// An empty set, the `number`th, for a data set that is loaded beside this one.
+    #[must_use]
+    pub fn beside(&self, number: u32) -> Self {
+        let (set, newest_client) = (Set::new(number), self.newest_client);
+        Self { set, newest_client, crowds: self.crowds.beside(), ..Self::default() }
+    }
+
+    /// Whether this number may be one of this set's, and not one of the set's beside it.
+    #[must_use]
+    pub fn is_own(&self, id: LockId) -> bool {
+        id.crowd().map_or(id.set() == self.set, |crowd| self.crowds.all.is_own(crowd))
+    }
+
+    /// The set beside this one goes: none of its numbers is given out again.
+    pub fn outlive(&mut self, other: &Self) {
+        self.newest_client = self.newest_client.max(other.newest_client);
+        self.crowds.all.outlive(&other.crowds.all);
+    }
+
+    const fn id(&self, index: u32, mark: u8) -> LockId {
+        LockId::new(self.set, index, mark)
+    }
+
     /// How many there are. The holders of one lock count once.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -195,7 +241,7 @@ impl Locks {
         let (head, rest) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
         tail.write(head, rest);
-        let id = LockId::new(index, head.mark());
+        let id = LockId::new(self.set, index, head.mark());
         if let Some(hold) = hold {
             let until = end_of(now, hold.lease_ms);
             let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
@@ -219,7 +265,7 @@ impl Locks {
         let (head, _) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
         (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
-        let id = LockId::new(index, head.mark());
+        let id = LockId::new(self.set, index, head.mark());
         let owner = hold.map_or(&[][..], |hold| hold.owner);
         self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
         if let Some(hold) = hold {
@@ -357,12 +403,13 @@ impl Locks {
 
     #[inline]
     fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
-        self.records.head(id.index()).filter(|(head, _)| id.has_mark(head.mark()))
+        self.records.head(id.index()).filter(|(head, _)| id.has_mark(self.set, head.mark()))
     }
 
     #[inline]
     fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
-        self.records.head_mut(id.index()).filter(|head| id.has_mark(head.mark()))
+        let set = self.set;
+        self.records.head_mut(id.index()).filter(|head| id.has_mark(set, head.mark()))
     }
 
     /// The lock with this number.
@@ -384,7 +431,7 @@ impl Locks {
     pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
         self.records.0.iter().filter_map(|index| {
             let (head, tail) = self.records.head(index)?;
-            Some((LockId::new(index, head.mark()), Lock { locks: self, index, head, tail }))
+            Some((self.id(index, head.mark()), Lock { locks: self, index, head, tail }))
         })
     }
 
@@ -417,7 +464,7 @@ impl Locks {
             Next::Nothing => Due::Nothing,
             Next::Sorted => Due::AskAgain,
             Next::Due(index) => match self.records.head(index) {
-                Some((head, _)) => Due::Lease(LockId::new(index, head.mark())),
+                Some((head, _)) => Due::Lease(self.id(index, head.mark())),
                 None => Due::Nothing,
             },
         }

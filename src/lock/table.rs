@@ -9,9 +9,11 @@
 //! * [`wake`]: something ended by itself or from outside: leases, timeouts, closed connections, keys
 //!   that went away.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
+//! * [`beside`]: a data set that is loaded while another one is served.
 //! * [`view`]: what INFO, FENCE and the tests want to know.
 
 mod apply;
+mod beside;
 mod decide;
 mod hold;
 mod kinds;
@@ -36,6 +38,7 @@ use super::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf, Tie, Token};
 use crate::sabotage::{self, Rule};
 
 pub use apply::Granted;
+pub use beside::Gone;
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal, Wait};
 pub use kinds::COUNT_MAX;
 pub use multi::{Spot, Steps};
@@ -97,6 +100,10 @@ pub struct Table {
     locks: Locks,
     queues: Queues,
     clock: TokenClock,
+    /// A data set that is being loaded, and not served yet.
+    beside: Option<Box<beside::Beside>>,
+    /// How many sets of locks were begun beside another one.
+    sets: u32,
     tasks: VecDeque<Task>,
     /// Broken holds that somebody waits behind: to be published before the next grant.
     broken_first: VecDeque<PlaceBuf>,

@@ -127,6 +127,28 @@ impl TokenClock {
         self.told = 0;
     }
 
+    /// The clock of a data set that begins to load beside the one that is served.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        let mut beside = self.clone();
+        beside.begin_load();
+        beside
+    }
+
+    /// This data set takes the place of the one with this clock: what that one knew is not minted again, and a file
+    /// that was begun meanwhile knows nothing yet.
+    pub fn replace(&mut self, old: &Self) {
+        self.outlive(old);
+        self.must_name |= old.must_name;
+    }
+
+    /// A data set with this clock goes: what it knew is not minted again. What readers count from stays.
+    pub const fn outlive(&mut self, other: &Self) {
+        if other.last > self.last {
+            self.last = other.last;
+        }
+    }
+
     /// The head of a snapshot or of a file: how far its writer was. Never lowers `last`.
     pub fn adopt(&mut self, last: u64, told: u64) {
         self.last = self.last.max(last.min(TOKEN_MAX));

@@ -111,6 +111,10 @@ impl Flags {
     pub(crate) const fn is_loading(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
+    /// A data set is being loaded, and no commands are served meanwhile.
+    pub(crate) const fn is_loading_only(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
     /// The running command is a fact from a primary or from a file.
     pub(crate) const fn is_fact(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
@@ -200,7 +204,8 @@ impl Ctx {
 
     /// Tells the server what this module can do, and when it tells watchers of a key that it changed.
     pub(crate) fn set_options(&self, signals: Signals) {
-        let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
+        let mut options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+            | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD) as c_int;
         if signals == Signals::Never {
             options |= raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
         }

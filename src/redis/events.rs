@@ -15,7 +15,8 @@ use crate::lock::types::ClientId;
 pub(super) type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
-const EVENTS: [(u64, &str, Callback); 9] = [
+const EVENTS: [(u64, &str, Callback); 10] = [
+    BESIDE,
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, "ClientChange", on_client),
     (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
     (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
@@ -33,6 +34,10 @@ const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
 const SLOTS_STAY: u64 = 3;
 const SLOTS_HAVE_LEFT: u64 = 5;
 
+/// What is heard of always: it may be the first that ever happens, and nothing that comes later tells that a data set
+/// is loaded beside the one that is served.
+const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_beside);
+
 /// Sees to it that the server can tell what has to be known, and does not have it told yet: with every turn of its
 /// event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
 pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
@@ -40,7 +45,9 @@ pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
         if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
         }
-        subscribe(ctx, id, None);
+        if id != BESIDE.0 {
+            subscribe(ctx, id, None);
+        }
     }
     Ok(())
 }
@@ -191,8 +198,33 @@ extern "C" fn on_loading(
         }
         _ => {
             server::expect_facts();
-            let _ = state::with(|state| state.table.clock().begin_load());
+            let _ = state::with(|state| state.table.begin_load());
         }
+    });
+}
+
+/// A replica loads its primary's data set beside its own, while which clients may read. The server says so before it
+/// loads anything; when all is loaded and the databases have changed places; or when that has failed, before it frees
+/// what was loaded.
+extern "C" fn on_beside(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    guard::callback((), || {
+        let gone = state::with(|state| match sub {
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => {
+                server::expect_facts();
+                state.table.begin_beside();
+                None
+            }
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => state.table.complete_beside(),
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => state.table.abort_beside(),
+            _ => None,
+        });
+        drop(gone);
+        carry_out::rearm();
     });
 }
 

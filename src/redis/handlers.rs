@@ -167,10 +167,11 @@ pub(super) fn way(ctx: &Ctx) -> Way {
     let flags = ctx.flags();
     if flags.is_fact() {
         Way::Told
-    } else if flags.is_replica() {
-        Way::Refused
-    } else {
+    } else if flags.decides() {
         Way::Asked
+    } else {
+        // Of a replica, or of a server that is about to serve another data set.
+        Way::Refused
     }
 }
 

@@ -133,7 +133,12 @@ pub(crate) fn bury_some(is_ours: bool) -> bool {
     const AT_ONCE: usize = 64;
     if GRAVEYARD_IS_USED.swap(false, Ordering::Acquire) {
         let dead = GRAVEYARD.lock().map(|mut graveyard| std::mem::take(&mut *graveyard));
-        let _ = with(|state| state.dead.append(&mut dead.unwrap_or_default()));
+        let mut dead = dead.unwrap_or_default();
+        let _ = with(|state| {
+            // A whole data set may have gone: most often all of them.
+            state.table.keep_known(&mut dead);
+            state.dead.append(&mut dead);
+        });
     }
     if with(|state| state.dead.is_empty()) == Some(true) {
         return true;

@@ -115,14 +115,15 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     let now = clock::now();
     state::with(|state| {
         if let Some(saved) = &saved
-            && !flags.is_loading()
+            && !flags.is_loading_only()
         {
             // A payload that somebody sends, not a file or a primary: it must not run away with the
-            // clock of tokens (G14), nor a series of them step by step.
+            // clock of tokens (G14), nor a series of them step by step. While a data set is loaded beside the one that
+            // is served, nobody can tell which it is; what that data set brings is not above the clock at its head.
             // What a primary sends to its replica has passed the primary's own bound, whatever it is set to.
             let lead_max =
                 if flags.is_replica() { LEAD_OF_ANY_PRIMARY_US } else { settings::token_lead_us_max() };
-            let highest = state.table.clock().highest_from_outside(now.wall_us, lead_max);
+            let highest = state.table.loaded_clock().highest_from_outside(now.wall_us, lead_max);
             let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
             if newest > highest {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
@@ -275,7 +276,7 @@ extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_in
             return failed;
         }
         events::begin_use_now();
-        let _ = state::with(|state| state.table.clock().adopt(last, told));
+        let _ = state::with(|state| state.table.loaded_clock().adopt(last, told));
         raw::REDISMODULE_OK as c_int
     })
 }

@@ -50,6 +50,11 @@ pub(super) struct Crowds {
 }
 
 impl Crowds {
+    /// No crowds, for a set of locks beside this one.
+    pub(super) fn beside(&self) -> Self {
+        Self { all: self.all.beside(), ..Self::default() }
+    }
+
     /// A crowd of nobody.
     #[inline]
     pub(super) fn form(&mut self, mode: Mode) -> LockId {
@@ -244,6 +249,7 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::locks::Set;
 
     const MODE: Mode = Mode::Limit(100);
 
@@ -252,7 +258,7 @@ mod tests {
     }
 
     const fn member(number: u64) -> LockId {
-        LockId::new(number as u32, 1)
+        LockId::new(Set::new(0), number as u32, 1)
     }
 
     /// A name for every member.

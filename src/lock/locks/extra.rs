@@ -134,12 +134,13 @@ impl Extras {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::locks::Set;
 
     const KEPT: Tie = Tie { ephemeral_ms: None, is_kept_alive: true, is_running: false };
     const CUT: Tie = Tie { ephemeral_ms: Some(5), is_kept_alive: false, is_running: false };
 
     const fn lock(index: u32) -> LockId {
-        LockId::new(index, 1)
+        LockId::new(Set::new(0), index, 1)
     }
 
     /// Ties a lock to a connection, or to none.

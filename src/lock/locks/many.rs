@@ -387,7 +387,7 @@ impl Locks {
     /// The holds that are kept alive by a connection of another life, in no order.
     pub fn foreign(&self) -> impl Iterator<Item = LockId> {
         let foreign = self.extras.foreign();
-        foreign.filter_map(|index| Some(LockId::new(index, self.records.head(index)?.0.mark())))
+        foreign.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.mark())))
     }
 
     /// No connection of another life keeps anything alive here: such leases run from here, at their full length.

@@ -67,7 +67,8 @@ impl World {
     }
 
     fn any(&mut self) -> Option<LockId> {
-        let from = LockId::new(self.random.below(1 << 12) as u32, self.random.below(256) as u8);
+        let (index, mark) = (self.random.below(1 << 12) as u32, self.random.below(256) as u8);
+        let from = LockId::new(self.locks.set, index, mark);
         let found = self.own.range(from..).next().or_else(|| self.own.iter().next());
         found.map(|(id, _)| *id)
     }

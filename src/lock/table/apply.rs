@@ -280,6 +280,19 @@ impl Table {
     /// A lock was read from a file or a payload; the key that will hold its number comes after. `None`: there
     /// are too many locks.
     pub fn load(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
+        if self.has_beside() {
+            return self.within_beside(|table| table.take_in(now, place, saved));
+        }
+        let lock = self.take_in(now, place, saved)?;
+        if saved.is_some() {
+            // Its owner may be waiting here: it does not wait for what it holds.
+            self.note(place);
+            self.set_lock_of_line(&At::new(place, Found::Lock(lock)));
+        }
+        Some(lock)
+    }
+
+    fn take_in(&mut self, now: Moment, place: Place<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
         let Some(saved) = saved else {
             return self.locks.insert(now, place, None);
         };
@@ -296,17 +309,15 @@ impl Table {
             self.locks.set_count(member, hold.count);
             self.locks.note_known(member, None);
         }
-        // Its owner may be waiting here: it does not wait for what it holds.
-        self.note(place);
-        self.set_lock_of_line(&at);
         at.lock
     }
 
     /// What a file or a payload says of a lock; `None` for an empty one.
     #[must_use]
     pub fn save(&self, now: Moment, id: LockId) -> Option<SavedLock> {
-        let mode = self.locks.mode(id)?;
-        let holds = self.locks.holders(id).map(|(_, hold)| saved(now, hold)).collect();
+        let locks = self.locks_of(id);
+        let mode = locks.mode(id)?;
+        let holds = locks.holders(id).map(|(_, hold)| saved(now, hold)).collect();
         Some(SavedLock { mode, holds })
     }
 

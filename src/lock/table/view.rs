@@ -112,7 +112,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn is_held(&self, id: LockId) -> bool {
-        self.locks.mode(id).is_some()
+        self.locks_of(id).mode(id).is_some()
     }
 
     /// Everything about the lock at a place; `None` if nobody holds it and nobody waits for it. The lock of an old
@@ -244,7 +244,7 @@ impl Table {
     /// Bytes that a lock occupies, its key not counted.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
-        self.locks.memory_of(id)
+        self.locks_of(id).memory_of(id)
     }
 
     /// Tells what is wrong with the table, if anything is: what is true after every step.
@@ -300,6 +300,7 @@ impl Table {
             ));
         }
         self.locks.check()?;
+        self.check_beside()?;
         self.queues.check()
     }
 }

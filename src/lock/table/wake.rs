@@ -250,6 +250,10 @@ impl Table {
     ///
     /// `is_ours` says that this server decides: then the waiters are next.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) {
+        self.among_its_own(id, |table| table.unlink(now, id, is_ours));
+    }
+
+    fn unlink(&mut self, now: Moment, id: LockId, is_ours: bool) {
         let (mut live, mut over) = (0, 0);
         for (_, hold) in self.locks.holders(id) {
             *(if hold.is_over(now) { &mut over } else { &mut live }) += 1;
@@ -271,22 +275,24 @@ impl Table {
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
     #[inline]
     pub fn forget_free(&mut self, id: LockId) -> bool {
-        self.locks.remove_free(id)
+        self.among_its_own(id, |table| table.locks.remove_free(id))
     }
 
     /// The value of a key is gone for good: its number dies.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
-        if is_ours {
-            self.count_broken(id, self.locks.holders_of(id) as u64);
-        }
-        self.break_hold(now, id, false);
-        self.locks.remove(id, now);
+        self.among_its_own(id, |table| {
+            if is_ours {
+                table.count_broken(id, table.locks.holders_of(id) as u64);
+            }
+            table.break_hold(now, id, false);
+            table.locks.remove(id, now);
+        });
     }
 
     /// This lock was read from a payload, and it is not sure that a key will hold it: if not, nobody is told
     /// that it was broken.
     pub fn doubt(&mut self, id: LockId) {
-        self.locks.doubt(id, true);
+        self.among_its_own(id, |table| table.locks.doubt(id, true));
     }
 
     /// These databases (all, if `None`) were emptied: whoever waits there is next.

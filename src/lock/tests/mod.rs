@@ -23,6 +23,7 @@
 
 mod asks;
 mod begun;
+mod beside;
 mod book;
 mod bounds;
 mod crowds;
