@@ -54,6 +54,15 @@ pub(super) enum Key {
     Other,
 }
 
+impl Key {
+    const fn lock(self) -> Option<LockId> {
+        match self {
+            Self::Lock(id) => Some(id),
+            Self::Other => None,
+        }
+    }
+}
+
 /// What somebody does to keys without asking the core. It travels word for word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outside {
@@ -87,6 +96,8 @@ pub(super) struct Server {
     pub(super) decides: bool,
     /// Values of emptied databases that the background thread has not freed yet.
     pub(super) unfreed: Vec<LockId>,
+    /// The same, of data sets that are gone as a whole: the table knows none of them any more.
+    late: Vec<LockId>,
 }
 
 impl Server {
@@ -252,6 +263,14 @@ impl Server {
         }
     }
 
+    /// The background thread has freed what was left of data sets that are gone.
+    pub(super) fn free_late(&mut self) {
+        for id in std::mem::take(&mut self.late) {
+            assert!(self.table.forget_free(id), "{id:?} of a data set that is gone finds a lock");
+            self.table.forget(self.now.boot, id, self.decides);
+        }
+    }
+
     fn swap(&mut self, a: u32, b: u32) {
         let swapped = |db: u32| match db {
             _ if db == a => b,
@@ -297,13 +316,31 @@ impl Snapshot {
         Self { last, told, keys }
     }
 
+    /// Loads it beside what the server has, and then has it take that one's place, or drops it.
+    pub(super) fn load_beside(&self, server: &mut Server, is_complete: bool) -> Result<(), String> {
+        server.table.begin_beside();
+        let own = std::mem::take(&mut server.keys);
+        self.load(server);
+        let loaded = std::mem::replace(&mut server.keys, own);
+        server.free_late();
+        server.check()?;
+        let gone = if is_complete {
+            drop(server.table.complete_beside());
+            std::mem::replace(&mut server.keys, loaded)
+        } else {
+            drop(server.table.abort_beside());
+            loaded
+        };
+        server.late = gone.into_values().filter_map(Key::lock).collect();
+        server.check()
+    }
+
     /// Loads it into a server without keys.
     pub(super) fn load(&self, server: &mut Server) {
-        let clock = server.table.clock();
-        clock.begin_load();
+        server.table.begin_load();
         // A file that was written before the first grant says nothing of the clock.
         if self.last > 0 {
-            clock.adopt(self.last, self.told);
+            server.table.loaded_clock().adopt(self.last, self.told);
         }
         for (at, key, saved) in &self.keys {
             let loaded = match key {

@@ -34,6 +34,9 @@ impl Group {
             },
             None => Ok(()),
             Some(_) if self.plan.changes_sides && self.random.percent(20) => self.change_sides(n),
+            Some(_) if self.nodes[n].synchronisation.is_some() && self.random.percent(15) => {
+                self.give_up_synchronisation(n)
+            }
             Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
             Some(_) => {
                 let count = 1 + self.random.below(6) as usize;
@@ -125,6 +128,17 @@ impl Group {
             self.look(primary);
         }
         Ok(())
+    }
+
+    /// The link breaks while the snapshot is loaded beside the own data: what was loaded is dropped.
+    fn give_up_synchronisation(&mut self, n: usize) -> Verdict {
+        self.see(Point::GivenUpBeside);
+        self.note(|| format!("n{n} drops what it has loaded"));
+        let node = &mut self.nodes[n];
+        node.tell_time(self.time);
+        node.link = None;
+        let dropped = node.synchronisation.take();
+        dropped.map_or(Ok(()), |dropped| dropped.snapshot.load_beside(&mut node.server, false))
     }
 
     /// A replica's connection, as its primary sees it.

@@ -302,8 +302,15 @@ impl Group {
         let time = self.time;
         let node = &mut self.nodes[n];
         node.tell_time(time);
-        node.server.outside(&Outside::Flush(None, Lazy::No));
-        snapshot.load(&mut node.server);
+        if self.random.percent(50) {
+            snapshot.load_beside(&mut node.server, true)?;
+            self.seen.see(Point::LoadedBeside);
+        } else {
+            node.server.outside(&Outside::Flush(None, Lazy::No));
+            snapshot.load(&mut node.server);
+            node.server.free_late();
+        }
+        let node = &mut self.nodes[n];
         while node.server.table.next_task().is_some() {}
         node.place = Some(place);
         node.may_count_less = false;

@@ -22,7 +22,7 @@ points! {
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
     BrokenBeforeWaiters Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
-    KeptItsTurn PassedPlace ChangedSides ListedTwice
+    KeptItsTurn PassedPlace ChangedSides ListedTwice LoadedBeside GivenUpBeside
 }
 
 /// How often each has happened.
