@@ -138,10 +138,7 @@ class Scene:
         self.net.cut()
         eventually(lambda: not self.loads(), "the load is given up")
         assert not self.is_linked()
-        assert self.log_says("Failed trying to load the", "Discarding temporary DB")
-
-    def log_says(self, *words):
-        return all(word in self.replica.log_text() for word in words)
+        assert "Discarding temporary DB" in self.replica.log_text()
 
     def is_linked(self):
         return self.replica.info("replication").get("master_link_status") == "up"
@@ -270,16 +267,20 @@ def test_after_a_load_that_fails_the_next_one_is_complete(scene, same):
 
 
 @BOTH
-def test_a_killed_primary_leaves_its_replica_the_old_locks(scene, same):
+def test_a_killed_primary_leaves_its_replica_one_of_the_two_data_sets(scene, same):
     s = scene(same)
     s.change()
     s.begin()
     s.await_half()
+    swaps = s.replica.log_text().count("Swapping active DB")
     s.primary.kill()
-    eventually(lambda: not s.loads(), "the load is given up")
-    assert s.state() == s.old
+    eventually(lambda: not s.loads(), "the load has ended")
+    # The child that sends the data set may go on without its parent, where it has a connection of its own.
+    is_complete = s.replica.log_text().count("Swapping active DB") > swaps
+    if not is_complete:
+        assert s.state() == s.old
     s.promote()
-    s.assert_none_is_granted_twice("old")
+    s.assert_none_is_granted_twice("new" if is_complete else "old")
     s.primary.start()
 
 

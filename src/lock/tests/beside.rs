@@ -246,20 +246,3 @@ fn a_file_that_was_begun_meanwhile_has_to_be_told_the_next_token() {
     assert_eq!(counted(&mut table), Some((501, crate::lock::token::Travel::Named)));
     assert_eq!(counted(&mut table), Some((502, crate::lock::token::Travel::Counted)));
 }
-
-#[test]
-fn tmp_measure() {
-    for (what, name_len, mode) in [("plain", 10, Mode::Exclusive), ("spilled", 700, Mode::Exclusive), ("shared", 10, Mode::Shared)] {
-        let mut table = Table::default();
-        for n in 0..1_000_000_u64 {
-            let name = format!("{n:0>name_len$}");
-            load(&mut table, &name, mode, &[("0189d3a0-1111-2222-3333-444455556666", n + 1)]);
-        }
-        table.begin_beside();
-        let begun = std::time::Instant::now();
-        let gone = table.complete_beside();
-        let swapped = begun.elapsed();
-        drop(gone);
-        eprintln!("{what}: {swapped:?} to swap, {:?} with the drop", begun.elapsed());
-    }
-}

@@ -34,7 +34,8 @@ impl Group {
             },
             None => Ok(()),
             Some(_) if self.plan.changes_sides && self.random.percent(20) => self.change_sides(n),
-            Some(_) if self.nodes[n].synchronisation.is_some() && self.random.percent(15) => {
+            // By their numbers: so the dice fall as they would without.
+            Some((_, link)) if self.nodes[n].synchronisation.is_some() && link % 8 == 5 => {
                 self.give_up_synchronisation(n)
             }
             Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
