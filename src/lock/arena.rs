@@ -255,6 +255,33 @@ mod tests {
     }
 
     #[test]
+    fn of_stores_beside_each_other_no_number_is_another_ones() {
+        for births in [0, 1, 6, 7, BIRTHS_MAX - 9, BIRTHS_MAX - 8, BIRTHS_MAX - 1, BIRTHS_MAX] {
+            let mut served = Arena { births, ..Arena::default() };
+            let mut all = std::collections::BTreeSet::new();
+            for round in 0..4 {
+                let mut beside = served.beside();
+                for record in 0..3 {
+                    for (own, other) in [(true, false), (false, true)] {
+                        let id = if own { served.insert(record) } else { beside.insert(record) };
+                        assert_eq!((served.is_own(id), beside.is_own(id)), (own, other));
+                        assert!(id.number() >> 63 == 0 && id.number() >> 32 != 0);
+                        // Until births begin anew, a billion later.
+                        let is_new = all.insert(id.number());
+                        assert!(is_new || births > 7, "{id:?} in round {round}, from {births}");
+                    }
+                }
+                if round % 2 == 0 {
+                    beside.outlive(&served);
+                    served = beside;
+                } else {
+                    served.outlive(&beside);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_page_with_room_is_listed_once() {
         let mut arena = Arena::default();
         let pages = |arena: &Arena<usize>| {

@@ -76,8 +76,15 @@ impl Table {
     }
 
     /// Does something among the locks of which this one is.
-    #[inline]
-    pub(super) fn among_its_own<R>(&mut self, id: LockId, act: impl FnOnce(&mut Self) -> R) -> R {
+    #[inline(always)]
+    pub(super) fn among_its_own<R>(&mut self, id: LockId, act: impl Fn(&mut Self) -> R) -> R {
+        // The usual case.
+        if self.beside.is_none() { act(self) } else { self.among_two(id, act) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn among_two<R>(&mut self, id: LockId, act: impl Fn(&mut Self) -> R) -> R {
         if self.beside.as_ref().is_some_and(|beside| beside.locks.is_own(id)) {
             self.within_beside(act)
         } else {
@@ -86,6 +93,8 @@ impl Table {
     }
 
     /// Does something in the data set that is being loaded beside, if there is one, or else in the only one.
+    #[cold]
+    #[inline(never)]
     pub(super) fn within_beside<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
         self.change_places();
         let result = act(self);
