@@ -38,8 +38,8 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 /// is loaded beside the one that is served.
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_beside);
 
-/// Sees to it that the server can tell what has to be known, and does not have most of it told yet: with every turn of its
-/// event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
+/// Sees to it that the server can tell what has to be known, and does not have most of it told yet: with every turn of
+/// its event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
 pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
     for (id, name, callback) in EVENTS {
         if !subscribe(ctx, id, Some(callback)) {

@@ -302,7 +302,7 @@ impl Group {
         let time = self.time;
         let node = &mut self.nodes[n];
         node.tell_time(time);
-        if self.numbers.links % 2 == 0 {
+        if self.numbers.links.is_multiple_of(2) {
             snapshot.load_beside(&mut node.server, true)?;
             self.seen.see(Point::LoadedBeside);
         } else {
