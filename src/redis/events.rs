@@ -15,8 +15,7 @@ use crate::lock::types::ClientId;
 pub(super) type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
-const EVENTS: [(u64, &str, Callback); 10] = [
-    BESIDE,
+const EVENTS: [(u64, &str, Callback); 9] = [
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, "ClientChange", on_client),
     (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
     (raw::REDISMODULE_EVENT_SWAPDB, "SwapDB", on_swap),
@@ -41,13 +40,13 @@ const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "
 /// Sees to it that the server can tell what has to be known, and does not have most of it told yet: with every turn of
 /// its event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
 pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
-    for (id, name, callback) in EVENTS {
+    for (id, name, callback) in EVENTS.into_iter().chain([BESIDE]) {
         if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
         }
-        if id != BESIDE.0 {
-            subscribe(ctx, id, None);
-        }
+    }
+    for (id, ..) in EVENTS {
+        subscribe(ctx, id, None);
     }
     Ok(())
 }
