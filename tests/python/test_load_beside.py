@@ -9,14 +9,14 @@ import pytest
 from harness.limits import eventually
 from harness.payload import dump
 from harness.proxy import Proxy
-from harness.replicas import AT_ONCE
+from harness.replicas import AT_ONCE, is_linked
 from harness.replies import as_map, holder, lock_info, module_info
 from harness.server import IS_VALKEY, at_least
 from harness.wire import ServerError, refused
 
 LONG = "PX 600000"
 
-#: Redis 8.0 ends itself when the link breaks while it reads a value of a module, so the module does not ask for it there.
+#: Redis 8.0 ends itself when the link breaks while it reads a value of a module: the module does not ask for it there.
 IS_LEFT_ALONE = not IS_VALKEY and at_least(redis=(8, 0), valkey=(0, 0)) and not at_least(redis=(8, 6), valkey=(0, 0))
 
 #: Written one after the other while the replica reads: the load takes this many times the delay.
@@ -133,6 +133,12 @@ class Scene:
         """Waits until a part of the data set is loaded."""
         eventually(lambda: float(self.replica.info("persistence")["loading_loaded_bytes"]) > 200_000, "half")
 
+    def load_half_of_a_change(self):
+        """The replica is in the middle of loading what the primary has instead of the old locks."""
+        self.change()
+        self.begin()
+        self.await_half()
+
     def complete(self):
         self.there("CONFIG SET rdb-key-save-delay 0")
         self.await_linked()
@@ -209,9 +215,7 @@ BOTH = pytest.mark.parametrize("same", [True, False], ids=["same history", "anot
 def test_what_was_loaded_takes_the_place_of_the_old_locks_as_a_whole(scene, same, lazily):
     # G13
     s = scene(same, "--replica-lazy-flush", lazily)
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     if same:
         # Who reads sees the old locks, all of them and no others.
         for _ in range(5):
@@ -254,9 +258,7 @@ def test_a_load_that_fails_leaves_the_old_locks_as_they_were(scene, same):
 @BOTH
 def test_after_a_load_that_fails_the_next_one_is_complete(scene, same):
     s = scene(same)
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     s.abort()
     s.begin()
     s.complete()
@@ -275,9 +277,7 @@ def test_after_a_load_that_fails_the_next_one_is_complete(scene, same):
 @BOTH
 def test_a_killed_primary_leaves_its_replica_one_of_the_two_data_sets(scene, same):
     s = scene(same)
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     swaps = s.replica.log_text().count("Swapping active DB")
     s.primary.kill()
     eventually(lambda: not s.loads(), "the load has ended")
@@ -294,9 +294,7 @@ def test_a_killed_primary_leaves_its_replica_one_of_the_two_data_sets(scene, sam
 @pytest.mark.parametrize("ends_well", [True, False], ids=["loaded", "failed"])
 def test_it_may_be_the_first_that_the_module_ever_hears_of(scene, same, ends_well):
     s = scene(same, first_use=True)
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     assert module_info(s.here)["locks"] == "0"
     if ends_well:
         s.complete()
@@ -370,9 +368,7 @@ def test_leases_end_while_and_after_another_data_set_is_loaded(scene):
 def test_a_writable_replica_grants_nothing_and_loses_nothing_that_is_loaded(scene):
     s = scene(True, "--replica-read-only", "no")
     payload = dump(s.here, "many-7")
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     for request in (
         "LOCK.ACQUIRE door kim PX 1000",
         "LOCK.ACQUIRE never-seen kim PX 1000",
@@ -411,9 +407,7 @@ def test_a_writable_replica_grants_nothing_and_loses_nothing_that_is_loaded(scen
 @pytest.mark.parametrize("ends_well", [True, False], ids=["loaded", "failed"])
 def test_a_flush_of_the_old_data_takes_nothing_of_the_new_one_along(scene, ends_well):
     s = scene(True, "--replica-read-only", "no")
-    s.change()
-    s.begin()
-    s.await_half()
+    s.load_half_of_a_change()
     s.here("FLUSHALL ASYNC")
     assert s.here.pipeline("DBSIZE", "LOCK.FENCE door", "LOCK.INFO room") == [0, None, None]
     assert s.loads()
@@ -458,6 +452,6 @@ def test_where_a_broken_link_would_end_the_server_a_file_is_loaded(start_server)
     token = primary.admin(f"LOCK.ACQUIRE door ann {LONG}")
     replica.admin(f"LOCK.ACQUIRE old bob {LONG}")
     replica.admin("REPLICAOF", "127.0.0.1", primary.port)
-    eventually(lambda: replica.info("replication")["master_link_status"] == "up", "it has the primary's data", limit=40)
+    is_linked(replica)
     assert (replica.admin("LOCK.FENCE door"), replica.admin("LOCK.FENCE old")) == (token, None)
     assert "Skipping diskless-load" in replica.log_text()

@@ -22,7 +22,7 @@ SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "1200")
 #: which is no smaller than any other only if all of them were full.
 WARM_UP = 512
 
-#: Two pages of records, which may or may not be kept after any use. It is two bytes for each wait of the smallest storm.
+#: Two pages of records, which may or may not be kept after any use: two bytes for each wait of the smallest storm.
 SPARE_BYTES = 2 * 24_576
 
 #: One block stays after 19,000 readers of one lock were let in at once, and none after 10,000 (docs/STORMS.md).

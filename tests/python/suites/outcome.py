@@ -6,7 +6,8 @@ from collections import Counter
 LINE = re.compile(r"(?<!\*\*\* )\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
 MILLISECONDS = re.compile(r" \(\d+ ms\)$")
 PLACE = re.compile(r" in tests/\S+\.tcl$")
-VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}|#\d+|(?:epoch|x =) \d+")  # what a name has of a process, a port, a seed or chance
+# What a name has of a process, a port, a seed or chance.
+VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}|#\d+|(?:epoch|x =) \d+")
 TEST_OF_GROUP = re.compile(r"^\d\d:\d\d:\d\d> ", re.MULTILINE)
 WHOLE_FILE = "(the file)"
 # How often a test is run with the module and without, if it fails the first time with it.
