@@ -144,8 +144,8 @@ impl Kind {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Whether a replica may load beside its old data. Redis 8.0 ends itself when the link breaks while it reads a value
-    /// of a module: it takes what it has not got for the name of an unknown type. In 8.6 that is mended.
+    /// Whether a replica may load beside its old data. Redis 8.0 ends itself when the link breaks while it reads a
+    /// value of a module: it takes what it has not got for the name of an unknown type. In 8.6 that is mended.
     pub(crate) const fn can_load_beside(self) -> bool {
         self.is_valkey || self.version < 0x08_0000 || self.version >= 0x08_0600
     }
