@@ -23,7 +23,7 @@ from harness.server import (
     at_least,
 )
 from harness.transcript import Names, Session, same_reply, steps_of
-from harness.wire import Connection, ServerError
+from harness.wire import Closed, Connection, ServerError
 
 PAGES = sorted(
     [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -268,7 +268,7 @@ def connect(port, process, log):
             connection = Connection(port)
             if connection("PING") == "PONG":
                 return connection
-        except (OSError, ServerError):
+        except (Closed, OSError, ServerError):
             pass
         time.sleep(0.01 * SLOW_FACTOR)
 

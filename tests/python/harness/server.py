@@ -218,7 +218,7 @@ class Server:
             if self.process.poll() is not None:
                 self.process = None
                 raise StartFailed(self.log_text()[already:])
-            if _answers(self.port):
+            if answers(self.port):
                 return
             time.sleep(0.005 * SLOW_FACTOR)
         raise AssertionError(f"the server did not start\n{self.log_tail()}")
@@ -266,7 +266,8 @@ def settle(server):
     )
 
 
-def _answers(port):
+def answers(port):
+    """Whether a server is there, and has loaded what it has."""
     try:
         connection = Connection(port)
     except OSError:

@@ -106,7 +106,10 @@ class Connection:
     def send_bytes(self, data):
         """Sends these bytes as they are."""
         self.socket.settimeout(SOON_SECONDS)
-        self.socket.sendall(data)
+        try:
+            self.socket.sendall(data)
+        except ConnectionError:
+            raise Closed("the server closed the connection") from None
 
     def read(self, limit=SOON_SECONDS):
         """The next reply; an error is raised."""
