@@ -404,7 +404,8 @@ impl Queues {
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
             queue.parties -= usize::from(waiter.party.is_some());
-            if queue.len > 0 && !queue.is_plain {
+            // Thousands are let into one lock in one step.
+            if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }
             queue.len == 0
