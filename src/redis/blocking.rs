@@ -119,7 +119,7 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
     });
 }
 
-/// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over. The server frees the handle itself.
+/// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over.
 extern "C" fn on_unblock(
     ctx: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -130,6 +130,9 @@ extern "C" fn on_unblock(
     guard::command(&ctx, || {
         // SAFETY: a live context of a blocked client.
         if let Some(handle) = unsafe { api!(RedisModule_GetBlockedClientHandle, ctx.as_ptr()) } {
+            // SAFETY: the handle was not used before: the server asks only for clients that were not answered. Its
+            // client is answered here and now; the server frees the handle when it finds nobody behind it.
+            unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
             drop_waiter(handle);
             if let Some(told) = confirm::client_left(handle) {
                 return reply(&ctx, Some(&told));
