@@ -70,6 +70,10 @@ def test_a_test_is_suspected_if_it_failed_or_was_not_reached_with_the_module():
     assert suspects(without, {**without, "c": Counter(ignore=1)}) == {"c": False}
     assert suspects({**without, "c": Counter(err=1)}, without) == {}
     assert suspects(without, {**without, WHOLE_FILE: Counter(err=1)}) == {WHOLE_FILE: False}
+    # How often there was a failover to wait for is chance; whether there was any is not.
+    loop = {"Wait failover by N with old N": Counter(ok=9)}
+    assert suspects(loop, {"Wait failover by N with old N": Counter(ok=2)}) == {}
+    assert suspects(loop, {}) == {"Wait failover by N with old N": False}
     # What neither run reached is suspected in neither: the failure that kept them from it is.
     assert suspects({"a": Counter(err=1)}, {"a": Counter(err=1)}) == {"a": True}
 
