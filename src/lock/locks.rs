@@ -100,8 +100,7 @@ impl Locks {
     /// An empty set, the `number`th, for a data set that is loaded beside this one.
     #[must_use]
     pub fn beside(&self, number: u32) -> Self {
-        let (set, newest_client) = (Set::new(number), self.newest_client);
-        Self { set, newest_client, crowds: self.crowds.beside(), ..Self::default() }
+        Self { set: Set::new(number), crowds: self.crowds.beside(), ..Self::default() }
     }
 
     /// Whether this number may be one of this set's, and not one of the set's beside it.

@@ -183,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_of_a_data_set_beside_knows_all_but_what_its_stream_counts_from() {
+        let mut clock = TokenClock::default();
+        clock.follow_closely();
+        clock.adopt(5_000_000, 5_000_000);
+        let mut beside = clock.beside();
+        assert_eq!((beside.last(), beside.told()), (5_000_000, 0));
+        // Closely, too; and nothing that it mints could be counted to.
+        assert_eq!(mint(&mut beside, 5_000_009), (5_000_009, Travel::Named));
+        clock.outlive(&beside);
+        assert_eq!((clock.last(), clock.told()), (5_000_009, 5_000_000));
+    }
+
+    #[test]
     fn a_busy_server_counts() {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);

@@ -175,6 +175,8 @@ fn if_it_cannot_be_loaded_all_is_as_it_was() {
     assert_eq!(seen(&table, "next", next), held(&[("kim", 101)]));
     assert_eq!(table.clock().mint(7).map(|(token, _)| token.get()), Some(501));
     assert_eq!(table.abort_beside().map(|gone| gone.len()), None);
+    table.begin_beside();
+    assert_eq!(table.abort_beside().map(|gone| (gone.len(), gone.is_empty())), Some((0, true)));
 }
 
 #[test]

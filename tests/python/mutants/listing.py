@@ -11,7 +11,7 @@ from pathlib import Path
 # Not the core's own: what the feature `sabotage` adds is no code at all in a module that is shipped.
 SABOTAGE = "sabotage::"
 # Nor these: they tell the tests what is wrong with a table, and nothing that is shipped calls them.
-JUDGES = re.compile(r"\bcheck(_many)?$")
+JUDGES = re.compile(r"\bcheck(_many|_beside)?$")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 # A mutant may make a test endless, or let it take all memory there is.
 MEMORY_BYTES_MAX = 4 << 30
+
+# What a test's thread has for its stack.
+STACK_BYTES = 64 << 20
 CPU_SECONDS_MIN = 5
 # As often as long as without a mutant; the wall clock may be that of a busy machine.
 TIMES_MAX, WALL_TIMES_MAX = 10, 100
@@ -43,7 +46,8 @@ class Binary:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
         words = [self.path, "--exact", *tests, "--test-threads=1"]
-        given = {**os.environ, "RUST_BACKTRACE": "0", **variables}
+        # Without optimisation the frames of a function with all its changes are large.
+        given = {**os.environ, "RUST_BACKTRACE": "0", "RUST_MIN_STACK": str(STACK_BYTES), **variables}
         with subprocess.Popen(
             words,
             env=given,
