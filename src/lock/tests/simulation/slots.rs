@@ -92,7 +92,8 @@ impl Group {
         let is_early = shard != Shard::of(n) && minted + MOVE_US >= self.time;
         match self.slots.moves[slot] {
             None => is_home && !is_early,
-            Some(Move { from, .. }) if is_home => has(from),
+            // It may have come only just now, and begun to go back.
+            Some(Move { from, .. }) if is_home => has(from) && !is_early,
             Some(Move { from, to, begun }) => {
                 n == to && !has(from) && !is_early && begun + MOVE_US < self.time
             }
