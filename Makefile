@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
+.PHONY: help build run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -12,7 +12,8 @@ help:
 	@echo "make simulate      100000 lives of a group of servers, simulated (minutes; scripts/simulate SEEDS FIRST)"
 	@echo "make simulate-soak the same without end, or for REDISLOCK_SIM_SECONDS"
 	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
-	@echo "make soak          random use of all kinds of locks, for 5 minutes on each of two servers"
+	@echo "make soak          soak-kinds, and then chaos-soak: an hour and more"
+	@echo "make soak-kinds    random use of all kinds of locks, for 5 minutes on each of two servers"
 	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"
 	@echo "make chaos         faults at random on four topologies, side by side (about 90 seconds)"
 	@echo "                   (scripts/chaos --help: one topology, another server, a seed)"
@@ -54,7 +55,9 @@ simulate-soak:
 valgrind:
 	@scripts/test valgrind
 
-soak:
+soak: soak-kinds chaos-soak
+
+soak-kinds:
 	@scripts/test soak
 
 chaos:

@@ -1,6 +1,6 @@
 """Histories of many clients that use locks of all kinds, checked for what no lock may do.
 
-G1, G2, G4, G5, G7, G9, G11, G12, G13. `make soak` lets it run for minutes, in rounds. The
+G1, G2, G4, G5, G7, G9, G11, G12, G13. `make soak-kinds` lets it run for minutes, in rounds. The
 checker is checked in test_history_checker.py.
 """
 
