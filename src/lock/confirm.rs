@@ -136,6 +136,8 @@ pub struct Confirmations {
     undo: Undos,
     /// A replica has left: whoever waits for it may wait in vain.
     has_lost: bool,
+    /// More waits may be over than were taken.
+    is_behind: bool,
     /// Since when this server has been primary, in this process.
     primary_since: Option<Moment>,
 }
@@ -154,7 +156,8 @@ impl Confirmations {
         self.has_lost = true;
     }
 
-    /// Nothing has to be confirmed from here on: who waits is told in this turn, and nothing is undone.
+    /// Nothing has to be confirmed from here on: who waits is told in this turn or, of many, in the next ones, and
+    /// nothing is undone.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.undo = Undos::default();
@@ -299,20 +302,33 @@ impl Confirmations {
 
     /// The waits that are over by now, in the order in which they began.
     pub fn take_over(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
+        self.take_some_over(now, usize::MAX)
+    }
+
+    /// Those that are over by now, in the order in which they began, and of those that are confirmed so many at most.
+    /// The others wait on: to be told is what all of this is about, so until then a grant can still be undone.
+    pub fn take_some_over(&mut self, now: Moment, confirmed_max: usize) -> Vec<(WaitId, Verdict)> {
         let highest = self.replicas.values().map(|replica| replica.acknowledged).max().unwrap_or(0);
         let needs_all = std::mem::take(&mut self.has_lost);
         let reached = |wait: &Wait| {
             needs_all || wait.offset.is_some_and(|offset| offset <= highest || wait.needed == 0)
         };
+        let late: Vec<WaitId> =
+            self.deadlines.iter().take_while(|(until, _)| *until <= now).map(|&(_, id)| id).collect();
+        let mut over: Vec<_> = late.into_iter().map(|id| (id, Verdict::Failed)).collect();
+        over.iter().for_each(|&(id, _)| self.leave(id));
         // They are in the order of their offsets.
-        let mut looked_at: BTreeSet<WaitId> =
-            self.waits.iter().take_while(|(_, wait)| reached(wait)).map(|(&id, _)| id).collect();
-        let late = self.deadlines.iter().take_while(|(until, _)| *until <= now);
-        looked_at.extend(late.map(|&(_, id)| id));
-        let mut over = Vec::new();
-        for id in looked_at {
-            match self.look(now, id) {
+        let (mut next, mut room) = (WaitId(0), confirmed_max);
+        self.is_behind = false;
+        while let Some((&id, _)) = self.waits.range(next..).next().filter(|(_, wait)| reached(wait)) {
+            if room == 0 {
+                (self.is_behind, self.has_lost) = (true, needs_all);
+                break;
+            }
+            next = WaitId(id.0 + 1);
+            match self.look(id) {
                 Some(true) => {
+                    room -= 1;
                     self.confirmed(id);
                     over.push((id, Verdict::Confirmed));
                 }
@@ -323,16 +339,20 @@ impl Confirmations {
                 None => {}
             }
         }
+        over.sort_unstable_by_key(|&(id, _)| id);
         over
     }
 
+    /// Whether more waits may be over than were taken.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
     /// Whether a wait has come to its end, and to which.
-    fn look(&mut self, now: Moment, id: WaitId) -> Option<bool> {
+    fn look(&mut self, id: WaitId) -> Option<bool> {
         let (waits, replicas) = (&mut self.waits, &self.replicas);
         let wait = waits.get_mut(&id)?;
-        if wait.until <= now {
-            return Some(false);
-        }
         if let Some(offset) = wait.offset {
             let has_it =
                 |name: &ReplicaName| replicas.get(name).is_some_and(|replica| replica.acknowledged >= offset);

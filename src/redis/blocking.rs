@@ -5,6 +5,8 @@
 //! (CLIENT UNBLOCK, a role change). Timeouts are the core's: the server is given none, because on Redis
 //! before 7.4 its own can meet a grant in the same turn of the event loop and lose the reply.
 //!
+//! Who is answered may have to wait for its turn to be told: see [`super::turns`]. To the server it is blocked till then.
+//!
 //! CLIENT UNBLOCK can still meet a client that was answered and not told yet. Redis 7.4 and Valkey keep it
 //! away then. Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its
 //! connection is closed, which is the one thing it cannot overlook. Redis 7.2 would abort; there
@@ -82,8 +84,29 @@ pub(crate) fn send(waiter: WaiterId, client: ClientId, answer: Answer) {
     }
 }
 
-/// Answers a blocked client, whose handle nobody knows any more.
+/// Answers a blocked client, whose handle nobody knows any more: now, or when its turn comes.
 pub(crate) fn tell(handle: Handle, client: ClientId, told: Told) {
+    if state::with(|state| state.room_behind_others()) == Some(0) {
+        let _ = state::with(|state| state.turns.push(handle, client, told));
+        pump::request();
+    } else {
+        unblock(handle, client, told);
+    }
+}
+
+/// Tells those whose turn it is. `false`: others wait for theirs. From the pump, once in a turn of the event loop.
+pub(crate) fn tell_some() -> bool {
+    let room = state::with(|state| state.room_to_tell()).unwrap_or(0);
+    for _ in 0..room.max(1) {
+        let Some((handle, client, told)) = state::with(|state| state.turns.pop()).flatten() else {
+            return true;
+        };
+        unblock(handle, client, told);
+    }
+    state::with(|state| state.turns.is_empty()) != Some(false)
+}
+
+fn unblock(handle: Handle, client: ClientId, told: Told) {
     let _ = state::with(|state| state.answered.insert(handle, client));
     let sent = Box::into_raw(Box::new(Sent { told, handle }));
     // SAFETY: 1. the handle was not used before, as its owner has just forgotten it; 2. `on_free` frees what is sent.
@@ -105,7 +128,7 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
     guard::callback((), || {
         // G8: it leaves the queue at once. A handle that is not known any more was answered: then
         // `on_free` will tell that nobody got the answer.
-        if drop_waiter(handle) || confirm::client_left(handle).is_some() {
+        if drop_waiter(handle) || confirm::client_left(handle).is_some() || missed_its_turn(handle) {
             // SAFETY: the handle was not used before; the server waits for this call to free it.
             unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
             return;
@@ -117,6 +140,25 @@ extern "C" fn on_disconnect(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
         });
         pump::request();
     });
+}
+
+/// Whether this client waited for its turn, and will not be told any more.
+fn missed_its_turn(handle: Handle) -> bool {
+    let told = state::with(|state| state.turns.take(handle)).flatten();
+    told.map(note_undelivered).is_some()
+}
+
+/// Nobody learns of this: a grant is to be taken back.
+fn note_undelivered(told: Told) {
+    let Told::Answer(Answer::Granted { place, others, token, .. }) = told else {
+        return;
+    };
+    let _ = state::with(|state| {
+        for place in std::iter::once(place).chain(others) {
+            state.table.note_undelivered(place, token);
+        }
+    });
+    pump::request();
 }
 
 /// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over.
@@ -134,8 +176,11 @@ extern "C" fn on_unblock(
             // client is answered here and now; the server frees the handle when it finds nobody behind it.
             unsafe { api!(RedisModule_UnblockClient, handle, null_mut()) };
             drop_waiter(handle);
-            if let Some(told) = confirm::client_left(handle) {
-                return reply(&ctx, Some(&told));
+            let told = confirm::client_left(handle);
+            // Who was answered already is only told sooner.
+            let told = told.or_else(|| state::with(|state| state.turns.take(handle)).flatten());
+            if told.is_some() {
+                return reply(&ctx, told.as_ref());
             }
         }
         ctx.reply_null()
@@ -192,14 +237,8 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             (*Box::from_raw(data.cast::<Sent>()), gone)
         };
         let _ = state::with(|state| state.answered.remove(&sent.handle));
-        if let (Told::Answer(Answer::Granted { place, others, token, .. }), true) = (sent.told, nobody_got_it)
-        {
-            let _ = state::with(|state| {
-                for place in std::iter::once(place).chain(others) {
-                    state.table.note_undelivered(place, token);
-                }
-            });
-            pump::request();
+        if nobody_got_it {
+            note_undelivered(sent.told);
         }
     });
 }

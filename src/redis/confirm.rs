@@ -403,9 +403,11 @@ fn turn(ctx: &Ctx) {
 fn answer_over() {
     let now = clock::boot();
     let over = state::with(|state| {
+        // Who is told in a later turn waits till then, so that a grant of nobody's is undone.
+        let room = state.room_behind_others();
         let confirm = &mut state.confirm;
         let mut over = Vec::new();
-        for (id, verdict) in confirm.all.take_over(now) {
+        for (id, verdict) in confirm.all.take_some_over(now, room) {
             let Some(pending) = confirm.pending.remove(&id) else {
                 continue;
             };
@@ -429,7 +431,8 @@ fn answer_over() {
     for (handle, client, told) in over.unwrap_or_default() {
         blocking::tell(handle, client, told);
     }
-    if state::with(|state| state.confirm.has_undo()) == Some(true) {
+    // The pump undoes what has failed; and it makes another turn come.
+    if state::with(|state| state.confirm.has_undo() || state.confirm.all.is_behind()) == Some(true) {
         pump::request();
     }
 }

@@ -346,7 +346,8 @@ extern "C" fn on_cron(
     guard::callback((), || {
         let has_tasks = state::with(|state| {
             state.give_back_memory();
-            rounds::begin(state) || state.table.tasks() > 0 || state.confirm.has_undo()
+            let has_rounds = rounds::begin(state);
+            has_rounds || state.table.tasks() > 0 || state.confirm.has_undo() || !state.turns.is_empty()
         });
         if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();

@@ -39,6 +39,7 @@ mod settings;
 mod several;
 mod state;
 mod timer;
+mod turns;
 mod value;
 
 pub use load::RedisModule_OnLoad;

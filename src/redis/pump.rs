@@ -12,11 +12,11 @@ use std::time::Duration;
 use redis_module::raw;
 
 use super::api::{Ctx, Key, OwnedStr, Str, api};
-use super::carry_out;
-use super::cluster;
 use super::gate::Gate;
 use super::records::append_tick;
 use super::state::{self, State, lock_type};
+use super::turns::TOLD_AT_ONCE;
+use super::{blocking, carry_out, cluster};
 use super::{clock, guard, legacy, quarantine, rounds, server, several};
 use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
@@ -24,10 +24,6 @@ use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once.
 const RUN_BUDGET: Duration = Duration::from_millis(2);
-
-/// How many waits a run ends because their time is over: telling a client takes the server many times as long as
-/// ending its wait takes us, and it tells all of a run in one turn.
-const TIMEOUTS_AT_ONCE: usize = 256;
 
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = 64;
@@ -169,6 +165,7 @@ fn run(ctx: &Ctx) {
         quarantine::look(ctx, started);
     }
     close_untold(ctx);
+    let all_are_told = blocking::tell_some();
     if !is_paused {
         tick(ctx);
     }
@@ -182,6 +179,8 @@ fn run(ctx: &Ctx) {
     let _ = state::with(|state| state.pump.is_behind = !is_done);
     if !is_done {
         let_allocator_tidy_up();
+    }
+    if !is_done || !all_are_told {
         request();
     }
     wake_again(decides, is_paused);
@@ -243,13 +242,13 @@ fn tick(ctx: &Ctx) {
     }
 }
 
-/// Answers waits that are over, and nothing else. `false`: there may be more.
+/// Answers waits that are over, no more than one turn tells, and nothing else. `false`: there may be more.
 fn time_outs(ctx: &Ctx) -> bool {
     let now = clock::boot();
     let (mut fx, mut ended) = (Effects::default(), 0);
     let _ = state::with(|state| {
         fx = std::mem::take(&mut state.fx);
-        while ended < TIMEOUTS_AT_ONCE
+        while ended < TOLD_AT_ONCE
             && let Some(Due::Timeout(waiter)) = state.table.due(now, false)
         {
             state.table.time_out(waiter, &mut fx);
@@ -257,7 +256,7 @@ fn time_outs(ctx: &Ctx) -> bool {
         }
     });
     carry_out::effects(ctx, None, fx);
-    ended < TIMEOUTS_AT_ONCE
+    ended < TOLD_AT_ONCE
 }
 
 /// Works off what is due and what was noted. `false`: the budget of this run is spent.
@@ -295,7 +294,7 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
         if let Some(due) = due {
             timeouts += usize::from(matches!(due, Due::Timeout(_)));
             end(ctx, now, due, &mut gate);
-            if timeouts == TIMEOUTS_AT_ONCE {
+            if timeouts == TOLD_AT_ONCE {
                 return false;
             }
         }

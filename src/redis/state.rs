@@ -5,12 +5,14 @@
 //! buried by the main thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use hashbrown::HashMap;
 use redis_module::raw;
 
+use super::turns::{TOLD_AT_ONCE, Turns};
 use crate::lock::effect::{Change, Effects, Found, LockId, WaiterId};
 use crate::lock::table::Table;
 use crate::lock::types::{ClientId, Moment};
@@ -37,6 +39,7 @@ pub(crate) struct State {
     pub(crate) timer: super::timer::Timer,
     pub(crate) pump: super::pump::Pump,
     pub(crate) rounds: super::rounds::Rounds,
+    pub(crate) turns: Turns,
     pub(crate) confirm: super::confirm::Confirm,
 }
 
@@ -62,6 +65,16 @@ impl State {
         self.timer.wake_at(next);
     }
 
+    /// How many more clients may be told in this turn of the event loop.
+    pub(crate) fn room_to_tell(&self) -> usize {
+        TOLD_AT_ONCE.saturating_sub(self.answered.len())
+    }
+
+    /// The same for those who have not waited for their turn yet: nobody passes those who have.
+    pub(crate) fn room_behind_others(&self) -> usize {
+        if self.turns.is_empty() { self.room_to_tell() } else { 0 }
+    }
+
     /// After a storm of waiters nothing of it is kept but room for a few.
     pub(crate) fn give_back_memory(&mut self) {
         const KEPT: usize = 64;
@@ -72,6 +85,7 @@ impl State {
         if self.answered.is_empty() && self.answered.capacity() > KEPT {
             self.answered = HashMap::new();
         }
+        self.turns.give_back_memory(KEPT);
         self.confirm.give_back_memory(KEPT);
         if self.fx.is_drained() && self.fx.capacity() > KEPT {
             self.fx = Effects::default();

@@ -14,7 +14,7 @@ from harness.kinds import count
 from harness.limits import SLOW_FACTOR, VALGRIND, eventually
 from harness.pings import Pings
 from harness.server import parse_info
-from harness.wire import encode
+from harness.storm import Storm, admit, look_in_a_turn, read_look
 
 SIZES = [int(size) for size in os.environ.get("REDISLOCK_STORM_CLIENTS", "1200").split()]
 
@@ -25,70 +25,14 @@ WARM_UP = 512
 #: Two pages of records, which may or may not be kept after any use: two bytes for each wait of the smallest storm.
 SPARE_BYTES = 2 * 24_576
 
-#: One block stays after 19,000 readers of one lock were let in at once, and none after 10,000 (docs/STORMS.md).
-BLOCK_OF_MOST_READERS = 262_144 if max(SIZES) > 10_000 else 0
-
 #: Who stands in a line behind one lock, where there are many.
 OF_A_LOCK = 5
 
-LEASE_MS = 600_000
+#: Twenty times what a quiet machine shows with the largest crowd (docs/STORMS.md); what was measured is printed.
+PING_P99_MS_MAX = 1_000.0 * SLOW_FACTOR
 
-#: Ten times what a busy machine shows, with the largest crowd; what was measured is printed.
-PING_P99_MS_MAX = 10_000.0 * SLOW_FACTOR
-
-
-class Storm:
-    """A server with a crowd of clients who wait for one lock, or for many."""
-
-    def __init__(self, server, crowd, size, locks):
-        self.server = server
-        self.cli = server.connect()
-        self.crowd = crowd
-        self.size = size
-        self.locks = locks
-
-    def key(self, number):
-        """What a member waits for."""
-        return f"lock:{number % self.locks}"
-
-    def hold_all(self):
-        """Somebody else takes every lock."""
-        for start in range(0, self.locks, 1000):
-            names = range(start, min(start + 1000, self.locks))
-            taken = self.cli.pipeline(*(("LOCK.ACQUIRE", self.key(n), "first", "PX", LEASE_MS) for n in names))
-            assert all(isinstance(token, int) for token in taken), taken[:3]
-
-    def release_all(self):
-        """And gives them back."""
-        for start in range(0, self.locks, 1000):
-            names = range(start, min(start + 1000, self.locks))
-            assert set(self.cli.pipeline(*(("LOCK.RELEASE", self.key(n), "first") for n in names))) <= {0, 1}
-
-    def wait_in_line(self, words=lambda _: ("BLOCK", 0), end=float("inf")):
-        """Every member asks for its lock, one after the other; returns when all wait, or at that moment."""
-
-        def ask(number):
-            return encode("LOCK.ACQUIRE", self.key(number), f"w{number}", "PX", LEASE_MS, *words(number))
-
-        self.crowd.fill(range(self.size))
-        self.crowd.say(range(self.size), ask)
-        all_wait = lambda: count(self.cli, "waiters") == self.size or time.monotonic() > end
-        eventually(all_wait, "all wait", 60 * SLOW_FACTOR, 0.02)
-
-    def release(self, number):
-        """A member gives its lock to the next."""
-        self.crowd.say([number], lambda n: encode("LOCK.RELEASE", self.key(n), f"w{n}"))
-
-    def calm_down(self):
-        """Nobody waits, nobody holds what was not given back, and every lock can be had."""
-        eventually(lambda: count(self.cli, "waiters") == 0, "nobody waits", 60 * SLOW_FACTOR, 0.02)
-        keys = [self.key(n) for n in range(self.locks)]
-        for start in range(0, len(keys), 1000):
-            self.cli("DEL", *keys[start : start + 1000])
-        eventually(lambda: count(self.cli, "locks") == 0, "nobody holds", 60 * SLOW_FACTOR, 0.02)
-        self.hold_all()
-        self.release_all()
-        assert (count(self.cli, "locks"), count(self.cli, "holds")) == (0, 0)
+#: The same where the server closes all connections in one command, whatever they wait for.
+PING_P99_MS_MAX_KILLED = 6_000.0 * SLOW_FACTOR
 
 
 class Turns:
@@ -223,9 +167,8 @@ def start_large(start_server):
             pytest.skip("it would take too long there")
         assert allow_files(size), f"the system does not let a process have {size} connections"
         limits = ("max-waiters-per-lock", 20_000, "max-holders", 20_000)
-        # The crowd comes from several addresses, of which the server would take most for strangers.
-        server = start_server("--maxclients", size + 50, "--protected-mode", "no", module_arguments=limits)
-        server.admin("ACL SETUSER crowd on nopass ~* +@all")
+        server = start_server("--maxclients", size + 50, module_arguments=limits)
+        admit(server)
         # It takes memory, the more the busier the machine is.
         server.admin("CONFIG SET slowlog-log-slower-than -1")
         return server
@@ -248,10 +191,11 @@ def test_storms_pass_and_leave_nothing_behind(start_large):
             for scene, pings, seconds in blow(server, size, locks):
                 noticed = f"ping p99 {pings.p99_ms:.1f} ms, longest {pings.longest_ms:.1f} ms of {pings.count}"
                 print(f"\n{size} clients, locks: {locks}, {scene}: {seconds:.1f} s, {noticed}", end="")
-                assert pings.p99_ms < PING_P99_MS_MAX, scene
+                is_killed = scene == killed_while_granting.__name__
+                assert pings.p99_ms < (PING_P99_MS_MAX_KILLED if is_killed else PING_P99_MS_MAX), scene
     after = memory(server)
     print(f"\nmemory before {before}, after {after}")
-    assert after <= before * 1.02 + SPARE_BYTES + BLOCK_OF_MOST_READERS, f"{after - before} bytes are not given back"
+    assert after <= before * 1.02 + SPARE_BYTES, f"{after - before} bytes are not given back"
 
 
 def blow(server, size, locks):
@@ -270,17 +214,13 @@ def blow(server, size, locks):
     return seen
 
 
-#: Longer than what a server reads of a connection in one turn, in two halves.
-LONG_KEY = "k" * 9_000
-
-
 @pytest.mark.timeout(120)
 def test_waits_that_end_together_end_in_several_turns(start_large):
     # All of 19,000 used to be told in one turn of the event loop, in which the server was deaf for half a second.
     size = 2000
     server = start_large(size)
     looker, sleeper = server.connect(), server.connect()
-    look = encode("EXISTS", LONG_KEY) + encode("EXISTS", LONG_KEY) + encode("INFO redislock")
+    look = look_in_a_turn("INFO redislock")
     with Crowd(server.port, 0, "crowd") as crowd:
         storm = Storm(server, crowd, size, 1)
         storm.hold_all()
@@ -292,7 +232,6 @@ def test_waits_that_end_together_end_in_several_turns(start_large):
         looker.send_bytes(look * 40)
         seen = []
         for _ in range(40):
-            assert looker.read() == looker.read() == 0
-            seen.append(int(parse_info(looker.read())["redislock_timeouts"]) - before)
+            seen.append(int(parse_info(read_look(looker))["redislock_timeouts"]) - before)
     between = {number for number in seen if 0 < number < size}
     assert len(between) >= 3, seen

@@ -46,6 +46,62 @@ fn what_was_acknowledged_before_does_not_count() {
 }
 
 #[test]
+fn of_many_who_are_confirmed_some_are_told_in_a_later_turn() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let waits: Vec<_> = (0..5).filter_map(|n| all.wait(at(1), at(50 + n), ALL, vec![])).collect();
+    all.sent(10);
+    all.see(at(3), &seen(&[("a", 10), ("b", 10)]));
+    let confirmed = |range: std::ops::Range<usize>| -> Vec<_> {
+        waits[range].iter().map(|&id| (id, Verdict::Confirmed)).collect()
+    };
+    assert_eq!(all.take_some_over(at(3), 2), confirmed(0..2));
+    assert!(all.is_behind());
+    assert_eq!(all.take_some_over(at(4), 0), []);
+    assert!(all.is_behind(), "nobody was told, and others are to be");
+    // Who is not told in time is not told.
+    let mut over = vec![(waits[2], Verdict::Failed)];
+    over.extend(confirmed(3..5));
+    assert_eq!(all.take_some_over(at(52), 2), over);
+    assert!(!all.is_behind() && all.is_empty());
+}
+
+#[test]
+fn what_is_told_in_a_later_turn_can_still_be_undone() {
+    // An owner asked again for what it had been granted, nobody was told, and its lock stayed held.
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let begun = stake("x", 7, BEGUN);
+    all.note_begun(vec![begun.clone()]);
+    let told = |all: &mut Confirmations, now, lasts_ms| {
+        all.wait_to_tell(now, ALL, lasts_ms, Some(begun.token), [begun.place.clone()])
+            .expect("both are there")
+    };
+    let first = told(&mut all, at(1), 50);
+    all.sent(10);
+    all.see(at(3), &seen(&[("a", 10), ("b", 10)]));
+    assert_eq!(all.take_some_over(at(3), 0), []);
+    let again = told(&mut all, at(4), 40);
+    all.sent(20);
+    all.leave(first);
+    assert!(!all.has_undo(), "the other one may be told");
+    assert_eq!(all.take_over(at(44)), [(again, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), [Stake { lease_ms: u64::MAX, ..begun }]);
+}
+
+#[test]
+fn when_replicas_left_nobody_waits_who_is_not_looked_at_in_this_turn() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let waits: Vec<_> = (0..3).filter_map(|_| all.wait(at(1), at(50), ALL, vec![])).collect();
+    // Before anything was sent.
+    all.need_nobody();
+    all.sent(10);
+    all.see(at(2), &seen(&[]));
+    for &wait in &waits {
+        assert_eq!(all.take_some_over(at(3), 1), [(wait, Verdict::Confirmed)]);
+    }
+    assert!(all.is_empty() && !all.is_behind());
+}
+
+#[test]
 fn requests_of_one_turn_wait_for_one_offset() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let first = all.wait(at(1), at(50), ALL, vec![]);

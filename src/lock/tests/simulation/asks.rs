@@ -396,7 +396,13 @@ impl Group {
             let offset = node.place.map_or(0, |place| place.read);
             node.confirmations.sent(offset as u64);
         }
-        for (id, verdict) in node.confirmations.take_over(node.server.now.boot) {
+        // Of many, some are told in a later turn.
+        let told_max = if self.random.percent(30) { 1 } else { usize::MAX };
+        let over = node.confirmations.take_some_over(node.server.now.boot, told_max);
+        if node.confirmations.is_behind() {
+            self.see(Point::ConfirmedLater);
+        }
+        for (id, verdict) in over {
             let pending = &mut self.nodes[n].pending;
             let Some(at) = pending.iter().position(|pending| pending.id == id) else {
                 continue;

@@ -15,6 +15,7 @@ macro_rules! points {
 
 points! {
     GrantedAtOnce GrantedOutOfLine GrantedSeveral GrantedAgain Shared Permits Confirmed Unconfirmed Undone
+    ConfirmedLater
     Renewed RenewalUnconfirmed Released Expired TimedOut Replaced Quarantined KnownInQuarantine
     ReplyLost AskedElsewhere TakenBack CameBackLate Killed RestartedEmpty RestartedFromSnapshot
     RestartedFromLog LogLacksItsEnd RestartedAsPrimary Promoted PromotedTheWrongOne PromotedWhileSynchronising
