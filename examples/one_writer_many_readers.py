@@ -41,10 +41,11 @@ class Lock:
             self.server.execute_command("LOCK.RELEASE", self.name, self.owner)
 
 
-def write(path, name, is_over):
+def write(path, name, start, is_over):
     """Changes both rows, again and again."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     lock = Lock(name)
+    start.wait()
     for number in range(1, WRITES + 1):
         with lock:
             database.execute("UPDATE half SET value = ? WHERE id = 1", (number,))
@@ -53,10 +54,11 @@ def write(path, name, is_over):
     is_over.set()
 
 
-def read(path, name, is_over, halves):
+def read(path, name, start, is_over, halves):
     """Reads both rows, again and again, and counts the times that they differ."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     lock, query = Lock(name, "SHARED"), "SELECT value FROM half WHERE id = ?"
+    start.wait()
     while not is_over.is_set():
         with lock:
             first, second = (database.execute(query, (n,)).fetchone() for n in (1, 2))
@@ -73,7 +75,8 @@ def main(with_lock):
         database.execute("CREATE TABLE half (id INTEGER PRIMARY KEY, value INTEGER)")
         database.execute("INSERT INTO half VALUES (1, 0), (2, 0)")
         is_over, halves = multiprocessing.Event(), multiprocessing.Value("i", 0)
-        arguments = (path, name, is_over)
+        start = multiprocessing.Barrier(READERS + 1)
+        arguments = (path, name, start, is_over)
         writer = multiprocessing.Process(target=write, args=arguments)
         readers = [
             multiprocessing.Process(target=read, args=(*arguments, halves), daemon=True)

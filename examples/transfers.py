@@ -1,12 +1,13 @@
-"""Money goes between accounts in all directions, and none is made or lost.
+"""Money goes between accounts in all directions, and all of it arrives.
 
 A transfer locks both accounts in one step (LOCK.MACQUIRE). One that took them one after the
 other could wait for one that took them in the other order, and that one for it.
 
-    python transfers.py                  the sum stays
-    python transfers.py --without-lock   it does not
+    python transfers.py                  every account is right
+    python transfers.py --without-lock   some are not
 """
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -23,6 +24,12 @@ ACCOUNTS, BALANCE, PROCESSES, TRANSFERS = 4, 100, 6, 15
 LEASE_MS, WAIT_MS = 10_000, 60_000
 
 
+def transfers(number):
+    """What a clerk is to do: from which account to which, and how much."""
+    chance = random.Random(number)
+    return [(*chance.sample(range(ACCOUNTS), 2), chance.randint(1, 9)) for _ in range(TRANSFERS)]
+
+
 def transfer(database, source, target, amount):
     """What must not be done by two at once to one account."""
     query = "SELECT balance FROM account WHERE id = ?"
@@ -37,20 +44,18 @@ def be_a_clerk(path, name, number, start):
     """Makes transfers. The name is None for those who do without locks."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     server = redis.from_url(REDIS_URL, socket_timeout=WAIT_MS / 1000 + 5)
-    chance = random.Random(number)
     start.wait()
-    for turn in range(TRANSFERS):
-        accounts = chance.sample(range(ACCOUNTS), 2)
+    for turn, (source, target, amount) in enumerate(transfers(number)):
         if name is None:
-            transfer(database, *accounts, chance.randint(1, 9))
+            transfer(database, source, target, amount)
             continue
         owner = f"clerk-{number}-{turn}"
-        locks = [f"{name}:{account}" for account in accounts]
+        locks = [f"{name}:{account}" for account in (source, target)]
         command = ["LOCK.MACQUIRE", 2, *locks, owner, "PX", LEASE_MS, "BLOCK", WAIT_MS]
         token = server.execute_command(*command)
         if token is None:
             raise TimeoutError(f"no turn within {WAIT_MS} ms")
-        transfer(database, *accounts, chance.randint(1, 9))
+        transfer(database, source, target, amount)
         for lock in locks:
             server.execute_command("LOCK.RELEASE", lock, owner, "TOKEN", token)
 
@@ -73,11 +78,21 @@ def main(with_lock):
             clerk.start()
         for clerk in clerks:
             clerk.join()
-        (total,) = database.execute("SELECT sum(balance) FROM account").fetchone()
+        found = [balance for (balance,) in database.execute("SELECT balance FROM account ORDER BY id")]
     is_well = all(clerk.exitcode == 0 for clerk in clerks)
     how = "with" if with_lock else "without"
-    print(f"{PROCESSES * TRANSFERS} transfers, {how} locks: {total} of 400 are there")
-    return is_well and (total == ACCOUNTS * BALANCE) == with_lock
+    right = sum(have == due for have, due in zip(found, balances_due(), strict=True))
+    print(f"{PROCESSES * TRANSFERS} transfers, {how} locks: {right} of 4 accounts are right")
+    return is_well and (right == ACCOUNTS) == with_lock
+
+
+def balances_due():
+    """What must be in the accounts after all transfers, in whatever order."""
+    balances = [BALANCE] * ACCOUNTS
+    for source, target, amount in itertools.chain(*map(transfers, range(PROCESSES))):
+        balances[source] -= amount
+        balances[target] += amount
+    return balances
 
 
 if __name__ == "__main__":
