@@ -18,9 +18,9 @@ def admit(server):
     server.admin("ACL SETUSER crowd on nopass ~* +@all")
 
 
-def look_in_a_turn(command):
+def look_in_a_turn(*command):
     """A command as bytes, with so much before it that the server reads no more than one of them in a turn."""
-    return encode("EXISTS", LONG_KEY) * 2 + encode(command)
+    return encode("EXISTS", LONG_KEY) * 2 + encode(*command)
 
 
 def read_look(connection):
