@@ -82,7 +82,7 @@ def main(with_lock):
     is_well = all(clerk.exitcode == 0 for clerk in clerks)
     how = "with" if with_lock else "without"
     right = sum(have == due for have, due in zip(found, balances_due(), strict=True))
-    print(f"{PROCESSES * TRANSFERS} transfers, {how} locks: {right} of 4 accounts are right")
+    print(f"{PROCESSES * TRANSFERS} transfers, {how} locks: {right} of {ACCOUNTS} accounts are right")
     return is_well and (right == ACCOUNTS) == with_lock
 
 

@@ -20,10 +20,11 @@ from harness.server import (
     ROOT,
     VALGRIND,
     Port,
+    answers,
     at_least,
 )
 from harness.transcript import Names, Session, same_reply, steps_of
-from harness.wire import Closed, Connection, ServerError
+from harness.wire import Connection, ServerError
 
 PAGES = sorted(
     [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -262,15 +263,10 @@ def test_a_server_starts_with_the_example_configuration_as_it_is(tmp_path):
 def connect(port, process, log):
     """A connection to a server that is about to start."""
     deadline = time.monotonic() + SOON_SECONDS
-    while True:
+    while not answers(port):
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        try:
-            connection = Connection(port)
-            if connection("PING") == "PONG":
-                return connection
-        except (Closed, OSError, ServerError):
-            pass
         time.sleep(0.01 * SLOW_FACTOR)
+    return Connection(port)
 
 
 # The rest of the house
