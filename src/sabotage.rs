@@ -49,6 +49,20 @@ pub(crate) enum Rule {
     Quarantine,
     /// What has to be confirmed is told when it is (SPEC 6).
     Acknowledgement,
+    /// Who leaves a line lets in whom it stood in the way of (G6).
+    LeaverWakes,
+    /// Who fits beside those for whom places are reserved comes in, however many they are (G6).
+    BesideReservations,
+    /// A key has the same time to live wherever it is (G13).
+    TimeToLive,
+    /// The end of a hold is published before the beginning of the next (G15).
+    EventOrder,
+    /// A hold that came by RESTORE and is broken is published, counted and logged (G15).
+    RestoredBroken,
+    /// A grant does not overwrite what a user wrote over a lock (SPEC 5).
+    WrittenOver,
+    /// A request that is refused leaves its owner's older one in line (G9).
+    RefusedKeepsPlace,
     /// A replica that is listed twice, by its old connection too, is as good as new. Left out by tests of the core.
     ListedTwice,
 }
@@ -78,7 +92,7 @@ mod chosen {
     const VARIABLE: &str = "REDISLOCK_SABOTAGE";
 
     /// All that [`VARIABLE`] knows, by its names: not those that only tests of the core leave out.
-    const RULES: [(&str, Rule); 19] = [
+    const RULES: [(&str, Rule); 26] = [
         ("owner-check", Rule::OwnerCheck),
         ("fifo", Rule::Fifo),
         ("expiry", Rule::Expiry),
@@ -98,6 +112,13 @@ mod chosen {
         ("replicas", Rule::Replicas),
         ("quarantine", Rule::Quarantine),
         ("acknowledgement", Rule::Acknowledgement),
+        ("leaver-wakes", Rule::LeaverWakes),
+        ("beside-reservations", Rule::BesideReservations),
+        ("time-to-live", Rule::TimeToLive),
+        ("event-order", Rule::EventOrder),
+        ("restored-broken", Rule::RestoredBroken),
+        ("written-over", Rule::WrittenOver),
+        ("refused-keeps-place", Rule::RefusedKeepsPlace),
     ];
 
     const NONE: usize = usize::MAX;
