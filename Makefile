@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
+.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -32,10 +32,14 @@ help:
 	@echo "make spec-small    the small ones of them (about a minute)"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
+	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
 
 build:
 	@scripts/prepare run
 	$(CARGO) build --release --locked
+
+package:
+	@scripts/package
 
 run: build
 	@scripts/run $(PORT)
