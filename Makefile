@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard mutants spec spec-small lint fmt clean
+.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
 	@echo "make spec-small    the small ones of them (about a minute)"
+	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
@@ -98,6 +99,9 @@ spec:
 
 spec-small:
 	@scripts/spec small
+
+monitoring:
+	@scripts/test monitoring
 
 lint:
 	@scripts/lint

@@ -30,12 +30,27 @@ pub struct Stats {
 /// Durations below this are counted one by one.
 const SHORT_MS: usize = 64;
 
-/// A distribution of durations in milliseconds, to two significant digits.
+/// The upper bounds, in milliseconds, of the buckets that INFO shows: the same on every server, so that the counts of
+/// several servers can be added up.
+pub const BUCKETS_MS: [u64; 14] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 15_000, 60_000, 600_000, 3_600_000];
+
+/// A distribution of durations in milliseconds: exact counts for each of [`BUCKETS_MS`], quantiles to two significant
+/// digits.
 #[derive(Clone, Debug)]
 pub struct Durations {
     /// How many lasted each of the first milliseconds: most do, and counting them here costs next to nothing.
     short: [u64; SHORT_MS],
-    long: Option<Histogram<u64>>,
+    long: Option<Box<Long>>,
+}
+
+/// The durations that are not counted one by one.
+#[derive(Clone, Debug)]
+struct Long {
+    histogram: Histogram<u64>,
+    /// How many lasted no longer than each of [`BUCKETS_MS`] and longer than the one before.
+    buckets: [u64; BUCKETS_MS.len()],
+    sum_ms: u64,
 }
 
 impl Default for Durations {
@@ -59,18 +74,50 @@ impl Durations {
         // Made at its first use: an idle module holds no table. Bounds that the library accepts
         // cannot fail; without it the figure is merely missing.
         if self.long.is_none() {
-            self.long = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
+            let histogram = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
+            self.long = histogram
+                .map(|histogram| Box::new(Long { histogram, buckets: Default::default(), sum_ms: 0 }));
         }
-        if let Some(histogram) = &mut self.long {
-            histogram.saturating_record(ms);
+        if let Some(long) = &mut self.long {
+            long.histogram.saturating_record(ms);
+            long.sum_ms = long.sum_ms.saturating_add(ms);
+            if let Some(count) = long.buckets.get_mut(BUCKETS_MS.partition_point(|&bound| bound < ms)) {
+                *count += 1;
+            }
         }
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.short.iter().sum::<u64>() + self.long.as_ref().map_or(0, |long| long.histogram.len())
+    }
+
+    /// How long all of them took together, in milliseconds.
+    #[must_use]
+    pub fn sum_ms(&self) -> u64 {
+        let short: u64 = (0..).zip(self.short).map(|(ms, count)| ms * count).sum();
+        short.saturating_add(self.long.as_ref().map_or(0, |long| long.sum_ms))
+    }
+
+    /// How many lasted no longer than each of [`BUCKETS_MS`].
+    #[must_use]
+    pub fn buckets(&self) -> [u64; BUCKETS_MS.len()] {
+        let mut counts = self.long.as_ref().map_or_else(Default::default, |long| long.buckets);
+        let mut long = 0;
+        for (&bound, count) in BUCKETS_MS.iter().zip(&mut counts) {
+            long += *count;
+            let short = (0..).zip(self.short).take_while(|&(ms, _)| ms <= bound);
+            *count = long + short.map(|(_, count)| count).sum::<u64>();
+        }
+        counts
     }
 
     /// The duration that this share (0.0 to 1.0) of all did not exceed, 0 if there were none.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> u64 {
-        let long = self.long.as_ref().map_or(0, Histogram::len);
-        let all = self.short.iter().sum::<u64>() + long;
+        let long = self.long.as_ref().map(|long| &long.histogram);
+        let all = self.count();
         let wanted = (all as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0);
         let mut seen = 0;
         for (ms, count) in (0..).zip(self.short) {
@@ -79,15 +126,15 @@ impl Durations {
                 return ms;
             }
         }
-        let share = (wanted - seen as f64) / long.max(1) as f64;
-        self.long.as_ref().map_or(0, |h| h.value_at_quantile(share).min(h.max()))
+        let share = (wanted - seen as f64) / long.map_or(1, |h| h.len().max(1)) as f64;
+        long.map_or(0, |h| h.value_at_quantile(share).min(h.max()))
     }
 
     /// The longest, 0 if there were none.
     #[must_use]
     pub fn max_ms(&self) -> u64 {
         let short = self.short.iter().rposition(|&count| count > 0).unwrap_or(0) as u64;
-        self.long.as_ref().map_or(short, Histogram::max)
+        self.long.as_ref().map_or(short, |long| long.histogram.max())
     }
 }
 
@@ -110,5 +157,18 @@ mod tests {
         assert!((990..=1007).contains(&durations.quantile_ms(1.0)));
         durations.add(u64::MAX);
         assert!(durations.max_ms() >= 2 * super::super::types::LEASE_MS_MAX);
+    }
+    #[test]
+    fn each_bucket_counts_what_lasted_no_longer_than_its_bound() {
+        let mut durations = Durations::default();
+        assert_eq!((durations.count(), durations.sum_ms(), durations.buckets()), (0, 0, [0; 14]));
+        let mut all = vec![0, 0, 63, 64, 65, 3_600_001, 86_400_000];
+        all.extend(BUCKETS_MS.iter().flat_map(|&bound| [bound - 1, bound, bound + 1]));
+        for &ms in &all {
+            durations.add(ms);
+        }
+        let counted = BUCKETS_MS.map(|bound| all.iter().filter(|&&ms| ms <= bound).count() as u64);
+        assert_eq!(durations.buckets(), counted);
+        assert_eq!((durations.count(), durations.sum_ms()), (all.len() as u64, all.iter().sum()));
     }
 }

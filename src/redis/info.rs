@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::{clock, confirm, guard, server, state};
-use crate::lock::stats::Durations;
+use crate::lock::stats::{BUCKETS_MS, Durations};
 
 /// Version of the module.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -37,10 +37,14 @@ impl Section {
         }
     }
 
-    fn durations(&self, names: [&CStr; 3], durations: &Durations) {
+    fn durations(&self, names: [&CStr; 4], durations: &Durations) {
         self.number(names[0], durations.quantile_ms(0.5));
         self.number(names[1], durations.quantile_ms(0.99));
         self.number(names[2], durations.max_ms());
+        let counts = BUCKETS_MS.iter().zip(durations.buckets());
+        let buckets: String = counts.map(|(bound, count)| format!("le_{bound}={count},")).collect();
+        let (count, sum_ms) = (durations.count(), durations.sum_ms());
+        self.text(names[3], &format!("{buckets}le_inf={count},sum={sum_ms}"));
     }
 }
 
@@ -75,8 +79,8 @@ fn show(section: &Section, state: &state::State) {
     section.number(c"timeouts", stats.timeouts);
     section.number(c"deadlocks", stats.deadlocks);
     section.number(c"fenced", stats.fenced);
-    section.durations([c"wait_ms_p50", c"wait_ms_p99", c"wait_ms_max"], &stats.waits);
-    section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max"], &stats.holds);
+    section.durations([c"wait_ms_p50", c"wait_ms_p99", c"wait_ms_max", c"wait_ms_histogram"], &stats.waits);
+    section.durations([c"hold_ms_p50", c"hold_ms_p99", c"hold_ms_max", c"hold_ms_histogram"], &stats.holds);
     let left_ms = table.quarantine_left_ms(clock::boot()).filter(|_| server::flags().decides());
     section.number(c"quarantine_left_ms", left_ms.unwrap_or(0));
     confirm::show(state, |name, number| section.number(name, number), |name, text| section.text(name, text));

@@ -1,0 +1,33 @@
+-- What redis_exporter is to read of the module: redis_exporter --script redislock.lua
+--
+-- INFO ALL, which the exporter sends by itself, leaves out what modules say. This script asks for it and gives
+-- back names and numbers in turn. docs/MONITORING.md says how Prometheus makes metrics of them.
+local values = {}
+
+local function add(name, value)
+    values[#values + 1] = name
+    values[#values + 1] = tostring(value)
+end
+
+local info = redis.call('INFO', 'redislock')
+local is_loaded = 0
+for name, value in string.gmatch(info, '(redislock_[%w_]+):([^\r\n]*)') do
+    is_loaded = 1
+    local histogram = string.match(name, '^(.*)_histogram$')
+    if histogram then
+        -- "le_1=3,le_2=3,...,le_inf=9,sum=1204"
+        for bound, count in string.gmatch(value, 'le_(%w+)=(%d+)') do
+            add(histogram .. '_le_' .. bound, count)
+        end
+        add(histogram .. '_count', string.match(value, 'le_inf=(%d+)'))
+        add(histogram .. '_sum', string.match(value, 'sum=(%d+)'))
+    elseif name == 'redislock_role' then
+        add('redislock_is_primary', value == 'primary' and 1 or 0)
+    elseif name == 'redislock_confirm' then
+        add('redislock_is_confirmed', value == 'local' and 0 or 1)
+    elseif tonumber(value) then
+        add(name, value)
+    end
+end
+add('redislock_is_loaded', is_loaded)
+return values
