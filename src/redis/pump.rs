@@ -102,6 +102,19 @@ pub(crate) fn request() {
     let _ = state::with(|state| state.pump.requested = timer.map(|timer| (now, timer)));
 }
 
+/// Does something that may make work, and asks for a run if there is any: the only way for callbacks and for what comes
+/// behind a step of a command, so that nobody has to remember to ask.
+pub(crate) fn after<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    let (done, has_work) = state::with(|state| {
+        let done = act(state);
+        (done, state.has_work())
+    })?;
+    if has_work {
+        request();
+    }
+    Some(done)
+}
+
 /// Whether a run that was asked for does not begin: the server's timers run on the wall clock, and if
 /// that steps back while one is pending, it is late by the whole step. Then another one is made.
 pub(crate) fn is_late() -> bool {
@@ -173,14 +186,19 @@ fn run(ctx: &Ctx) {
     let is_apart = !matches!(turn, Turn::Decide) || is_behind == Some(true);
     let mut is_done = !is_apart || time_outs(ctx);
     is_done &= !matches!(turn, Turn::Decide) || decide(ctx, started);
+    let postponed = state::with(|state| state.table.tasks());
     while is_done && !state::bury_some(decides) {
         is_done = !is_spent(started);
     }
-    let _ = state::with(|state| state.pump.is_behind = !is_done);
+    let has_buried = state::with(|state| {
+        state.pump.is_behind = !is_done;
+        // What was buried may let others in.
+        Some(state.table.tasks()) > postponed
+    });
     if !is_done {
         let_allocator_tidy_up();
     }
-    if !is_done || !all_are_told {
+    if !is_done || !all_are_told || has_buried == Some(true) {
         request();
     }
     wake_again(decides, is_paused);

@@ -178,17 +178,18 @@ fn push() {
         holders_max: MAX_HOLDERS.get() as usize,
     };
     let now = clock::boot();
-    let has_tasks = state::with(|state| {
+    let _ = state::with(|state| {
         state.table.set_limits(limits);
         state.table.set_quarantine(now, quarantine_ms());
-        state.table.tasks() > 0 || state.pump.is_quarantined
     });
     confirm::set(confirm_rule());
+    let is_quarantined = super::pump::after(|state| state.pump.is_quarantined);
     if quarantine_ms() > 0 {
         // A promotion must be heard of, even if no lock was ever used here.
         events::begin_use_now();
     }
-    if has_tasks == Some(true) {
+    if is_quarantined == Some(true) {
+        // Its end may be now, and is to be told.
         super::pump::request();
     }
 }

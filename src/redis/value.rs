@@ -9,8 +9,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_of, value_of};
 use super::records::emit_hold;
-use super::state::{self, TYPE};
-use super::{carry_out, clock, events, ffi, guard, pump, server, settings};
+use super::state::{self, State, TYPE};
+use super::{clock, events, ffi, guard, pump, server, settings};
 use crate::lock::codec::{self, SavedLock};
 use crate::lock::types::{Mode, Place, TOKEN_MAX};
 
@@ -140,10 +140,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     })
     .unwrap_or(Err("the table is in use"))
     .inspect(|_| {
-        carry_out::rearm();
-        if state::with(|state| state.table.tasks() > 0) == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(State::rearm);
     })
 }
 
@@ -210,13 +207,7 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
         }
         let is_ours = server::flags().decides();
         let now = clock::boot();
-        let has_tasks = state::with(|state| {
-            state.table.unlinked(now, lock, is_ours);
-            state.table.tasks() > 0
-        });
-        if has_tasks == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(|state| state.table.unlinked(now, lock, is_ours));
     });
 }
 
@@ -233,13 +224,7 @@ extern "C" fn free(value: *mut c_void) {
             Some(false) => {
                 let is_ours = server::flags().decides();
                 let now = clock::boot();
-                let has_tasks = state::with(|state| {
-                    state.table.forget(now, lock, is_ours);
-                    state.table.tasks() > 0
-                });
-                if has_tasks == Some(true) {
-                    pump::request();
-                }
+                let _ = pump::after(|state| state.table.forget(now, lock, is_ours));
             }
             None => state::bury_later(lock),
         }
