@@ -3,7 +3,7 @@
 
 use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
 use super::error::Invalid;
-use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, Tie};
+use crate::lock::types::{LIMIT_MAX, Mode, Tie};
 
 /// A parsed LOCK.ACQUIRE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,7 +156,8 @@ impl Given {
             let max = bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX);
             options.value("BLOCK", &mut self.block, |v| ranged("BLOCK", MS, v, 0, max))
         } else if is("QUEUE") {
-            let max = bounds.wait_ms_max.unwrap_or(LEASE_MS_MAX);
+            // Who reserves a lock cannot do so for longer than who holds it.
+            let max = bounds.wait_ms_max.unwrap_or(bounds.lease_ms_max);
             options.value("QUEUE", &mut self.queue, |v| ranged("QUEUE", MS, v, 1, max))
         } else if is("REENTRANT") {
             flag("REENTRANT", &mut self.is_reentrant)
@@ -254,7 +255,7 @@ mod tests {
             ("w PX x FOO", "ERR PX must be an integer"),
             ("w PX 1 BLOCK 1 QUEUE 1", "ERR syntax error: give BLOCK or QUEUE, not both"),
             ("* PX 1 QUEUE 9", "ERR QUEUE needs an owner of your own"),
-            ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 86400000 (milliseconds)"),
+            ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 3600000 (milliseconds)"),
             ("w PX 1 SHARED LIMIT 1", "ERR syntax error: give SHARED or LIMIT, not both"),
             ("w PX 1 LIMIT 0", "ERR LIMIT must be an integer from 1 to 1000000 (holders)"),
             ("w PX 1 LIMIT 1000001", "ERR LIMIT must be an integer from 1 to 1000000"),

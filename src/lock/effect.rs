@@ -41,6 +41,9 @@ pub struct Legacy {
 pub enum Change {
     /// It stays, and nothing that a reader could see changed.
     Nothing,
+    /// Nothing changed but whose turn it is: a reservation's, whose owner learns of it as of a change. There may be no
+    /// key.
+    Signalled,
     /// It stays, with the same value, and what the value stands for changed.
     Touched,
     /// The same, and another hold began: a time to live that a user gave to the old one goes.

@@ -36,7 +36,7 @@ fn lives(ctx: &Ctx, name: Str<'_>, key: Key<'_>, ms: u64, fx: Effects) {
 pub(crate) fn change(key: Key<'_>, found: Found, change: Change) {
     match change {
         Change::Nothing => {}
-        Change::Touched => key.touch(),
+        Change::Signalled | Change::Touched => key.touch(),
         Change::Renewed => {
             // The time to live that a user gave to the hold before is not the new one's.
             key.persist();

@@ -54,7 +54,7 @@ def number_cases():
     for value in NOT_A_NUMBER:
         yield [*ACQUIRE, "PX", "9000", "BLOCK", value], ["BLOCK", f"0 to {MAX}"]
         yield [*ACQUIRE, "BLOCK", value, "EX", "9"], ["BLOCK", f"0 to {MAX}"]
-        yield [*ACQUIRE, "PX", "9000", "QUEUE", value], ["QUEUE", "1 to 86400000"]
+        yield [*ACQUIRE, "PX", "9000", "QUEUE", value], ["QUEUE", "1 to 3600000"]
         yield [*ACQUIRE, "PX", "9000", "LIMIT", value], ["LIMIT", "1 to 1000000"]
         yield [*ACQUIRE, "PX", "9000", "EPHEMERAL", value], ["EPHEMERAL", "0 to 3600000"]
     for command in (ACQUIRE, RENEW):

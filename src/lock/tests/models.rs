@@ -326,7 +326,7 @@ fn places_in_line() -> Result<(), String> {
     moves.extend(plain(&[Input::Pass(1000), Input::Pump]));
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: ANY_DEPTH };
     let sometimes = ["place in line", "place lapsed", "place withdrawn", "took its place"];
-    check(&model, 5192, &sometimes)
+    check(&model, 4659, &sometimes)
 }
 
 /// Three owners, one lock: what was granted is undone, at once or later, in any order.

@@ -151,7 +151,7 @@ impl Server {
     /// What the step said becomes of its key.
     pub(super) fn carry_out(&mut self, at: At, change: Change) {
         match change {
-            Change::Nothing | Change::Touched | Change::Renewed | Change::Lives(_) => {}
+            Change::Nothing | Change::Signalled | Change::Touched | Change::Renewed | Change::Lives(_) => {}
             Change::Stored(id) => {
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));

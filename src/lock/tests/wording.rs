@@ -115,6 +115,7 @@ pub(super) fn waits(cycle: &[Link]) -> String {
 pub(super) const fn changed(change: Change) -> &'static str {
     match change {
         Change::Nothing => "as it was",
+        Change::Signalled => "signalled",
         Change::Touched => "touched",
         Change::Renewed => "touched, its TTL removed",
         Change::Stored(_) => "stored",
