@@ -212,7 +212,7 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
         let now = clock::boot();
         let has_tasks = state::with(|state| {
             state.table.unlinked(now, lock, is_ours);
-            state.table.tasks() > 0
+            state.table.has_tasks()
         });
         if has_tasks == Some(true) {
             pump::request();
@@ -235,7 +235,7 @@ extern "C" fn free(value: *mut c_void) {
                 let now = clock::boot();
                 let has_tasks = state::with(|state| {
                     state.table.forget(now, lock, is_ours);
-                    state.table.tasks() > 0
+                    state.table.has_tasks()
                 });
                 if has_tasks == Some(true) {
                     pump::request();

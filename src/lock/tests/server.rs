@@ -295,7 +295,7 @@ impl Server {
         let keys = std::mem::take(&mut self.keys).into_iter();
         self.keys = keys.map(|(at, key)| (moved(at), key)).collect();
         self.mortal = std::mem::take(&mut self.mortal).into_iter().map(moved).collect();
-        self.table.swapped(self.now.boot, a, b);
+        self.table.swapped(self.now.boot, a, b, self.decides);
     }
 
     /// What is wrong with the core's own records, if anything is.
