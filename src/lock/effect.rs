@@ -273,8 +273,6 @@ pub struct Stake {
 pub enum Task {
     /// The lock at this place may be free: grant it to whoever is next.
     Settle(PlaceBuf),
-    /// A live hold at this place was ended from outside: publish that.
-    Broken(PlaceBuf),
     /// It may be the turn of this request for several locks.
     Party(WaiterId),
     /// The lease of the hold with this token runs otherwise than readers know: tell them.

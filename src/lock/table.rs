@@ -9,6 +9,7 @@
 //! * [`wake`]: something ended by itself or from outside: leases, timeouts, closed connections, keys
 //!   that went away.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
+//! * [`outbox`]: what is to be published, in its order.
 //! * [`beside`]: a data set that is loaded while another one is served.
 //! * [`view`]: what INFO, FENCE and the tests want to know.
 
@@ -19,6 +20,7 @@ mod hold;
 mod kinds;
 mod line;
 mod multi;
+mod outbox;
 mod quarantine;
 mod undo;
 mod view;
@@ -42,6 +44,7 @@ pub use beside::Gone;
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal, Wait};
 pub use kinds::COUNT_MAX;
 pub use multi::{Spot, Steps};
+pub use outbox::Notice;
 pub use view::{Description, HoldView, Possession, WaiterView};
 pub use wake::Due;
 
@@ -105,10 +108,7 @@ pub struct Table {
     /// How many sets of locks were begun beside another one.
     sets: u32,
     tasks: VecDeque<Task>,
-    /// Broken holds that somebody waits behind: to be published before the next grant.
-    broken_first: VecDeque<PlaceBuf>,
-    /// Broken holds that nobody waits behind: to be published when nothing else is to be done.
-    broken: VecDeque<PlaceBuf>,
+    outbox: outbox::Outbox,
     stats: Stats,
     limits: Limits,
     /// Until when nothing new is granted.

@@ -171,9 +171,8 @@ extern "C" fn on_swap(
             let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
             let now = clock::boot();
             let _ = state::with(|state| {
-                state.table.swapped(now, a, b);
                 // What another server decided is published there.
-                while !decides && state.table.next_task().is_some() {}
+                state.table.swapped(now, a, b, decides);
             });
             pump::request();
         }
@@ -347,7 +346,7 @@ extern "C" fn on_cron(
         let has_tasks = state::with(|state| {
             state.give_back_memory();
             let has_rounds = rounds::begin(state);
-            has_rounds || state.table.tasks() > 0 || state.confirm.has_undo() || !state.turns.is_empty()
+            has_rounds || state.table.has_tasks() || state.confirm.has_undo() || !state.turns.is_empty()
         });
         if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();

@@ -27,6 +27,7 @@ mod host;
 mod info;
 mod legacy;
 mod load;
+mod outbox;
 mod pump;
 mod quarantine;
 mod records;

@@ -372,8 +372,13 @@ impl Table {
                 self.raise_token(&at, member, raise);
             }
             at.touch();
-            let record = if stands_still { self.record_of(&at, member) } else { Record::AsAsked };
-            at.tell(record, fx);
+            // A reader knows the hold by the token that it had: it is told of another one first.
+            if !stands_still || renewal.raise.is_some() {
+                at.tell(Record::AsAsked, fx);
+            }
+            if stands_still {
+                at.tell(self.record_of(&at, member), fx);
+            }
         }
         self.admit_line(now, &mut at, gate, fx);
         self.step(&at, Some(own.is_some()))

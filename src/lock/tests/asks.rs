@@ -10,6 +10,7 @@ use crate::lock::table::{
     Renewal, Spot, Steps, Table, Wait as HowToWait,
 };
 use crate::lock::types::{ClientId, Mode, Now, Token};
+use crate::sabotage::{self, Rule};
 
 impl World {
     pub(super) fn acquire(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
@@ -205,7 +206,12 @@ impl World {
                 // Told before.
                 Effect::Tell(_) => continue,
                 Effect::Publish(event) => {
-                    out.events.push((at.ok_or("an event about no key")?, event));
+                    let at = at.ok_or("an event about no key")?;
+                    if self.server.table.has_notices() && !sabotage::removes(Rule::EventOrder) {
+                        self.server.table.publish_later(at.place(), event);
+                    } else {
+                        out.events.push((at, event));
+                    }
                     continue;
                 }
                 Effect::Answer { waiter, client, answer } => (waiter, client, answer),

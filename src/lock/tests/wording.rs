@@ -193,6 +193,7 @@ pub(super) fn told(fact: &Fact) -> String {
             Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
             Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
             Outside::Restore(at, _) => format!("RESTORE {at}"),
+            Outside::Expire(at) => format!("PEXPIRE {at}"),
         },
     }
 }
