@@ -56,6 +56,10 @@ struct Given {
     is_kept_alive: bool,
 }
 
+/// The grammar.
+const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
+                     [SHARED | LIMIT holders] [REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
+
 /// Parses the arguments behind the key: the owner and the options.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     // What most requests are, without going through the options.
@@ -69,7 +73,8 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
 
 #[inline(never)]
 fn parse_any<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let missing = Invalid::Missing { what: "the owner", usage: USAGE };
+    let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let (mut rest, mut given) = (rest, Given::default());
     if let [px, lease, more @ ..] = rest
@@ -120,7 +125,8 @@ fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
 
 /// Parses the arguments behind the keys of LOCK.MACQUIRE, which has fewer options.
 pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let missing = Invalid::Missing { what: "the owner behind the keys", usage: super::macquire::USAGE };
+    let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "PX, EX, BLOCK or SHARED");
     let mut given = Given::default();
@@ -129,7 +135,7 @@ pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<
             continue;
         }
         if !name.eq_ignore_ascii_case(b"BLOCK") && !name.eq_ignore_ascii_case(b"SHARED") {
-            return Err(options.unknown(name));
+            return Err(given.lease.unknown(name, &options));
         }
         given.take(name, &mut options, bounds)?;
     }
@@ -167,7 +173,7 @@ impl Given {
         } else if is("KEEPALIVE") {
             flag("KEEPALIVE", &mut self.is_kept_alive)
         } else {
-            Err(options.unknown(name))
+            Err(self.lease.unknown(name, options))
         }
     }
 

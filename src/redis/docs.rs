@@ -119,6 +119,10 @@ macro_rules! categories {
 /// A key that is only looked at.
 pub(super) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
+/// The command and its key. What is missing behind them the parser tells, with the grammar; the server would say no more
+/// than that the number of arguments is wrong.
+const BY_PARSER: c_int = -2;
+
 static COMMANDS: [Command; 10] = [
     Command {
         name: c"lock.acquire",
@@ -129,7 +133,7 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write fast blocking"),
-        arity: -5,
+        arity: BY_PARSER,
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
         complexity: c"O(1); O(log N) beside N holders of the same lock",
@@ -154,7 +158,7 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write slow blocking"),
-        arity: -6,
+        arity: BY_PARSER,
         summary: c"Takes several locks for an owner, all or none, and returns one fencing token, or nil.",
         complexity: c"O(N) with N being the number of keys",
         args: &[
@@ -187,7 +191,7 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_DELETE,
         categories: categories!("write fast"),
-        arity: -3,
+        arity: BY_PARSER,
         summary:
             c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
@@ -202,7 +206,7 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write fast"),
-        arity: -5,
+        arity: BY_PARSER,
         summary:
             c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
@@ -228,7 +232,7 @@ static COMMANDS: [Command; 10] = [
         // And those of the command that it runs, which it tells itself.
         key_flags: READS | raw::REDISMODULE_CMD_KEY_INCOMPLETE,
         categories: categories!("write slow"),
-        arity: -4,
+        arity: BY_PARSER,
         summary: c"Runs a command if a token is that of a live hold, in one step; else an error.",
         complexity: c"O(1), and that of the command",
         args: &[
