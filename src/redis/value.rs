@@ -10,7 +10,7 @@ use redis_module::raw;
 use super::api::{Ctx, Str, api, lock_of, value_of};
 use super::records::emit_hold;
 use super::state::{self, TYPE};
-use super::{carry_out, clock, events, ffi, guard, pump, server, settings};
+use super::{carry_out, clock, events, ffi, guard, leaving, pump, server, settings};
 use crate::lock::codec::{self, SavedLock};
 use crate::lock::types::{Mode, Place, TOKEN_MAX};
 
@@ -21,9 +21,12 @@ const ENCODING: c_int = 1;
 /// Two days: twice the largest `max-token-lead`, for clocks that differ.
 const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
 
-/// Registers the type. Once, at load.
+/// Registers the type. Once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = server::kind().has_optional_aux();
+    // A server that asks for each file and takes no "nothing" for an answer must not ask on the way out.
+    let must_write_clock = !has_optional_aux && !settings::is_leaving();
+    leaving::note_type(must_write_clock);
     let version =
         if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
     let mut methods = raw::RedisModuleTypeMethods {
@@ -35,7 +38,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
         digest: Some(digest),
         free: Some(free),
         aux_load: Some(aux_load),
-        aux_save: if has_optional_aux { None } else { Some(aux_save) },
+        aux_save: if must_write_clock { Some(aux_save) } else { None },
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
         free_effort: None,
         unlink: None,
@@ -251,12 +254,12 @@ extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
         let clock = state::with(|state| {
             let clock = state.table.clock();
-            (clock.last(), clock.told())
+            (clock.last(), clock.told(), leaving::writes_clock(clock))
         });
-        let (last, told) = clock.unwrap_or_default();
-        // Before the first grant there is nothing to tell, and on servers where nothing can be
-        // written the file then loads without the module.
-        if last > 0 || !server::kind().has_optional_aux() {
+        let (last, told, must_be_told) = clock.unwrap_or_default();
+        // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be
+        // written the file then loads without the module; on others this is not called on the way out.
+        if must_be_told || !server::kind().has_optional_aux() {
             save_number(io, last);
             save_number(io, told);
         }

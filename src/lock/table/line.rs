@@ -174,7 +174,7 @@ impl Table {
 
     /// Whether a request could be granted, with so many places kept free for others.
     pub(super) fn fits(&self, at: &At<'_>, mode: Mode, owner: &[u8], reserved: usize) -> bool {
-        if at.legacy.is_some() || self.quarantine.is_some() {
+        if at.legacy.is_some() || self.is_closed() {
             return false;
         }
         if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
