@@ -179,22 +179,40 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard::callback((), || {
         let lock = saved(value);
-        let mode = match lock.as_ref().map(|lock| lock.mode) {
-            None | Some(Mode::Exclusive) => 0,
-            Some(Mode::Shared) => -1,
-            Some(Mode::Limit(limit)) => i64::from(limit),
-        };
         // SAFETY: the digest of the running callback; the bytes are read at once.
-        unsafe {
-            api!(RedisModule_DigestAddLongLong, digest, mode);
-            // The lease is left out: it is the same on two servers only within their age.
-            for hold in lock.iter().flat_map(|lock| &lock.holds) {
-                api!(RedisModule_DigestAddStringBuffer, digest, hold.owner.as_ptr().cast(), hold.owner.len());
-                api!(RedisModule_DigestAddLongLong, digest, hold.token.get() as i64);
-                api!(RedisModule_DigestAddLongLong, digest, i64::from(hold.count));
+        let add_number = |number: i64| unsafe { api!(RedisModule_DigestAddLongLong, digest, number) };
+        let add_bytes = |bytes: &[u8]| {
+            // SAFETY: as above.
+            unsafe { api!(RedisModule_DigestAddStringBuffer, digest, bytes.as_ptr().cast(), bytes.len()) }
+        };
+        // The lease is left out: it is the same on two servers only within their age. What the first version knew has
+        // the digest that it gave it.
+        match lock {
+            None => {
+                add_bytes(&[]);
+                add_number(0);
             }
-            api!(RedisModule_DigestEndSequence, digest);
+            Some(SavedLock { mode: Mode::Exclusive, holds }) if holds.iter().all(|hold| hold.count == 1) => {
+                for hold in &holds {
+                    add_bytes(&hold.owner);
+                    add_number(hold.token.get() as i64);
+                }
+            }
+            Some(SavedLock { mode, holds }) => {
+                add_number(match mode {
+                    Mode::Exclusive => 0,
+                    Mode::Shared => -1,
+                    Mode::Limit(limit) => i64::from(limit),
+                });
+                for hold in &holds {
+                    add_bytes(&hold.owner);
+                    add_number(hold.token.get() as i64);
+                    add_number(i64::from(hold.count));
+                }
+            }
         }
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_DigestEndSequence, digest) };
     });
 }
 
