@@ -256,11 +256,13 @@ def test_an_old_replica_lacks_what_it_does_not_know_until_it_has_the_new_module(
     assert replica.admin("DBSIZE") == 5
     assert replica.admin("DEBUG DIGEST") != cli("DEBUG DIGEST")
     eventually(lambda: "malformed redislock record" in replica.log_text(), "its log says so")
-    # It has no file to start from: all it has comes from its primary.
     replica.stop()
+    # Without a file to start from all it has comes from its primary. (It keeps what it was sent when it attached.)
+    (replica.directory / "dump.rdb").unlink(missing_ok=True)
     replica.module = MODULE
     replica.start()
     is_linked(replica)
+    follows(replica, primary)
     assert replica.admin("DEBUG DIGEST") == cli("DEBUG DIGEST")
 
 
