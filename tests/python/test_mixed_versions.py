@@ -207,6 +207,21 @@ def test_a_handover_on_the_new_primary_reaches_the_old_one(pair):
     assert (owner_of(primary.connect(), "door"), primary.admin("LOCK.FENCE door")) == ("bob", token)
 
 
+def test_an_old_replica_goes_on_when_the_way_out_is_called_off(start_server, old):
+    primary = start_server(*AT_ONCE)
+    replica = start_server("--replicaof", f"127.0.0.1 {primary.port}", module=old)
+    is_linked(replica)
+    cli = primary.connect()
+    cli("LOCK.ACQUIRE door alice PX 600000")
+    cli("CONFIG SET redislock.leaving yes")
+    eventually(lambda: primary.info("redislock")["redislock_leaving"] == "locks-left", "it leaves")
+    cli("LOCK.RELEASE door alice")
+    cli("CONFIG SET redislock.leaving no")
+    use_locks(primary)
+    follows(replica, primary)
+    assert_the_same(primary, replica)
+
+
 # Files
 
 
