@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(acquire(&mut table, found, &ask(owner, mode, wait)).reply, refused);
         }
         let upgrade = acquire(&mut table, found, &ask(b"alice", Mode::Exclusive, wait));
-        assert_eq!((upgrade.reply, table.waiters()), (refused.clone(), 0));
+        assert_eq!((upgrade.reply, table.waiters()), (refused, 0));
         let again = acquire(&mut table, found, &ask(b"alice", Mode::Shared, None));
         assert_eq!(again.reply, taken.reply);
         assert_eq!(acquire(&mut table, Found::Nothing, &ask(b"bob", Mode::Exclusive, None)).reply, refused);
