@@ -180,6 +180,7 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             "QUARANTINE {left_ms} milliseconds are left in which this server grants no new lock: it may have lost some"
         )
         .into(),
+        Refusal::Leaving => LEAVING.into(),
         Refusal::Deadlock => deadlock(cycle).into(),
         Refusal::TooManyTimes => {
             format!("ERR this owner holds the lock {COUNT_MAX} times already (REENTRANT)").into()
@@ -275,6 +276,9 @@ pub const LONGER_THAN_QUARANTINE: &str = "ERR PX is more than redislock.quaranti
 
 /// The server may throw locks away when memory runs out.
 pub const MAY_EVICT: &str = "ERR this server may evict locks: maxmemory is set and maxmemory-policy is allkeys-*; use a volatile-* policy or noeviction, or accept the loss with CONFIG SET redislock.allow-eviction yes";
+
+/// The operator takes the module off this server.
+pub const LEAVING: &str = "ERR this server grants no lock any more: redislock.leaving is yes; what is held can be renewed and released";
 
 /// A command of the replication stream came from a client.
 pub const INTERNAL: &str =

@@ -11,6 +11,7 @@
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`]: what is to be published, in its order.
 //! * [`beside`]: a data set that is loaded while another one is served.
+//! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`view`]: what INFO, FENCE and the tests want to know.
 
 mod apply;
@@ -18,6 +19,7 @@ mod beside;
 mod decide;
 mod hold;
 mod kinds;
+mod leaving;
 mod line;
 mod multi;
 mod outbox;
@@ -115,7 +117,10 @@ pub struct Table {
     quarantine: Option<quarantine::Quarantine>,
     /// What began in this step, to be confirmed. `None`: nothing has to be.
     begun: Option<Vec<Stake>>,
-    /// Whether there is a quarantine, or anything has to be confirmed: then the short path will not do.
+    /// Whether nothing new is granted because the module is to go.
+    is_leaving: bool,
+    /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
+    /// not do.
     is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     cycle: Vec<Link>,

@@ -8,7 +8,9 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, confirm, ffi, guard, host, pump, quarantine, rounds, server, settings};
+use super::{
+    carry_out, clock, confirm, ffi, guard, host, leaving, pump, quarantine, rounds, server, settings,
+};
 use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
@@ -353,6 +355,8 @@ extern "C" fn on_cron(
         }
         carry_out::rearm();
         // SAFETY: the context of the running callback.
-        confirm::look_again(&unsafe { Ctx::from_raw(ctx) });
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        confirm::look_again(&ctx);
+        leaving::look(&ctx);
     });
 }

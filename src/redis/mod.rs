@@ -25,6 +25,7 @@ mod guard;
 mod handlers;
 mod host;
 mod info;
+mod leaving;
 mod legacy;
 mod load;
 mod outbox;

@@ -17,7 +17,7 @@ use super::records::append_tick;
 use super::state::{self, State, lock_type};
 use super::turns::TOLD_AT_ONCE;
 use super::{blocking, carry_out, cluster, outbox};
-use super::{clock, guard, legacy, quarantine, rounds, server, several};
+use super::{clock, guard, leaving, legacy, quarantine, rounds, server, several};
 use crate::lock::effect::{Change, Effects, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
 use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
@@ -180,6 +180,7 @@ fn run(ctx: &Ctx) {
         rounds::go(ctx, started);
         quarantine::look(ctx, started);
     }
+    leaving::go(ctx, is_paused);
     close_untold(ctx);
     let all_are_told = blocking::tell_some();
     if !is_paused {
@@ -254,7 +255,7 @@ fn tick(ctx: &Ctx) {
     let due = state::with(|state| {
         let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
         let clock = state.table.clock();
-        (due && clock.last() > 0).then(|| (clock.last(), clock.told()))
+        (due && leaving::writes_clock(clock)).then(|| (clock.last(), clock.told()))
     });
     if let Some((last, told)) = due.flatten()
         && flags.has_aof()

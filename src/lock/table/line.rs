@@ -193,7 +193,7 @@ impl Table {
 
     /// How many could hold the lock so beside these other holders.
     fn room(&self, at: &At<'_>, mode: Mode, others: usize) -> usize {
-        if at.legacy.is_some() || self.quarantine.is_some() {
+        if at.legacy.is_some() || self.is_closed() {
             return 0;
         }
         if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {

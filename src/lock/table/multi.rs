@@ -76,6 +76,9 @@ impl Table {
         {
             return self.downgrade_all(now, ats, ask, token, fx);
         }
+        if self.is_leaving {
+            return Refused(Refusal::Leaving);
+        }
         let own = self.own_party(ats, ask);
         let is_turn = ats.iter().all(|at| match self.queues.at(at.place) {
             None => self.fits(at, ask.mode, ask.owner, 0),
