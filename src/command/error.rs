@@ -8,6 +8,8 @@ use crate::lock::deadlock::Link;
 use crate::lock::table::{COUNT_MAX, NO_TOKENS, Refusal, TOO_MANY_LOCKS};
 use crate::lock::types::{Mode, Token};
 
+pub use crate::lock::table::WRONG_TYPE;
+
 /// Bad input: nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Invalid {
@@ -192,9 +194,6 @@ pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 
 /// A hold cannot be tied to a connection that is none.
 pub const NO_CONNECTION: &str = "ERR EPHEMERAL and KEEPALIVE tie a hold to the connection that asks: they cannot be used in a script, a function or another module's call";
-
-/// The key holds something else. The server's own words.
-pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// A replica decides nothing, not even if it may be written to.
 pub const READ_ONLY: &str = "READONLY locks are granted by the primary; this server is a replica";

@@ -333,10 +333,11 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let queue = self.queues.at(place);
-        if found == Found::Other && queue.is_none() {
+        if found == Found::Other {
+            self.dismiss_from_other(place, found, fx);
             return Step::unchanged(None);
         }
+        let queue = self.queues.at(place);
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
             self.note_left(None);
@@ -373,7 +374,8 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if found == Found::Other && self.queues.at(place).is_none() {
+        if found == Found::Other {
+            self.dismiss_from_other(place, found, fx);
             return Step::unchanged(None);
         }
         if renewal.raise.is_some() || !self.is_plain(place, found) {

@@ -47,7 +47,6 @@ impl Table {
     fn take_or_wait(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
         let held_as = self.held_as(at);
         let queue = self.queues.at(at.place);
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map(|queue| queue.mode);
         if let Some(other) = self.other_kind(at, ask) {
             return Refused(Refusal::OtherKind(other));
         }
@@ -60,7 +59,7 @@ impl Table {
                 _ => self.hold_again(now, at, member, ask, fx),
             };
         }
-        if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
+        if held_as.is_none() && at.found == Found::Other {
             return Refused(Refusal::WrongType);
         }
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));

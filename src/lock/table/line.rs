@@ -208,6 +208,9 @@ impl Table {
         let Some(queue) = self.queues.at(at.place) else {
             return;
         };
+        if self.dismiss_from_other(at.place, at.found, fx) {
+            return;
+        }
         let mut next = self.queues.head(queue);
         let mut reserved = 0;
         while let Some(id) = next {

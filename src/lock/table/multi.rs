@@ -62,8 +62,7 @@ impl Table {
             if let Some(other) = self.other_kind(at, ask) {
                 return Refused(Refusal::OtherKind(other));
             }
-            let (held_as, in_line) = (self.held_as(at), self.queues.at(at.place));
-            if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
+            if self.held_as(at).is_none() && at.found == Found::Other {
                 return Refused(Refusal::WrongType);
             }
         }
@@ -288,6 +287,7 @@ impl Table {
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, None, None, fx);
+            self.dismiss_from_other(at.place, at.found, fx);
         }
         if self.try_all(now, lead, &mut ats, gate, fx).is_some() {
             self.admit_lines(now, &mut ats, gate, fx);

@@ -13,7 +13,7 @@ use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal};
+use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Mode, Tie, Token};
 
@@ -98,7 +98,7 @@ impl Oracle {
             Input::AcquireMany { .. } => self.acquire_many(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
-            Input::Pump => self.pump(out),
+            Input::Pump => self.pump(out, world),
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
@@ -473,6 +473,7 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Replaced => "replaced",
         Answer::Demoted => "demoted",
         Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => "forbidden",
+        Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

@@ -315,7 +315,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 23] = [
     "cut",
     "deadlock",
     "downgraded",
@@ -332,6 +332,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
     "place lapsed",
     "place withdrawn",
     "retried after an undelivered grant",
+    "told of another type",
     "took its place",
     "undone, an upgrade",
     "undone, one count",

@@ -4,7 +4,7 @@
 use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
-use super::server::{At, Key, Name};
+use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
@@ -58,11 +58,10 @@ impl Judge {
         Ok(())
     }
 
-    /// The key holds something else, and nobody waits there whom that could concern.
+    /// The key holds something else.
     fn is_foreign(&mut self, at: At, world: &World) -> Verdict {
         self.see("wrong type");
-        let is_other = world.server.keys.get(&at) == Some(&Key::Other);
-        must(is_other && self.line(at).is_empty(), || format!("{at} was called a wrong type"))
+        must(world.is_other(at), || format!("{at} was called a wrong type"))
     }
 
     pub(super) fn renewed(&mut self, input: &Input, reply: &Reply, world: &World) -> Verdict {
@@ -327,9 +326,11 @@ impl Judge {
             || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.line(at).is_empty());
         let (is_justified, what) = match *why {
             Refusal::WrongType => {
-                let is_other = |at: At| world.server.keys.get(&at) == Some(&Key::Other);
-                let other = keys.iter().find(|&at| is_other(at) && self.line(at).is_empty());
-                return self.is_foreign(other.unwrap_or(at), world);
+                let other = keys.iter().find(|&at| world.is_other(at)).unwrap_or(at);
+                must(self.line(other).is_empty(), || {
+                    format!("{:?} still wait at {other}", self.line(other))
+                })?;
+                return self.is_foreign(other, world);
             }
             Refusal::LineIsFull(max) => {
                 places.iter().for_each(|place| self.strike(place));
