@@ -297,7 +297,8 @@ impl Table {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
-        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter)
+        let Some(cycle) =
+            deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter, &[])
         else {
             return false;
         };
