@@ -358,30 +358,45 @@ impl Table {
     pub(super) fn is_turn_of(&self, at: &At<'_>, queue: QueueId, waiter: WaiterId) -> bool {
         let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
         request.is_some_and(|request| {
-            let reserved = self.reserved_ahead(queue, Some(waiter));
+            let reserved = self.reserved_ahead(queue, Some(waiter), None);
             reserved.is_some_and(|reserved| self.fits(at, request.mode, &request.owner, reserved))
         })
     }
 
-    /// Whether a newcomer can come in beside all who are in line, because they only keep a place.
-    pub(super) fn fits_beside(&self, at: &At<'_>, queue: QueueId, ask: &Ask<'_>) -> bool {
-        let reserved = self.reserved_ahead(queue, None);
+    /// Whether a newcomer can come in beside all who are in line, because they only keep a place; `but` for one, which
+    /// it would replace.
+    pub(super) fn fits_beside(
+        &self,
+        at: &At<'_>,
+        queue: QueueId,
+        ask: &Ask<'_>,
+        but: Option<WaiterId>,
+    ) -> bool {
+        let reserved = self.reserved_ahead(queue, None, but);
         reserved.is_some_and(|reserved| self.fits(at, ask.mode, ask.owner, reserved))
     }
 
     /// How many places are reserved ahead of a request, or in all of the line. `None`: others are ahead, or too many.
-    fn reserved_ahead(&self, queue: QueueId, waiter: Option<WaiterId>) -> Option<usize> {
+    fn reserved_ahead(
+        &self,
+        queue: QueueId,
+        waiter: Option<WaiterId>,
+        but: Option<WaiterId>,
+    ) -> Option<usize> {
         let mut reserved = 0;
         let mut next = self.queues.head(queue);
         while let Some(id) = next.filter(|&id| Some(id) != waiter) {
             let other = self.queues.waiter(id)?;
+            next = self.queues.behind(id);
+            if Some(id) == but {
+                continue;
+            }
             // One that wants the whole lock lets nobody in beside it.
             let is_in_the_way = other.request.client.is_some() || other.request.mode == Mode::Exclusive;
             if is_in_the_way || reserved >= RESERVED_PASSED_MAX {
                 return None;
             }
             reserved += 1;
-            next = self.queues.behind(id);
         }
         Some(reserved)
     }

@@ -94,8 +94,7 @@ impl Oracle {
             {
                 Reply::None
             }
-            Input::Acquire { .. } => self.acquire(input, out),
-            Input::AcquireMany { .. } => self.acquire_many(input, out),
+            Input::Acquire { .. } | Input::AcquireMany { .. } => self.acquire(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
             Input::Pump => self.pump(out, world),
@@ -104,6 +103,26 @@ impl Oracle {
         };
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
+    }
+
+    /// Who is refused takes over nothing: the older requests of its owner stand where they stood (G9).
+    fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let keys = match *input {
+            Input::Acquire { at, .. } => Keys::one(at),
+            Input::AcquireMany { keys, .. } => keys,
+            _ => return Reply::None,
+        };
+        keys.iter().for_each(|at| self.look(at, out));
+        let before = (self.waiters.clone(), self.answers.clone());
+        let reply = if matches!(input, Input::Acquire { .. }) {
+            self.acquire_one(input, out)
+        } else {
+            self.acquire_many(input, out)
+        };
+        if matches!(reply, Reply::Refused(_)) {
+            (self.waiters, self.answers) = before;
+        }
+        reply
     }
 
     fn compare_outcome(&mut self, reply: &Reply, out: &Outcome) -> Result<(), String> {

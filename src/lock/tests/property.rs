@@ -315,7 +315,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 23] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 24] = [
     "cut",
     "deadlock",
     "downgraded",
@@ -331,6 +331,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 23] = [
     "place in line",
     "place lapsed",
     "place withdrawn",
+    "refused, older request kept",
     "retried after an undelivered grant",
     "told of another type",
     "took its place",

@@ -10,12 +10,11 @@ use crate::lock::table::Refusal;
 use crate::lock::types::{Mode, Tie, Token};
 
 impl Oracle {
-    pub(super) fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+    pub(super) fn acquire_one(&mut self, input: &Input, out: &Outcome) -> Reply {
         let Input::Acquire { at, owner, lease_ms, wait, client, how, .. } = *input else {
             return Reply::None;
         };
         let How { mode, is_reentrant, tie, .. } = how;
-        self.look(at, out);
         if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
             return refused;
         }
@@ -160,7 +159,6 @@ impl Oracle {
             return Reply::None;
         };
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
-        keys.iter().for_each(|at| self.look(at, out));
         for at in keys.iter() {
             if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
                 return refused;
@@ -303,7 +301,7 @@ impl Oracle {
     }
 
     /// Before an acquire: what is over ends, and those in line come first.
-    fn look(&mut self, at: At, out: &Outcome) {
+    pub(super) fn look(&mut self, at: At, out: &Outcome) {
         let is_freed = self.end_overs(at);
         let is_free = self.holds(at).is_empty();
         self.admit(at, is_freed || is_free, out);
