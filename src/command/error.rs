@@ -213,6 +213,9 @@ pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for rep
 /// Too few replicas acknowledged a grant in time.
 pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
 
+/// The same, and it cannot be undone at once.
+pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began as soon as it does";
+
 /// Too few replicas acknowledged a renewal in time.
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";
 
