@@ -13,7 +13,7 @@ use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal};
+use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Mode, Tie, Token};
 
@@ -94,16 +94,35 @@ impl Oracle {
             {
                 Reply::None
             }
-            Input::Acquire { .. } => self.acquire(input, out),
-            Input::AcquireMany { .. } => self.acquire_many(input, out),
+            Input::Acquire { .. } | Input::AcquireMany { .. } => self.acquire(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
-            Input::Pump => self.pump(out),
+            Input::Pump => self.pump(out, world),
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
+    }
+
+    /// Who is refused takes over nothing: the older requests of its owner stand where they stood (G9).
+    fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let keys = match *input {
+            Input::Acquire { at, .. } => Keys::one(at),
+            Input::AcquireMany { keys, .. } => keys,
+            _ => return Reply::None,
+        };
+        keys.iter().for_each(|at| self.look(at, out));
+        let before = (self.waiters.clone(), self.answers.clone());
+        let reply = if matches!(input, Input::Acquire { .. }) {
+            self.acquire_one(input, out)
+        } else {
+            self.acquire_many(input, out)
+        };
+        if matches!(reply, Reply::Refused(_)) {
+            (self.waiters, self.answers) = before;
+        }
+        reply
     }
 
     fn compare_outcome(&mut self, reply: &Reply, out: &Outcome) -> Result<(), String> {
@@ -474,6 +493,7 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Replaced => "replaced",
         Answer::Demoted => "demoted",
         Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => "forbidden",
+        Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

@@ -316,7 +316,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 24] = [
     "cut",
     "deadlock",
     "downgraded",
@@ -332,7 +332,9 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
     "place in line",
     "place lapsed",
     "place withdrawn",
+    "refused, older request kept",
     "retried after an undelivered grant",
+    "told of another type",
     "took its place",
     "undone, an upgrade",
     "undone, one count",
