@@ -40,11 +40,14 @@ impl Extra {
     }
 }
 
+/// The holds that are tied to each connection.
+pub(super) type Bound = HashMap<ClientId, BTreeSet<LockId>>;
+
 /// All of it, by the index of the record.
 #[derive(Default)]
 pub(super) struct Extras {
     of: HashMap<u32, Extra>,
-    bound: HashMap<ClientId, BTreeSet<LockId>>,
+    bound: Bound,
     /// How many holds are kept alive by a connection of another life.
     foreign: usize,
     /// How many holds have a tie, whether its connection is open or not.
@@ -123,6 +126,11 @@ impl Extras {
     /// Whether any hold is kept alive by a connection of another life.
     pub(super) const fn has_foreign(&self) -> bool {
         self.foreign > 0
+    }
+
+    /// The holds of each connection that any is tied to, of extras that are gone.
+    pub(super) fn take_bound(&mut self) -> Bound {
+        std::mem::take(&mut self.bound)
     }
 
     #[inline]

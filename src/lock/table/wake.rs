@@ -254,23 +254,26 @@ impl Table {
     }
 
     fn unlink(&mut self, now: Moment, id: LockId, is_ours: bool) {
-        let (mut live, mut over) = (0, 0);
-        for (_, hold) in self.locks.holders(id) {
-            *(if hold.is_over(now) { &mut over } else { &mut live }) += 1;
-        }
-        if live + over == 0 {
+        if self.locks.holders_of(id) == 0 {
             return;
         }
         // It had a key: this one.
         self.locks.doubt(id, false);
         if is_ours {
-            self.stats.expirations += over;
-            self.note_expired(id, over);
-            if live > 0 {
-                self.count_broken(id, live);
-            }
+            self.count_ended(now, id);
         }
         self.break_hold(now, id, is_ours);
+    }
+
+    /// The holds of this lock are about to be ended from outside: counts that and has it published.
+    fn count_ended(&mut self, now: Moment, id: LockId) {
+        let over = self.locks.holders(id).filter(|(_, hold)| hold.is_over(now)).count();
+        let live = self.locks.holders_of(id) - over;
+        self.stats.expirations += over as u64;
+        self.note_expired(id, over);
+        if live > 0 {
+            self.count_broken(id, live as u64);
+        }
     }
 
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
@@ -296,10 +299,10 @@ impl Table {
         self.among_its_own(id, |table| table.locks.doubt(id, true));
     }
 
-    /// These databases (all, if `None`) were emptied: whoever waits there is next.
-    pub fn flushed(&mut self, db: Option<u32>) {
-        self.queues.forget_locks(|place_db| db.is_none_or(|db| db == place_db));
-        self.note_all(|place_db| db.is_none_or(|db| db == place_db));
+    /// No line in these databases knows a lock any more, and whoever waits there is next.
+    pub(super) fn forget_locks_of_lines(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
+        self.queues.forget_locks(is_concerned);
+        self.note_all(is_concerned);
     }
 
     /// Two databases changed places. A hold is tied to its name: all of both are broken. `is_ours` says that this
@@ -309,14 +312,18 @@ impl Table {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
+        self.break_all(now, is_concerned, is_ours);
+        self.forget_locks_of_lines(is_concerned);
+    }
+
+    /// All holds in these databases are broken from outside.
+    pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
             if is_ours {
-                self.count_broken(id, self.locks.holders_of(id) as u64);
+                self.count_ended(now, id);
             }
             self.locks.break_up(id, now);
         }
-        self.queues.forget_locks(is_concerned);
-        self.note_all(is_concerned);
     }
 
     /// Whoever waits may be next.
@@ -348,7 +355,7 @@ impl Table {
     }
 
     /// Leases of this lock were over, and nobody had come to end them: has that published.
-    fn note_expired(&mut self, id: LockId, holds: u64) {
+    fn note_expired(&mut self, id: LockId, holds: usize) {
         let place = self.locks.first_place(id).filter(|_| holds > 0);
         for _ in 0..holds {
             place.iter().for_each(|place| self.outbox.push(place.clone(), Event::Expired));
