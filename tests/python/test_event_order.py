@@ -235,3 +235,69 @@ def test_locks_that_are_loaded_anew_were_not_broken(start_server, command):
     assert not any("broken" in channel for channel in channels), "a file that is replayed tells what began, at most"
     assert (count(cli, "holds"), count(cli, "broken")) == (10_000, 0)
     assert "broken from outside" not in server.log_text()
+
+
+# Restored locks
+
+
+def dump(cli, key):
+    """What DUMP gives."""
+    return cli.bytes_of("DUMP", key).split(b"\r\n", 1)[1][:-2]
+
+
+RESTORED = ["FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB", "FLUSHDB ASYNC", "SWAPDB 0 6", "DEL door", "UNLINK door", "RENAME door x"]
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", RESTORED)
+def test_a_restored_lock_is_broken_as_any_other(server, cli, heard, command, kind, is_renewed):
+    token = take(cli, "door", "alice", KINDS[kind])
+    payload = dump(cli, "door")
+    cli("DEL door")
+    assert heard() == ["acquired", "broken"]
+    cli("RESTORE", "door", 0, payload)
+    assert cli("LOCK.FENCE door") == token
+    if is_renewed:
+        assert cli("LOCK.RENEW door alice PX 90000") == 1
+    assert heard() == []
+    broken, lines = count(cli, "broken"), server.log_text().count("broken from outside")
+    others = count(cli, "holds") - 1
+    cli(command)
+    assert heard() == ["broken"]
+    eventually(lambda: server.log_text().count("broken from outside") > lines, "the log tells of it")
+    assert count(cli, "broken") - broken in (1, 1 + others)
+    assert cli("LOCK.FENCE", "door", token) == 0
+
+
+def test_a_restored_lock_that_migrates_is_broken_here(start_server):
+    # Not in a cluster: there it moves with its slot, and lives on under its name.
+    server, target = start_server("--notify-keyspace-events", "KEd"), start_server()
+    cli, subscriber = server.connect(), server.connect()
+    token = take(cli, "door", "alice")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    eventually(lambda: count(cli, "broken") == 1)
+    cli("RESTORE", "door", 0, payload)
+    subscriber("SUBSCRIBE __keyevent@0__:lock.broken")
+    assert cli("MIGRATE", "127.0.0.1", target.port, "door", 0, 5000) == "OK"
+    assert subscriber.read()[2] == "door"
+    eventually(lambda: count(cli, "broken") == 2)
+    assert (cli("LOCK.FENCE door"), target.admin("LOCK.FENCE door")) == (None, token)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_lock_that_is_restored_past_its_time_is_told_nowhere(server, cli, heard, replaces):
+    take(cli, "door", "alice")
+    payload = dump(cli, "door")
+    if not replaces:
+        cli("DEL door")
+    heard()
+    broken, lines = count(cli, "broken"), server.log_text().count("broken from outside")
+    for _ in range(3):
+        cli("RESTORE", "door", 1, payload, "ABSTTL", *(["REPLACE"] if replaces else []))
+    assert cli("EXISTS door") == 0
+    assert heard() == (["broken"] if replaces else []), "what was there, once"
+    assert count(cli, "broken") - broken == int(replaces)
+    assert server.log_text().count("broken from outside") - lines == int(replaces)
+    assert take(cli, "door", "bob") > 0

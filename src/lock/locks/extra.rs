@@ -1,5 +1,5 @@
-//! What few holds have: a count above one, a tie to a connection, a doubt. It lies beside the record, so that the
-//! usual hold does not pay for it.
+//! What few holds have: a count above one, a tie to a connection. It lies beside the record, so that the usual hold
+//! does not pay for it.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,11 @@ pub(super) struct Extra {
     pub(super) lease_ms: u64,
     /// The connection that the hold is tied to, while it is open.
     pub(super) bound_to: Option<ClientId>,
-    /// It may have been read from a payload that no key came to hold.
-    pub(super) is_doubtful: bool,
 }
 
 impl Default for Extra {
     fn default() -> Self {
-        Self { count: 1, tie: Tie::NONE, lease_ms: 0, bound_to: None, is_doubtful: false }
+        Self { count: 1, tie: Tie::NONE, lease_ms: 0, bound_to: None }
     }
 }
 

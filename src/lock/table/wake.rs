@@ -257,8 +257,6 @@ impl Table {
         if self.locks.holders_of(id) == 0 {
             return;
         }
-        // It had a key: this one.
-        self.locks.doubt(id, false);
         if is_ours {
             self.count_ended(now, id);
         }
@@ -282,7 +280,8 @@ impl Table {
         self.among_its_own(id, |table| table.locks.remove_free(id))
     }
 
-    /// The value of a key is gone for good: its number dies.
+    /// The value of a key is gone for good: its number dies. If it was held, it went with a slot as a whole, by a way
+    /// that tells of no key: `is_ours` says that this server decides, and so counts and publishes that.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         self.among_its_own(id, |table| {
             if is_ours {
@@ -293,10 +292,10 @@ impl Table {
         });
     }
 
-    /// This lock was read from a payload, and it is not sure that a key will hold it: if not, nobody is told
-    /// that it was broken.
-    pub fn doubt(&mut self, id: LockId) {
-        self.among_its_own(id, |table| table.locks.doubt(id, true));
+    /// A value that was never a key's is gone, and its lock with it: it was read from a payload, and then its time to
+    /// live was found to be over. Nobody is told that it was broken. (A key's value leaves its name before it is freed.)
+    pub fn discard(&mut self, now: Moment, id: LockId) {
+        self.forget(now, id, false);
     }
 
     /// No line in these databases knows a lock any more, and whoever waits there is next.
@@ -319,7 +318,11 @@ impl Table {
     /// All holds in these databases are broken from outside.
     pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
-            if is_ours {
+            let mut holders = self.locks.holders(id);
+            let is_silent =
+                sabotage::removes(Rule::RestoredBroken) && holders.all(|(_, hold)| hold.is_restored());
+            drop(holders);
+            if is_ours && !is_silent {
                 self.count_ended(now, id);
             }
             self.locks.break_up(id, now);
@@ -347,8 +350,7 @@ impl Table {
 
     /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
-        let place = self.locks.first_place(id).filter(|_| !self.locks.is_doubtful(id));
-        if let Some(place) = place {
+        if let Some(place) = self.locks.first_place(id) {
             self.stats.broken += holds;
             self.outbox.push(place, Event::Broken);
         }

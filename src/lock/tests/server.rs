@@ -209,7 +209,7 @@ impl Server {
             }
             Outside::Restore(at, ref saved) => {
                 // The server reads the payload first and deletes the old key then.
-                let id = self.restored(at, saved.as_ref());
+                let id = self.loaded(at, saved.as_ref());
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));
                 true
@@ -222,12 +222,6 @@ impl Server {
         }
     }
 
-    fn restored(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
-        let id = self.loaded(at, saved);
-        self.table.doubt(id);
-        id
-    }
-
     /// A lock as it is read from a file.
     pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
         self.table.load(self.now.boot, at.place(), saved).expect("there is room for a few locks")
@@ -235,9 +229,9 @@ impl Server {
 
     /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
     pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedLock>) {
-        let id = self.restored(at, saved);
+        let id = self.loaded(at, saved);
         self.remove(at);
-        self.table.forget(self.now.boot, id, self.decides);
+        self.table.discard(self.now.boot, id);
     }
 
     fn rename(&mut self, from: At, to: At) -> bool {
