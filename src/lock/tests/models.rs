@@ -180,7 +180,7 @@ fn keys_that_go_and_come() -> Result<(), String> {
     // Two who wait for each other are none of these states: the second of them is refused.
     let sometimes =
         ["broken", "deadlock", "expired and passed on", "granted out of the line", "waited", "withdrawn"];
-    check(&model, 8052, &sometimes)
+    check(&model, 8001, &sometimes)
 }
 
 /// Two owners, one lock, and every reader of its stream: replicas, files, files of replicas.
