@@ -280,6 +280,8 @@ class Player:
             client.close()
         elif how == "is killed":
             self.admin("CLIENT", "KILL", "ID", client.id)
+        elif client.id not in self.in_line():
+            return  # Redis 7.0 ends itself if one that CLIENT PAUSE holds up is unblocked, with no module too
         else:
             self.admin("CLIENT", "UNBLOCK", client.id, "ERROR" if "error" in how else "TIMEOUT")
             self.comes_to_rest(client)
@@ -287,6 +289,10 @@ class Player:
         gone(self.chain.primary, client.id)
         client.close()
         self.clients.pop(client.number, None)
+
+    def in_line(self):
+        """The clients that wait for a lock."""
+        return {waiter["client-id"] for _, waiter in self.chain.eyes[self.chain.primary].view().waiters()}
 
     def close(self, step):
         self.leaves(self.waiting(step), "closes")

@@ -62,7 +62,8 @@ class Differ:
             player.plays(steps)
         except Exception as failure:  # a server that is broken answers nothing sensible
             player.faults.append(f"answers: {type(failure).__name__}: {failure}")
-            self.episode = None
+        if not all(node.is_alive() for node in self.chain.nodes):
+            player.faults.append(self.death())
         self.rests += player.rests
         self.commands.update(str(request.words[0]) for request in player.requests)
         return player
@@ -92,11 +93,19 @@ class Differ:
         shrunk(found.steps, shows, seconds)
         return best[0]
 
+    def death(self):
+        """Ends all servers, of which one is dead; what is known of it."""
+        try:
+            self.ends()
+        except AssertionError as failure:
+            return f"death: {failure}"
+        return "death: a server ended"
+
     def ends(self):
         """Ends all servers; one that broke is a fault that no judge has to find."""
-        if self.yard is not None:
-            self.yard.close()
-            self.yard = self.chain = None
+        yard, self.yard, self.chain, self.episode = self.yard, None, None, None
+        if yard is not None:
+            yard.close()
 
 
 def told(found, seed):
