@@ -21,7 +21,7 @@ def options_of(seed):
     """How the servers of an episode are set up."""
     chance = random.Random(f"{seed} servers")
     preamble = chance.choice(["yes", "no"])
-    line = ["--hz", chance.choice([1, 10]), "--appendonly", "yes", "--appendfsync", "no"]
+    line = ["--hz", chance.choice([1, 1, 1, 10]), "--appendonly", "yes", "--appendfsync", "no"]
     line += ["--aof-use-rdb-preamble", preamble, "--repl-diskless-load", chance.choice(["disabled", "swapdb"])]
     return [*line, "--notify-keyspace-events", "KA", "--databases", DATABASES]
 

@@ -14,8 +14,10 @@ from .script import CLIENTS, DBS, LOCKS, NAMES, SETTINGS, SHORT_MS, Author
 #: How long whoever could be granted may wait once nothing happens any more: whatever `hz` is.
 BOUND_SECONDS = 0.25 * SLOW_FACTOR
 #: When all that is short is over; then it must be seen to be over within QUIET_SECONDS.
-SHORT_SECONDS = (max(SHORT_MS) + 25) / 1000
+SHORT_SECONDS = (max(SHORT_MS) + 15) / 1000
 QUIET_SECONDS = 5.0 * SLOW_FACTOR
+#: While clients are paused nobody is granted anything, and a while after it.
+PAUSE_SECONDS = 0.1 * SLOW_FACTOR
 #: A lease with less left than this is one that was to end.
 ENDING_MS = 60_000
 #: Told to subscribers between the commands: what has no keyspace event.
@@ -108,6 +110,7 @@ class Player:
         self.dumps, self.number, self.short_until = {}, 0, 0.0
         self.subscriber = self.subscription = None
         self.before = None
+        self.paused_until = 0.0
         self.rests = 0
 
     # A round
@@ -122,6 +125,8 @@ class Player:
                 act = getattr(self, step.act.replace("-", "_"))
                 act(step)
                 self.drains()
+                if not self.faults:
+                    self.faults += self.idle()
             except AssertionError as failure:
                 self.faults.append(f"answers: {type(failure).__name__}: {failure}")
             if self.faults:
@@ -188,12 +193,16 @@ class Player:
                 sent.append(Request(self.number, client.number, client.db, ("PUBLISH", MARKS, " ".join(map(str, words)))))
         self.requests += sent
         client.open += sent
+        for request in sent:
+            if request.words[:2] == ("CLIENT", "PAUSE"):
+                self.paused_until = time.monotonic() + PAUSE_SECONDS
         # What is short ends so long after the last command that may have begun it.
         client.connection.send_bytes(b"".join(encode(*request.words) for request in sent))
         self.comes_to_rest(client)
         for request in client.open:
             self.note(f"{request} (waits)")
-        self.short_until = time.monotonic() + SHORT_SECONDS
+        if any(word in SHORT_MS for request in sent for word in request.words):
+            self.short_until = time.monotonic() + SHORT_SECONDS
 
     def comes_to_rest(self, client):
         """Waits until the server has answered all, or has blocked the client."""
@@ -298,7 +307,10 @@ class Player:
         self.leaves(self.waiting(step), "closes")
 
     def drop(self, step):
-        self.leaves(self.clients.get(step.client), "closes")
+        seen = self.chain.eyes[self.chain.primary].view()
+        tied = {hold["client-id"] for _, hold in seen.holders()}
+        found = [client for client in self.clients.values() if client.id in tied]
+        self.leaves(found[step.client % len(found)] if found else self.clients.get(step.client), "closes")
 
     def kill(self, step):
         self.leaves(self.waiting(step), "is killed")
@@ -398,22 +410,30 @@ class Player:
         """Lets the servers come to rest, and asks all judges."""
         self.rests += 1
         self.admin("CLIENT", "UNPAUSE")
-        eye = self.chain.eyes[self.chain.primary]
-        most = int(self.admin("CONFIG", "GET", "redislock.max-holders")[1])
-        began = time.monotonic()
-        # Looked at first, since what the judges do next may wake who sleeps.
-        while judges.idle(eye.view(), most) and time.monotonic() < max(began, self.short_until) + BOUND_SECONDS:
-            time.sleep(0.005)
-        self.faults += judges.idle(eye.view(), most)
+        self.paused_until = 0.0
+        if idle := self.idle():
+            self.faults += idle
+            return
         after, events, found = self.settled()
         self.faults += found + judges.overwritten(after, events) + judges.miscounted(after)
         self.faults += self.chain.faults(after)
-        self.faults += judges.misanswered([each for each in self.requests if not each.is_open])
+        self.faults += judges.misanswered(self.requests)
         self.faults += unanswered(self.clients.values(), after)
         if self.faults:
             heard = [f"{place[0]}:{place[1]} {event}" if place else event for place, event in events]
             self.note("published: " + ", ".join(heard))
         self.before = after
+
+    def idle(self):
+        """Who could be granted and still is not, after a while in which nobody does anything."""
+        if time.monotonic() < self.paused_until:
+            return []
+        eye = self.chain.eyes[self.chain.primary]
+        most = int(eye.ask(("CONFIG", "GET", "redislock.max-holders"))[0]["redislock.max-holders"])
+        deadline = time.monotonic() + BOUND_SECONDS
+        while (found := judges.idle(eye.view(), most)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return found
 
     def settled(self):
         """How all is when it is quiet, what was published until then, and what is wrong with that for good."""

@@ -15,7 +15,7 @@ from .script import Author
 from .shrink import kind_of, shrunk
 
 #: How many rounds are played on the same servers.
-EPISODE = 12
+EPISODE = 10
 STEPS = 40
 #: So much has to happen in a run, or it proves nothing.
 RESTS_MIN = 20

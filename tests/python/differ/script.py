@@ -22,7 +22,7 @@ CLIENTS = 8
 SLOTS = 3
 
 #: A lease, a time to live or a wait is over before servers are quiet, or lasts longer than any round.
-SHORT_MS, LONG_MS = (5, 20, 40), (600_000, 900_000)
+SHORT_MS, LONG_MS = (3, 10, 20), (600_000, 900_000)
 #: More owners than any small bound.
 CROWD = 70
 #: Values that a setting is given, and its default, by which each round begins.
@@ -51,7 +51,7 @@ class Author:
         "floods": 3,
         "dumps": 5,
         "bundles": 3,
-        "crowds": 1,
+        "crowds": 2,
         "settings": 3,
         "pauses": 1,
         "leaving": 6,
@@ -60,10 +60,14 @@ class Author:
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
-        self.groups = {name: self.GROUPS[name] for name in self.GROUPS if self.chance.random() < 0.55}
+        self.groups = {name: self.GROUPS[name] for name in self.GROUPS if self.chance.random() < 0.4}
         self.favourite = self.chance.choice(LOCKS)
         self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else DBS[0] for _ in range(CLIENTS)]
-        self.kinds = {key: self.chance.choice(["", "", "LIMIT 2", "LIMIT 3", "LIMIT 100"]) for key in LOCKS}
+        self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 100"]) for key in LOCKS}
+        # How many requests wait, how often a lock is given up, how many leases and waits are short.
+        self.waiting = self.chance.choice([0.3, 0.6, 0.9])
+        self.giving = self.chance.choice([1, 3, 6])
+        self.hurry = self.chance.choice([0.0, 0.1, 0.4])
 
     def steps(self, number):
         """So many steps, a rest behind every few of them, and one at the end."""
@@ -74,7 +78,7 @@ class Author:
             found.append(getattr(self, group)())
             until_rest -= 1
             if not until_rest:
-                found.append(Step(self.chance.choices(["rest", "copies"], [9, 1])[0]))
+                found.append(Step(self.chance.choices(["rest", "copies"], [19, 1])[0]))
                 until_rest = self.chance.randint(1, 7)
         return [*found, Step("rest")]
 
@@ -95,36 +99,41 @@ class Author:
             return f"@{self.chance.choice(['holder', 'waiter'])}:{lock}"
         return self.chance.choice(OWNERS)
 
-    def duration(self, short=0.3):
+    def duration(self, short=None):
+        short = self.hurry if short is None else short
         return self.chance.choice(SHORT_MS if self.chance.random() < short else LONG_MS)
+
+    def patience(self):
+        """How long a request waits."""
+        return self.duration() if self.chance.random() < 0.5 else 0
 
     def mode(self, lock):
         dice, kind = self.chance.random(), self.kinds.get(lock, "")
         if dice < 0.05:
             return self.chance.choice(["", "SHARED", "LIMIT 2"]).split()
-        return (kind or self.chance.choice(["", "SHARED", "SHARED"])).split()
+        return (kind or self.chance.choice(["", "SHARED"])).split()
 
     # Locks
 
-    def acquire(self, waiting=0.5):
+    def acquire(self, waiting):
         lock = self.lock()
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
         words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(), *self.mode(lock)]
         words += ["REENTRANT"] if self.chance.random() < 0.1 else []
-        words += ["KEEPALIVE"] if self.chance.random() < 0.1 else []
-        words += ["EPHEMERAL", self.chance.choice([0, 20, 300_000])] if self.chance.random() < 0.25 else []
+        words += ["KEEPALIVE"] if self.chance.random() < 0.15 else []
+        words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])] if self.chance.random() < 0.3 else []
         dice = self.chance.random()
         if dice < waiting:
-            words += ["BLOCK", self.chance.choice([0, 0, 30, 600_000])]
+            words += ["BLOCK", self.patience()]
         elif dice < waiting + 0.15 and owner != "*":
             words += ["QUEUE", self.duration()]
         return tuple(words)
 
-    def macquire(self, waiting=0.6):
+    def macquire(self, waiting):
         keys = self.chance.sample(LOCKS, self.chance.choice([2, 2, 3]))
         words = ["LOCK.MACQUIRE", len(keys), *keys, self.owner(keys[0]), "PX", self.duration()]
         words += ["SHARED"] if self.chance.random() < 0.4 else []
-        words += ["BLOCK", self.chance.choice([0, 30, 600_000])] if self.chance.random() < waiting else []
+        words += ["BLOCK", self.patience()] if self.chance.random() < waiting else []
         return tuple(words)
 
     def release(self):
@@ -147,14 +156,14 @@ class Author:
             ("LOCK.EXEC", lock, f"@token:{lock}", "DEL", "d"),
         ])
 
-    def lock_command(self, waiting=0.5):
+    def lock_command(self, waiting):
         """One LOCK command; with `waiting` 0 one that does not wait."""
         draws = [lambda: self.acquire(waiting), lambda: self.macquire(waiting), self.release, self.renew, self.question]
-        return self.chance.choices(draws, [8, 2, 5, 1, 1])[0]()
+        return self.chance.choices(draws, [8, 1.5, self.giving, 1, 1])[0]()
 
     def locking(self):
         before = [self.lock_command(0) for _ in range(self.chance.choice([0, 0, 0, 1, 2]))]
-        return Step("send", self.client(), (*before, self.lock_command()))
+        return Step("send", self.client(), (*before, self.lock_command(self.waiting)))
 
     # Keys
 
@@ -167,7 +176,8 @@ class Author:
             ("SET", name, value),
             ("SET", name, value, "PX", self.duration()),
             ("SUNIONSTORE", name, "nothing"),
-            ("PEXPIRE", name, self.duration(0.2)),
+            ("PEXPIRE", name, self.duration()),
+            ("PEXPIRE", name, self.duration(0.0)),
             ("PEXPIRE", name, self.duration(0.0)),
             ("PERSIST", name),
             ("RENAME", name, other),
@@ -215,7 +225,7 @@ class Author:
 
     def crowds(self):
         lock = self.lock()
-        mode = self.chance.choice(["SHARED", "SHARED", self.kinds[lock]]).split()
+        mode = (self.kinds[lock] or self.chance.choice(["SHARED", "SHARED", ""])).split()
         taken = ("LOCK.ACQUIRE", lock, self.owner(), "PX", LONG_MS[0], *([] if "SHARED" in mode else mode))
         asked = [("LOCK.ACQUIRE", lock, f"r{n}", "PX", LONG_MS[0], *mode, "QUEUE", LONG_MS[0]) for n in range(CROWD)]
         return Step("send", self.client(), (taken, *asked))
@@ -223,7 +233,7 @@ class Author:
     # Everything else
 
     def leaving(self):
-        return Step(self.chance.choice(["close", "kill", "unblock", "unblock-error", "drop"]), self.client())
+        return Step(self.chance.choice(["close", "kill", "unblock", "unblock-error", "drop", "drop"]), self.client())
 
     def settings(self):
         name = self.chance.choice(list(SETTINGS))
@@ -231,7 +241,7 @@ class Author:
         return Step("send", self.client(), (("CONFIG", "SET", f"redislock.{name}", value),))
 
     def pauses(self):
-        return Step("send", self.client(), (("CLIENT", "PAUSE", 40, self.chance.choice(["WRITE", "ALL"])),))
+        return Step("send", self.client(), (("CLIENT", "PAUSE", 20, self.chance.choice(["WRITE", "ALL"])),))
 
     def grand(self):
         return Step(self.chance.choices(["reload", "roles", "failover", "rewrite"], [4, 2, 1, 2])[0])
