@@ -275,9 +275,9 @@ class Player:
     # Those who leave
 
     def waiting(self, step):
-        """One of the clients that wait, or the one that is named if none does."""
+        """One of the clients that wait; None if nobody does."""
         found = [client for client in self.clients.values() if client.open]
-        return found[step.client % len(found)] if found else self.clients.get(step.client)
+        return found[step.client % len(found)] if found else None
 
     def leaves(self, client, how):
         """Does this to a client, and waits until the server has done it."""

@@ -16,7 +16,7 @@ LOCKS = ("a", "b", "c")
 #: What locks are renamed to, and what LOCK.EXEC writes.
 OTHERS = ("x", "d")
 NAMES = LOCKS + OTHERS
-OWNERS = tuple(f"o{number}" for number in range(5))
+OWNERS = tuple(f"o{number}" for number in range(8))
 DBS = (0, 1, 2)
 CLIENTS = 8
 SLOTS = 3
@@ -51,28 +51,31 @@ class Author:
         "floods": 3,
         "dumps": 5,
         "bundles": 3,
-        "crowds": 2,
+        "crowds": 1,
         "settings": 3,
         "pauses": 1,
-        "leaving": 6,
-        "grand": 0.5,
+        "leaving": 5,
+        "grand": 1,
     }
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
-        self.groups = {name: self.GROUPS[name] for name in self.GROUPS if self.chance.random() < 0.4}
+        # Few at a time: what each of them does is undone by most others.
+        names = self.chance.sample(list(self.GROUPS), self.chance.choice([1, 1, 2, 2, 3, 5]))
+        names += ["leaving"] if self.chance.random() < 0.4 else []
+        self.groups = {name: self.GROUPS[name] for name in names}
         self.favourite = self.chance.choice(LOCKS)
         self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else DBS[0] for _ in range(CLIENTS)]
         self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 100"]) for key in LOCKS}
         # How many requests wait, how often a lock is given up, how many leases and waits are short.
         self.waiting = self.chance.choice([0.3, 0.6, 0.9])
-        self.giving = self.chance.choice([1, 3, 6])
-        self.hurry = self.chance.choice([0.0, 0.1, 0.4])
+        self.giving = self.chance.choice([1, 2, 4])
+        self.hurry = self.chance.choice([0.0, 0.05, 0.3])
 
     def steps(self, number):
         """So many steps, a rest behind every few of them, and one at the end."""
         found, until_rest = [], self.chance.randint(1, 7)
-        weights = {"locking": 9, **self.groups}
+        weights = {"locking": 8, "gathering": 6, **self.groups}
         for _ in range(number):
             group = self.chance.choices(list(weights), list(weights.values()))[0]
             found.append(getattr(self, group)())
@@ -95,7 +98,7 @@ class Author:
 
     def owner(self, lock=None):
         dice = self.chance.random()
-        if lock and dice < 0.25:
+        if lock and dice < 0.15:
             return f"@{self.chance.choice(['holder', 'waiter'])}:{lock}"
         return self.chance.choice(OWNERS)
 
@@ -105,7 +108,7 @@ class Author:
 
     def patience(self):
         """How long a request waits."""
-        return self.duration() if self.chance.random() < 0.5 else 0
+        return self.duration() if self.chance.random() < 0.3 else 0
 
     def mode(self, lock):
         dice, kind = self.chance.random(), self.kinds.get(lock, "")
@@ -164,6 +167,10 @@ class Author:
     def locking(self):
         before = [self.lock_command(0) for _ in range(self.chance.choice([0, 0, 0, 1, 2]))]
         return Step("send", self.client(), (*before, self.lock_command(self.waiting)))
+
+    def gathering(self):
+        """A request that waits: lines become long only if many come while nothing else is done."""
+        return Step("send", self.client(), (self.macquire(1.0) if self.chance.random() < 0.1 else self.acquire(1.0),))
 
     # Keys
 
@@ -233,7 +240,7 @@ class Author:
     # Everything else
 
     def leaving(self):
-        return Step(self.chance.choice(["close", "kill", "unblock", "unblock-error", "drop", "drop"]), self.client())
+        return Step(self.chance.choice(["close", "kill", "unblock", "unblock-error", "drop"]), self.client())
 
     def settings(self):
         name = self.chance.choice(list(SETTINGS))
