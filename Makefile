@@ -18,7 +18,7 @@ help:
 	@echo "make chaos         faults at random on four topologies, side by side (about 90 seconds)"
 	@echo "                   (scripts/chaos --help: one topology, another server, a seed)"
 	@echo "make chaos-soak    the same for an hour (REDISLOCK_SOAK_SECONDS=3600), on two servers in turn"
-	@echo "make sabotage      whether the checkers of histories notice each of 19 rules that a module leaves out (about 2 minutes)"
+	@echo "make sabotage      whether the checkers of histories notice each of 26 rules that a module leaves out (about 2 minutes)"
 	@echo "make differ        random scripts on a primary, its replica and the replica's replica: whether all agree, and nobody"
 	@echo "                   waits for what is free (a minute on every server version; scripts/differ --help)"
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"

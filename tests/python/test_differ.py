@@ -236,6 +236,8 @@ def test_a_place_that_is_lost_to_a_refused_request_is_seen():
     assert judges.misanswered([older]) != []
     for newer in ("LOCK.ACQUIRE a o1 PX 9 BLOCK 0", "LOCK.MACQUIRE 2 b a o1 PX 9", "EXEC"):
         assert judges.misanswered([older, refused, request(newer, 7)]) == []
+    minted = request("LOCK.ACQUIRE a * PX 9 BLOCK 0", TAKEN_OVER)
+    assert judges.misanswered([minted, request("LOCK.ACQUIRE a 0c32 PX 9", 7)]) == []
     for other in ("LOCK.ACQUIRE a o2 PX 9", "LOCK.ACQUIRE b o1 PX 9", "GET a"):
         assert judges.misanswered([older, request(other, 7)]) != []
 

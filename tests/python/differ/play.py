@@ -65,7 +65,8 @@ class Request:
         if self.words[0] in ("EVAL", "EXEC"):
             return True
         (keys, owner), (old_keys, old_owner) = self.keys_and_owner(), older.keys_and_owner()
-        return owner == old_owner and self.db == older.db and bool(keys & old_keys)
+        # The server made the owner of the older one, if it is '*'.
+        return old_owner in (owner, "*") and self.db == older.db and bool(keys & old_keys)
 
 
 class Client:

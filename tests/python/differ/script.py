@@ -98,8 +98,8 @@ class Author:
 
     def owner(self, lock=None):
         dice = self.chance.random()
-        if lock and dice < 0.15:
-            return f"@{self.chance.choice(['holder', 'waiter'])}:{lock}"
+        if lock and dice < 0.2:
+            return f"@{self.chance.choice(['holder', 'waiter', 'waiter'])}:{lock}"
         return self.chance.choice(OWNERS)
 
     def duration(self, short=None):
