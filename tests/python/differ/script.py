@@ -67,9 +67,11 @@ class Author:
         self.favourite = self.chance.choice(LOCKS)
         self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else DBS[0] for _ in range(CLIENTS)]
         self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 100"]) for key in LOCKS}
-        # How many requests wait, how often a lock is given up, how many leases and waits are short.
+        # How many requests wait, how often a lock is given up, how many holds are tied to connections, how
+        # many leases and waits are short.
         self.waiting = self.chance.choice([0.3, 0.6, 0.9])
         self.giving = self.chance.choice([1, 2, 4])
+        self.tied = self.chance.choice([0.1, 0.6])
         self.hurry = self.chance.choice([0.0, 0.05, 0.3])
 
     def steps(self, number):
@@ -123,8 +125,8 @@ class Author:
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
         words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(), *self.mode(lock)]
         words += ["REENTRANT"] if self.chance.random() < 0.1 else []
-        words += ["KEEPALIVE"] if self.chance.random() < 0.15 else []
-        words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])] if self.chance.random() < 0.3 else []
+        words += ["KEEPALIVE"] if self.chance.random() < self.tied / 2 else []
+        words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])] if self.chance.random() < self.tied else []
         dice = self.chance.random()
         if dice < waiting:
             words += ["BLOCK", self.patience()]
