@@ -21,7 +21,12 @@ RESTORED_MAX = 8
 WRITTEN = {"set", "sunionstore"}
 GONE = {"del", "expired", "rename_from", "move_from", "evicted", "restore", "rename_to", "move_to", "copy_to"}
 #: The events of a lock, and which counter counts each.
-COUNTED = {"lock.acquired": "grants", "lock.released": "releases", "lock.expired": "expirations", "lock.broken": "broken"}
+COUNTED = {
+    "lock.acquired": "grants",
+    "lock.released": "releases",
+    "lock.expired": "expirations",
+    "lock.broken": "broken",
+}
 #: What a newer request of the same owner is answered where it has to leave the older one in peace.
 REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "WRONGTYPE", "ERR"}
 
@@ -33,7 +38,8 @@ def differing(primary, copies):
     """G13: {name: view} against the primary's."""
     found = []
     for name, copy in copies.items():
-        lines = [line for place in primary.places for line in differences(primary.places[place], copy.places[place], place)]
+        pairs = [(primary.places[place], copy.places[place], place) for place in primary.places]
+        lines = [line for pair in pairs for line in differences(*pair)]
         if copy.digest != primary.digest and not lines:
             lines = ["the digests"]
         found += [f"differs: {name}: {line}" for line in lines]

@@ -191,7 +191,8 @@ class Player:
                 continue
             sent.append(Request(self.number, client.number, client.db, words, slot=slot_of(command)))
             if words[0] in ("FLUSHALL", "FLUSHDB", "SWAPDB"):
-                sent.append(Request(self.number, client.number, client.db, ("PUBLISH", MARKS, " ".join(map(str, words)))))
+                mark = ("PUBLISH", MARKS, " ".join(map(str, words)))
+                sent.append(Request(self.number, client.number, client.db, mark))
         self.requests += sent
         client.open += sent
         for request in sent:
@@ -471,7 +472,8 @@ def is_ending(view):
 def unanswered(clients, view):
     """G7: clients without an answer that are in no line, on a quiet server."""
     waiting = {waiter["client-id"] for _, waiter in view.waiters()}
-    return [f"answers: never answered: {client.open[0]}" for client in clients if client.open and client.id not in waiting]
+    forgotten = [client for client in clients if client.open and client.id not in waiting]
+    return [f"answers: never answered: {client.open[0]}" for client in forgotten]
 
 
 def shown(word):
@@ -480,6 +482,8 @@ def shown(word):
         return f"({word.line})"
     if isinstance(word, bytes):
         return '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"'
-    if isinstance(word, str) and (not word or not word.isprintable() or set(word) & set(" \"'") or len(word) > 80):
-        return '"' + "".join(f"\\x{b:02x}" if b < 32 or b > 126 or b in b'"\\' else chr(b) for b in word.encode("utf-8", "surrogateescape")) + '"'
+    if isinstance(word, str) and (not word or not word.isprintable() or set(word) & set(" \"'")):
+        data = word.encode("utf-8", "surrogateescape")
+        plain = (f"\\x{byte:02x}" if byte < 32 or byte > 126 or byte in b'"\\' else chr(byte) for byte in data)
+        return '"' + "".join(plain) + '"'
     return str(word)

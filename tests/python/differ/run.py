@@ -34,8 +34,8 @@ class Found(NamedTuple):
 class Differ:
     """Rounds of one seed, on servers that are started as they are needed."""
 
-    def __init__(self, seed, steps=STEPS, environment=None, tell=lambda line: None):
-        self.seed, self.steps, self.environment, self.tell = seed, steps, environment, tell
+    def __init__(self, seed, groups=None, environment=None, tell=lambda line: None):
+        self.seed, self.groups, self.environment, self.tell = seed, groups, environment, tell
         self.yard = self.chain = self.episode = None
         self.rests, self.commands = 0, Counter()
 
@@ -47,7 +47,7 @@ class Differ:
 
     def script(self, number):
         """The steps of a round, each with its number."""
-        return list(enumerate(Author(f"{self.seed}.{number}").steps(self.steps), 1))
+        return list(enumerate(Author(f"{self.seed}.{number}", self.groups).steps(STEPS), 1))
 
     def plays(self, number, steps):
         """Plays these steps of a round; returns the player."""
@@ -108,12 +108,13 @@ class Differ:
             yard.close()
 
 
-def told(found, seed):
+def told(found, seed, groups=None):
     """What people need to see a fault, and to see it again."""
     steps = ",".join(str(at) for at, _ in found.steps)
     lines = [f"== round {found.number} of seed {seed}, {len(found.steps)} steps", *without_crowds(found.lines), ""]
     lines += [f"   FAULT {fault}" for fault in found.faults[:10]]
     again = f"scripts/differ --server {NAME} --seed {seed} --round {found.number} --steps {steps}"
+    again += f" --groups {' '.join(groups)}" if groups else ""
     return "\n".join([*lines, f"   again: {again}"])
 
 
@@ -136,7 +137,7 @@ def main():
     print(f"differ on {NAME} ({VERSION}), seed {words.seed}, {words.seconds:.0f} s", flush=True)
     tell = (lambda line: print(line, flush=True)) if words.notes else (lambda line: None)
     bad, rounds = [], 0
-    with Differ(words.seed, tell=tell) as differ:
+    with Differ(words.seed, words.groups, tell=tell) as differ:
         if words.round is not None:
             return again(differ, words)
         deadline = time.monotonic() + words.seconds
@@ -145,7 +146,7 @@ def main():
             rounds += 1
             if found is not None:
                 bad.append(differ.shrinks(found, words.shrink))
-                print(told(bad[-1], words.seed), flush=True)
+                print(told(bad[-1], words.seed, words.groups), flush=True)
         kinds = ", ".join(f"{name} {number}" for name, number in sorted(differ.commands.items()))
         print(f"differ: {rounds} rounds, {differ.rests} rests, {len(bad)} with faults; {kinds}")
         if differ.rests < RESTS_MIN and not bad:
@@ -161,7 +162,7 @@ def again(differ, words):
         steps = [(at, step) for at, step in steps if at in wanted]
     player = differ.plays(words.round, steps)
     found = Found(words.round, steps, player.faults, player.lines)
-    print(told(found, words.seed) if player.faults else "differ: nothing was wrong")
+    print(told(found, words.seed, words.groups) if player.faults else "differ: nothing was wrong")
     return 1 if player.faults else 0
 
 
@@ -170,6 +171,8 @@ def arguments():
     parser = argparse.ArgumentParser(prog="scripts/differ", description="Random scripts on a primary and its copies.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long rounds are begun (60)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats the scripts of a run")
+    groups = Author.GROUPS
+    parser.add_argument("--groups", nargs="+", choices=groups, help=f"only these steps, of {', '.join(groups)}")
     parser.add_argument("--first", type=int, default=0, help="the round to begin with (0)")
     parser.add_argument("--most", type=int, default=5, help="how many rounds with faults are enough (5)")
     parser.add_argument("--shrink", type=float, default=20.0, help="seconds to look for fewer steps (20)")

@@ -58,12 +58,12 @@ class Author:
         "grand": 1,
     }
 
-    def __init__(self, seed):
+    def __init__(self, seed, groups=None):
         self.chance = random.Random(seed)
         # Few at a time: what each of them does is undone by most others.
         names = self.chance.sample(list(self.GROUPS), self.chance.choice([1, 1, 2, 2, 3, 5]))
         names += ["leaving"] if self.chance.random() < 0.4 else []
-        self.groups = {name: self.GROUPS[name] for name in names}
+        self.groups = {name: self.GROUPS[name] for name in groups or names}
         self.favourite = self.chance.choice(LOCKS)
         self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else DBS[0] for _ in range(CLIENTS)]
         self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 100"]) for key in LOCKS}
@@ -123,10 +123,13 @@ class Author:
     def acquire(self, waiting):
         lock = self.lock()
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
-        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(), *self.mode(lock)]
+        # A lease that is kept alive begins to run on whoever loads it: a short one would be over there.
+        is_kept = self.chance.random() < self.tied / 2
+        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(0.0 if is_kept else None), *self.mode(lock)]
         words += ["REENTRANT"] if self.chance.random() < 0.1 else []
-        words += ["KEEPALIVE"] if self.chance.random() < self.tied / 2 else []
-        words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])] if self.chance.random() < self.tied else []
+        words += ["KEEPALIVE"] if is_kept else []
+        if self.chance.random() < self.tied:
+            words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])]
         dice = self.chance.random()
         if dice < waiting:
             words += ["BLOCK", self.patience()]
@@ -150,7 +153,7 @@ class Author:
     def renew(self):
         lock = self.lock()
         extra = self.chance.choice([[], [], ["TOKEN", f"@token:{lock}"], ["RAISE", f"@token:{lock}"]])
-        return ("LOCK.RENEW", lock, f"@holder:{lock}", "PX", self.duration(0.1), *extra)
+        return ("LOCK.RENEW", lock, f"@holder:{lock}", "PX", self.duration(0.0), *extra)
 
     def question(self):
         lock = self.lock()
