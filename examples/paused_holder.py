@@ -39,7 +39,7 @@ def add(lock, path, amount, lease_ms, with_fence, is_stopped):
         os.kill(os.getpid(), signal.SIGSTOP)  # until somebody sends SIGCONT
     if with_fence:
         written = database.execute(
-            "UPDATE account SET balance = ?, fence = ? WHERE fence < ?",
+            "UPDATE account SET balance = ?, fence = ? WHERE fence <= ?",
             (balance + amount, token, token),
         ).rowcount
     else:

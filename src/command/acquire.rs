@@ -3,7 +3,7 @@
 
 use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
 use super::error::Invalid;
-use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, Tie};
+use crate::lock::types::{LIMIT_MAX, Mode, Tie};
 
 /// A parsed LOCK.ACQUIRE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +56,10 @@ struct Given {
     is_kept_alive: bool,
 }
 
+/// The grammar.
+const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
+                     [SHARED | LIMIT holders] [REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
+
 /// Parses the arguments behind the key: the owner and the options.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     // What most requests are, without going through the options.
@@ -69,7 +73,8 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
 
 #[inline(never)]
 fn parse_any<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let missing = Invalid::Missing { what: "the owner", usage: USAGE };
+    let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let (mut rest, mut given) = (rest, Given::default());
     if let [px, lease, more @ ..] = rest
@@ -120,7 +125,8 @@ fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
 
 /// Parses the arguments behind the keys of LOCK.MACQUIRE, which has fewer options.
 pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    let missing = Invalid::Missing { what: "the owner behind the keys", usage: super::macquire::USAGE };
+    let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "PX, EX, BLOCK or SHARED");
     let mut given = Given::default();
@@ -129,7 +135,7 @@ pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<
             continue;
         }
         if !name.eq_ignore_ascii_case(b"BLOCK") && !name.eq_ignore_ascii_case(b"SHARED") {
-            return Err(options.unknown(name));
+            return Err(given.lease.unknown(name, &options));
         }
         given.take(name, &mut options, bounds)?;
     }
@@ -156,7 +162,8 @@ impl Given {
             let max = bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX);
             options.value("BLOCK", &mut self.block, |v| ranged("BLOCK", MS, v, 0, max))
         } else if is("QUEUE") {
-            let max = bounds.wait_ms_max.unwrap_or(LEASE_MS_MAX);
+            // Who reserves a lock cannot do so for longer than who holds it.
+            let max = bounds.wait_ms_max.unwrap_or(bounds.lease_ms_max);
             options.value("QUEUE", &mut self.queue, |v| ranged("QUEUE", MS, v, 1, max))
         } else if is("REENTRANT") {
             flag("REENTRANT", &mut self.is_reentrant)
@@ -166,7 +173,7 @@ impl Given {
         } else if is("KEEPALIVE") {
             flag("KEEPALIVE", &mut self.is_kept_alive)
         } else {
-            Err(options.unknown(name))
+            Err(self.lease.unknown(name, options))
         }
     }
 
@@ -254,7 +261,7 @@ mod tests {
             ("w PX x FOO", "ERR PX must be an integer"),
             ("w PX 1 BLOCK 1 QUEUE 1", "ERR syntax error: give BLOCK or QUEUE, not both"),
             ("* PX 1 QUEUE 9", "ERR QUEUE needs an owner of your own"),
-            ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 86400000 (milliseconds)"),
+            ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 3600000 (milliseconds)"),
             ("w PX 1 SHARED LIMIT 1", "ERR syntax error: give SHARED or LIMIT, not both"),
             ("w PX 1 LIMIT 0", "ERR LIMIT must be an integer from 1 to 1000000 (holders)"),
             ("w PX 1 LIMIT 1000001", "ERR LIMIT must be an integer from 1 to 1000000"),

@@ -106,7 +106,13 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
         if slot.is_some() {
             return Err(Invalid::Repeated(name));
         }
-        let value = self.take().ok_or(Invalid::NoValue(name))?;
+        let Some(value) = self.take() else {
+            // What is wrong with no value at all tells what is wanted.
+            return match parse(b"") {
+                Ok(_) => Err(Invalid::Missing { what: "a value", usage: name }),
+                Err(wanted) => Err(Invalid::NoValue { name, wanted: Box::new(wanted) }),
+            };
+        };
         *slot = Some(parse(value)?);
         Ok(())
     }
@@ -151,6 +157,13 @@ impl LeaseOption {
             return Err(Invalid::TwoLeases);
         }
         Ok(true)
+    }
+
+    /// The error for what is no option of the command: perhaps a lease without its unit.
+    #[must_use]
+    pub fn unknown<A: AsRef<[u8]>>(&self, name: &[u8], options: &Options<'_, A>) -> Invalid {
+        let is_lease = self.px.or(self.ex).is_none() && integer(name).is_some();
+        if is_lease { Invalid::BareLease { number: shown(name) } } else { options.unknown(name) }
     }
 
     /// The lease in milliseconds.

@@ -38,18 +38,49 @@ pub enum Invalid {
     },
     /// An option is given twice.
     Repeated(&'static str),
-    /// An option needs a value.
-    NoValue(&'static str),
+    /// An option is the last word, and needs a value.
+    NoValue {
+        /// Which option.
+        name: &'static str,
+        /// What is wrong with no value at all: it tells the range.
+        wanted: Box<Invalid>,
+    },
+    /// An argument is missing.
+    Missing {
+        /// Which one.
+        what: &'static str,
+        /// The grammar of the command.
+        usage: &'static str,
+    },
+    /// A number where an option is expected, and no lease so far.
+    BareLease {
+        /// The number, made printable.
+        number: String,
+    },
+    /// Behind the keys of LOCK.MACQUIRE something is wrong, and perhaps it is their count.
+    BehindKeys {
+        /// How many keys were said to come.
+        count: u64,
+        /// The last of them, made printable.
+        last: String,
+        /// What stands behind it, made printable.
+        owner: String,
+        /// What is wrong behind that.
+        invalid: Box<Invalid>,
+    },
     /// Two options that exclude each other.
     Both(&'static str, &'static str),
     /// A place in line for an owner that nobody knows.
     PlaceOfNobody,
     /// Fewer keys than were said.
-    NoKeys,
+    NoKeys {
+        /// How many were said to come.
+        count: u64,
+        /// How many arguments came.
+        given: usize,
+    },
     /// A key of several is named twice.
     SameKey(String),
-    /// No command to run.
-    NoCommand,
     /// A command of this module is to run within LOCK.EXEC; its name made printable.
     Nested(String),
     /// Both PX and EX.
@@ -83,18 +114,37 @@ impl fmt::Display for Invalid {
                 write!(f, "ERR syntax error: unknown option '{name}', expected {expected}")
             }
             Self::Repeated(name) => write!(f, "ERR syntax error: option {name} is given twice"),
-            Self::NoValue(name) => write!(f, "ERR syntax error: option {name} needs a value"),
+            Self::NoValue { name, wanted } => {
+                let wanted = wanted.to_string();
+                let wanted = wanted.split_once(" must be ").map_or(&*wanted, |(_, wanted)| wanted);
+                write!(f, "ERR syntax error: option {name} needs a value: {wanted}")
+            }
+            Self::Missing { what, usage } => write!(f, "ERR syntax error: {what} is missing: {usage}"),
+            Self::BareLease { number } => write!(
+                f,
+                "ERR syntax error: a lease needs its unit: PX {number} (milliseconds) or EX {number} (seconds)"
+            ),
+            Self::BehindKeys { count, last, owner, invalid } => {
+                let invalid = invalid.to_string();
+                let invalid = invalid.strip_prefix("ERR syntax error: ").unwrap_or(&invalid);
+                write!(
+                    f,
+                    "ERR syntax error: numkeys is {count}, so '{last}' is the last key and '{owner}' is the owner; \
+                     {invalid}"
+                )
+            }
             Self::Both(a, b) => write!(f, "ERR syntax error: give {a} or {b}, not both"),
             Self::PlaceOfNobody => f.write_str(
                 "ERR QUEUE needs an owner of your own to come back with; '*' would be another one each time",
             ),
-            Self::NoKeys => {
-                f.write_str("ERR syntax error: numkeys must be followed by that many keys, then the owner")
-            }
+            Self::NoKeys { count, given } => write!(
+                f,
+                "ERR syntax error: numkeys is {count}, with {given} argument(s) behind it: that many keys must follow, \
+                 then the owner"
+            ),
             Self::SameKey(name) => {
                 write!(f, "ERR key '{name}' is named twice: each of the keys must be another one")
             }
-            Self::NoCommand => f.write_str("ERR syntax error: the token must be followed by a command"),
             Self::Nested(name) => {
                 write!(f, "ERR LOCK.EXEC does not run LOCK.* commands: send '{name}' by itself")
             }
@@ -130,6 +180,7 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             "QUARANTINE {left_ms} milliseconds are left in which this server grants no new lock: it may have lost some"
         )
         .into(),
+        Refusal::Leaving => LEAVING.into(),
         Refusal::Deadlock => deadlock(cycle).into(),
         Refusal::TooManyTimes => {
             format!("ERR this owner holds the lock {COUNT_MAX} times already (REENTRANT)").into()
@@ -226,6 +277,9 @@ pub const LONGER_THAN_QUARANTINE: &str = "ERR PX is more than redislock.quaranti
 /// The server may throw locks away when memory runs out.
 pub const MAY_EVICT: &str = "ERR this server may evict locks: maxmemory is set and maxmemory-policy is allkeys-*; use a volatile-* policy or noeviction, or accept the loss with CONFIG SET redislock.allow-eviction yes";
 
+/// The operator takes the module off this server.
+pub const LEAVING: &str = "ERR this server grants no lock any more: redislock.leaving is yes; what is held can be renewed and released";
+
 /// A command of the replication stream came from a client.
 pub const INTERNAL: &str =
     "ERR this command belongs to replication and append-only files; clients cannot use it";
@@ -237,9 +291,20 @@ pub const BAD_RECORD: &str = "ERR malformed redislock record";
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 64;
+    shown_up_to(SHOWN_BYTES_MAX, bytes)
+}
+
+/// The same for one word of several in a line: at most 12 of the bytes.
+#[must_use]
+pub fn shown_shortly(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 12;
+    shown_up_to(SHOWN_BYTES_MAX, bytes)
+}
+
+fn shown_up_to(bytes_max: usize, bytes: &[u8]) -> String {
     let mut text: String =
-        bytes.iter().take(SHOWN_BYTES_MAX).flat_map(|b| b.escape_ascii()).map(char::from).collect();
-    if bytes.len() > SHOWN_BYTES_MAX {
+        bytes.iter().take(bytes_max).flat_map(|b| b.escape_ascii()).map(char::from).collect();
+    if bytes.len() > bytes_max {
         text.push_str("...");
     }
     text

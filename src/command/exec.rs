@@ -15,9 +15,11 @@ pub struct Exec<'a, A> {
 
 /// Parses the arguments behind the key.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Exec<'_, A>, Invalid> {
-    let (number, words) = args.split_first().ok_or(Invalid::NoCommand)?;
+    const USAGE: &str = "LOCK.EXEC key token command [arg ...]";
+    let missing = |what| Invalid::Missing { what, usage: USAGE };
+    let (number, words) = args.split_first().ok_or(missing("the token"))?;
     let token = token("token", number.as_ref())?;
-    let name = words.first().ok_or(Invalid::NoCommand)?.as_ref();
+    let name = words.first().ok_or(missing("the command"))?.as_ref();
     if is_ours(name) {
         return Err(Invalid::Nested(shown(name)));
     }
@@ -64,8 +66,10 @@ mod tests {
         for bad in ["0", "-1", "9007199254740992", "x", ""] {
             assert!(matches!(parse(&[bad, "SET"]), Err(Invalid::Number { what: "token", .. })), "{bad}");
         }
-        assert_eq!(parse(&["7"]), Err(Invalid::NoCommand));
-        assert_eq!(parse::<&str>(&[]), Err(Invalid::NoCommand));
+        let error = |args: &[&str]| parse(args).unwrap_err().to_string();
+        let usage = "LOCK.EXEC key token command [arg ...]";
+        assert_eq!(error(&["7"]), format!("ERR syntax error: the command is missing: {usage}"));
+        assert_eq!(error(&[]), format!("ERR syntax error: the token is missing: {usage}"));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! `LOCK.FENCE key [token]`
 
 use super::args::token;
-use super::error::Invalid;
+use super::error::{Invalid, shown};
 use crate::lock::types::Token;
 
 /// Parses the arguments behind the key: the token to ask about, if any.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Option<Token>, Invalid> {
+    if let [_, more, ..] = args {
+        return Err(Invalid::Unknown { name: shown(more.as_ref()), expected: "one token at most" });
+    }
     args.first().map(|number| token("token", number.as_ref())).transpose()
 }
 

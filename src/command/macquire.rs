@@ -4,17 +4,21 @@ use std::collections::HashSet;
 
 use super::acquire::{self, Acquire};
 use super::args::{Bounds, ranged};
-use super::error::{Invalid, shown};
+use super::error::{Invalid, shown, shown_shortly};
+
+/// The grammar.
+pub const USAGE: &str = "LOCK.MACQUIRE numkeys key [key ...] owner PX milliseconds | EX seconds \
+                         [BLOCK milliseconds] [SHARED]";
 
 /// Most keys of one request.
 pub const KEYS_MAX: u64 = 64;
 
 /// The keys among the arguments behind the command, as many as their first says.
 pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
-    let (count, rest) = args.split_first().ok_or(Invalid::NoKeys)?;
+    let (count, rest) = args.split_first().ok_or(Invalid::Missing { what: "numkeys", usage: USAGE })?;
     let count = ranged("numkeys", "", count.as_ref(), 1, KEYS_MAX)?;
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    rest.get(..count).ok_or(Invalid::NoKeys)
+    let keys = rest.get(..usize::try_from(count).unwrap_or(usize::MAX));
+    keys.ok_or(Invalid::NoKeys { count, given: rest.len() })
 }
 
 /// Parses the arguments behind the command: the keys, and the rest.
@@ -26,7 +30,25 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<(&'a 
             return Err(Invalid::SameKey(shown(key.as_ref())));
         }
     }
-    Ok((keys, acquire::parse_many(&args[1 + keys.len()..], bounds)?))
+    let rest = &args[1 + keys.len()..];
+    let request =
+        acquire::parse_many(rest, bounds).map_err(|invalid| perhaps_miscounted(keys, rest, invalid))?;
+    Ok((keys, request))
+}
+
+/// What is wrong behind the keys, with which of the arguments were taken for keys and owner if that may be why.
+fn perhaps_miscounted<A: AsRef<[u8]>>(keys: &[A], rest: &[A], invalid: Invalid) -> Invalid {
+    let is_of_options =
+        matches!(invalid, Invalid::Unknown { .. } | Invalid::BareLease { .. } | Invalid::NoLease);
+    match (keys.last(), rest.first()) {
+        (Some(last), Some(owner)) if is_of_options => Invalid::BehindKeys {
+            count: keys.len() as u64,
+            last: shown_shortly(last.as_ref()),
+            owner: shown_shortly(owner.as_ref()),
+            invalid: Box::new(invalid),
+        },
+        _ => invalid,
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +69,26 @@ mod tests {
         assert_eq!(of("1 a w PX 9 shared BLOCK 0"), Ok((1, Mode::Shared)));
         let many: Vec<String> = (0..64).map(|n| format!("k{n}")).collect();
         assert_eq!(of(&format!("64 {} w PX 9", many.join(" "))), Ok((64, Mode::Exclusive)));
+        let error = |line| of(line).unwrap_err();
+        assert_eq!(
+            error("2 a o PX 100"),
+            "ERR syntax error: numkeys is 2, so 'o' is the last key and 'PX' is the owner; a lease needs its unit: \
+             PX 100 (milliseconds) or EX 100 (seconds)"
+        );
+        assert_eq!(
+            error("1 a b o PX 100"),
+            "ERR syntax error: numkeys is 1, so 'a' is the last key and 'b' is the owner; unknown option 'o', \
+             expected PX, EX, BLOCK or SHARED"
+        );
+        assert_eq!(
+            error("3 a b"),
+            "ERR syntax error: numkeys is 3, with 2 argument(s) behind it: that many keys must follow, then the owner"
+        );
+        assert!(
+            error("2 a b")
+                .starts_with("ERR syntax error: the owner behind the keys is missing: LOCK.MACQUIRE ")
+        );
+        assert_eq!(error("0 o PX 100"), "ERR numkeys must be an integer from 1 to 64");
         for bad in ["0 w PX 9", "65 a w PX 9", "2 a a w PX 9", "9 a b", "1 a w PX 9 LIMIT 2", "x a w PX 9"] {
             assert!(of(bad).is_err(), "{bad}");
         }

@@ -15,7 +15,8 @@ pub struct Release<'a> {
 
 /// Parses the arguments behind the key.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    const USAGE: &str = "LOCK.RELEASE key owner [TOKEN token]";
+    let (who, rest) = args.split_first().ok_or(Invalid::Missing { what: "the owner", usage: USAGE })?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "TOKEN");
     let mut named = None;

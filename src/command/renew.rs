@@ -19,7 +19,8 @@ pub struct Renew<'a> {
 
 /// Parses the arguments behind the key.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew<'a>, Invalid> {
-    let (who, rest) = args.split_first().ok_or(Invalid::Owner)?;
+    const USAGE: &str = "LOCK.RENEW key owner PX milliseconds | EX seconds [TOKEN token | RAISE token]";
+    let (who, rest) = args.split_first().ok_or(Invalid::Missing { what: "the owner", usage: USAGE })?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "PX, EX, TOKEN or RAISE");
     let mut lease = LeaseOption::default();
@@ -33,7 +34,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew
         } else if name.eq_ignore_ascii_case(b"RAISE") {
             options.value("RAISE", &mut raise, |v| token("RAISE", v))?;
         } else {
-            return Err(options.unknown(name));
+            return Err(lease.unknown(name, &options));
         }
     }
     if named.is_some() && raise.is_some() {

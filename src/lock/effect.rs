@@ -41,6 +41,9 @@ pub struct Legacy {
 pub enum Change {
     /// It stays, and nothing that a reader could see changed.
     Nothing,
+    /// Nothing changed but whose turn it is: a reservation's, whose owner learns of it as of a change. There may be no
+    /// key.
+    Signalled,
     /// It stays, with the same value, and what the value stands for changed.
     Touched,
     /// The same, and another hold began: a time to live that a user gave to the old one goes.
@@ -270,8 +273,6 @@ pub struct Stake {
 pub enum Task {
     /// The lock at this place may be free: grant it to whoever is next.
     Settle(PlaceBuf),
-    /// A live hold at this place was ended from outside: publish that.
-    Broken(PlaceBuf),
     /// It may be the turn of this request for several locks.
     Party(WaiterId),
     /// The lease of the hold with this token runs otherwise than readers know: tell them.

@@ -8,6 +8,7 @@
 mod looks;
 mod owners;
 mod parties;
+mod ranks;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -73,6 +74,8 @@ pub struct Waiter {
     /// Other requests of the same owner, in other lines.
     same_before: Option<WaiterId>,
     same_behind: Option<WaiterId>,
+    /// Where it stands in the ranks of its line, if that has any.
+    slot: usize,
     seat: Seat,
 }
 
@@ -112,6 +115,8 @@ pub struct Queue {
     look_at: Option<Moment>,
     /// Everybody here wants the whole lock, and nothing else.
     is_plain: bool,
+    /// Where reservations stand; begins with the first one.
+    ranks: Option<Box<ranks::Ranks>>,
     head: Option<WaiterId>,
     tail: Option<WaiterId>,
 }
@@ -274,6 +279,7 @@ impl Queues {
                 parties: 0,
                 look_at: None,
                 is_plain: true,
+                ranks: None,
                 head: None,
                 tail: None,
             });
@@ -290,7 +296,9 @@ impl Queues {
             Some(queue) => (queue.tail, None),
             None => (None, None),
         };
-        self.insert(queue, request, None, ahead, behind)
+        let id = self.insert(queue, request, None, ahead, behind);
+        self.enter_rank(id, None);
+        id
     }
 
     /// Lets a newer request of the same owner take over the place in line of `old`, which is returned.
@@ -301,18 +309,8 @@ impl Queues {
         }
         // First in, then out: the line must not become empty in between.
         let new = self.insert(queue, request, None, ahead, Some(old));
+        self.enter_rank(new, Some(old));
         Some((self.take_out(old)?, new))
-    }
-
-    /// A request waits until then.
-    pub fn wait_until(&mut self, id: WaiterId, until: Option<Moment>) {
-        if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.request.until = until;
-            match until {
-                Some(until) => self.timeouts.set(&mut self.waiters, id, until),
-                None => self.timeouts.clear(&mut self.waiters, id),
-            }
-        }
     }
 
     fn insert(
@@ -334,6 +332,7 @@ impl Queues {
             behind,
             same_before: None,
             same_behind: None,
+            slot: 0,
             seat: Seat::NONE,
         };
         let id = self.waiters.insert(waiter);
@@ -399,6 +398,7 @@ impl Queues {
             entry.remove();
         }
         self.delist(id);
+        self.leave_rank(id);
         let waiter = self.waiters.remove(id)?;
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
@@ -462,6 +462,7 @@ impl Queues {
                 ahead = Some(waiter_id);
                 count += 1;
             }
+            self.check_ranks(id)?;
             if queue.tail != ahead || ahead.is_none() {
                 return Err(format!("line {id:?} has a wrong end or is empty"));
             }

@@ -9,7 +9,9 @@
 //! * [`wake`]: something ended by itself or from outside: leases, timeouts, closed connections, keys
 //!   that went away.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
+//! * [`outbox`]: what is to be published, in its order.
 //! * [`beside`]: a data set that is loaded while another one is served.
+//! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`view`]: what INFO, FENCE and the tests want to know.
 
 mod apply;
@@ -17,8 +19,10 @@ mod beside;
 mod decide;
 mod hold;
 mod kinds;
+mod leaving;
 mod line;
 mod multi;
+mod outbox;
 mod quarantine;
 mod undo;
 mod view;
@@ -42,6 +46,7 @@ pub use beside::Gone;
 pub use decide::{Acquired, Ask, Block, Refusal, Renewal, Wait};
 pub use kinds::COUNT_MAX;
 pub use multi::{Spot, Steps};
+pub use outbox::Notice;
 pub use view::{Description, HoldView, Possession, WaiterView};
 pub use wake::Due;
 
@@ -105,17 +110,17 @@ pub struct Table {
     /// How many sets of locks were begun beside another one.
     sets: u32,
     tasks: VecDeque<Task>,
-    /// Broken holds that somebody waits behind: to be published before the next grant.
-    broken_first: VecDeque<PlaceBuf>,
-    /// Broken holds that nobody waits behind: to be published when nothing else is to be done.
-    broken: VecDeque<PlaceBuf>,
+    outbox: outbox::Outbox,
     stats: Stats,
     limits: Limits,
     /// Until when nothing new is granted.
     quarantine: Option<quarantine::Quarantine>,
     /// What began in this step, to be confirmed. `None`: nothing has to be.
     begun: Option<Vec<Stake>>,
-    /// Whether there is a quarantine, or anything has to be confirmed: then the short path will not do.
+    /// Whether nothing new is granted because the module is to go.
+    is_leaving: bool,
+    /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
+    /// not do.
     is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     cycle: Vec<Link>,

@@ -122,6 +122,11 @@ impl TokenClock {
         self.must_name = true;
     }
 
+    /// Readers of the stream are told to count from nothing: the next grant, if there is one, names its token.
+    pub const fn tell_nothing(&mut self) {
+        self.told = 0;
+    }
+
     /// A data set begins to load: what its stream counts from is what it will say, nothing else.
     pub const fn begin_load(&mut self) {
         self.told = 0;

@@ -8,7 +8,7 @@ use super::api::{Ctx, Str, is_connected, place_of};
 use super::blocking::Told;
 use super::gate::Gate;
 use super::handlers::{ask_and, internal_error, invalid, tell};
-use super::{blocking, confirm, ffi, host, server, settings, state};
+use super::{blocking, confirm, ffi, host, pump, server, settings, state};
 use crate::command::acquire::{self, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::error;
@@ -142,7 +142,7 @@ fn reply_otherwise(
             if is_parked {
                 return raw::REDISMODULE_OK as c_int;
             }
-            let _ = state::with(|state| state.table.leave(waiter));
+            let _ = pump::after(|state| state.table.leave(waiter));
             ctx.reply_null()
         }
     }

@@ -21,11 +21,12 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::state::{self, Handle};
+use super::state::{self, Handle, State};
 use super::{confirm, guard, pump, server, settings};
 use crate::command::error::{DEMOTED, REPLACED};
 use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::ClientId;
+use crate::sabotage::{self, Rule};
 
 /// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
 pub(crate) fn park(ctx: &Ctx, waiter: WaiterId) -> bool {
@@ -87,8 +88,7 @@ pub(crate) fn send(waiter: WaiterId, client: ClientId, answer: Answer) {
 /// Answers a blocked client, whose handle nobody knows any more: now, or when its turn comes.
 pub(crate) fn tell(handle: Handle, client: ClientId, told: Told) {
     if state::with(|state| state.room_behind_others()) == Some(0) {
-        let _ = state::with(|state| state.turns.push(handle, client, told));
-        pump::request();
+        let _ = pump::after(|state| state.turns.push(handle, client, told));
     } else {
         unblock(handle, client, told);
     }
@@ -113,14 +113,15 @@ fn unblock(handle: Handle, client: ClientId, told: Told) {
     unsafe { api!(RedisModule_UnblockClient, handle, sent.cast()) };
 }
 
-/// Forgets the waiter behind a handle that the server is done with.
+/// Forgets the waiter behind a handle that the server is done with. Its going may let others in (G6).
 fn drop_waiter(handle: Handle) -> bool {
-    let known = state::with(|state| {
+    let forget = |state: &mut State| {
         let waiter = state.waiters.remove(&handle)?;
         state.handles.remove(&waiter);
         state.table.leave(waiter);
         Some(())
-    });
+    };
+    let known = if sabotage::removes(Rule::LeaverWakes) { state::with(forget) } else { pump::after(forget) };
     known.flatten().is_some()
 }
 
@@ -153,12 +154,11 @@ fn note_undelivered(told: Told) {
     let Told::Answer(Answer::Granted { place, others, token, .. }) = told else {
         return;
     };
-    let _ = state::with(|state| {
+    let _ = pump::after(|state| {
         for place in std::iter::once(place).chain(others) {
             state.table.note_undelivered(place, token);
         }
     });
-    pump::request();
 }
 
 /// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over.

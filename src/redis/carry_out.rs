@@ -4,7 +4,7 @@
 use super::api::{Ctx, Key, Str};
 use super::records::{replicate_delete, replicate_ended, replicate_hold, replicate_life};
 use super::state::{self, State, lock_type};
-use super::{blocking, clock, host};
+use super::{blocking, clock, host, outbox};
 use crate::lock::effect::{Change, Effect, Effects, Event, Found, LockId, Record, Step};
 use crate::lock::types::Mode;
 use crate::sabotage::{self, Rule};
@@ -36,7 +36,7 @@ fn lives(ctx: &Ctx, name: Str<'_>, key: Key<'_>, ms: u64, fx: Effects) {
 pub(crate) fn change(key: Key<'_>, found: Found, change: Change) {
     match change {
         Change::Nothing => {}
-        Change::Touched => key.touch(),
+        Change::Signalled | Change::Touched => key.touch(),
         Change::Renewed => {
             // The time to live that a user gave to the hold before is not the new one's.
             key.persist();
@@ -118,11 +118,16 @@ pub(crate) fn effects(ctx: &Ctx, name: Option<Str<'_>>, mut fx: Effects) {
     let _ = state::with(|state| state.fx = fx);
 }
 
-/// Publishes a keyspace event.
+/// Publishes a keyspace event, behind those that could not be published yet.
+#[inline(always)]
 pub(crate) fn publish(ctx: &Ctx, name: Str<'_>, event: Event) {
-    if !host::events_are_heard() {
-        return;
+    if host::events_are_heard() && !outbox::holds_back(ctx, name, event) {
+        publish_now(ctx, name, event);
     }
+}
+
+/// Publishes a keyspace event at once.
+pub(super) fn publish_now(ctx: &Ctx, name: Str<'_>, event: Event) {
     let text = match event {
         Event::Acquired => c"lock.acquired",
         Event::Released => c"lock.released",

@@ -334,9 +334,7 @@ extern "C" fn on_replica(
         }
         warn_of_too_many(&ctx);
         // Those who could not be granted anything may be now.
-        if state::with(|state| state.table.tasks() > 0) == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(|_| ());
     });
 }
 

@@ -23,6 +23,8 @@ struct Command {
     categories: [&'static CStr; 2],
     /// As COMMAND INFO counts; negative: at least that many.
     arity: c_int,
+    /// What drivers need to know to send it to a cluster, in the words of the server's own commands.
+    tips: &'static CStr,
     summary: &'static CStr,
     complexity: &'static CStr,
     args: &'static [Arg],
@@ -119,6 +121,10 @@ macro_rules! categories {
 /// A key that is only looked at.
 pub(super) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
+/// The command and its key. What is missing behind them the parser tells, with the grammar; the server would say no more
+/// than that the number of arguments is wrong.
+const BY_PARSER: c_int = -2;
+
 static COMMANDS: [Command; 10] = [
     Command {
         name: c"lock.acquire",
@@ -129,7 +135,8 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write fast blocking"),
-        arity: -5,
+        arity: BY_PARSER,
+        tips: c"",
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
         complexity: c"O(1); O(log N) beside N holders of the same lock",
@@ -154,7 +161,8 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write slow blocking"),
-        arity: -6,
+        arity: BY_PARSER,
+        tips: c"",
         summary: c"Takes several locks for an owner, all or none, and returns one fencing token, or nil.",
         complexity: c"O(N) with N being the number of keys",
         args: &[
@@ -174,6 +182,8 @@ static COMMANDS: [Command; 10] = [
         key_flags: 0,
         categories: categories!("read slow keyspace dangerous"),
         arity: 2,
+        // As KEYS: each shard gives a part of the rows, which belong one behind the other.
+        tips: c"request_policy:all_shards nondeterministic_output_order",
         summary: c"Lists the locks that an owner holds and waits for, in all databases.",
         complexity: c"O(N) with N being the number of holds on the server",
         args: &[arg(c"owner", TEXT)],
@@ -187,7 +197,8 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_DELETE,
         categories: categories!("write fast"),
-        arity: -3,
+        arity: BY_PARSER,
+        tips: c"",
         summary:
             c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
@@ -202,7 +213,8 @@ static COMMANDS: [Command; 10] = [
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: categories!("write fast"),
-        arity: -5,
+        arity: BY_PARSER,
+        tips: c"",
         summary:
             c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
@@ -216,6 +228,7 @@ static COMMANDS: [Command; 10] = [
         key_flags: READS,
         categories: categories!("read fast"),
         arity: -2,
+        tips: c"",
         summary: c"Returns the fencing token of the live hold, or whether a token is that of a live hold.",
         complexity: c"O(1)",
         args: &[arg(c"key", KEY), Arg { is_optional: true, ..arg(c"token", NUMBER) }],
@@ -228,7 +241,8 @@ static COMMANDS: [Command; 10] = [
         // And those of the command that it runs, which it tells itself.
         key_flags: READS | raw::REDISMODULE_CMD_KEY_INCOMPLETE,
         categories: categories!("write slow"),
-        arity: -4,
+        arity: BY_PARSER,
+        tips: c"",
         summary: c"Runs a command if a token is that of a live hold, in one step; else an error.",
         complexity: c"O(1), and that of the command",
         args: &[
@@ -246,6 +260,7 @@ static COMMANDS: [Command; 10] = [
         key_flags: READS,
         categories: categories!("read slow"),
         arity: -2,
+        tips: c"",
         summary: c"Shows who holds a lock and who waits for it.",
         complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
         args: &[arg(c"key", KEY), optional(word(c"full", c"FULL"))],
@@ -258,6 +273,7 @@ static COMMANDS: [Command; 10] = [
         key_flags: raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
         categories: [c"write slow", c"write slow"],
         arity: -3,
+        tips: c"",
         summary: c"Internal: a record of the replication stream. Clients cannot use it.",
         complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"record", TEXT)],
@@ -270,6 +286,7 @@ static COMMANDS: [Command; 10] = [
         key_flags: 0,
         categories: [c"write fast", c"write fast"],
         arity: -1,
+        tips: c"",
         summary: c"Internal: a record of the append-only file. Clients cannot use it.",
         complexity: c"O(1)",
         args: &[],
@@ -331,7 +348,7 @@ unsafe fn describe(handle: *mut raw::RedisModuleCommand, command: &Command) -> O
         complexity: command.complexity.as_ptr(),
         since: SINCE.as_ptr(),
         history: null_mut(),
-        tips: null(),
+        tips: if command.tips.is_empty() { null() } else { command.tips.as_ptr() },
         arity: command.arity,
         key_specs: if command.keys != Keys::None { specs.as_mut_ptr() } else { null_mut() },
         args: args.as_mut_ptr(),

@@ -8,7 +8,9 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::state;
-use super::{carry_out, clock, confirm, ffi, guard, host, pump, quarantine, rounds, server, settings};
+use super::{
+    carry_out, clock, confirm, ffi, guard, host, leaving, pump, quarantine, rounds, server, settings,
+};
 use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
@@ -171,9 +173,8 @@ extern "C" fn on_swap(
             let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
             let now = clock::boot();
             let _ = state::with(|state| {
-                state.table.swapped(now, a, b);
                 // What another server decided is published there.
-                while !decides && state.table.next_task().is_some() {}
+                state.table.swapped(now, a, b, decides);
             });
             pump::request();
         }
@@ -347,13 +348,15 @@ extern "C" fn on_cron(
         let has_tasks = state::with(|state| {
             state.give_back_memory();
             let has_rounds = rounds::begin(state);
-            has_rounds || state.table.tasks() > 0 || state.confirm.has_undo() || !state.turns.is_empty()
+            has_rounds || state.table.has_tasks() || state.confirm.has_undo() || !state.turns.is_empty()
         });
         if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
             pump::request();
         }
         carry_out::rearm();
         // SAFETY: the context of the running callback.
-        confirm::look_again(&unsafe { Ctx::from_raw(ctx) });
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        confirm::look_again(&ctx);
+        leaving::look(&ctx);
     });
 }

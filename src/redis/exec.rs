@@ -35,7 +35,7 @@ pub(crate) extern "C" fn exec(
         return raw::REDISMODULE_OK as c_int;
     }
     guard::command(&ctx, || match args {
-        [_, name, rest @ ..] if rest.len() >= 2 => match way(&ctx) {
+        [_, name, rest @ ..] => match way(&ctx) {
             Way::Asked => asked_to_exec(&ctx, *name, rest),
             // What travels is what the command did.
             Way::Told => ctx.reply_error(error::BAD_RECORD),

@@ -57,7 +57,7 @@ macro_rules! command {
 
 command!(
     /// LOCK.ACQUIRE
-    acquire, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+    acquire, 2..=usize::MAX, |ctx, name, args| match way(ctx) {
         Way::Asked => acquiring::asked_to_acquire(ctx, name, args),
         Way::Told => acquiring::told_to_acquire(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
@@ -65,7 +65,7 @@ command!(
 );
 command!(
     /// LOCK.RELEASE
-    release, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+    release, 2..=usize::MAX, |ctx, name, args| match way(ctx) {
         Way::Asked => asked_to_release(ctx, name, args),
         Way::Told => told_to_release(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
@@ -73,7 +73,7 @@ command!(
 );
 command!(
     /// LOCK.RENEW
-    renew, 3..=usize::MAX, |ctx, name, args| match way(ctx) {
+    renew, 2..=usize::MAX, |ctx, name, args| match way(ctx) {
         Way::Asked => asked_to_renew(ctx, name, args),
         Way::Told => told_to_renew(ctx, name, args),
         Way::Refused => ctx.reply_error(error::READ_ONLY),
@@ -81,7 +81,7 @@ command!(
 );
 command!(
     /// LOCK.FENCE
-    fence, 2..=3, asked_to_fence
+    fence, 2..=usize::MAX, asked_to_fence
 );
 command!(
     /// LOCK.INFO

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::{clock, confirm, guard, server, state};
+use super::{clock, confirm, guard, leaving, server, state};
 use crate::lock::stats::{BUCKETS_MS, Durations};
 
 /// Version of the module.
@@ -62,7 +62,8 @@ extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_in
     });
 }
 
-fn show(section: &Section, state: &state::State) {
+fn show(section: &Section, state: &mut state::State) {
+    let way_out = leaving::in_a_word(state.table.locks(), state.table.clock());
     let table = &state.table;
     let stats = table.stats();
     section.text(c"version", VERSION);
@@ -84,6 +85,7 @@ fn show(section: &Section, state: &state::State) {
     let left_ms = table.quarantine_left_ms(clock::boot()).filter(|_| server::flags().decides());
     section.number(c"quarantine_left_ms", left_ms.unwrap_or(0));
     confirm::show(state, |name, number| section.number(name, number), |name, text| section.text(name, text));
+    section.text(c"leaving", way_out);
     section.number(c"last_token", table.last_token());
     section.number(c"token_lead_us", table.token_lead_us(clock::wall_us()));
 }

@@ -65,13 +65,7 @@ extern "C" fn on_key(
             return;
         };
         let place = place_of(&ctx, name);
-        let is_noted = state::with(|state| {
-            state.table.note(place);
-            state.table.tasks() > 0
-        });
-        if is_noted == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(|state| state.table.note(place));
     });
     raw::REDISMODULE_OK as c_int
 }

@@ -59,9 +59,9 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
         let _ = state::with(|state| state.table.clock().follow_closely());
     }
     ctx.set_options(Signals::WhenClosed);
-    value::register(ctx)?;
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
+    value::register(ctx)?;
     info::register(ctx)?;
     events::require(ctx)?;
     timer::begin()?;
@@ -69,6 +69,9 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     legacy::listen();
     host::read_eviction(ctx);
     confirm::start(ctx);
+    if settings::is_leaving() {
+        events::begin_use(ctx);
+    }
     if settings::quarantine_ms() > 0 {
         events::begin_use(ctx);
         quarantine::begin(ctx, "this server has just started and may have lost some");

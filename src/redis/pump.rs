@@ -16,9 +16,9 @@ use super::gate::Gate;
 use super::records::append_tick;
 use super::state::{self, State, lock_type};
 use super::turns::TOLD_AT_ONCE;
-use super::{blocking, carry_out, cluster};
-use super::{clock, guard, legacy, quarantine, rounds, server, several};
-use crate::lock::effect::{Change, Effects, Event, LockId, Record, Task, Undo, WaiterId};
+use super::{blocking, carry_out, cluster, outbox};
+use super::{clock, guard, leaving, legacy, quarantine, rounds, server, several};
+use crate::lock::effect::{Change, Effects, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
 use crate::lock::types::{ClientId, Moment, Now, PlaceBuf, Token};
 
@@ -52,6 +52,8 @@ pub(crate) struct Pump {
     pub(crate) is_quarantined: bool,
     /// Whether grants and expiries are this server's to decide, as of the last look.
     pub(crate) decides: bool,
+    /// What the log is to be told of broken locks.
+    pub(super) broken: outbox::BrokenLog,
 }
 
 impl Default for Pump {
@@ -65,6 +67,7 @@ impl Default for Pump {
             moves: 0,
             is_quarantined: false,
             decides: false,
+            broken: outbox::BrokenLog::default(),
         }
     }
 }
@@ -100,6 +103,19 @@ pub(crate) fn request() {
         api!(RedisModule_CreateTimer, ctx, 0, Some(on_timer), std::ptr::null_mut())
     };
     let _ = state::with(|state| state.pump.requested = timer.map(|timer| (now, timer)));
+}
+
+/// Does something that may make work, and asks for a run if there is any: the only way for callbacks and for what comes
+/// behind a step of a command, so that nobody has to remember to ask.
+pub(crate) fn after<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    let (done, has_work) = state::with(|state| {
+        let done = act(state);
+        (done, state.has_work())
+    })?;
+    if has_work {
+        request();
+    }
+    Some(done)
 }
 
 /// Whether a run that was asked for does not begin: the server's timers run on the wall clock, and if
@@ -164,6 +180,7 @@ fn run(ctx: &Ctx) {
         rounds::go(ctx, started);
         quarantine::look(ctx, started);
     }
+    leaving::go(ctx, is_paused);
     close_untold(ctx);
     let all_are_told = blocking::tell_some();
     if !is_paused {
@@ -173,14 +190,20 @@ fn run(ctx: &Ctx) {
     let is_apart = !matches!(turn, Turn::Decide) || is_behind == Some(true);
     let mut is_done = !is_apart || time_outs(ctx);
     is_done &= !matches!(turn, Turn::Decide) || decide(ctx, started);
+    let postponed = state::with(|state| state.table.tasks());
     while is_done && !state::bury_some(decides) {
         is_done = !is_spent(started);
     }
-    let _ = state::with(|state| state.pump.is_behind = !is_done);
-    if !is_done {
+    let all_is_published = is_paused || outbox::publish_some(ctx, || is_spent(started));
+    let has_buried = state::with(|state| {
+        state.pump.is_behind = !is_done;
+        // What was buried may let others in.
+        Some(state.table.tasks()) > postponed
+    });
+    if !is_done || !all_is_published {
         let_allocator_tidy_up();
     }
-    if !is_done || !all_are_told {
+    if !is_done || !all_is_published || !all_are_told || has_buried == Some(true) {
         request();
     }
     wake_again(decides, is_paused);
@@ -208,7 +231,7 @@ fn wake_again(decides: bool, is_paused: bool) {
         }
         let next = state.table.next_deadline(decides && !is_paused);
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
-        let has_rest = state.table.tasks() > 0 || state.confirm.has_undo();
+        let has_rest = state.table.has_tasks() || state.confirm.has_undo();
         let retry = (is_paused || has_rest).then(|| clock::boot().plus_ms(retry_ms));
         state.timer.wake_at(match (next, retry) {
             (Some(next), Some(retry)) => Some(next.min(retry)),
@@ -232,7 +255,7 @@ fn tick(ctx: &Ctx) {
     let due = state::with(|state| {
         let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
         let clock = state.table.clock();
-        (due && clock.last() > 0).then(|| (clock.last(), clock.told()))
+        (due && leaving::writes_clock(clock)).then(|| (clock.last(), clock.told()))
     });
     if let Some((last, told)) = due.flatten()
         && flags.has_aof()
@@ -259,16 +282,9 @@ fn time_outs(ctx: &Ctx) -> bool {
     ended < TOLD_AT_ONCE
 }
 
-/// Works off what is due and what was noted. `false`: the budget of this run is spent.
+/// Works off what is due and what was noted, in turns, so that a million leases do not keep the others waiting.
+/// `false`: the budget of this run is spent.
 fn decide(ctx: &Ctx, started: Moment) -> bool {
-    let mut broken = BrokenLog::default();
-    let is_done = work_off(ctx, started, &mut broken);
-    broken.write(ctx);
-    is_done
-}
-
-/// In turns, so that neither a million leases nor a million broken locks keep the others waiting.
-fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
     let mut now = clock::now();
     let mut gate = Gate::of_pump(ctx);
     if !undo_all(ctx, started, &mut gate) {
@@ -301,7 +317,7 @@ fn work_off(ctx: &Ctx, started: Moment, broken: &mut BrokenLog) -> bool {
         if tasks > 0 {
             tasks -= 1;
             if let Some(task) = state::with(|state| state.table.next_task()).flatten() {
-                look(ctx, now, task, &mut gate, broken);
+                look(ctx, now, task, &mut gate);
             }
         }
     }
@@ -344,56 +360,12 @@ fn end(ctx: &Ctx, now: Now, due: Due, gate: &mut Gate<'_>) {
     }
 }
 
-fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>, broken: &mut BrokenLog) {
+fn look(ctx: &Ctx, now: Now, task: Task, gate: &mut Gate<'_>) {
     match task {
         Task::Settle(place) => at(ctx, now, &place, Job::Settle, gate),
         Task::Party(request) => at_all(ctx, now, request, gate),
         Task::Retell(place, token) => retell(ctx, &place, token),
         Task::TakeBack(place, token) => at(ctx, now, &place, Job::TakeBack(token), gate),
-        Task::Broken(place) => {
-            let Some(name) = ctx.new_str(&place.name).filter(|_| ctx.select_db(place.db)) else {
-                return;
-            };
-            // A lock that left with its slot is not broken.
-            if cluster::is_ours(ctx, name.as_str()) {
-                carry_out::publish(ctx, name.as_str(), Event::Broken);
-                broken.add(place);
-            }
-        }
-    }
-}
-
-/// Tells the log about locks that were broken from outside: the first by name, the others by count, so
-/// that a flush of a million locks is one line.
-#[derive(Default)]
-struct BrokenLog {
-    first: Option<PlaceBuf>,
-    others: u64,
-}
-
-impl BrokenLog {
-    fn add(&mut self, place: PlaceBuf) {
-        if self.first.is_some() {
-            self.others += 1;
-        } else {
-            self.first = Some(place);
-        }
-    }
-
-    fn write(&self, ctx: &Ctx) {
-        let Some(place) = &self.first else {
-            return;
-        };
-        let (name, db) = (crate::command::error::shown(&place.name), place.db);
-        let others = match self.others {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
-        let text = format!(
-            "broken from outside: lock '{name}' in database {db}{others}: the key was deleted, \
-             overwritten, renamed or moved while the lock was held"
-        );
-        ctx.log(super::ffi::SERVER_LOG_NOTICE, &text);
     }
 }
 

@@ -102,6 +102,13 @@ pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
     };
 }
 
+/// Writes that readers count from nothing, into the stream and the append-only file; no token up to `last` is new.
+pub(crate) fn tell_nothing(ctx: &Ctx, last: u64) {
+    let (command, last) = (c"LOCK.TICK".as_ptr(), last as c_longlong);
+    // SAFETY: the format takes two long long.
+    unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), command, c"ll".as_ptr(), last, 0 as c_longlong) };
+}
+
 /// Writes that the key went, in the server's own words.
 pub(crate) fn replicate_delete(ctx: &Ctx, name: Str<'_>) {
     // SAFETY: the format takes a string.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{clock, confirm, events, guard, state};
+use super::{clock, confirm, events, guard, leaving, state};
 use crate::command::args::{Bounds, integer};
 use crate::lock::confirm::Rule;
 use crate::lock::table::Limits;
@@ -120,7 +120,9 @@ struct Switch {
 static ALLOW_EVICTION: Switch = Switch { name: c"allow-eviction", value: AtomicBool::new(false) };
 static LEGACY_STRINGS: Switch = Switch { name: c"legacy-strings", value: AtomicBool::new(false) };
 
-static SWITCHES: [&Switch; 2] = [&ALLOW_EVICTION, &LEGACY_STRINGS];
+static LEAVING: Switch = Switch { name: c"leaving", value: AtomicBool::new(false) };
+
+static SWITCHES: [&Switch; 3] = [&ALLOW_EVICTION, &LEGACY_STRINGS, &LEAVING];
 
 impl Switch {
     fn is_on(&self) -> bool {
@@ -163,6 +165,11 @@ pub(crate) fn has_legacy_strings() -> bool {
     LEGACY_STRINGS.is_on()
 }
 
+/// Whether the module is to go: no lock is granted any more, and nothing of its own is written.
+pub(crate) fn is_leaving() -> bool {
+    LEAVING.is_on()
+}
+
 /// The limits in words, for the log.
 pub(crate) fn in_words() -> String {
     NUMBERS.iter().fold(String::new(), |text, number| {
@@ -178,17 +185,19 @@ fn push() {
         holders_max: MAX_HOLDERS.get() as usize,
     };
     let now = clock::boot();
-    let has_tasks = state::with(|state| {
+    let _ = state::with(|state| {
         state.table.set_limits(limits);
         state.table.set_quarantine(now, quarantine_ms());
-        state.table.tasks() > 0 || state.pump.is_quarantined
+        state.table.set_leaving(is_leaving());
     });
     confirm::set(confirm_rule());
-    if quarantine_ms() > 0 {
-        // A promotion must be heard of, even if no lock was ever used here.
+    let is_quarantined = super::pump::after(|state| state.pump.is_quarantined);
+    if quarantine_ms() > 0 || is_leaving() {
+        // A promotion must be heard of, even if no lock was ever used here; and the log tells when the way is free.
         events::begin_use_now();
     }
-    if has_tasks == Some(true) {
+    if is_quarantined == Some(true) || is_leaving() {
+        // The end of the one, or that the way is free for the other, may have to be told now.
         super::pump::request();
     }
 }
@@ -288,7 +297,7 @@ fn register_switch(ctx: &Ctx, switch: &'static Switch) -> Result<(), String> {
             raw::REDISMODULE_CONFIG_DEFAULT,
             Some(get_switch),
             Some(set_switch),
-            None,
+            Some(apply),
             std::ptr::from_ref(switch).cast_mut().cast()
         )
     };
@@ -347,21 +356,22 @@ extern "C" fn apply(
             raw::REDISMODULE_OK as c_int
         }
         Err(reason) => {
-            // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here.
-            unsafe {
-                let text = api!(
-                    RedisModule_CreateString,
-                    std::ptr::null_mut(),
-                    reason.as_ptr().cast(),
-                    reason.len()
-                );
-                if let Some(text) = text.filter(|_| !error.is_null()) {
-                    *error = text;
-                }
-            }
+            tell_why(error, reason);
             failed
         }
     })
+}
+
+/// Tells the server why a setting is refused.
+fn tell_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
+    // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here, in the
+    // place that it gave to the running callback.
+    unsafe {
+        let text = api!(RedisModule_CreateString, std::ptr::null_mut(), reason.as_ptr().cast(), reason.len());
+        if let Some(text) = text.filter(|_| !error.is_null()) {
+            *error = text;
+        }
+    }
 }
 
 fn registered(done: Option<c_int>, name: &CStr) -> Result<(), String> {
@@ -396,10 +406,17 @@ extern "C" fn set_switch(
     _name: *const c_char,
     value: c_int,
     switch: *mut c_void,
-    _error: *mut *mut raw::RedisModuleString,
+    error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     // SAFETY: the privdata of register_switch: a static Switch.
-    unsafe { &*switch.cast::<Switch>() }.value.store(value != 0, Ordering::Relaxed);
+    let switch = unsafe { &*switch.cast::<Switch>() };
+    if switch.name == LEAVING.name
+        && let Some(reason) = leaving::refusal_of_setting(value != 0)
+    {
+        tell_why(error, reason);
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    switch.value.store(value != 0, Ordering::Relaxed);
     if has_legacy_strings() {
         super::legacy::listen();
     }

@@ -59,6 +59,11 @@ impl State {
         std::mem::take(&mut self.fx)
     }
 
+    /// Whether there is anything that only the pump does, and that needs no time to pass.
+    pub(crate) fn has_work(&self) -> bool {
+        self.table.has_tasks() || self.confirm.has_undo() || !self.turns.is_empty()
+    }
+
     /// Sees to it that the pump runs when the next thing ends.
     pub(crate) fn rearm(&mut self) {
         let next = self.table.next_deadline(self.pump.decides);

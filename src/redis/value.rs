@@ -9,8 +9,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_of, value_of};
 use super::records::emit_hold;
-use super::state::{self, TYPE};
-use super::{carry_out, clock, events, ffi, guard, pump, server, settings};
+use super::state::{self, State, TYPE};
+use super::{clock, events, ffi, guard, leaving, pump, server, settings};
 use crate::lock::codec::{self, SavedLock};
 use crate::lock::types::{Mode, Place, TOKEN_MAX};
 
@@ -21,9 +21,12 @@ const ENCODING: c_int = 1;
 /// Two days: twice the largest `max-token-lead`, for clocks that differ.
 const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
 
-/// Registers the type. Once, at load.
+/// Registers the type. Once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = server::kind().has_optional_aux();
+    // A server that asks for each file and takes no "nothing" for an answer must not ask on the way out.
+    let must_write_clock = !has_optional_aux && !settings::is_leaving();
+    leaving::note_type(must_write_clock);
     let version =
         if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
     let mut methods = raw::RedisModuleTypeMethods {
@@ -35,7 +38,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
         digest: Some(digest),
         free: Some(free),
         aux_load: Some(aux_load),
-        aux_save: if has_optional_aux { None } else { Some(aux_save) },
+        aux_save: if must_write_clock { Some(aux_save) } else { None },
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
         free_effort: None,
         unlink: None,
@@ -140,10 +143,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     })
     .unwrap_or(Err("the table is in use"))
     .inspect(|_| {
-        carry_out::rearm();
-        if state::with(|state| state.table.tasks() > 0) == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(State::rearm);
     })
 }
 
@@ -176,22 +176,40 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard::callback((), || {
         let lock = saved(value);
-        let mode = match lock.as_ref().map(|lock| lock.mode) {
-            None | Some(Mode::Exclusive) => 0,
-            Some(Mode::Shared) => -1,
-            Some(Mode::Limit(limit)) => i64::from(limit),
-        };
         // SAFETY: the digest of the running callback; the bytes are read at once.
-        unsafe {
-            api!(RedisModule_DigestAddLongLong, digest, mode);
-            // The lease is left out: it is the same on two servers only within their age.
-            for hold in lock.iter().flat_map(|lock| &lock.holds) {
-                api!(RedisModule_DigestAddStringBuffer, digest, hold.owner.as_ptr().cast(), hold.owner.len());
-                api!(RedisModule_DigestAddLongLong, digest, hold.token.get() as i64);
-                api!(RedisModule_DigestAddLongLong, digest, i64::from(hold.count));
+        let add_number = |number: i64| unsafe { api!(RedisModule_DigestAddLongLong, digest, number) };
+        let add_bytes = |bytes: &[u8]| {
+            // SAFETY: as above.
+            unsafe { api!(RedisModule_DigestAddStringBuffer, digest, bytes.as_ptr().cast(), bytes.len()) }
+        };
+        // The lease is left out: it is the same on two servers only within their age. What the first version knew has
+        // the digest that it gave it.
+        match lock {
+            None => {
+                add_bytes(&[]);
+                add_number(0);
             }
-            api!(RedisModule_DigestEndSequence, digest);
+            Some(SavedLock { mode: Mode::Exclusive, holds }) if holds.iter().all(|hold| hold.count == 1) => {
+                for hold in &holds {
+                    add_bytes(&hold.owner);
+                    add_number(hold.token.get() as i64);
+                }
+            }
+            Some(SavedLock { mode, holds }) => {
+                add_number(match mode {
+                    Mode::Exclusive => 0,
+                    Mode::Shared => -1,
+                    Mode::Limit(limit) => i64::from(limit),
+                });
+                for hold in &holds {
+                    add_bytes(&hold.owner);
+                    add_number(hold.token.get() as i64);
+                    add_number(i64::from(hold.count));
+                }
+            }
         }
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_DigestEndSequence, digest) };
     });
 }
 
@@ -210,13 +228,7 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
         }
         let is_ours = server::flags().decides();
         let now = clock::boot();
-        let has_tasks = state::with(|state| {
-            state.table.unlinked(now, lock, is_ours);
-            state.table.tasks() > 0
-        });
-        if has_tasks == Some(true) {
-            pump::request();
-        }
+        let _ = pump::after(|state| state.table.unlinked(now, lock, is_ours));
     });
 }
 
@@ -233,13 +245,7 @@ extern "C" fn free(value: *mut c_void) {
             Some(false) => {
                 let is_ours = server::flags().decides();
                 let now = clock::boot();
-                let has_tasks = state::with(|state| {
-                    state.table.forget(now, lock, is_ours);
-                    state.table.tasks() > 0
-                });
-                if has_tasks == Some(true) {
-                    pump::request();
-                }
+                let _ = pump::after(|state| state.table.forget(now, lock, is_ours));
             }
             None => state::bury_later(lock),
         }
@@ -251,12 +257,12 @@ extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
         let clock = state::with(|state| {
             let clock = state.table.clock();
-            (clock.last(), clock.told())
+            (clock.last(), clock.told(), leaving::writes_clock(clock))
         });
-        let (last, told) = clock.unwrap_or_default();
-        // Before the first grant there is nothing to tell, and on servers where nothing can be
-        // written the file then loads without the module.
-        if last > 0 || !server::kind().has_optional_aux() {
+        let (last, told, must_be_told) = clock.unwrap_or_default();
+        // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be
+        // written the file then loads without the module; on others this is not called on the way out.
+        if must_be_told || !server::kind().has_optional_aux() {
             save_number(io, last);
             save_number(io, told);
         }

@@ -54,7 +54,7 @@ def number_cases():
     for value in NOT_A_NUMBER:
         yield [*ACQUIRE, "PX", "9000", "BLOCK", value], ["BLOCK", f"0 to {MAX}"]
         yield [*ACQUIRE, "BLOCK", value, "EX", "9"], ["BLOCK", f"0 to {MAX}"]
-        yield [*ACQUIRE, "PX", "9000", "QUEUE", value], ["QUEUE", "1 to 86400000"]
+        yield [*ACQUIRE, "PX", "9000", "QUEUE", value], ["QUEUE", "1 to 3600000"]
         yield [*ACQUIRE, "PX", "9000", "LIMIT", value], ["LIMIT", "1 to 1000000"]
         yield [*ACQUIRE, "PX", "9000", "EPHEMERAL", value], ["EPHEMERAL", "0 to 3600000"]
     for command in (ACQUIRE, RENEW):
@@ -118,12 +118,27 @@ def owner_cases():
 def arity_cases():
     """(arguments, fragments): too few arguments, and far too many."""
     for command in (ACQUIRE, RENEW):
-        for size in (1, 2, 3):
-            yield command[:size], ["wrong number of arguments", command[0]]
-        yield [*command, "PX"], ["ERR"]
+        yield command[:1], ["wrong number of arguments", command[0]]
+        yield command[:2], ["the owner is missing", f"{command[0]} key owner PX milliseconds | EX seconds"]
+        yield command, ["a lease is required", "PX milliseconds or EX seconds"]
+        yield [*command, "30000"], ["a lease needs its unit", "PX 30000 (milliseconds) or EX 30000 (seconds)"]
+        yield [*command, "PX"], ["option PX needs a value", LEASE_MS, "milliseconds"]
+        yield [*command, "EX"], ["option EX needs a value", LEASE_SECONDS, "seconds"]
         yield [*command, "PX", "9000"] + ["x"] * 10_000, ["ERR"]
-    for size in (1, 2):
-        yield RELEASE[:size], ["wrong number of arguments", RELEASE[0]]
+    yield RELEASE[:1], ["wrong number of arguments", RELEASE[0]]
+    yield RELEASE[:2], ["the owner is missing", "LOCK.RELEASE key owner [TOKEN token]"]
+    yield ["LOCK.EXEC", "door"], ["the token is missing", "LOCK.EXEC key token command [arg ...]"]
+    yield ["LOCK.EXEC", "door", "5"], ["the command is missing", "LOCK.EXEC key token command [arg ...]"]
+    for words, told in [
+        ("2 a o PX 100", "numkeys is 2, so 'o' is the last key and 'PX' is the owner; a lease needs its unit"),
+        ("1 a b o PX 100", "numkeys is 1, so 'a' is the last key and 'b' is the owner; unknown option 'o'"),
+        ("2 a b o", "numkeys is 2, so 'b' is the last key and 'o' is the owner; a lease is required"),
+        ("0 o PX 100", "numkeys must be an integer from 1 to 64"),
+        ("a b o PX 100", "numkeys must be an integer from 1 to 64"),
+        ("3 a b", "numkeys is 3, with 2 argument(s) behind it: that many keys must follow, then the owner"),
+        ("2 a b", "the owner behind the keys is missing: LOCK.MACQUIRE numkeys key [key ...] owner PX"),
+    ]:
+        yield ["LOCK.MACQUIRE", *words.split()], [told]
     yield RELEASE + ["x"] * 10_000, ["ERR"]
     for command in ("LOCK.FENCE", "LOCK.INFO"):
         yield [command], ["wrong number of arguments", command]

@@ -156,8 +156,12 @@ def test_a_token_that_is_none(cli, token, bad):
 
 
 def test_arguments_that_are_missing(cli):
-    for line in ("LOCK.EXEC", "LOCK.EXEC door", "LOCK.EXEC door 5"):
-        with refused("ERR", "wrong number of arguments for 'lock.exec' command"):
+    for line, told in {
+        "LOCK.EXEC": "wrong number of arguments for 'lock.exec' command",
+        "LOCK.EXEC door": "the token is missing: LOCK.EXEC key token command [arg ...]",
+        "LOCK.EXEC door 5": "the command is missing: LOCK.EXEC key token command [arg ...]",
+    }.items():
+        with refused("ERR", told):
             cli(line)
 
 
@@ -579,7 +583,7 @@ def test_a_command_reads_the_lock_as_any_key(cli, token):
 
 def test_command_info(cli):
     (info,) = cli("COMMAND INFO lock.exec")
-    assert info[:2] == ["lock.exec", -4]
+    assert info[:2] == ["lock.exec", -2]
     assert {"write", "movablekeys"} <= set(info[2])
     assert not {"denyoom", "blocking", "readonly", "noscript"} & set(info[2])
     (spec,) = [as_map(spec) for spec in info[8]]

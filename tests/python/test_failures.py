@@ -10,7 +10,9 @@ import pytest
 from harness.group import freeze, is_primary, thaw
 from harness.limits import VALGRIND, eventually
 from harness.proxy import BACK, ONWARD
-from harness.roamers import Load, Roamer, double_holders
+from harness.roamers import LEASE_MS_MAX, Load, Roamer, double_holders
+from harness.sentinel import GROUP
+from harness.wire import Closed, ServerError
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -35,6 +37,47 @@ def goes_on_without_all(load, confirm):
     else:
         told = load.told["NOREPLICAS"]
         eventually(lambda: load.told["NOREPLICAS"] > told, "somebody is told that a replica is missing")
+
+
+# A planned failover
+
+
+def planned_failover(group):
+    """Has the sentinels change over, as an operator does; returns the new primary as soon as it takes itself for one."""
+    old = group.nodes[0]
+    group.sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
+    return eventually(lambda: next((n for n in group.nodes if n is not old and is_primary(n)), None), "promoted")
+
+
+def takes(server, lock, owner, lease_ms=LONG_MS):
+    """The token of a lock that nobody holds; None if the server does not grant it."""
+    try:
+        return server.admin("LOCK.ACQUIRE", lock, owner, "PX", lease_ms)
+    except (ServerError, Closed):
+        return None
+
+
+def test_a_planned_failover_grants_twice_by_default(start_group):
+    # docs/GUARANTEES.md: the old primary goes on until the sentinels tell it
+    group = start_group("local", quarantine_ms=0, has_sentinels=True)
+    old = group.nodes[0]
+    new = planned_failover(group)
+    granted = [(takes(new, f"door:{n}", "new"), takes(old, f"door:{n}", "old")) for n in range(20)]
+    twice = [tokens for tokens in granted if None not in tokens]
+    assert twice, "both have granted one lock"
+    assert any(tokens[1] > tokens[0] for tokens in twice), "and the old primary's token is the higher one"
+    group.healed()
+
+
+def test_a_planned_failover_grants_once_with_confirmations(start_group):
+    group = start_group("majority", has_sentinels=True)
+    old = group.nodes[0]
+    eventually(lambda: takes(old, "door", "old", LEASE_MS_MAX), "the group has been there for a quarantine")
+    new = planned_failover(group)
+    for n in range(20):
+        tokens = takes(new, f"door:{n}", "new", LEASE_MS_MAX), takes(old, f"door:{n}", "old", LEASE_MS_MAX)
+        assert None in tokens
+    group.healed()
 
 
 # One after another

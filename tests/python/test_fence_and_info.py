@@ -3,6 +3,8 @@
 SPEC 2.
 """
 
+import sqlite3
+
 import pytest
 
 from harness.limits import eventually
@@ -186,3 +188,25 @@ def test_asking_changes_nothing(server, cli):
         as_map(cli("LOCK.INFO door"))
         as_map(cli("LOCK.INFO door FULL"))
     assert cli("DEBUG DIGEST") == before
+
+
+@pytest.mark.parametrize("comparison, written", [("<=", [1, 1, 0]), ("<", [1, 0, 0])])
+def test_what_a_database_refuses(cli, tmp_path, comparison, written):
+    # docs/commands/fence.md: <= lets one hold write often, < once; either turns a late holder away
+    with sqlite3.connect(tmp_path / "db", isolation_level=None) as database:
+        database.execute("CREATE TABLE account (balance INTEGER, fence INTEGER)")
+        database.execute("INSERT INTO account VALUES (0, 0)")
+        late = cli("LOCK.ACQUIRE door late PX 60000")
+        cli("DEL door")
+        live = cli("LOCK.ACQUIRE door live PX 60000")
+        command = f"UPDATE account SET balance = balance + 1, fence = ? WHERE fence {comparison} ?"
+        rows = [database.execute(command, (token, token)).rowcount for token in (live, live, late)]
+    assert rows == written
+
+
+def test_holders_that_hold_together_have_tokens_of_their_own(cli):
+    # docs/commands/fence.md: whoever compares numbers turns one of them away, though both are live
+    first, second = (cli("LOCK.ACQUIRE", "pool", owner, "PX", 60_000, "LIMIT", 2) for owner in ("a", "b"))
+    assert first < second
+    assert [cli("LOCK.FENCE", "pool", token) for token in (first, second)] == [1, 1]
+    assert [cli("LOCK.EXEC", "pool", token, "INCR", "n") for token in (second, first)] == [1, 2]

@@ -20,7 +20,7 @@ LEASE = ["PX", "9000"]
 
 # option, accepted range, unit
 RANGES = [
-    ("QUEUE", "1 to 86400000", "milliseconds"),
+    ("QUEUE", "1 to 3600000", "milliseconds"),
     ("LIMIT", "1 to 1000000", "holders"),
     ("EPHEMERAL", "0 to 3600000", "milliseconds"),
 ]
@@ -106,7 +106,7 @@ def test_bad_input_is_refused_without_effect(recorded, case):
 
 @pytest.mark.parametrize("words", [
     "SHARED REENTRANT EPHEMERAL 0 KEEPALIVE QUEUE 1", "keepalive ephemeral 3600000 limit 1000000",
-    "Limit 1 Block 9007199254740991", "queue 86400000", "EPHEMERAL 0 SHARED BLOCK 0",
+    "Limit 1 Block 9007199254740991", "queue 3600000", "EPHEMERAL 0 SHARED BLOCK 0",
 ])  # fmt: skip
 def test_options_in_any_order_and_case(cli, words):
     assert isinstance(take(cli, "door", "alice", words), int)

@@ -416,6 +416,173 @@ def test_max_wait_bounds_places(cli):
         take(cli, "door", "bob", "QUEUE 5001")
 
 
+def test_without_max_wait_max_lease_bounds_places(cli):
+    cli("CONFIG SET redislock.max-lease 1000")
+    take(cli, "door", "alice", lease_ms=1000)
+    assert take(cli, "door", "bob", "QUEUE 1000", lease_ms=1000) is None
+    with refused("ERR", "QUEUE", "1 to 1000 (milliseconds)"):
+        take(cli, "door", "bob", "QUEUE 1001", lease_ms=1000)
+    cli("CONFIG SET redislock.max-wait 5000")
+    assert take(cli, "door", "bob", "QUEUE 5000", lease_ms=1000) is None
+
+
+def test_an_operator_ends_a_reservation(server, cli):
+    # docs/commands/info.md
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", KEPT)
+    carol = ask(server, "door", "carol")
+    release(cli, "door", "alice")
+    assert carol.waits(), "the door is kept free for bob"
+    (first, _) = lock_info(cli, "door")["queue"]
+    assert first["state"] == "queued"
+    assert cli("LOCK.RELEASE", "door", first["owner"]) == 0
+    assert isinstance(carol.answer(), int)
+
+
+# However many reservations there are (G6)
+
+
+def reserve(cli, count, *options, key="door"):
+    """So many owners reserve a place."""
+    for reply in cli.pipeline(
+        *(["LOCK.ACQUIRE", key, f"p{n}", "PX", "60000", "QUEUE", "3600000", *options] for n in range(count))
+    ):
+        assert reply is None, reply
+
+
+@pytest.mark.parametrize("reserved", [64, 65, 100, 9_000])
+def test_who_fits_beside_reservations_comes_in_however_many_they_are(server, cli, reserved):
+    take(cli, "door", "writer")
+    reserve(cli, reserved, "SHARED")
+    reader = ask(server, "door", "reader", "SHARED")
+    release(cli, "door", "writer")
+    assert isinstance(reader.answer(), int)
+    assert isinstance(take(cli, "door", "newcomer", "SHARED"), int)
+    assert isinstance(take(cli, "door", f"p{reserved - 1}", "SHARED", KEPT), int), "the last one's own turn"
+    assert take(cli, "door", "other writer") is None
+
+
+@pytest.mark.parametrize("reserved", [65, 100, 299])
+def test_free_permits_beside_reserved_ones(server, cli, reserved):
+    for n in range(300):
+        take(cli, "door", f"h{n}", "LIMIT 300")
+    reserve(cli, reserved, "LIMIT", "300")
+    assert take(cli, "door", "newcomer", "LIMIT 300") is None
+    for n in range(300):
+        release(cli, "door", f"h{n}")
+    free = 300 - reserved
+    granted = [take(cli, "door", f"n{n}", "LIMIT 300") for n in range(free + 3)]
+    assert [isinstance(token, int) for token in granted] == [True] * free + [False] * 3
+    waiter = ask(server, "door", "waiter", "LIMIT 300")
+    assert waiter.waits()
+    assert isinstance(take(cli, "door", f"p{reserved - 1}", "LIMIT 300", KEPT), int)
+    release(cli, "door", "n0")
+    assert isinstance(waiter.answer(), int)
+
+
+# Whose turn it is, clients that track the key are told
+
+
+class Poller:
+    """An owner that asks again only when the server says that the key has changed."""
+
+    def __init__(self, server, owner, options="QUEUE 300", key="door"):
+        self.cli = server.connect(protocol=3)
+        self.cli("CLIENT TRACKING ON BCAST")
+        self.words = [*("LOCK.ACQUIRE", key, owner, "PX", "60000"), *options.split()]
+
+    def asks(self):
+        """A token, or nothing."""
+        self.cli.pushes.clear()
+        return self.cli(*self.words)
+
+    def is_told(self):
+        """Whether anything was said of the key since it asked last."""
+        self.cli("PING")
+        return bool(self.cli.pushes)
+
+
+def test_a_turn_that_passes_by_itself_is_told(server, cli):
+    take(cli, "door", "alice")
+    first, second, third = (Poller(server, f"p{n}", f"QUEUE {ms}") for n, ms in enumerate([100, 200, 3600000]))
+    assert [poller.asks() for poller in (first, second, third)] == [None] * 3
+    release(cli, "door", "alice")
+    eventually(third.is_told, "the door is free")
+    third.cli.pushes.clear()
+    eventually(third.is_told, "the first place has lapsed, and the second has its turn")
+    third.cli.pushes.clear()
+    eventually(third.is_told, "the second has lapsed, too")
+    assert isinstance(third.asks(), int)
+
+
+@pytest.mark.parametrize("going", ["leave", "kill", "unblock", "withdraw"])
+def test_a_turn_that_begins_because_a_waiter_left_is_told(server, cli, going):
+    take(cli, "gate", "alice")
+    waiter = server.ask("LOCK.MACQUIRE 2 gate door waiter PX 60000 BLOCK 0")
+    poller = Poller(server, "poller", KEPT)
+    assert poller.asks() is None, "the door is free, and the waiter is ahead"
+    assert not poller.is_told()
+    act = {
+        "leave": waiter.leave,
+        "kill": lambda: cli("CLIENT", "KILL", "ID", waiter.client_id),
+        "unblock": lambda: cli("CLIENT", "UNBLOCK", waiter.client_id, "ERROR"),
+        "withdraw": lambda: cli("LOCK.RELEASE gate waiter"),
+    }
+    act[going]()
+    eventually(poller.is_told, "its turn has come")
+    assert isinstance(poller.asks(), int)
+
+
+def test_a_permit_whose_reservation_lapses_is_told_once(server, cli):
+    for owner in ("a", "b"):
+        take(cli, "door", owner, "LIMIT 2")
+    lapses = Poller(server, "p0", "LIMIT 2 QUEUE 100")
+    stays, last = Poller(server, "p1", f"LIMIT 2 {KEPT}"), Poller(server, "p2", f"LIMIT 2 {KEPT}")
+    assert [poller.asks() for poller in (lapses, stays, last)] == [None] * 3
+    release(cli, "door", "a")
+    eventually(stays.is_told, "a permit is free")
+    assert stays.asks() is None, "it is kept for the first"
+    eventually(stays.is_told, "the first has lapsed")
+    assert stays.cli.pushes and len(stays.cli.pushes) == 1
+    assert isinstance(stays.asks(), int)
+    eventually(last.is_told, "the permit was taken")
+    for _ in range(3):
+        cli("PING")  # what else there is to tell goes out at the end of a turn of the event loop
+    last.is_told()
+    last.cli.pushes.clear()
+    cli("LOCK.RELEASE door p2")
+    assert not last.is_told(), "who had no turn leaves"
+
+
+def test_who_joins_or_leaves_behind_others_is_told_to_nobody(server, cli):
+    take(cli, "door", "alice")
+    watching = Poller(server, "first", KEPT)
+    assert watching.asks() is None
+    for owner in ("bob", "carol"):
+        take(cli, "door", owner, KEPT)
+    waiter = ask(server, "door", "dave")
+    cli("LOCK.RELEASE door bob")
+    waiter.leave()
+    eventually(lambda: line_of(cli, "door") == ["first", "carol"], "dave has left")
+    assert not watching.is_told()
+
+
+def test_who_asks_only_when_told_is_served_in_order(server, cli):
+    take(cli, "door", "alice")
+    pollers = [Poller(server, f"p{n}", KEPT) for n in range(5)]
+    assert [poller.asks() for poller in pollers] == [None] * 5
+    cli("LOCK.RELEASE door p1")  # it gives up
+    release(cli, "door", "alice")
+    served = []
+    while len(served) < 4:
+        told = [n for n, poller in enumerate(pollers) if n not in served and n != 1 and poller.is_told()]
+        granted = [n for n in told if isinstance(pollers[n].asks(), int)]
+        served += granted
+        for n in granted:
+            release(cli, "door", f"p{n}")
+    assert served == [0, 2, 3, 4]
+
+
 def test_asking_for_a_place_writes_nothing(start_server):
     # nothing for files and replicas to know
     server = start_server("--appendonly", "yes")

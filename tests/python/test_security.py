@@ -24,6 +24,13 @@ RIGHTS = {
         RESTORE lock:z 0 x|DUMP lock:a|KEYS *|SCAN 0|FLUSHALL|CONFIG GET maxmemory|CLIENT LIST|EVAL return(1) 0
         MONITOR|INFO redislock|DEBUG SLEEP 0|PSUBSCRIBE *""",
     ),
+    "cluster-app": (
+        """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:b lock:c app PX 60000|LOCK.FENCE lock:a T
+        LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|COMMAND COUNT""",
+        """LOCK.ACQUIRE data:x app PX 60000|LOCK.INFO lock:a|DEL lock:a|LOCK.HELDBY alice|SET lock:a x|KEYS *
+        FLUSHALL|CONFIG GET maxmemory|CLIENT LIST|CLUSTER NODES|CLUSTER FORGET x|CLUSTER RESET|INFO redislock
+        MONITOR|PSUBSCRIBE *""",
+    ),
     "worker": (
         """LOCK.ACQUIRE lock:b worker PX 60000|LOCK.RELEASE lock:b worker|LOCK.EXEC lock:a T SET data:x 1
         LOCK.EXEC lock:a T GET data:x|SET data:x 2|GET data:x""",

@@ -22,6 +22,7 @@ NUMBERS = {
 SETTINGS = {name: str(default) for name, (default, _, _) in NUMBERS.items()}
 SETTINGS["allow-eviction"] = "no"
 SETTINGS["confirm"] = "local"
+SETTINGS["leaving"] = "no"
 
 
 def get(cli, name):

@@ -6,9 +6,9 @@ SPEC 4 (limits).
 
 import pytest
 
-from harness.limits import eventually
+from harness.limits import SLOW_FACTOR, eventually
 from harness.replies import owner_of, queue_of, waiters_of
-from harness.server import at_least
+from harness.server import Server, at_least
 from harness.wire import Closed, refused
 
 HAS_UNBLOCK_TIMEOUT = at_least(redis=(7, 4), valkey=(8, 0))
@@ -102,6 +102,62 @@ def test_the_holder_that_disconnects_keeps_the_lock(server, cli):
     alice.close()
     assert bob.waits()
     assert owner_of(cli, "door") == "alice"
+
+
+# Waiters whose going lets others in (G6)
+
+#: How a waiter can go. It is asked for no longer than this.
+GOINGS = {
+    "it closes": lambda cli, waiter: waiter.leave(),
+    "its machine resets the connection": lambda cli, waiter: waiter.crash(),
+    "CLIENT KILL": lambda cli, waiter: cli("CLIENT", "KILL", "ID", waiter.client_id),
+    "CLIENT UNBLOCK": lambda cli, waiter: cli("CLIENT", "UNBLOCK", waiter.client_id),
+    "CLIENT UNBLOCK ERROR": lambda cli, waiter: cli("CLIENT", "UNBLOCK", waiter.client_id, "ERROR"),
+    "its owner withdraws": lambda cli, waiter: cli("LOCK.RELEASE door writer"),
+    "its time is over": lambda cli, waiter: waiter.answer(),
+}
+#: Nobody leans on the server's cron, which comes by once a second here. What happens at once takes a millisecond.
+CRON_HZ, AT_ONCE_SECONDS, TURNS = 1, 0.4 * SLOW_FACTOR, 6
+
+
+@pytest.fixture(scope="module")
+def unhurried():
+    """A server that looks around by itself once a second only."""
+    server = Server("--hz", CRON_HZ, "--dynamic-hz", "no").start()
+    yield server
+    server.stop()
+    server.finish()
+
+
+def reader_behind_a_writer(server, block):
+    """ann reads, a writer waits to write, rob waits to read behind the writer."""
+    server.admin("LOCK.ACQUIRE door ann PX 3600000 SHARED")
+    writer = server.ask("LOCK.ACQUIRE", "door", "writer", "PX", 3600000, "BLOCK", block)
+    return writer, server.ask("LOCK.ACQUIRE door rob PX 3600000 SHARED BLOCK 0")
+
+
+def request_behind_one_for_several(server, block):
+    """The door is free: who waits for it wants the gate too, which ann holds. rob waits behind."""
+    server.admin("LOCK.ACQUIRE gate ann PX 3600000")
+    writer = server.ask("LOCK.MACQUIRE", 2, "gate", "door", "writer", "PX", 3600000, "BLOCK", block)
+    return writer, server.ask("LOCK.ACQUIRE door rob PX 3600000 BLOCK 0")
+
+
+@pytest.mark.parametrize("scene", [reader_behind_a_writer, request_behind_one_for_several])
+@pytest.mark.parametrize("going", GOINGS)
+def test_who_leaves_lets_in_at_once_whom_it_stood_in_the_way_of(unhurried, scene, going):
+    if going == "CLIENT UNBLOCK" and not HAS_UNBLOCK_TIMEOUT:
+        pytest.skip("Redis before 7.4 may lose the answer: there it does nothing")
+    cli = unhurried.connect()
+    for _ in range(TURNS):
+        writer, rob = scene(unhurried, 60 if going == "its time is over" else 0)
+        assert rob.waits() or going == "its time is over"
+        GOINGS[going](cli, writer)
+        assert isinstance(rob.answer(AT_ONCE_SECONDS), int)
+        unhurried.close_connections()
+        cli = unhurried.connect()
+        cli("FLUSHALL")
+        eventually(lambda: waiters_of(cli, "door") == 0, "nobody waits any more")
 
 
 # Waiters that are sent away

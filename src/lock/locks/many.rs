@@ -368,6 +368,13 @@ impl Locks {
         !was.is_paused() && tie.is_paused()
     }
 
+    /// A hold of another server's goes on as that one tells: with this lease, tied like this to a connection there.
+    pub fn go_on_as_told(&mut self, id: LockId, now: Moment, lease_ms: u64, tie: Tie) {
+        self.leases.remove(&mut self.records, id.index());
+        self.change_extra(id, |extra| (extra.tie, extra.lease_ms, extra.bound_to) = (tie, 0, None));
+        self.extend(id, now, lease_ms);
+    }
+
     /// A connection has closed: the leases of the holds that are tied to it run from here, and are cut where that was
     /// asked for. Returns those holds.
     pub fn unbind(&mut self, client: ClientId, now: Moment) -> Vec<LockId> {

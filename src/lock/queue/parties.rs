@@ -18,6 +18,7 @@ impl Queues {
             // One answer, one timeout: the first one's.
             let until = request.until.filter(|_| number == 0);
             let stand = self.insert(queue, Request { until, ..request.clone() }, Some(party), ahead, None);
+            self.enter_rank(stand, None);
             self.parties.get_mut(party)?.stands.push(stand);
         }
         self.parties.get(party)?.stands.first().copied()
@@ -43,6 +44,7 @@ impl Queues {
             self.waiters.get(old).map(|w| (w.queue, w.ahead, w.request.clone()))?;
         request.until = until;
         let new = self.insert(queue, request, Some(party), ahead, Some(old));
+        self.enter_rank(new, Some(old));
         self.take_out(old)?;
         let party = self.parties.get_mut(party)?;
         *party.stands.first_mut()? = new;

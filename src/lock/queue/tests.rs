@@ -56,17 +56,6 @@ fn who_waits_for_several_times_out_once() {
 }
 
 #[test]
-fn an_end_of_the_wait_can_come_later_or_go() {
-    let mut queues = Queues::default();
-    let waiter = queues.join(place(b"k"), request(b"ann", None));
-    for until in [Some(Moment(9)), Some(Moment(7)), None, Some(Moment(8))] {
-        queues.wait_until(waiter, until);
-        assert_eq!(queues.first_timeout(), until.map(|until| (until, waiter)));
-        assert_eq!(queues.waiter(waiter).and_then(|waiter| waiter.request.until), until);
-    }
-}
-
-#[test]
 fn whose_going_may_let_others_in_is_told() {
     let mut queues = Queues::default();
     let shared = |owner: &[u8]| Request { mode: Mode::Shared, ..request(owner, None) };

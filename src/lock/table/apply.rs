@@ -228,6 +228,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<()> {
         let mut at = At::new(place, found);
+        if self.apply_going_on(now, &at, mode, saved) {
+            return told(Change::Touched);
+        }
         self.make_way(now, &mut at, mode, &saved.owner, Some(saved.token), fx);
         if self.begin(now, &mut at, mode, &new_hold(saved)).is_none() {
             return Step::unchanged(());
@@ -238,6 +241,21 @@ impl Table {
         self.clock.hear(saved.token);
         fx.publish(Event::Acquired);
         told(self.close(&at))
+    }
+
+    /// A hold that stands here already goes on, with another lease, count or tie: nothing begins, and nobody's time to
+    /// live is taken from the key, as it is not on the primary. Returns whether that is so.
+    fn apply_going_on(&mut self, now: Moment, at: &At<'_>, mode: Mode, saved: &SavedHold) -> bool {
+        let own = self.own(at, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
+        let Some((member, _)) = own.filter(|_| self.held_as(at) == Some(mode)) else {
+            return false;
+        };
+        if sabotage::removes(Rule::TimeToLive) {
+            return false;
+        }
+        self.locks.go_on_as_told(member, now, saved.left_ms, saved.tie);
+        self.locks.set_count(member, saved.count);
+        true
     }
 
     /// The hold with this token ended by itself.

@@ -112,6 +112,8 @@ pub enum Refusal {
     OtherKind(Mode),
     /// The server may have forgotten locks, and grants none for so many milliseconds.
     Quarantine(u64),
+    /// The module is to go, so no lock is granted any more.
+    Leaving,
     /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
     Deadlock,
     /// It is held as many times as can be counted.

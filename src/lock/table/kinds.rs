@@ -30,7 +30,7 @@ impl Table {
         let mut at = At::new(place, found);
         self.leave_quarantine(now.boot);
         // Nobody holds it and nobody waits anywhere.
-        if found == Found::Nothing && self.queues.waiters() == 0 && self.quarantine.is_none() {
+        if found == Found::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
             let reply = self.take(now, &mut at, ask, fx);
             return self.step(&at, reply);
         }
@@ -55,6 +55,7 @@ impl Table {
             && !sabotage::removes(Rule::Retry)
         {
             return match (held_as, ask.mode) {
+                (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
                 (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
                 (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, at, member, ask, fx),
                 _ => self.hold_again(now, at, member, ask, fx),
@@ -62,6 +63,9 @@ impl Table {
         }
         if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
             return Refused(Refusal::WrongType);
+        }
+        if self.is_leaving {
+            return Refused(Refusal::Leaving);
         }
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
         let is_same = own
@@ -372,8 +376,13 @@ impl Table {
                 self.raise_token(&at, member, raise);
             }
             at.touch();
-            let record = if stands_still { self.record_of(&at, member) } else { Record::AsAsked };
-            at.tell(record, fx);
+            // A reader knows the hold by the token that it had: it is told of another one first.
+            if !stands_still || renewal.raise.is_some() {
+                at.tell(Record::AsAsked, fx);
+            }
+            if stands_still {
+                at.tell(self.record_of(&at, member), fx);
+            }
         }
         self.admit_line(now, &mut at, gate, fx);
         self.step(&at, Some(own.is_some()))

@@ -3,9 +3,6 @@
 use super::*;
 use crate::lock::queue::{PartyId, QueueId, Waiter};
 
-/// How many reserved places are looked past for somebody who may come in beside them.
-const RESERVED_PASSED_MAX: usize = 64;
-
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
 
@@ -76,6 +73,11 @@ impl<'a> At<'a> {
     }
 }
 
+/// Nobody comes in beside so many reservations: never, unless that rule is left out.
+fn are_too_many(reserved: usize) -> bool {
+    sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 2 } else { 64 }
+}
+
 impl Table {
     /// The outcome of a step for its key.
     pub(super) fn step<R>(&mut self, at: &At<'_>, reply: R) -> Step<R> {
@@ -84,9 +86,11 @@ impl Table {
 
     /// What becomes of the key after all.
     pub(super) fn close(&mut self, at: &At<'_>) -> Change {
+        let mut is_new_turn = false;
         if self.queues.waiters() > 0
             && let Some(queue) = self.queues.at(at.place)
         {
+            is_new_turn = self.queues.set_turns(queue, self.turns(at, queue));
             if let Some(queue) = self.queues.queue_mut(queue) {
                 queue.lock = at.lock;
             }
@@ -95,6 +99,13 @@ impl Table {
             self.queues.look_at(queue, gone);
         }
         self.note_left(None);
+        match self.change(at) {
+            Change::Nothing if is_new_turn => Change::Signalled,
+            change => change,
+        }
+    }
+
+    fn change(&self, at: &At<'_>) -> Change {
         let held = at.lock.filter(|&lock| self.locks.mode(lock).is_some());
         match (held, at.found) {
             (Some(lock), Found::Lock(found)) if lock == found => match (at.has_begun, at.is_touched) {
@@ -174,24 +185,46 @@ impl Table {
 
     /// Whether a request could be granted, with so many places kept free for others.
     pub(super) fn fits(&self, at: &At<'_>, mode: Mode, owner: &[u8], reserved: usize) -> bool {
-        if at.legacy.is_some() || self.quarantine.is_some() {
-            return false;
-        }
-        if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
-            return true;
-        }
         let holders = at.lock.map_or(0, |lock| self.locks.holders_of(lock));
         // Its own hold stands in nobody's way.
-        let others = || holders - usize::from(holders > 0 && self.own(at, owner).is_some());
+        let others = holders - usize::from(holders > 0 && self.own(at, owner).is_some());
+        reserved < self.room(at, mode, others)
+    }
+
+    /// How many could hold the lock so beside these other holders.
+    fn room(&self, at: &At<'_>, mode: Mode, others: usize) -> usize {
+        if at.legacy.is_some() || self.is_closed() {
+            return 0;
+        }
+        if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
+            return usize::MAX;
+        }
         match (mode, self.held_as(at)) {
-            (Mode::Exclusive, _) => reserved == 0 && others() == 0,
-            (Mode::Shared, None | Some(Mode::Shared)) => others() + reserved < self.limits.holders_max,
+            (Mode::Exclusive, _) => usize::from(others == 0),
+            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(others),
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
-                others() + reserved < limit as usize + usize::from(sabotage::removes(Rule::Limit))
+                (limit as usize + usize::from(sabotage::removes(Rule::Limit))).saturating_sub(others)
             }
             // Held in a way that lets nobody in beside it. (Of another kind than the line it is after a RESTORE only.)
-            (Mode::Shared | Mode::Limit(_), _) => others() == 0,
+            (Mode::Shared | Mode::Limit(_), _) if others == 0 => usize::MAX,
+            (Mode::Shared | Mode::Limit(_), _) => 0,
         }
+    }
+
+    /// How many reservations at the head of the queue have their turn: the next call of their owners is granted.
+    fn turns(&self, at: &At<'_>, queue: QueueId) -> usize {
+        let Some((reserved, bar)) = self.queues.reserved_at_head(queue) else {
+            return 0;
+        };
+        if reserved > 0 {
+            let mode = self.queues.queue(queue).map(|queue| queue.mode);
+            let mode = mode.filter(|mode| matches!(mode, Mode::Limit(_))).unwrap_or(Mode::Shared);
+            let holders = at.lock.map_or(0, |lock| self.locks.holders_of(lock));
+            return reserved.min(self.room(at, mode, holders));
+        }
+        let first = bar.and_then(|bar| self.queues.waiter(bar)).map(|bar| &bar.request);
+        let first = first.filter(|first| first.client.is_none());
+        usize::from(first.is_some_and(|first| self.fits(at, first.mode, &first.owner, 0)))
     }
 
     /// Lets in everybody in line who can come in now, first come first (G5).
@@ -208,8 +241,8 @@ impl Table {
         let Some(queue) = self.queues.at(at.place) else {
             return;
         };
+        self.end_lapsed(now.boot, at.place, fx);
         let mut next = self.queues.head(queue);
-        let mut reserved = 0;
         while let Some(id) = next {
             let Some(waiter) = self.queues.waiter(id) else {
                 break;
@@ -225,13 +258,18 @@ impl Table {
                 continue;
             }
             let Some(applicant) = applicant(request, at.place, false) else {
-                // Also one that nobody could take now: whoever holds the lock may stand behind it, to hold less.
-                if request.mode == Mode::Exclusive || reserved >= RESERVED_PASSED_MAX {
+                // Nobody passes one that wants the whole lock. Who waits behind the others may fit beside them, also
+                // if they have no turn now: whoever holds the lock may stand there, to hold less.
+                if request.mode == Mode::Exclusive {
                     break;
                 }
-                reserved += 1;
+                next = self.queues.next_bar(id);
                 continue;
             };
+            let reserved = self.queues.reservations_ahead(id);
+            if are_too_many(reserved) {
+                break;
+            }
             if !self.fits(at, request.mode, &request.owner, reserved) {
                 break;
             }
@@ -260,6 +298,13 @@ impl Table {
             }
         }
         self.note_left(Some(queue));
+    }
+
+    /// Gives up the reservations at this place that were not asked for again in time.
+    pub(super) fn end_lapsed(&mut self, now: Moment, place: Place<'_>, fx: &mut Effects) {
+        while let Some(lapsed) = self.queues.at(place).and_then(|queue| self.queues.lapsed(queue, now)) {
+            self.answer(lapsed, Answer::TimedOut, fx);
+        }
     }
 
     /// The same for whoever stands further back, if there are not too many holders to look at.
@@ -366,21 +411,10 @@ impl Table {
         reserved.is_some_and(|reserved| self.fits(at, ask.mode, ask.owner, reserved))
     }
 
-    /// How many places are reserved ahead of a request, or in all of the line. `None`: others are ahead, or too many.
+    /// How many places are reserved ahead of a request, or in all of the line. `None`: others are ahead.
     fn reserved_ahead(&self, queue: QueueId, waiter: Option<WaiterId>) -> Option<usize> {
-        let mut reserved = 0;
-        let mut next = self.queues.head(queue);
-        while let Some(id) = next.filter(|&id| Some(id) != waiter) {
-            let other = self.queues.waiter(id)?;
-            // One that wants the whole lock lets nobody in beside it.
-            let is_in_the_way = other.request.client.is_some() || other.request.mode == Mode::Exclusive;
-            if is_in_the_way || reserved >= RESERVED_PASSED_MAX {
-                return None;
-            }
-            reserved += 1;
-            next = self.queues.behind(id);
-        }
-        Some(reserved)
+        let reserved = self.queues.reserved_ahead(queue, waiter);
+        reserved.filter(|&reserved| !are_too_many(reserved))
     }
 
     /// Asks the pump to look at every line that somebody left whose going may let others in, but for this one.

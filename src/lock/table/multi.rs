@@ -76,6 +76,9 @@ impl Table {
         {
             return self.downgrade_all(now, ats, ask, token, fx);
         }
+        if self.is_leaving {
+            return Refused(Refusal::Leaving);
+        }
         let own = self.own_party(ats, ask);
         let is_turn = ats.iter().all(|at| match self.queues.at(at.place) {
             None => self.fits(at, ask.mode, ask.owner, 0),
@@ -288,6 +291,7 @@ impl Table {
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, None, None, fx);
+            self.end_lapsed(now.boot, at.place, fx);
         }
         if self.try_all(now, lead, &mut ats, gate, fx).is_some() {
             self.admit_lines(now, &mut ats, gate, fx);

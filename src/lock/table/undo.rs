@@ -35,7 +35,7 @@ impl Table {
 
     /// Whether the short path is closed.
     pub(super) const fn note_restrictions(&mut self) {
-        self.is_restricted = self.quarantine.is_some() || self.begun.is_some();
+        self.is_restricted = self.is_closed() || self.begun.is_some();
     }
 
     /// Undoes what a grant did, if the hold with this token still lasts, and lets in whoever is next. Nobody else's

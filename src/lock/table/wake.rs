@@ -265,6 +265,7 @@ impl Table {
         self.locks.doubt(id, false);
         if is_ours {
             self.stats.expirations += over;
+            self.note_expired(id, over);
             if live > 0 {
                 self.count_broken(id, live);
             }
@@ -301,14 +302,17 @@ impl Table {
         self.note_all(|place_db| db.is_none_or(|db| db == place_db));
     }
 
-    /// Two databases changed places. A hold is tied to its name: all of both are broken.
-    pub fn swapped(&mut self, now: Moment, a: u32, b: u32) {
+    /// Two databases changed places. A hold is tied to its name: all of both are broken. `is_ours` says that this
+    /// server decides, and so counts and publishes that.
+    pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
         if a == b {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
         for id in self.locks.all_held(is_concerned) {
-            self.count_broken(id, self.locks.holders_of(id) as u64);
+            if is_ours {
+                self.count_broken(id, self.locks.holders_of(id) as u64);
+            }
             self.locks.break_up(id, now);
         }
         self.queues.forget_locks(is_concerned);
@@ -339,12 +343,15 @@ impl Table {
         let place = self.locks.first_place(id).filter(|_| !self.locks.is_doubtful(id));
         if let Some(place) = place {
             self.stats.broken += holds;
-            // The event comes before that of the next grant; without a waiter there is no hurry.
-            if self.queues.at(place.as_place()).is_some() {
-                self.broken_first.push_back(place);
-            } else {
-                self.broken.push_back(place);
-            }
+            self.outbox.push(place, Event::Broken);
+        }
+    }
+
+    /// Leases of this lock were over, and nobody had come to end them: has that published.
+    fn note_expired(&mut self, id: LockId, holds: u64) {
+        let place = self.locks.first_place(id).filter(|_| holds > 0);
+        for _ in 0..holds {
+            place.iter().for_each(|place| self.outbox.push(place.clone(), Event::Expired));
         }
     }
 
@@ -380,17 +387,17 @@ impl Table {
         }
     }
 
-    /// Whether the pump has anything to look at.
+    /// Whether the pump has anything to look at, or to publish.
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
-        !(self.tasks.is_empty() && self.broken_first.is_empty() && self.broken.is_empty())
+        !(self.tasks.is_empty() && self.outbox.is_empty())
     }
 
     /// How many places the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks.len() + self.broken_first.len() + self.broken.len()
+        self.tasks.len()
     }
 
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
@@ -401,13 +408,9 @@ impl Table {
 
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
-        let task = self.broken_first.pop_front().map(Task::Broken);
-        let task = task.or_else(|| self.tasks.pop_front());
-        let task = task.or_else(|| self.broken.pop_front().map(Task::Broken));
-        if self.tasks() == 0 && self.tasks.capacity() + self.broken.capacity() > TASKS_KEPT {
+        let task = self.tasks.pop_front();
+        if self.tasks.is_empty() && self.tasks.capacity() > TASKS_KEPT {
             self.tasks = VecDeque::new();
-            self.broken_first = VecDeque::new();
-            self.broken = VecDeque::new();
         }
         if let Some(Task::Settle(place)) = &task
             && let Some(queue) = self.queues.at(place.as_place())
@@ -452,18 +455,16 @@ mod tests {
     fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
         let place = || Place { db: 0, name: b"k" }.to_owned();
         let mut table = Table::default();
-        for pairs in [1, 20, 20, 2_500] {
-            for _ in 0..pairs {
+        for count in [1, 40, 40, 5_000] {
+            for _ in 0..count {
                 table.note_undelivered(place(), Token::new(1).expect("valid"));
-                table.broken.push_back(place());
             }
-            let capacity = |table: &Table| table.tasks.capacity() + table.broken.capacity();
-            for left in (0..2 * pairs).rev() {
-                assert!(capacity(&table) >= 2 * pairs, "{pairs}: {left} left");
+            for left in (0..count).rev() {
+                assert!(table.tasks.capacity() >= count, "{count}: {left} left");
                 assert!(table.next_task().is_some());
             }
             // Room for a few is kept for the next ones.
-            assert_eq!((capacity(&table) == 0, table.tasks()), (2 * pairs > TASKS_KEPT, 0), "{pairs}");
+            assert_eq!((table.tasks.capacity() == 0, table.tasks()), (count > TASKS_KEPT, 0), "{count}");
         }
     }
 }

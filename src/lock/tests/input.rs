@@ -115,6 +115,8 @@ pub(super) enum Input {
     Move(At, u32),
     Flush(Option<u32>, Lazy),
     Swap(u32, u32),
+    /// PEXPIRE, to a moment that nobody here lives to see.
+    Expire(At),
     /// DUMP: the world keeps the last payload.
     Dump(At),
     /// A payload comes from another server.

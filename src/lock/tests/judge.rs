@@ -202,6 +202,7 @@ impl Judge {
             Outside::Flush(db, _) => db.is_none_or(|db| db == at.db),
             Outside::Swap(a, b) => a != b && (at.db == a || at.db == b),
             Outside::Restore(over, _) => *at == over,
+            Outside::Expire(_) => false,
         };
         let time = world.time;
         let mut was_live = false;

@@ -38,7 +38,7 @@ mod models;
 mod oracle;
 mod property;
 mod pump;
-mod random;
+pub(super) mod random;
 mod reader;
 mod regression;
 mod rules;

@@ -153,7 +153,7 @@ fn one_lock() -> Result<(), String> {
         "withdrawn",
         "wrong type",
     ];
-    check(&model, 1391, &sometimes)
+    check(&model, 1380, &sometimes)
 }
 
 /// Two owners, two names, two databases: everything that others can do to keys.
@@ -180,7 +180,7 @@ fn keys_that_go_and_come() -> Result<(), String> {
     // Two who wait for each other are none of these states: the second of them is refused.
     let sometimes =
         ["broken", "deadlock", "expired and passed on", "granted out of the line", "waited", "withdrawn"];
-    check(&model, 9572, &sometimes)
+    check(&model, 8050, &sometimes)
 }
 
 /// Two owners, one lock, and every reader of its stream: replicas, files, files of replicas.
@@ -204,7 +204,7 @@ fn readers_and_clocks() -> Result<(), String> {
     ]));
     let model = Model { begin: vec![], moves, depth: ANY_DEPTH };
     let sometimes = ["demoted", "granted out of the line", "promoted", "restored"];
-    check(&model, 8814, &sometimes)
+    check(&model, 8070, &sometimes)
 }
 
 /// An acquire that waits, on the owner's first connection.
@@ -240,7 +240,7 @@ fn readers_and_writers() -> Result<(), String> {
         "upgraded",
         "waited to upgrade",
     ];
-    check(&model, 2554, &sometimes)
+    check(&model, 2404, &sometimes)
 }
 
 /// Three owners and a semaphore of two, which one of them takes for one of three, and another for a lock.
@@ -282,7 +282,7 @@ fn both_or_none() -> Result<(), String> {
     moves.extend(plain(&[Input::Del(K), Input::Pass(LEASE_MS * 1000), Input::Pump]));
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: 6 };
     let sometimes = ["deadlock", "granted several out of the line", "taken back"];
-    check(&model, 9421, &sometimes)
+    check(&model, 9315, &sometimes)
 }
 
 /// Two owners with two connections each, whose holds are tied to them; the server is lost, and a replica comes up.
@@ -326,7 +326,7 @@ fn places_in_line() -> Result<(), String> {
     moves.extend(plain(&[Input::Pass(1000), Input::Pump]));
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: ANY_DEPTH };
     let sometimes = ["place in line", "place lapsed", "place withdrawn", "took its place"];
-    check(&model, 5192, &sometimes)
+    check(&model, 4659, &sometimes)
 }
 
 /// Three owners, one lock: what was granted is undone, at once or later, in any order.

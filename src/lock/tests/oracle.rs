@@ -364,6 +364,7 @@ impl Oracle {
                 let to = At { db, ..at };
                 return Reply::Bool(to != at && self.value(to).is_none() && self.rename(at, to));
             }
+            Input::Expire(at) => return Reply::Bool(self.value(at).is_some()),
             Input::Flush(db, _) => self.keys.retain(|key| db.is_some_and(|db| db != key.0.db)),
             Input::Swap(a, b) if a != b => self.swap(a, b),
             Input::Swap(..) => {}

@@ -206,7 +206,7 @@ impl Life {
     /// What others do to keys.
     fn keys(&mut self, at: At) -> Input {
         let other = self.at();
-        match self.random.below(11) {
+        match self.random.below(13) {
             0 => {
                 let (owner, ahead) = (self.random.of(&OWNERS), self.random.below(100_000));
                 match Token::new(self.world.server.table.last_token() + ahead) {
@@ -230,6 +230,7 @@ impl Life {
             }
             7 => Input::Dump(at),
             8 if self.world.is_payload_old() => Input::RestoreTooLate(at),
+            9 | 10 => Input::Expire(at),
             _ => Input::Restore(at),
         }
     }

@@ -3,8 +3,8 @@
 use super::input::{Begun, Keys, Outcome, Writes};
 use super::server::At;
 use super::world::World;
-use crate::lock::effect::{Answer, Effects, Event, Record, Task, Undo, WaiterId};
-use crate::lock::table::Due;
+use crate::lock::effect::{Answer, Effects, Record, Task, Undo, WaiterId};
+use crate::lock::table::{Due, Notice};
 use crate::lock::types::{ClientId, PlaceBuf, Token};
 
 /// How long the pump leaves a lock alone whose slot is not ours.
@@ -22,12 +22,23 @@ impl World {
         self.server.table.let_foreign_run(self.server.now.boot);
         for _ in 0..RUNS_MAX {
             self.run(out)?;
+            if self.writes != Writes::Paused {
+                self.publish_all(out)?;
+            }
             // What could not be granted is noted again: that waits for the next turn of the event loop.
             if self.writes != Writes::Allowed || self.server.table.tasks() == 0 {
                 return Ok(());
             }
         }
         Err("G6: the pump never comes to an end of its notes".to_owned())
+    }
+
+    /// What could not be published at once is, in its order.
+    fn publish_all(&mut self, out: &mut Outcome) -> Result<(), String> {
+        while let Some(Notice { place, event }) = self.server.table.next_notice() {
+            out.events.push((self.at(&place)?, event));
+        }
+        Ok(())
     }
 
     fn run(&mut self, out: &mut Outcome) -> Result<(), String> {
@@ -85,10 +96,6 @@ impl World {
 
     fn look(&mut self, task: Task, out: &mut Outcome) -> Result<(), String> {
         match task {
-            Task::Broken(place) => {
-                out.events.push((self.at(&place)?, Event::Broken));
-                Ok(())
-            }
             Task::Settle(place) | Task::TakeBack(place, _) if self.elsewhere.contains(&self.at(&place)?) => {
                 self.send_on(self.at(&place)?, out)
             }

@@ -2,28 +2,28 @@
 
 /// A linear congruential generator (Knuth's MMIX constants); its high half is good enough for tests. Or bytes that
 /// somebody gave, as long as there are any.
-pub(super) struct Random {
+pub(crate) struct Random {
     state: u64,
     given: Option<std::vec::IntoIter<u8>>,
 }
 
 impl Random {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), given: None }
     }
 
     /// What these bytes choose; 0 when they are used up.
-    pub(super) fn given(bytes: &[u8]) -> Self {
+    pub(crate) fn given(bytes: &[u8]) -> Self {
         Self { state: 0, given: Some(Vec::from(bytes).into_iter()) }
     }
 
     /// Whether no bytes are left.
-    pub(super) fn is_used_up(&self) -> bool {
+    pub(crate) fn is_used_up(&self) -> bool {
         self.given.as_ref().is_some_and(|given| given.as_slice().is_empty())
     }
 
     /// A number below `bound`.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if let Some(given) = &mut self.given {
             let bytes = if bound > 1 << 16 { 4 } else { 1 + usize::from(bound > 1 << 8) };
             return given.take(bytes).fold(0, |sum, byte| sum << 8 | u64::from(byte)) % bound;
@@ -34,12 +34,12 @@ impl Random {
     }
 
     /// Whether something happens that happens so often in a hundred times.
-    pub(super) fn percent(&mut self, chance: u64) -> bool {
+    pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
     /// One of these.
-    pub(super) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 }

@@ -194,6 +194,9 @@ impl Reader {
                 (Key::Lock(_), None) => reader.apply(&Fact::Empty(at))?,
                 (Key::Other, _) => reader.apply(&Fact::Outside(Outside::Set(at)))?,
             }
+            if writer.mortal.contains(&at) {
+                reader.apply(&Fact::Outside(Outside::Expire(at)))?;
+            }
         }
         // The holds of the rewritten part were named in the order of their keys.
         reader.can_count = false;
@@ -290,6 +293,10 @@ pub(super) fn check_keys(
 ) -> Result<(), String> {
     if !primary.keys.keys().eq(reader.keys.keys()) {
         return Err(format!("G13: keys are {:?}, a reader's {:?}", primary.keys, reader.keys));
+    }
+    if primary.mortal != reader.mortal {
+        let (theirs, own) = (&primary.mortal, &reader.mortal);
+        return Err(format!("G13: a time to live have {theirs:?}, for a reader {own:?}"));
     }
     primary.keys.keys().try_for_each(|&at| check_key(primary, reader, at, (has_settled, counts_alike)))
 }

@@ -12,6 +12,7 @@
 //! > acquire-all KEY,KEY OWNER LEASE-MS [shared] [wait|wait MS] [on CONNECTION] [minted]
 //! > release KEY OWNER [token T]   > renew KEY OWNER LEASE-MS [token T|raise T] [on CONNECTION]   > fence KEY
 //! > del KEY   > set KEY   > rename KEY KEY   > move KEY DB   > swap DB DB   > flush [DB]   > flush-lazily
+//! > expire KEY
 //! > dump KEY   > restore KEY   > restore-too-late KEY
 //! > payload NAME OWNER TOKEN LEFT-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [beside OWNER]
 //! > close CONNECTION   > unblock CONNECTION   > forbid CONNECTION   > allow CONNECTION
@@ -118,6 +119,7 @@ impl Story {
             "flush" => Input::Flush(Some(words.db()?), Lazy::No),
             "flush-lazily" => Input::Flush(None, Lazy::Yes),
             "free" => Input::Free,
+            "expire" => Input::Expire(words.at()?),
             "dump" => Input::Dump(words.at()?),
             "payload" => Input::Payload {
                 name: words.name()?,
@@ -222,6 +224,9 @@ impl Story {
                     holds.iter().try_for_each(|hold| writeln!(text, "{at}: {}", held(mode, hold)))
                 }
             };
+            if server.mortal.contains(&at) {
+                let _ = writeln!(text, "{at}: with a time to live");
+            }
         }
         for (at, line) in &self.judge.lines {
             let line: Vec<_> = line.iter().map(stands).collect();

@@ -4,7 +4,7 @@
 //! (DEL, RENAME, FLUSHALL, ...), calling the core where a real server calls the module. Primary and
 //! readers of its stream are both made of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reader::Fact;
 use crate::lock::codec::SavedLock;
@@ -77,6 +77,8 @@ pub(super) enum Outside {
     Swap(u32, u32),
     /// RESTORE REPLACE; `None`: the payload was made under another name, or is that of an empty lock.
     Restore(At, Option<SavedLock>),
+    /// PEXPIRE: the key is to go by itself, so late that nobody here lives to see it.
+    Expire(At),
 }
 
 /// Whether the values of an emptied database are freed later.
@@ -92,6 +94,8 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) now: Now,
     pub(super) keys: BTreeMap<At, Key>,
+    /// Those of the keys to which somebody gave a time to live.
+    pub(super) mortal: BTreeSet<At>,
     /// Whether it decides: a primary.
     pub(super) decides: bool,
     /// Values of emptied databases that the background thread has not freed yet.
@@ -151,7 +155,8 @@ impl Server {
     /// What the step said becomes of its key.
     pub(super) fn carry_out(&mut self, at: At, change: Change) {
         match change {
-            Change::Nothing | Change::Touched | Change::Renewed | Change::Lives(_) => {}
+            Change::Nothing | Change::Signalled | Change::Touched | Change::Lives(_) => {}
+            Change::Renewed => drop(self.mortal.remove(&at)),
             Change::Stored(id) => {
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));
@@ -163,6 +168,7 @@ impl Server {
     /// The key leaves its name; its value lives on.
     fn unlink(&mut self, at: At) -> Option<Key> {
         let key = self.keys.remove(&at)?;
+        self.mortal.remove(&at);
         if let Key::Lock(id) = key {
             self.table.unlinked(self.now.boot, id, self.decides);
         }
@@ -208,6 +214,11 @@ impl Server {
                 self.keys.insert(at, Key::Lock(id));
                 true
             }
+            Outside::Expire(at) => {
+                let is_there = self.keys.contains_key(&at);
+                self.mortal.extend(is_there.then_some(at));
+                is_there
+            }
         }
     }
 
@@ -234,8 +245,10 @@ impl Server {
             return false;
         }
         self.remove(to);
+        let is_mortal = self.mortal.contains(&from);
         if let Some(key) = self.unlink(from) {
             self.keys.insert(to, key);
+            self.mortal.extend(is_mortal.then_some(to));
         }
         true
     }
@@ -249,6 +262,7 @@ impl Server {
             }
             stays
         });
+        self.mortal.retain(|at| self.keys.contains_key(at));
         match lazy {
             Lazy::No => gone.into_iter().for_each(|id| self.table.forget(self.now.boot, id, self.decides)),
             Lazy::Yes => self.unfreed.append(&mut gone),
@@ -277,9 +291,11 @@ impl Server {
             _ if db == b => a,
             _ => db,
         };
+        let moved = |at: At| At { db: swapped(at.db), ..at };
         let keys = std::mem::take(&mut self.keys).into_iter();
-        self.keys = keys.map(|(at, key)| (At { db: swapped(at.db), ..at }, key)).collect();
-        self.table.swapped(self.now.boot, a, b);
+        self.keys = keys.map(|(at, key)| (moved(at), key)).collect();
+        self.mortal = std::mem::take(&mut self.mortal).into_iter().map(moved).collect();
+        self.table.swapped(self.now.boot, a, b, self.decides);
     }
 
     /// What is wrong with the core's own records, if anything is.
@@ -306,6 +322,7 @@ pub(super) struct Snapshot {
     pub(super) last: u64,
     told: u64,
     keys: Vec<(At, Key, Option<SavedLock>)>,
+    mortal: BTreeSet<At>,
 }
 
 impl Snapshot {
@@ -313,19 +330,21 @@ impl Snapshot {
     pub(super) fn of(server: &mut Server) -> Self {
         let (last, told) = (server.table.last_token(), server.table.clock().told());
         let keys = server.keys.iter().map(|(&at, &key)| (at, key, server.saved(at))).collect();
-        Self { last, told, keys }
+        Self { last, told, keys, mortal: server.mortal.clone() }
     }
 
     /// Loads it beside what the server has, and then has it take that one's place, or drops it.
     pub(super) fn load_beside(&self, server: &mut Server, is_complete: bool) -> Result<(), String> {
         server.table.begin_beside();
-        let own = std::mem::take(&mut server.keys);
+        let (own, own_mortal) = (std::mem::take(&mut server.keys), std::mem::take(&mut server.mortal));
         self.load(server);
         let loaded = std::mem::replace(&mut server.keys, own);
+        let mortal = std::mem::replace(&mut server.mortal, own_mortal);
         server.free_late();
         server.check()?;
         let gone = if is_complete {
             drop(server.table.complete_beside());
+            server.mortal = mortal;
             std::mem::replace(&mut server.keys, loaded)
         } else {
             drop(server.table.abort_beside());
@@ -349,5 +368,6 @@ impl Snapshot {
             };
             server.keys.insert(*at, loaded);
         }
+        server.mortal.clone_from(&self.mortal);
     }
 }

@@ -350,6 +350,7 @@ impl Judge {
                 (keys.iter().any(is_other), "other kind")
             }
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
+            Refusal::Leaving => (false, "leaving"),
             Refusal::Deadlock => {
                 places.iter().for_each(|place| self.strike(place));
                 let held = keys.first().and_then(|at| self.own(at, owner, world));

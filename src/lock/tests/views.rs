@@ -3,7 +3,7 @@
 use super::input::{How, Input, Keys, Reply};
 use super::server::{At, Lazy};
 use super::world::World;
-use crate::lock::effect::{Found, LockId};
+use crate::lock::effect::{Event, Found, LockId};
 use crate::lock::table::{Possession, Refusal, Table};
 use crate::lock::types::{ClientId, Mode, Moment, Tie, Token};
 
@@ -296,16 +296,19 @@ fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
     assert_eq!(tasks(&world.server.table), (false, 0));
     // Broken, and nobody waits.
     world.server.outside(&super::server::Outside::Del(K));
-    assert_eq!(tasks(&world.server.table), (true, 1));
+    assert_eq!(tasks(&world.server.table), (true, 0));
+    assert!(world.server.table.has_notices());
     world.step(&acquire(L, "carol", 3, How::PLAIN))?;
     // Broken, and carol is next.
     world.server.outside(&super::server::Outside::Flush(None, Lazy::No));
-    assert_eq!(tasks(&world.server.table), (true, 3));
-    for left in (0..3).rev() {
-        assert!(world.server.table.next_task().is_some());
-        assert_eq!(tasks(&world.server.table), (left > 0, left));
+    assert_eq!(tasks(&world.server.table), (true, 1));
+    assert!(world.server.table.next_task().is_some());
+    assert_eq!((tasks(&world.server.table), world.server.table.next_task()), ((true, 0), None));
+    for name in ["k", L.name] {
+        let notice = world.server.table.next_notice().ok_or("nothing is published")?;
+        assert_eq!((&*notice.place.name, notice.event), (name.as_bytes(), Event::Broken));
     }
-    assert_eq!(world.server.table.next_task(), None);
+    assert_eq!((tasks(&world.server.table), world.server.table.next_notice()), ((false, 0), None));
     Ok(())
 }
 

@@ -115,6 +115,7 @@ pub(super) fn waits(cycle: &[Link]) -> String {
 pub(super) const fn changed(change: Change) -> &'static str {
     match change {
         Change::Nothing => "as it was",
+        Change::Signalled => "signalled",
         Change::Touched => "touched",
         Change::Renewed => "touched, its TTL removed",
         Change::Stored(_) => "stored",
@@ -192,6 +193,7 @@ pub(super) fn told(fact: &Fact) -> String {
             Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
             Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
             Outside::Restore(at, _) => format!("RESTORE {at}"),
+            Outside::Expire(at) => format!("PEXPIRE {at}"),
         },
     }
 }

@@ -118,6 +118,7 @@ impl World {
             Input::Move(at, db) => self.outside(Outside::Move(at, db), out),
             Input::Flush(db, lazy) => self.outside(Outside::Flush(db, lazy), out),
             Input::Swap(a, b) => self.outside(Outside::Swap(a, b), out),
+            Input::Expire(at) => self.outside(Outside::Expire(at), out),
             Input::Dump(at) => {
                 let is_lock = matches!(self.server.keys.get(&at), Some(Key::Lock(_)));
                 if is_lock {

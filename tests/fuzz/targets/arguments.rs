@@ -114,7 +114,7 @@ fn acquire_of<'a>(words: &[&'a [u8]], bounds: &Bounds, is_many: bool) -> Option<
     known.push(("BLOCK", Some(0..=bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX))));
     known.push(("SHARED", None));
     if !is_many {
-        known.push(("QUEUE", Some(1..=bounds.wait_ms_max.unwrap_or(LEASE_MS_MAX))));
+        known.push(("QUEUE", Some(1..=bounds.wait_ms_max.unwrap_or(bounds.lease_ms_max))));
         known.push(("LIMIT", Some(1..=u64::from(LIMIT_MAX))));
         known.push(("EPHEMERAL", Some(0..=bounds.lease_ms_max)));
         known.extend([("REENTRANT", None), ("KEEPALIVE", None)]);
@@ -177,9 +177,10 @@ fn info_of(words: &[&[u8]]) -> Option<usize> {
 
 /// How many words there may be is the business of the server's table of commands.
 fn fence_of(words: &[&[u8]]) -> Option<Option<Token>> {
-    match words.first() {
-        None => Some(None),
-        Some(word) => token_of(word).map(Some),
+    match words {
+        [] => Some(None),
+        [word] => token_of(word).map(Some),
+        _ => None,
     }
 }
 

@@ -64,7 +64,7 @@ impl Replica {
 
     pub(super) fn carry_out(&mut self, name: &[u8], change: Change) {
         match change {
-            Change::Nothing | Change::Touched | Change::Renewed | Change::Lives(_) => {}
+            Change::Nothing | Change::Signalled | Change::Touched | Change::Renewed | Change::Lives(_) => {}
             Change::Stored(id) => self.store(name, id),
             Change::Deleted => self.remove(name),
         }

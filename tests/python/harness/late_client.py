@@ -18,7 +18,7 @@ from .independent import Redlock
 
 
 def make(path):
-    """A storage that refuses a write whose token is not higher than the last."""
+    """A storage that refuses a write whose token is lower than the last."""
     with sqlite3.connect(path, isolation_level=None) as database:
         database.execute("CREATE TABLE page (text TEXT, fence INTEGER)")
         database.execute("INSERT INTO page VALUES ('', 0)")
@@ -27,7 +27,7 @@ def make(path):
 def write(path, text, token):
     """Whether the storage took it."""
     with sqlite3.connect(path, timeout=30, isolation_level=None) as database:
-        command = "UPDATE page SET text = ?, fence = ? WHERE fence < ?"
+        command = "UPDATE page SET text = ?, fence = ? WHERE fence <= ?"
         return database.execute(command, (text, token, token)).rowcount == 1
 
 

@@ -50,7 +50,7 @@ class Server:
     """One server process, which can be stopped, killed and started again."""
 
     def __init__(
-        self, *options, module_arguments=(), config=None, with_module=True, environment=None
+        self, *options, module_arguments=(), config=None, with_module=True, environment=None, module=MODULE
     ):
         self.directory = Path(tempfile.mkdtemp(prefix="redislock-test-"))
         self.log = self.directory / "server.log"
@@ -59,6 +59,8 @@ class Server:
         self.module_arguments = [str(argument) for argument in module_arguments]
         self.config = config
         self.with_module = with_module
+        #: Which module, where it is not the one under test.
+        self.module = module
         #: Variables beside those of the tests.
         self.environment = environment or {}
         self.process = None
@@ -188,7 +190,7 @@ class Server:
         if self.config is not None:
             path = self.directory / "server.conf"
             if not path.exists():
-                path.write_text(self.config.replace("MODULE", str(MODULE)))
+                path.write_text(self.config.replace("MODULE", str(self.module)))
             line += [str(path)]
         line += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         line += ["--logfile", str(self.log), "--enable-debug-command", "yes"]
@@ -200,7 +202,7 @@ class Server:
         if self.bus is not None:
             line += ["--cluster-port", str(self.bus)]
         if self.with_module and self.config is None:
-            line += ["--loadmodule", str(MODULE), *self.module_arguments]
+            line += ["--loadmodule", str(self.module), *self.module_arguments]
         return line
 
     def _launch(self):

@@ -17,7 +17,7 @@
 //! | `steps.rs` | how a step of the core is carried out |
 //! | `pump.rs` | what it does by itself |
 //! | `slots.rs` | which shard a lock is at, and how it gets to the other one |
-//! | `users.rs` | who deletes locks |
+//! | `users.rs` | who deletes locks, or gives them a time to live |
 //! | `clients.rs` | who asks, asks again, and what they believe to hold |
 //! | `faults.rs`, `links.rs` | what goes wrong |
 //! | `verdicts.rs` | what must be true after each step |
@@ -164,7 +164,10 @@ impl Group {
                 61..78 => self.deliver_some()?,
                 78..90 => self.links()?,
                 90..94 => self.notice_closed()?,
-                94 => self.break_some()?,
+                94 => {
+                    self.break_some()?;
+                    self.give_time_to_live()?;
+                }
                 95 | 96 => self.move_slots()?,
                 _ => self.pump_any()?,
             }

@@ -22,7 +22,7 @@ points! {
     TwoPrimaries Demoted DemotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
-    BrokenBeforeWaiters Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
+    BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
     KeptItsTurn PassedPlace ChangedSides ListedTwice LoadedBeside GivenUpBeside
 }
 

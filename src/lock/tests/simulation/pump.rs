@@ -69,6 +69,7 @@ impl Group {
                 tasks = server.table.tasks();
             }
             if tasks == 0 || is_closed {
+                while server.table.next_notice().is_some() {}
                 return Ok(());
             }
             tasks -= 1;
@@ -98,7 +99,6 @@ impl Group {
 
     fn look_at(&mut self, n: usize, task: Task, is_closed: bool) -> Verdict {
         match task {
-            Task::Broken(_) => Ok(()),
             Task::Settle(place) => self.job(n, &place, Job::Settle, is_closed),
             Task::TakeBack(place, token) => self.job(n, &place, Job::TakeBack(token), is_closed),
             Task::Party(request) => self.look_at_all(n, request, is_closed),

@@ -196,6 +196,9 @@ impl Group {
         };
         self.judge.lines.restored(to, at, is_holder);
         self.do_outside(to, Outside::Restore(at, saved));
+        if self.nodes[from].server.mortal.contains(&at) {
+            self.do_outside(to, Outside::Expire(at));
+        }
         if self.nodes[from].server.table.is_waited_for(at.place()) {
             self.see(Point::MovedWaitedFor);
         }

@@ -1,0 +1,462 @@
+//! Reservations in a queue: how many stand ahead of a request, and whether anything bars its way (G6).
+//!
+//! A reservation keeps a place free and stands in nobody's way beyond that: who fits beside all that are ahead comes
+//! in. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the queue has a
+//! slot, in the order of the queue; two binary indexed trees (Fenwick, "A New Data Structure for Cumulative Frequency
+//! Tables", 1994) count the reservations and the bars below a slot in O(log n). A bar lets nobody pass: a request that a
+//! client waits for, or a reservation of the whole lock.
+//!
+//! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
+
+use std::collections::BTreeMap;
+
+use super::{QueueId, Queues, Waiter};
+use crate::lock::effect::WaiterId;
+use crate::lock::types::{Mode, Moment};
+
+/// Slots that stay free at the head of the queue when its entries are given new ones, for upgrades.
+const HEAD_SLOTS: usize = 4;
+
+/// Fewest slots that a queue has.
+const SLOTS_MIN: usize = 64;
+
+/// What an entry of a queue is to those behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// A place is kept free for it.
+    Reserved,
+    /// Nobody passes it.
+    Bar,
+}
+
+impl Standing {
+    fn of(waiter: &Waiter) -> Self {
+        let is_reserved = waiter.request.client.is_none() && waiter.request.mode != Mode::Exclusive;
+        if is_reserved { Self::Reserved } else { Self::Bar }
+    }
+}
+
+/// Counts below each slot.
+#[derive(Debug, Default)]
+struct Sums {
+    nodes: Vec<u32>,
+    all: usize,
+}
+
+impl Sums {
+    fn new(slots: usize) -> Self {
+        Self { nodes: vec![0; slots + 1], all: 0 }
+    }
+
+    fn change(&mut self, slot: usize, is_more: bool) {
+        self.all = if is_more { self.all + 1 } else { self.all.saturating_sub(1) };
+        let mut at = slot + 1;
+        while let Some(node) = self.nodes.get_mut(at) {
+            *node = if is_more { node.saturating_add(1) } else { node.saturating_sub(1) };
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// How many are in lower slots.
+    fn below(&self, slot: usize) -> usize {
+        let (mut sum, mut at) = (0, slot);
+        while at > 0 {
+            sum += self.nodes.get(at).map_or(0, |&node| node as usize);
+            at &= at - 1;
+        }
+        sum
+    }
+
+    /// The slot with so many in lower ones.
+    fn find(&self, mut below: usize) -> Option<usize> {
+        if below >= self.all {
+            return None;
+        }
+        let mut at = 0;
+        let mut step = self.nodes.len().next_power_of_two();
+        while step > 0 {
+            if let Some(&node) = self.nodes.get(at + step)
+                && node as usize <= below
+            {
+                at += step;
+                below -= node as usize;
+            }
+            step /= 2;
+        }
+        Some(at)
+    }
+}
+
+/// The entries of a queue by their slots.
+#[derive(Debug)]
+pub(super) struct Ranks {
+    slots: Vec<Option<(WaiterId, Standing)>>,
+    reserved: Sums,
+    bars: Sums,
+    /// The slot behind the last entry.
+    end: usize,
+    /// So many reservations at the head have their turn, and it was signalled.
+    turns: usize,
+    /// When reservations lapse.
+    lapses: BTreeMap<(Moment, u64), WaiterId>,
+}
+
+/// When a reservation lapses, and its number.
+fn lapse_of(id: WaiterId, waiter: &Waiter) -> Option<(Moment, u64)> {
+    let until = waiter.request.until.filter(|_| waiter.request.client.is_none());
+    until.map(|until| (until, id.number()))
+}
+
+impl Ranks {
+    fn new(slots: usize) -> Self {
+        let (reserved, bars) = (Sums::new(slots), Sums::new(slots));
+        Self { slots: vec![None; slots], reserved, bars, end: HEAD_SLOTS, turns: 0, lapses: BTreeMap::new() }
+    }
+
+    fn sums(&mut self, standing: Standing) -> &mut Sums {
+        match standing {
+            Standing::Reserved => &mut self.reserved,
+            Standing::Bar => &mut self.bars,
+        }
+    }
+
+    fn fill(&mut self, slot: usize, entry: Option<(WaiterId, Standing)>) {
+        let Some(place) = self.slots.get_mut(slot) else {
+            return;
+        };
+        let before = std::mem::replace(place, entry);
+        if let Some((_, standing)) = before {
+            self.sums(standing).change(slot, false);
+        }
+        if let Some((_, standing)) = entry {
+            self.sums(standing).change(slot, true);
+            self.end = self.end.max(slot + 1);
+        }
+    }
+
+    /// One of the reservations at the head goes.
+    fn lose_turn(&mut self, slot: usize) {
+        if self.reserved.below(slot) < self.turns && self.bars.below(slot) == 0 {
+            self.turns -= 1;
+        }
+    }
+}
+
+impl Queues {
+    /// How many reservations stand ahead of an entry, or in all of the queue. `None`: something bars the way.
+    #[must_use]
+    pub fn reserved_ahead(&self, queue: QueueId, waiter: Option<WaiterId>) -> Option<usize> {
+        let queue = self.queues.get(queue)?;
+        let Some(ranks) = &queue.ranks else {
+            // All are waited for.
+            return (waiter.is_some() && queue.head == waiter).then_some(0);
+        };
+        let Some(waiter) = waiter else {
+            return (ranks.bars.all == 0).then_some(ranks.reserved.all);
+        };
+        let slot = self.waiters.get(waiter)?.slot;
+        (ranks.bars.below(slot) == 0).then(|| ranks.reserved.below(slot))
+    }
+
+    /// The same, whatever bars the way.
+    #[must_use]
+    pub fn reservations_ahead(&self, waiter: WaiterId) -> usize {
+        let Some(waiter) = self.waiters.get(waiter) else {
+            return 0;
+        };
+        let ranks = self.queues.get(waiter.queue).and_then(|queue| queue.ranks.as_ref());
+        ranks.map_or(0, |ranks| ranks.reserved.below(waiter.slot))
+    }
+
+    /// The first entry behind this one that nobody passes.
+    #[must_use]
+    pub fn next_bar(&self, waiter: WaiterId) -> Option<WaiterId> {
+        let waiter = self.waiters.get(waiter)?;
+        let Some(ranks) = &self.queues.get(waiter.queue)?.ranks else {
+            return waiter.behind;
+        };
+        let slot = ranks.bars.find(ranks.bars.below(waiter.slot + 1))?;
+        Some((*ranks.slots.get(slot)?)?.0)
+    }
+
+    /// How many reservations stand at the head of the queue, before anything bars the way, and who is the bar.
+    #[must_use]
+    pub fn reserved_at_head(&self, queue: QueueId) -> Option<(usize, Option<WaiterId>)> {
+        let ranks = self.queues.get(queue)?.ranks.as_ref()?;
+        let Some(slot) = ranks.bars.find(0) else {
+            return Some((ranks.reserved.all, None));
+        };
+        let bar = ranks.slots.get(slot)?.map(|(waiter, _)| waiter);
+        Some((ranks.reserved.below(slot), bar))
+    }
+
+    /// A reservation in this queue that was not asked for again in time.
+    #[must_use]
+    pub fn lapsed(&self, queue: QueueId, now: Moment) -> Option<WaiterId> {
+        let ranks = self.queues.get(queue)?.ranks.as_ref()?;
+        ranks.lapses.first_key_value().filter(|(lapse, _)| lapse.0 <= now).map(|(_, &id)| id)
+    }
+
+    /// So many reservations at the head have their turn now. Returns whether any has it that had it not before.
+    pub fn set_turns(&mut self, queue: QueueId, turns: usize) -> bool {
+        let ranks = self.queues.get_mut(queue).and_then(|queue| queue.ranks.as_mut());
+        ranks.is_some_and(|ranks| turns > std::mem::replace(&mut ranks.turns, turns))
+    }
+
+    /// Gives an entry that has joined its queue a slot: that of `old`, whose place it takes, or one of its own.
+    pub(super) fn enter_rank(&mut self, id: WaiterId, old: Option<WaiterId>) {
+        let Some(waiter) = self.waiters.get(id) else {
+            return;
+        };
+        let (queue, standing) = (waiter.queue, Standing::of(waiter));
+        let (is_reservation, lapse) = (waiter.request.client.is_none(), lapse_of(id, waiter));
+        let (ahead, behind) = (waiter.ahead, waiter.behind);
+        let slot_of = |id: Option<WaiterId>| id.and_then(|id| self.waiters.get(id)).map(|waiter| waiter.slot);
+        let (old, behind, is_last) = (slot_of(old), slot_of(behind), behind.is_none());
+        let Some(entries) = self.queues.get_mut(queue) else {
+            return;
+        };
+        let Some(ranks) = &mut entries.ranks else {
+            if is_reservation {
+                self.rank_anew(queue);
+            }
+            return;
+        };
+        let slot = match old {
+            Some(slot) => {
+                if ranks.slots.get(slot).copied().flatten().is_some_and(|(_, before)| before != standing) {
+                    ranks.lose_turn(slot);
+                }
+                Some(slot)
+            }
+            None if is_last => Some(ranks.end).filter(|&slot| slot < ranks.slots.len()),
+            None if ahead.is_none() => behind.and_then(|slot| slot.checked_sub(1)),
+            None => None,
+        };
+        match slot {
+            Some(slot) => {
+                ranks.fill(slot, Some((id, standing)));
+                ranks.lapses.extend(lapse.map(|lapse| (lapse, id)));
+                if let Some(waiter) = self.waiters.get_mut(id) {
+                    waiter.slot = slot;
+                }
+            }
+            None => self.rank_anew(queue),
+        }
+    }
+
+    /// Takes an entry that is about to leave its queue out of the ranks, unless another one took its place.
+    pub(super) fn leave_rank(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(id) else {
+            return;
+        };
+        let ranks = self.queues.get_mut(waiter.queue).and_then(|queue| queue.ranks.as_mut());
+        let Some(ranks) = ranks else {
+            return;
+        };
+        if let Some(lapse) = lapse_of(id, waiter) {
+            ranks.lapses.remove(&lapse);
+        }
+        if ranks.slots.get(waiter.slot).copied().flatten().is_some_and(|(entry, _)| entry == id) {
+            if waiter.request.client.is_none() {
+                ranks.lose_turn(waiter.slot);
+            }
+            ranks.fill(waiter.slot, None);
+        }
+    }
+
+    /// Gives all entries of a queue new slots, at least as many being free behind them as are taken.
+    fn rank_anew(&mut self, id: QueueId) {
+        let entries: Vec<(WaiterId, Standing)> =
+            self.line(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();
+        let mut ranks = Ranks::new((HEAD_SLOTS + 2 * entries.len()).max(SLOTS_MIN));
+        for (slot, entry) in (HEAD_SLOTS..).zip(entries) {
+            ranks.fill(slot, Some(entry));
+            if let Some(waiter) = self.waiters.get_mut(entry.0) {
+                waiter.slot = slot;
+                ranks.lapses.extend(lapse_of(entry.0, waiter).map(|lapse| (lapse, entry.0)));
+            }
+        }
+        if let Some(queue) = self.queues.get_mut(id) {
+            ranks.turns = queue.ranks.as_ref().map_or(0, |before| before.turns);
+            queue.ranks = Some(Box::new(ranks));
+        }
+    }
+
+    /// Tells what is wrong with the ranks of a queue, if anything is.
+    pub(super) fn check_ranks(&self, id: QueueId) -> Result<(), String> {
+        let Some(ranks) = self.queues.get(id).and_then(|queue| queue.ranks.as_ref()) else {
+            let is_reserved = self.line(id).any(|(_, waiter)| waiter.request.client.is_none());
+            return if is_reserved { Err(format!("queue {id:?} has no ranks")) } else { Ok(()) };
+        };
+        let (mut reserved, mut bars, mut lapses, mut end) = (0, 0, 0, 0);
+        for (waiter, entry) in self.line(id) {
+            let standing = Standing::of(entry);
+            let slot = entry.slot;
+            if slot < end || ranks.slots.get(slot).copied().flatten() != Some((waiter, standing)) {
+                return Err(format!("{waiter:?} does not stand in its slot"));
+            }
+            if (ranks.reserved.below(slot), ranks.bars.below(slot)) != (reserved, bars) {
+                return Err(format!("{waiter:?} has the wrong rank"));
+            }
+            if let Some(lapse) = lapse_of(waiter, entry) {
+                lapses += 1;
+                if ranks.lapses.get(&lapse) != Some(&waiter) {
+                    return Err(format!("{waiter:?} does not lapse"));
+                }
+            }
+            *(if standing == Standing::Reserved { &mut reserved } else { &mut bars }) += 1;
+            end = slot + 1;
+        }
+        if (ranks.reserved.all, ranks.bars.all, ranks.lapses.len()) != (reserved, bars, lapses)
+            || end > ranks.end
+        {
+            return Err(format!("queue {id:?} counts entries that have left"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::queue::Request;
+    use crate::lock::tests::random::Random;
+    use crate::lock::types::{ClientId, Moment, Place, Tie};
+
+    const PLACE: Place<'static> = Place { db: 0, name: b"k" };
+
+    fn request(owner: u64, mode: Mode, is_reservation: bool) -> Request {
+        Request {
+            owner: owner.to_string().into_bytes().into(),
+            owner_is_minted: false,
+            lease_ms: 50,
+            since: Moment(1),
+            until: is_reservation.then_some(Moment(9)),
+            client: (!is_reservation).then_some(ClientId(owner)),
+            mode,
+            tie: Tie::NONE,
+            is_upgrade: false,
+            is_reentrant: false,
+        }
+    }
+
+    /// The same by walking over the queue.
+    fn walked(queues: &Queues, queue: QueueId, until: Option<WaiterId>) -> (usize, bool) {
+        let ahead = queues.line(queue).take_while(|(id, _)| Some(*id) != until);
+        ahead.fold((0, false), |(reserved, is_barred), (_, waiter)| match Standing::of(waiter) {
+            Standing::Reserved => (reserved + 1, is_barred),
+            Standing::Bar => (reserved, true),
+        })
+    }
+
+    fn compare(queues: &Queues) {
+        queues.check().expect("the queues are whole");
+        let Some(queue) = queues.at(PLACE) else {
+            return;
+        };
+        let all: Vec<WaiterId> = queues.line(queue).map(|(id, _)| id).collect();
+        for waiter in all.iter().copied().map(Some).chain([None]) {
+            let (reserved, is_barred) = walked(queues, queue, waiter);
+            assert_eq!(queues.reserved_ahead(queue, waiter), (!is_barred).then_some(reserved));
+            if let Some(waiter) = waiter {
+                assert_eq!(queues.reservations_ahead(waiter), reserved);
+            }
+        }
+        let is_bar = |id: &WaiterId| Standing::of(queues.waiter(*id).expect("it waits")) == Standing::Bar;
+        for (number, &waiter) in all.iter().enumerate() {
+            let next = all[number + 1..].iter().copied().find(|id| is_bar(id));
+            if queues.queue(queue).expect("a queue").ranks.is_some() {
+                assert_eq!(queues.next_bar(waiter), next);
+            }
+        }
+        let bar = all.iter().copied().find(|id| is_bar(id));
+        let at_head = bar.map_or(all.len(), |bar| all.iter().position(|&id| id == bar).expect("it is there"));
+        if let Some(found) = queues.reserved_at_head(queue) {
+            assert_eq!(found, (at_head, bar));
+        }
+    }
+
+    #[test]
+    fn ranks_are_those_that_a_walk_over_the_queue_finds() {
+        for seed in 0..60 {
+            let (mut random, mut queues) = (Random::new(seed), Queues::default());
+            let mut owners = 0;
+            // Few leave while the queue grows beyond its first slots, and all in the end.
+            for step in 0..400 {
+                let queue = queues.at(PLACE);
+                let all: Vec<WaiterId> =
+                    queue.map_or(Vec::new(), |queue| queues.line(queue).map(|(id, _)| id).collect());
+                let mode = if random.percent(12) { Mode::Exclusive } else { Mode::Shared };
+                let is_reservation = random.percent(75);
+                let leaves = if step < 250 { 2 } else { 7 };
+                match random.below(8) {
+                    n if n < leaves && !all.is_empty() => {
+                        queues.leave(random.of(&all));
+                    }
+                    7 if !all.is_empty() => {
+                        let old = random.of(&all);
+                        let owner = queues.waiter(old).expect("it waits").request.owner.clone();
+                        let new = Request { owner, ..request(0, mode, is_reservation) };
+                        queues.take_over(old, new);
+                    }
+                    6 => {
+                        owners += 1;
+                        let upgrade = request(owners, Mode::Exclusive, is_reservation);
+                        queues.join(PLACE, Request { is_upgrade: true, ..upgrade });
+                    }
+                    _ => {
+                        owners += 1;
+                        queues.join(PLACE, request(owners, mode, is_reservation));
+                    }
+                }
+                compare(&queues);
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_without_reservations_has_no_ranks() {
+        let mut queues = Queues::default();
+        for owner in 0..3 {
+            queues.join(PLACE, request(owner, Mode::Shared, false));
+        }
+        let queue = queues.at(PLACE).expect("a queue");
+        assert!(queues.queue(queue).expect("it is there").ranks.is_none());
+        assert_eq!(queues.reserved_ahead(queue, None), None);
+        assert_eq!(queues.reserved_ahead(queue, queues.head(queue)), Some(0));
+        let last = queues.join(PLACE, request(9, Mode::Shared, true));
+        assert_eq!((queues.reserved_ahead(queue, Some(last)), queues.reservations_ahead(last)), (None, 0));
+    }
+
+    #[test]
+    fn a_turn_is_new_once() {
+        let mut queues = Queues::default();
+        let entries: Vec<WaiterId> =
+            (0..4).map(|owner| queues.join(PLACE, request(owner, Mode::Limit(2), true))).collect();
+        let queue = queues.at(PLACE).expect("a queue");
+        assert!(queues.set_turns(queue, 2) && !queues.set_turns(queue, 2));
+        queues.leave(entries[0]);
+        assert!(queues.set_turns(queue, 2), "the third has moved up");
+        queues.leave(entries[3]);
+        assert!(!queues.set_turns(queue, 2), "the last had no turn");
+        assert!(!queues.set_turns(queue, 0) && queues.set_turns(queue, 1), "it was lost in between");
+    }
+
+    #[test]
+    fn the_work_grows_with_the_logarithm_of_the_queue() {
+        for slots in [64, 4_096, 1 << 20] {
+            let mut sums = Sums::new(slots);
+            for slot in [0, slots / 2, slots - 1] {
+                sums.change(slot, true);
+            }
+            assert_eq!([0, 1, 2, 3].map(|n| sums.find(n)), [Some(0), Some(slots / 2), Some(slots - 1), None]);
+            let touched = |before: &Sums, after: &Sums| {
+                before.nodes.iter().zip(&after.nodes).filter(|(before, after)| before != after).count()
+            };
+            let before = Sums { nodes: sums.nodes.clone(), all: sums.all };
+            sums.change(1, true);
+            assert!(touched(&before, &sums) <= slots.ilog2() as usize + 1, "{slots}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+"""Pages that an operator follows step by step, and a machine on which the steps are run.
+
+A block fenced as ```console has commands behind "$ "; what follows up to the next command is what it prints. The
+commands are run by bash, word for word but for what the page calls the machine:
+
+    6379, 6380                 the ports of the two servers
+    /srv/one, /srv/two         the directories of the two servers, each with its redis.conf
+    /usr/lib/redis/modules     where the modules are
+    redis-server, redis-cli    those of the server under test
+    OLD, NEW                   in output, the commits of the older and of the present module
+
+"..." in a line of output stands for any text, alone on a line for any lines. What only looks (LOOKS) is repeated until it
+prints what the page shows, as an operator would look again. A word behind "console" is the server that the block is for:
+"redis-7.0", or "others".
+"""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+import tty
+from typing import NamedTuple
+
+from .limits import SOON_SECONDS, eventually
+from .server import BINARY, CLI, MODULE, NAME, Port, Server, answers
+
+LOOKS = re.compile(
+    r"redis-cli -p \d+ (INFO|SCAN|EXISTS|GET|LOCK\.FENCE|LOCK\.INFO|PING|DBSIZE|ROLE|ACL LIST|CONFIG GET)|grep|tail"
+)
+ACTS = re.compile(r"SHUTDOWN|CONFIG SET|CONFIG REWRITE|redis-server|FAILOVER|BGREWRITEAOF|SAVE|sed|echo")
+BUSY = re.compile(r"SHUTDOWN|FAILOVER|BGREWRITEAOF")
+
+
+class Step(NamedTuple):
+    """A command and what it prints."""
+
+    line: int
+    command: str
+    output: list
+
+
+def sections_of(text):
+    """The headings of a page whose parts have steps, each with its servers at first and its steps."""
+    sections, heading, begins, fence = {}, None, None, None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fence = line[3:].strip() if fence is None else None
+            continue
+        if fence is None:
+            if found := re.fullmatch(r"## (.*)", line):
+                heading, begins = found[1], None
+            elif found := re.fullmatch(r"<!-- at first: (.*) -->", line):
+                begins = found[1]
+        elif is_ours(fence) and line.startswith("$ "):
+            sections.setdefault(heading, (begins, []))[1].append(Step(number, line[2:], []))
+        elif is_ours(fence):
+            sections[heading][1][-1].output.append(line)
+    return sections
+
+
+def is_ours(fence):
+    """Whether a block is for the server under test."""
+    word, _, server = fence.partition(" ")
+    return word == "console" and server in ("", NAME, "" if NAME == "redis-7.0" else "others")
+
+
+class Machine:
+    """Two servers in directories of their own, and a shell."""
+
+    def __init__(self, directory, modules, begins):
+        self.directory = directory
+        self.ports = {"6379": Port(), "6380": Port()}
+        self.commits = {"OLD": commit_of(modules["redislock-old.so"]), "NEW": commit_of(modules["redislock-new.so"])}
+        self.names = {
+            "/srv/": f"{directory}/srv/",
+            "/usr/lib/redis/modules/": f"{directory}/modules/",
+            **{shown: str(port.number) for shown, port in self.ports.items()},
+        }
+        self._make_tools()
+        (directory / "modules").mkdir()
+        for name, path in modules.items():
+            (directory / "modules" / name).symlink_to(path)
+        for name, port in (("one", "6379"), ("two", "6380")):
+            self._make_server(name, port, begins)
+        replica = ("redis-cli -p 6380 INFO replication", "master_link_status:up")
+        eventually(lambda: replica[1] in self.run(replica[0]), "the replica has its primary's data")
+
+    def _make_tools(self):
+        tools = self.directory / "bin"
+        tools.mkdir()
+        (tools / "redis-server").symlink_to(BINARY)
+        (tools / "redis-cli").symlink_to(CLI)
+        self.environment = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "LC_ALL": "C",
+            "TERM": "dumb",
+        }
+
+    def _make_server(self, name, port, begins):
+        place = self.directory / "srv" / name
+        place.mkdir(parents=True)
+        lines = [
+            f"port {self.names[port]}",
+            "bind 127.0.0.1",
+            f"dir {place}",
+            f"logfile {place}/log",
+            f"pidfile {place}/pid",
+            "daemonize yes",
+            "appendonly yes",
+            "repl-diskless-sync-delay 0",
+        ]
+        if name == "two":
+            lines.append(f"replicaof 127.0.0.1 {self.names['6379']}")
+        if begins != "no module":
+            lines.append(f"loadmodule {self.directory}/modules/{begins}")
+        (place / "redis.conf").write_text("\n".join(lines) + "\n")
+        self.run(f"redis-server /srv/{name}/redis.conf")
+        eventually(lambda: answers(self.ports[port].number), "the server starts")
+
+    def check(self, step):
+        """Runs a step; what it prints must be what the page shows."""
+        deadline = time.monotonic() + SOON_SECONDS
+        expected = [re.sub(r"\b(OLD|NEW)\b", lambda word: self.commits[word[0]], line) for line in step.output]
+        while not is_shown(expected, printed := self.run(step.command)):
+            if not may_be_repeated(step, printed) or time.monotonic() > deadline:
+                shown = "\n".join(printed)
+                raise AssertionError(f"line {step.line}: {step.command}\n{shown}\n{self.logs()}")
+            time.sleep(0.05)
+        name = "one" if re.search(r"6379|/one/", step.command) else "two"
+        if "SHUTDOWN" in step.command:
+            eventually(lambda: self._process_of(name) is None, "the server has ended")
+        if step.command.startswith("redis-server"):
+            eventually(lambda: self._has_started(name), "the server has started, or given up")
+
+    def _process_of(self, name):
+        """The number of a server's process; none if it has ended, though its file may lie there."""
+        place = self.directory / "srv" / name
+        try:
+            number = int((place / "pid").read_text())
+            return number if os.readlink(f"/proc/{number}/cwd") == str(place) else None
+        except (OSError, ValueError):
+            return None
+
+    def _has_started(self, name):
+        """Whether a server answers, or has ended because it cannot start."""
+        if answers(self.ports["6379" if name == "one" else "6380"].number):
+            return True
+        return (self.directory / "srv" / name / "pid").exists() and self._process_of(name) is None
+
+    def run(self, command):
+        """Runs a command on a terminal; returns the lines that it prints, in the page's words."""
+        if (found := re.match(r"redis-server /srv/(\w+)/", command)) and self._process_of(found[1]) is None:
+            (self.directory / "srv" / found[1] / "pid").unlink(missing_ok=True)
+        for shown, real in self.names.items():
+            command = command.replace(shown, real)
+        terminal, other_end = pty.openpty()
+        tty.setraw(other_end)
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=other_end,
+            stderr=other_end,
+            cwd=self.directory,
+            env=self.environment,
+        )
+        os.close(other_end)
+        printed = b""
+        while True:
+            if select.select([terminal], [], [], 0.02)[0]:
+                try:
+                    chunk = os.read(terminal, 65536)
+                except OSError:
+                    break  # nobody has the other end any more
+                if not chunk:
+                    break
+                printed += chunk
+            elif process.poll() is not None:
+                break  # a server that was started may have kept it
+        process.wait(SOON_SECONDS)
+        os.close(terminal)
+        text = printed.decode(errors="replace").replace("\r", "")
+        for shown, real in self.names.items():
+            text = text.replace(real, shown)
+        return text.strip("\n").split("\n") if text.strip() else []
+
+    def logs(self):
+        """The ends of both logs."""
+        texts = [path.read_text(errors="replace") for path in self.directory.glob("srv/*/log")]
+        return "\n".join("\n".join(text.splitlines()[-25:]) for text in texts)
+
+    def close(self):
+        """Ends what runs."""
+        for name in ("one", "two"):
+            if (process := self._process_of(name)) is not None:
+                os.kill(process, signal.SIGKILL)
+        for port in self.ports.values():
+            port.give_back()
+
+
+def commit_of(module):
+    """Which commit a module says it is of."""
+    server = Server(module=module).start()
+    try:
+        return server.info("redislock")["redislock_commit"]
+    finally:
+        server.finish()
+
+
+def may_be_repeated(step, printed):
+    """Whether an operator would look again, or try again what the server refused because it is busy."""
+    is_look = LOOKS.search(step.command) and not ACTS.search(step.command)
+    was_busy = BUSY.search(step.command) and any(line.startswith("(error)") for line in printed)
+    return bool(is_look or was_busy)
+
+
+def is_shown(expected, printed):
+    """Whether the page shows what was printed."""
+    pattern = ""
+    for line in expected:
+        if line == "...":
+            pattern += r"(?:[^\n]*\n)*"
+        else:
+            pattern += ".*".join(map(re.escape, line.rstrip().split("..."))) + r"\s*\n"
+    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None
+
+
+def modules(old):
+    """The modules that pages name."""
+    return {"redislock.so": MODULE, "redislock-new.so": MODULE, "redislock-old.so": old}

@@ -1,0 +1,100 @@
+"""What drivers for clusters need, and what they do with LOCK.HELDBY, which names no key (SECURITY.md).
+
+redis-py's RedisCluster, and ioredis' Cluster by drivers/cluster.js: scripts/prepare installs both.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+
+from harness.cluster import Cluster
+from harness.limits import SOON_SECONDS, VALGRIND
+from harness.server import ROOT
+
+DRIVERS = Path(__file__).parent / "drivers"
+CACHE = Path(
+    os.environ.get("REDISLOCK_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redislock"
+)
+(RECIPE,) = re.findall(r"^ACL SETUSER cluster-app .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+PASSWORD = re.search(r">(\S+)", RECIPE).group(1)
+#: What the recipe allows beside locks, and which driver cannot do without.
+NEEDED = {"+cluster|slots": {"redis-py", "ioredis"}, "+command": {"redis-py"}, "+cluster|info": {"ioredis"}}
+pytestmark = pytest.mark.skipif(VALGRIND, reason="the servers are slow, and the drivers are not patient")
+
+
+@pytest.fixture
+def cluster(start_server):
+    """Two nodes, on which the user of the recipe takes locks."""
+    return Cluster(start_server)
+
+
+def allow(cluster, line):
+    """Makes the user on all nodes."""
+    for node in cluster.nodes:
+        assert node.admin(*line.split()) == "OK"
+
+
+def by_redis_py(port):
+    """Takes and gives up locks; "ok", or what was refused."""
+    try:
+        with redis.RedisCluster("127.0.0.1", port, username="cluster-app", password=PASSWORD) as client:
+            for number in range(8):
+                lock = f"lock:{number}"
+                token = client.execute_command("LOCK.ACQUIRE", lock, "ann", "PX", 60_000)
+                assert client.execute_command("LOCK.FENCE", lock) == token
+                assert client.execute_command("LOCK.RELEASE", lock, "ann") == 1
+            names = [f"lock:{{a}}{number}" for number in range(3)]
+            assert client.execute_command("LOCK.MACQUIRE", 3, *names, "ann", "PX", 60_000) > token
+            assert [client.execute_command("LOCK.RELEASE", name, "ann") for name in names] == [1, 1, 1]
+        return "ok"
+    except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+        return f"refused: {error}"
+
+
+def by_ioredis(port):
+    """The same by ioredis."""
+    node = shutil.which("node")
+    assert node, "there is no node: scripts/prepare test installs it"
+    environment = {**os.environ, "NODE_PATH": str(CACHE / "node-test" / "node_modules")}
+    ran = subprocess.run(
+        [node, DRIVERS / "cluster.js", str(port), "cluster-app", PASSWORD],
+        env=environment, capture_output=True, text=True, timeout=2 * SOON_SECONDS,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+WAYS = {"redis-py": by_redis_py, "ioredis": by_ioredis}
+
+
+@pytest.mark.parametrize("driver", WAYS)
+def test_the_recipe_is_enough_and_nothing_in_it_is_too_much(cluster, driver):
+    port = cluster.nodes[0].port
+    allow(cluster, RECIPE)
+    assert WAYS[driver](port) == "ok"
+    for rule, drivers in NEEDED.items():
+        assert rule in RECIPE.split()
+        allow(cluster, RECIPE.replace(f" {rule}", ""))
+        assert (WAYS[driver](port) == "ok") is (driver not in drivers), rule
+
+
+def test_drivers_are_told_to_ask_all_shards_for_what_an_owner_holds(cluster):
+    for command in ("lock.heldby", "keys"):
+        (info,) = cluster.nodes[0].admin("COMMAND", "INFO", command)
+        assert info[7] == ["request_policy:all_shards", "nondeterministic_output_order"], command
+
+
+def test_what_an_owner_holds_in_a_cluster_by_redis_py(cluster):
+    # docs/commands/heldby.md
+    with redis.RedisCluster("127.0.0.1", cluster.nodes[0].port, decode_responses=True) as client:
+        for lock in ("{a}", "{b}"):
+            assert client.execute_command("LOCK.ACQUIRE", lock, "ann", "PX", 60_000)
+        by_node = client.execute_command("LOCK.HELDBY", "ann", target_nodes=client.get_primaries())
+    assert len(by_node) == 2
+    assert sorted(row[0] for rows in by_node.values() for row in rows) == ["{a}", "{b}"]
