@@ -27,8 +27,9 @@ COUNTED = {
     "lock.expired": "expirations",
     "lock.broken": "broken",
 }
-#: What a newer request of the same owner is answered where it has to leave the older one in peace.
-REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "WRONGTYPE", "ERR"}
+#: What a newer request of the same owner is answered where it has to leave the older one in peace. (WRONGTYPE is told to
+#: requests that wait, too: then the newer one had taken the place before somebody wrote over the lock.)
+REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "ERR"}
 
 
 # Copies
