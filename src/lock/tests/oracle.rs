@@ -1,9 +1,8 @@
 //! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: whoever runs the oracle's pump looks at everything.
-//! It is told what came of a step only to learn which of several grants got which token, and whether the core
-//! has looked at a line that nothing was freed for (it may, and must when the pump runs); that the tokens are
-//! the right ones, and the grants those that are due, is checked. What clients ask is in [`super::rules`].
+//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It is told what came of a step
+//! only to learn which of several grants got which token, and whether the core has looked at a line that nothing was
+//! freed for; tokens and grants are checked. What clients ask is in [`super::rules`].
 
 use std::collections::BTreeSet;
 
