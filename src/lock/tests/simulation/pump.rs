@@ -46,9 +46,14 @@ impl Group {
         if is_due || table.has_tasks() || node.confirmations.has_undo() { self.pump(n) } else { Ok(()) }
     }
 
-    /// One run of the pump.
+    /// One run of the pump, after which nobody waits for what is free.
     pub(super) fn pump(&mut self, n: usize) -> Verdict {
         let is_closed = self.cannot_confirm(n);
+        self.run_pump(n, is_closed)?;
+        if is_closed { Ok(()) } else { self.nobody_waits_for_what_is_free(n) }
+    }
+
+    fn run_pump(&mut self, n: usize, is_closed: bool) -> Verdict {
         self.nodes[n].tell_time(self.time);
         self.go_rounds(n)?;
         while let Some(stake) = self.nodes[n].confirmations.next_undo() {
