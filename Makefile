@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring mutants spec spec-small lint fmt clean
+.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -18,7 +18,9 @@ help:
 	@echo "make chaos         faults at random on four topologies, side by side (about 90 seconds)"
 	@echo "                   (scripts/chaos --help: one topology, another server, a seed)"
 	@echo "make chaos-soak    the same for an hour (REDISLOCK_SOAK_SECONDS=3600), on two servers in turn"
-	@echo "make sabotage      whether the checkers of histories notice each of 19 rules that a module leaves out (about 2 minutes)"
+	@echo "make sabotage      whether the checkers of histories notice each of 26 rules that a module leaves out (about 2 minutes)"
+	@echo "make differ        random scripts on a primary, its replica and the replica's replica: whether all agree, and nobody"
+	@echo "                   waits for what is free (a minute on every server version; scripts/differ --help)"
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"
 	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
 	@echo "                   FUZZ_RUNS=10000 for each of two servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
@@ -74,6 +76,9 @@ chaos-soak:
 
 sabotage:
 	@scripts/sabotage
+
+differ:
+	@scripts/differ --server all
 
 storms:
 	@scripts/test storms

@@ -62,7 +62,6 @@ fn handing_over_looks_the_same_everywhere() {
         ("released", "LOCK.RELEASE released alice"),
         ("deleted", "DEL deleted"),
         ("unlinked", "UNLINK unlinked"),
-        ("overwritten", "SET overwritten x"),
         ("expired", "LOCK.RENEW expired alice PX 60"),
         ("timed-by-user", "PEXPIRE timed-by-user 60"),
         ("past", "PEXPIRE past -1"),
@@ -80,6 +79,12 @@ fn handing_over_looks_the_same_everywhere() {
         chain.agree();
     }
     assert_eq!(chain.leaf.client().waiters("released"), 0, "lines are the primary's alone");
+    client.acquire("overwritten", "alice", 600_000);
+    let waiter = chain.primary.in_line("overwritten", "bob", 600_000);
+    client.call("SET overwritten x");
+    assert!(waiter.refused().starts_with("WRONGTYPE "));
+    chain.agree();
+    assert_eq!(chain.leaf.client().text("GET overwritten"), "x");
 }
 
 // G13, G3

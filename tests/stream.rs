@@ -120,7 +120,6 @@ fn a_grant_is_told_after_what_freed_the_lock() {
         ("FLUSHDB", "FLUSHDB"),
         ("FLUSHALL", "FLUSHALL"),
         ("SWAPDB", "SWAPDB 0 1"),
-        ("SET", "SET stock x"),
     ] {
         watched.client.acquire("stock", "alice", 600_000);
         let waiter = watched.server.in_line("stock", "bob", 600_000);
@@ -131,6 +130,13 @@ fn a_grant_is_told_after_what_freed_the_lock() {
         watched.client.call("FLUSHALL");
         watched.records();
     }
+    // What is written over it stays, and nobody is granted anything (SPEC 5).
+    watched.client.acquire("stock", "alice", 600_000);
+    let waiter = watched.server.in_line("stock", "bob", 600_000);
+    watched.records();
+    watched.client.call("SET stock x");
+    assert!(waiter.refused().starts_with("WRONGTYPE "));
+    assert_eq!(watched.titles(), ["SET"]);
 }
 
 // G3, G13: the end of a lease is a fact of its own.

@@ -8,6 +8,8 @@ use crate::lock::deadlock::Link;
 use crate::lock::table::{COUNT_MAX, NO_TOKENS, Refusal, TOO_MANY_LOCKS};
 use crate::lock::types::{Mode, Token};
 
+pub use crate::lock::table::WRONG_TYPE;
+
 /// Bad input: nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Invalid {
@@ -244,9 +246,6 @@ pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 /// A hold cannot be tied to a connection that is none.
 pub const NO_CONNECTION: &str = "ERR EPHEMERAL and KEEPALIVE tie a hold to the connection that asks: they cannot be used in a script, a function or another module's call";
 
-/// The key holds something else. The server's own words.
-pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
 /// A replica decides nothing, not even if it may be written to.
 pub const READ_ONLY: &str = "READONLY locks are granted by the primary; this server is a replica";
 
@@ -264,6 +263,9 @@ pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for rep
 
 /// Too few replicas acknowledged a grant in time.
 pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
+
+/// The same, and it cannot be undone at once.
+pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began as soon as it does";
 
 /// Too few replicas acknowledged a renewal in time.
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";

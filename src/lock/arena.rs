@@ -115,6 +115,26 @@ impl<T> Arena<T> {
         Self { births: (self.births + 1) & BIRTHS_MAX, ..Self::default() }
     }
 
+    /// An empty store that takes the place of this one: its births are counted on from here, in the same parity.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        Self { births: self.births, ..Self::default() }
+    }
+
+    /// Takes any record out of a store that is gone, and gives back its memory on the way.
+    pub fn pop(&mut self) -> Option<T> {
+        while let Some(page) = self.pages.last_mut() {
+            while let Some(slot) = page.as_mut().and_then(|page| page.slots.pop()) {
+                if let Some(record) = slot.record {
+                    self.len -= 1;
+                    return Some(record);
+                }
+            }
+            self.pages.pop();
+        }
+        None
+    }
+
     /// Whether this number may be one of this store's, and not one of the store's beside it.
     #[must_use]
     pub const fn is_own(&self, id: Id<T>) -> bool {

@@ -170,6 +170,13 @@ impl Confirmations {
         !self.undo.of_token.is_empty()
     }
 
+    /// Whether what began here under this token is to be undone yet. For tests.
+    #[cfg(test)]
+    pub fn is_to_undo(&self, place: super::types::Place<'_>, token: Token) -> bool {
+        let stakes = self.undo.of_token.get(&token).into_iter().flatten();
+        stakes.map(|stake| stake.place.as_place()).any(|other| other == place)
+    }
+
     /// What is to be undone next.
     pub fn next_undo(&mut self) -> Option<Stake> {
         self.undo.pop()

@@ -7,16 +7,28 @@
 //! in Distributed Databases", 1987: a request for several locks needs all of them, one for a semaphore any of its
 //! places, an owner with several requests any of them.)
 //!
-//! Asked at every request that is about to wait, so that no cycle is ever there before. The work is bounded by
-//! [`STEPS_MAX`]; what lies beyond counts as able to come true, so a cycle that is longer is not found, and none is
-//! reported that is not there.
+//! Asked at every request that is about to wait, so that no cycle is ever there before. The work is linear in what
+//! is looked at, which is bounded by [`STEPS_MAX`]: each request counts what it still waits for, and whatever comes
+//! true is crossed out where it stands in the way. What lies beyond the bound counts as able to come true, so a cycle
+//! that is longer is not found, and none is reported that is not there.
+
+/// Only tests count.
+#[cfg(not(test))]
+mod visits {
+    #[inline(always)]
+    pub(super) const fn count(_visits: usize) {}
+}
+
+use std::collections::VecDeque;
+use std::ops::Range;
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 
 use super::effect::WaiterId;
 use super::locks::{LockId, Locks};
 use super::queue::{Queue, Queues, Waiter};
+#[cfg(test)]
+use super::tests::visits;
 use super::types::{Mode, Moment, PlaceBuf};
 
 /// How many holders and requests are looked at for one request that is about to wait.
@@ -52,20 +64,27 @@ struct Edge {
 /// What has to come true at one lock: all of it, or for a semaphore any of it.
 struct Condition {
     at: WaiterId,
-    is_any: bool,
-    blockers: Vec<Blocker>,
+    request: usize,
+    /// Where its blockers stand among those of all conditions.
+    blockers: Range<usize>,
+    /// How many of them have to come true yet: all, or for a semaphore one.
+    unmet: usize,
 }
 
 struct Request {
     /// The one that stands for all.
     lead: WaiterId,
-    conditions: Vec<Condition>,
-    can_come_true: bool,
+    /// Where its conditions stand among those of all requests.
+    conditions: Range<usize>,
+    /// How many of them are not met yet. With none it can come true.
+    unmet: usize,
+    /// Its owner, if somebody waits for that.
+    owner: Option<usize>,
 }
 
-struct Owner<'a> {
-    name: std::borrow::Cow<'a, [u8]>,
-    requests: Vec<usize>,
+struct Owner {
+    /// Where its requests stand among those of all owners.
+    requests: Range<usize>,
     can_go_on: bool,
 }
 
@@ -74,15 +93,21 @@ struct Graph<'a> {
     locks: &'a Locks,
     now: Moment,
     holders_max: usize,
+    /// Requests that count as gone, by those that stand for all.
+    but: &'a [WaiterId],
     steps: usize,
     requests: Vec<Request>,
     by_lead: HashMap<WaiterId, usize>,
-    owners: Vec<Owner<'a>>,
-    by_name: HashMap<std::borrow::Cow<'a, [u8]>, usize>,
+    owners: Vec<Owner>,
+    /// Owners by the first of their requests that is found.
+    by_first: HashMap<WaiterId, usize>,
+    requests_of_owners: Vec<usize>,
+    conditions: Vec<Condition>,
+    blockers: Vec<Blocker>,
 }
 
 /// The cycle that this request, which stands in line, closes; `None` if it closes none. A shared lock has room for
-/// `holders_max`.
+/// `holders_max`. The requests that `but` stands for count as gone: they are about to be replaced.
 #[must_use]
 pub fn find(
     queues: &Queues,
@@ -90,6 +115,7 @@ pub fn find(
     now: Moment,
     holders_max: usize,
     waiter: WaiterId,
+    but: &[WaiterId],
 ) -> Option<Vec<Link>> {
     if !may_close_one(queues, locks, waiter) {
         return None;
@@ -99,11 +125,15 @@ pub fn find(
         locks,
         now,
         holders_max,
+        but,
         steps: 0,
         requests: Vec::new(),
         by_lead: HashMap::new(),
         owners: Vec::new(),
-        by_name: HashMap::new(),
+        by_first: HashMap::new(),
+        requests_of_owners: Vec::new(),
+        conditions: Vec::new(),
+        blockers: Vec::new(),
     };
     let start = graph.request(waiter)?;
     let mut next = start;
@@ -112,7 +142,7 @@ pub fn find(
         next += 1;
     }
     graph.settle();
-    (!graph.requests[start].can_come_true).then(|| graph.cycle(start))
+    (graph.requests[start].unmet > 0).then(|| graph.cycle(start))
 }
 
 /// The lock that a line waits for, if its number still stands for a hold at this place.
@@ -145,70 +175,76 @@ fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
 impl<'a> Graph<'a> {
     /// The node of a request. `None`: the bound is reached.
     fn request(&mut self, waiter: WaiterId) -> Option<usize> {
-        let stand = self.queues.waiter(waiter)?;
-        let lead = match stand.party.and_then(|party| self.queues.party(party)) {
-            Some(party) => *party.stands.first()?,
-            None => waiter,
-        };
+        self.queues.waiter(waiter)?;
+        let lead = self.queues.lead(waiter);
         if let Some(&known) = self.by_lead.get(&lead) {
             return Some(known);
         }
         if self.steps >= STEPS_MAX {
             return None;
         }
-        self.requests.push(Request { lead, conditions: Vec::new(), can_come_true: false });
-        self.by_lead.insert(lead, self.requests.len() - 1);
-        Some(self.requests.len() - 1)
+        let number = self.requests.len();
+        self.requests.push(Request { lead, conditions: 0..0, unmet: 0, owner: None });
+        self.by_lead.insert(lead, number);
+        Some(number)
     }
 
-    /// The node of an owner who waits. `None`: it waits for nothing, or the bound is reached.
-    fn owner(&mut self, name: std::borrow::Cow<'a, [u8]>) -> Option<usize> {
-        if let Some(&known) = self.by_name.get(&name) {
-            return Some(known);
+    /// Whether this request counts as gone.
+    fn is_left_out(&self, waiter: WaiterId) -> bool {
+        !self.but.is_empty() && self.but.contains(&self.queues.lead(waiter))
+    }
+
+    /// The node of an owner who waits. `None`: it can go on, because it waits for nothing, or the bound is reached.
+    fn owner(&mut self, name: &[u8]) -> Option<usize> {
+        let queues = self.queues;
+        let mut waits = queues.all_of_owner(name).map(|(id, _)| id).peekable();
+        let first = *waits.peek()?;
+        if let Some(&known) = self.by_first.get(&first) {
+            return Some(known).filter(|&known| !self.owners[known].can_go_on);
         }
-        let waits: Vec<WaiterId> =
-            self.queues.all_of_owner(&name).map(|(id, _)| id).take(STEPS_MAX).collect();
-        self.steps += waits.len();
-        let mut requests = Vec::new();
+        let (number, begin) = (self.owners.len(), self.requests_of_owners.len());
+        let mut is_beyond = false;
         for wait in waits {
+            self.steps += 1;
+            if self.is_left_out(wait) {
+                continue;
+            }
             // What lies beyond the bound may come true.
-            let request = self.request(wait)?;
-            if !requests.contains(&request) {
-                requests.push(request);
+            let Some(request) = self.request(wait) else {
+                is_beyond = true;
+                break;
+            };
+            // One for several locks waits in several lines.
+            if self.requests[request].owner.replace(number) != Some(number) {
+                self.requests_of_owners.push(request);
             }
         }
-        if requests.is_empty() {
-            return None;
-        }
-        self.owners.push(Owner { name: name.clone(), requests, can_go_on: false });
-        self.by_name.insert(name, self.owners.len() - 1);
-        Some(self.owners.len() - 1)
+        let requests = begin..self.requests_of_owners.len();
+        let can_go_on = is_beyond || requests.is_empty();
+        self.owners.push(Owner { requests, can_go_on });
+        self.by_first.insert(first, number);
+        (!can_go_on).then_some(number)
     }
 
     /// Finds out what a request waits for.
     fn expand(&mut self, number: usize) {
-        let lead = self.requests[number].lead;
-        let Some(waiter) = self.queues.waiter(lead) else {
-            self.requests[number].can_come_true = true;
-            return;
-        };
-        let stands = match waiter.party.and_then(|party| self.queues.party(party)) {
-            Some(party) => party.stands.clone(),
-            None => vec![lead],
-        };
-        for stand in stands {
-            let conditions = self.conditions(stand);
-            self.requests[number].conditions.extend(conditions);
+        let (queues, lead, begin) = (self.queues, self.requests[number].lead, self.conditions.len());
+        let party = queues.waiter(lead).and_then(|waiter| queues.party(waiter.party?));
+        match party {
+            Some(party) => party.stands.iter().for_each(|&stand| self.look_at(number, stand)),
+            None => self.look_at(number, lead),
         }
+        self.requests[number].conditions = begin..self.conditions.len();
     }
 
-    fn conditions(&mut self, stand: WaiterId) -> Vec<Condition> {
+    /// Finds out what a request waits for in one line.
+    fn look_at(&mut self, request: usize, stand: WaiterId) {
         let queues = self.queues;
-        let (Some(waiter), mut found) = (queues.waiter(stand), Vec::new()) else {
-            return Vec::new();
+        let Some(waiter) = queues.waiter(stand) else {
+            return;
         };
         let Some(queue) = queues.queue(waiter.queue) else {
-            return found;
+            return;
         };
         let lock = lock_of(queue, self.locks);
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
@@ -216,55 +252,61 @@ impl<'a> Graph<'a> {
         let is_single = waiter.party.is_none() && !waiter.request.is_upgrade;
         if holds && is_single && lock.and_then(|lock| self.locks.mode(lock)) == Some(waiter.request.mode) {
             // A RESTORE made it hold what it waits for: it is about to be told.
-            return found;
+            return;
         }
+        let begin = self.blockers.len();
         let looked_for = if holds { usize::MAX } else { queue.parties };
-        let (ahead, is_behind_exclusive) = self.ahead(stand, waiter, looked_for);
-        if !ahead.is_empty() {
-            let blockers = ahead.into_iter().map(Blocker::Request).collect();
-            found.push(Condition { at: stand, is_any: false, blockers });
-        }
+        let is_behind_exclusive = self.ahead(stand, waiter, looked_for);
+        self.close_condition(stand, request, false, begin);
         let held_as = lock.and_then(|lock| self.locks.mode(lock));
         let Some((lock, held_as)) = lock.zip(held_as) else {
-            return found;
+            return;
         };
         let is_any = match waiter.request.mode {
             // Of another kind it is after a RESTORE only: then all of them are in the way.
             Mode::Limit(_) if held_as != waiter.request.mode => false,
-            Mode::Limit(limit) if self.locks.holders_of(lock) < limit as usize => return found,
+            Mode::Limit(limit) if self.locks.holders_of(lock) < limit as usize => return,
             Mode::Limit(_) => true,
             // There is room beside the others, or will be when any of them goes.
             Mode::Shared if held_as == Mode::Shared && !is_behind_exclusive => {
                 if self.locks.holders_of(lock) < self.holders_max {
-                    return found;
+                    return;
                 }
                 true
             }
             _ => false,
         };
-        let mut blockers = Vec::new();
+        let begin = self.blockers.len();
         for (_, hold) in self.locks.holders(lock) {
             self.steps += 1;
-            let can_go = self.steps >= STEPS_MAX || hold.is_over(self.now);
-            let blocker =
-                if can_go || hold.is_of(&waiter.request.owner) { None } else { self.owner(hold.owner()) };
-            match blocker {
-                Some(owner) => blockers.push(Blocker::Owner(owner)),
+            let is_beyond = self.steps >= STEPS_MAX;
+            let can_go = is_beyond || hold.is_over(self.now) || hold.is_of(&waiter.request.owner);
+            match if can_go { None } else { self.owner(&hold.owner()) } {
+                Some(owner) => self.blockers.push(Blocker::Owner(owner)),
                 // Any of them is enough, and this one is free to go.
-                None if is_any => return found,
+                None if is_any => return self.blockers.truncate(begin),
+                None if is_beyond => break,
                 None => {}
             }
         }
-        found.push(Condition { at: stand, is_any, blockers });
-        found
+        self.close_condition(stand, request, is_any, begin);
     }
 
-    /// The requests that stand ahead, all or as many as there are for several locks, and whether one that stands there
-    /// wants the whole lock.
-    fn ahead(&mut self, stand: WaiterId, waiter: &Waiter, looked_for: usize) -> (Vec<usize>, bool) {
+    /// The blockers from here on are those of a condition, if there are any.
+    fn close_condition(&mut self, at: WaiterId, request: usize, is_any: bool, begin: usize) {
+        let blockers = begin..self.blockers.len();
+        if !blockers.is_empty() {
+            let unmet = if is_any { 1 } else { blockers.len() };
+            self.conditions.push(Condition { at, request, blockers, unmet });
+            self.requests[request].unmet += 1;
+        }
+    }
+
+    /// Notes the requests that stand ahead, all or as many as there are for several locks. Returns whether one that
+    /// stands there wants the whole lock.
+    fn ahead(&mut self, stand: WaiterId, waiter: &Waiter, looked_for: usize) -> bool {
         let (is_all, own) = (looked_for == usize::MAX, usize::from(waiter.party.is_some()));
-        let (mut left, mut found, mut is_behind_exclusive) =
-            (looked_for.saturating_sub(own), Vec::new(), false);
+        let (mut left, mut is_behind_exclusive) = (looked_for.saturating_sub(own), false);
         let mut must_look = waiter.request.mode == Mode::Shared;
         let mut at = self.queues.ahead(stand);
         while (left > 0 || must_look)
@@ -272,75 +314,113 @@ impl<'a> Graph<'a> {
             && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
         {
             self.steps += 1;
-            if other.request.mode == Mode::Exclusive {
-                (is_behind_exclusive, must_look) = (true, false);
-            }
-            if other.party.is_some() || is_all {
-                left -= 1;
-                found.extend(self.request(id));
+            let counts = other.party.is_some() || is_all;
+            left = left.saturating_sub(usize::from(counts));
+            if !self.is_left_out(id) {
+                if other.request.mode == Mode::Exclusive {
+                    (is_behind_exclusive, must_look) = (true, false);
+                }
+                if counts && let Some(request) = self.request(id) {
+                    self.blockers.push(Blocker::Request(request));
+                }
             }
             at = self.queues.ahead(id);
         }
-        (found, is_behind_exclusive)
+        is_behind_exclusive
     }
 
-    /// Lets come true whatever can.
+    /// Lets come true whatever can: each request and owner once, and from there whatever it stood in the way of.
     fn settle(&mut self) {
-        loop {
-            let mut is_settled = true;
-            for number in 0..self.requests.len() {
-                if !self.requests[number].can_come_true
-                    && self.requests[number].conditions.iter().all(|condition| self.is_met(condition))
-                {
-                    self.requests[number].can_come_true = true;
-                    is_settled = false;
-                }
-            }
-            for number in 0..self.owners.len() {
-                let requests = &self.owners[number].requests;
-                if !self.owners[number].can_go_on && requests.iter().any(|&r| self.requests[r].can_come_true)
-                {
-                    self.owners[number].can_go_on = true;
-                    is_settled = false;
-                }
-            }
-            if is_settled {
-                return;
+        let held_up = self.held_up();
+        let mut free: Vec<usize> =
+            (0..self.requests.len()).filter(|&number| self.requests[number].unmet == 0).collect();
+        while let Some(number) = free.pop() {
+            visits::count(1);
+            held_up.of(number).iter().for_each(|&condition| self.meet(condition, &mut free));
+            if let Some(owner) = self.requests[number].owner
+                && !std::mem::replace(&mut self.owners[owner].can_go_on, true)
+            {
+                let node = self.requests.len() + owner;
+                held_up.of(node).iter().for_each(|&condition| self.meet(condition, &mut free));
             }
         }
     }
 
-    fn is_met(&self, condition: &Condition) -> bool {
-        let mut blockers = condition.blockers.iter();
-        let is_gone = |blocker: &Blocker| match *blocker {
-            Blocker::Owner(owner) => self.owners[owner].can_go_on,
-            Blocker::Request(request) => self.requests[request].can_come_true,
+    /// One of the blockers of a condition is out of the way.
+    fn meet(&mut self, condition: usize, free: &mut Vec<usize>) {
+        visits::count(1);
+        let condition = &mut self.conditions[condition];
+        if condition.unmet == 0 {
+            return;
+        }
+        condition.unmet -= 1;
+        if condition.unmet == 0 {
+            let request = &mut self.requests[condition.request];
+            request.unmet -= 1;
+            if request.unmet == 0 {
+                free.push(condition.request);
+            }
+        }
+    }
+
+    /// Which conditions each request and each owner stands in the way of.
+    fn held_up(&self) -> HeldUp {
+        let node = |blocker: Blocker| match blocker {
+            Blocker::Request(request) => request,
+            Blocker::Owner(owner) => self.requests.len() + owner,
         };
-        if condition.is_any { blockers.any(is_gone) } else { blockers.all(is_gone) }
+        // Counted first, so that all of them fit into one row behind each other.
+        let mut ends = vec![0; self.requests.len() + self.owners.len() + 1];
+        for &blocker in &self.blockers {
+            ends[node(blocker) + 1] += 1;
+        }
+        for place in 1..ends.len() {
+            ends[place] += ends[place - 1];
+        }
+        let (mut next, mut conditions) = (ends.clone(), vec![0; self.blockers.len()]);
+        for (number, condition) in self.conditions.iter().enumerate() {
+            for &blocker in &self.blockers[condition.blockers.clone()] {
+                visits::count(1);
+                let place = &mut next[node(blocker)];
+                conditions[*place] = number;
+                *place += 1;
+            }
+        }
+        HeldUp { ends, conditions }
     }
 
     /// The shortest way from a wait that cannot end to itself; if there is none, to a cycle that it waits for: one that
     /// a grant has closed, to an owner who waited on several connections.
     fn cycle(&self, start: usize) -> Vec<Link> {
-        let mut came_by: HashMap<usize, (usize, Edge)> = HashMap::new();
-        let mut reached = vec![start];
-        while !reached.is_empty() && !came_by.contains_key(&start) {
-            let mut next = Vec::new();
-            for from in reached {
-                self.edges(from, |edge, to| {
-                    if let Entry::Vacant(vacant) = came_by.entry(to) {
-                        vacant.insert((from, edge));
-                        next.push(to);
+        let mut came_by: Vec<Option<(usize, Edge)>> = vec![None; self.requests.len()];
+        // All requests of an owner are reached together.
+        let mut has_reached = vec![false; self.owners.len()];
+        let mut reached = VecDeque::from([start]);
+        while came_by[start].is_none()
+            && let Some(from) = reached.pop_front()
+        {
+            for edge in self.edges(from) {
+                visits::count(1);
+                let mut reach = |to: usize| {
+                    if came_by[to].is_none() {
+                        came_by[to] = Some((from, edge));
+                        reached.push_back(to);
                     }
-                });
+                };
+                match edge.blocker {
+                    Blocker::Request(other) => reach(other),
+                    Blocker::Owner(owner) if !std::mem::replace(&mut has_reached[owner], true) => {
+                        self.requests_of(owner).iter().for_each(|&request| reach(request));
+                    }
+                    Blocker::Owner(_) => {}
+                }
             }
-            reached = next;
         }
-        if !came_by.contains_key(&start) {
+        if came_by[start].is_none() {
             return self.any_cycle(start);
         }
         let (mut cycle, mut at) = (Vec::new(), start);
-        while let Some((from, edge)) = came_by.remove(&at) {
+        while let Some((from, edge)) = came_by[at].take() {
             cycle.extend(self.link(edge));
             at = from;
         }
@@ -350,44 +430,63 @@ impl<'a> Graph<'a> {
 
     /// From one wait that cannot end to the next, until one comes again.
     fn any_cycle(&self, start: usize) -> Vec<Link> {
-        let (mut path, mut request): (Vec<(usize, Edge)>, usize) = (Vec::new(), start);
-        while !path.iter().any(|step| step.0 == request) {
-            let mut first = None;
-            self.edges(request, |edge, to| first = first.or(Some((edge, to))));
-            let Some((edge, next)) = first else {
+        let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
+        let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
+        while place_of[request].is_none() {
+            visits::count(1);
+            let Some(edge) = self.edges(request).next() else {
                 break;
             };
-            path.push((request, edge));
-            request = next;
+            place_of[request] = Some(path.len());
+            path.push(edge);
+            request = match edge.blocker {
+                Blocker::Request(other) => other,
+                Blocker::Owner(owner) => self.requests_of(owner).first().copied().unwrap_or(request),
+            };
         }
-        let first = path.iter().position(|step| step.0 == request).unwrap_or(0);
-        path.drain(first..).filter_map(|step| self.link(step.1)).collect()
+        let first = place_of[request].unwrap_or(0);
+        path.drain(first..).filter_map(|edge| self.link(edge)).collect()
     }
 
-    /// All requests that one waits for in vain, or whose owner it waits for.
-    fn edges(&self, request: usize, mut found: impl FnMut(Edge, usize)) {
-        for condition in self.requests[request].conditions.iter().filter(|condition| !self.is_met(condition))
-        {
-            for &blocker in &condition.blockers {
-                let edge = Edge { at: condition.at, blocker };
-                match blocker {
-                    Blocker::Owner(owner) if !self.owners[owner].can_go_on => {
-                        self.owners[owner].requests.iter().for_each(|&request| found(edge, request));
-                    }
-                    Blocker::Request(other) if !self.requests[other].can_come_true => found(edge, other),
-                    Blocker::Owner(_) | Blocker::Request(_) => {}
-                }
-            }
-        }
+    fn requests_of(&self, owner: usize) -> &[usize] {
+        &self.requests_of_owners[self.owners[owner].requests.clone()]
+    }
+
+    /// What a request waits for in vain.
+    fn edges(&self, request: usize) -> impl Iterator<Item = Edge> {
+        let conditions = self.conditions[self.requests[request].conditions.clone()].iter();
+        let unmet = conditions.filter(|condition| condition.unmet > 0);
+        unmet.flat_map(|condition| {
+            let blockers = self.blockers[condition.blockers.clone()].iter();
+            let stuck = blockers.filter(|blocker| match **blocker {
+                Blocker::Owner(owner) => !self.owners[owner].can_go_on,
+                Blocker::Request(other) => self.requests[other].unmet > 0,
+            });
+            stuck.map(|&blocker| Edge { at: condition.at, blocker })
+        })
     }
 
     fn link(&self, edge: Edge) -> Option<Link> {
         let waiter = self.queues.waiter(edge.at)?;
         let awaited = match edge.blocker {
-            Blocker::Owner(owner) => (*self.owners[owner].name).into(),
-            Blocker::Request(other) => self.queues.waiter(self.requests[other].lead)?.request.owner.clone(),
+            Blocker::Owner(owner) => *self.requests_of(owner).first()?,
+            Blocker::Request(other) => other,
         };
+        let awaited = self.queues.waiter(self.requests[awaited].lead)?.request.owner.clone();
         let place = self.queues.queue(waiter.queue)?.place.clone();
         Some(Link { owner: waiter.request.owner.clone(), place, awaited })
+    }
+}
+
+/// The conditions that each node stands in the way of, one node behind the other.
+struct HeldUp {
+    /// Where those of a node begin, and those of the node before end.
+    ends: Vec<usize>,
+    conditions: Vec<usize>,
+}
+
+impl HeldUp {
+    fn of(&self, node: usize) -> &[usize] {
+        &self.conditions[self.ends[node]..self.ends[node + 1]]
     }
 }

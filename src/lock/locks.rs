@@ -5,6 +5,7 @@
 
 mod crowd;
 mod extra;
+mod going;
 mod id;
 mod many;
 mod pack;
@@ -30,6 +31,7 @@ use self::wheel::{LIST, Links, NONE, Next, Wheel};
 use super::types::{ClientId, LEASE_MS_MAX, Moment, Place, PlaceBuf, Tie, Token};
 use crate::sabotage::{self, Rule};
 
+pub use self::going::{Going, Gone};
 pub use self::id::LockId;
 pub use self::view::{Hold, Lock};
 
@@ -107,6 +109,12 @@ impl Locks {
     #[must_use]
     pub fn is_own(&self, id: LockId) -> bool {
         id.crowd().map_or(id.set() == self.set, |crowd| self.crowds.all.is_own(crowd))
+    }
+
+    /// Whether this number may be one of this set's now.
+    #[must_use]
+    pub fn may_know(&self, id: LockId) -> bool {
+        self.is_own(id) && (!id.is_crowd() || self.crowds.get(id).is_some())
     }
 
     /// The set beside this one goes: none of its numbers is given out again.
@@ -201,7 +209,7 @@ impl Locks {
             && !tail.write(head, rest)
         {
             // There is not enough room: beside it.
-            (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
+            (head.prefix, head.shape) = (self.prefixes.no_seat(place.db), SPILLED);
             self.prefixes.give_back(tail.prefix());
             self.spilled.insert(index, Spilled { place: place.to_owned(), owner: hold.owner.into() });
         }

@@ -238,6 +238,14 @@ impl Queues {
         party.and_then(|party| party.stands.first().copied()).unwrap_or(waiter)
     }
 
+    /// All places of a request, which may be for several locks, by the one that stands for it.
+    pub fn stands(&self, lead: WaiterId) -> impl Iterator<Item = WaiterId> {
+        let waiter = self.waiters.get(lead);
+        let party = waiter.and_then(|waiter| self.parties.get(waiter.party?));
+        let single = waiter.filter(|_| party.is_none()).map(|_| lead);
+        party.into_iter().flat_map(|party| party.stands.iter().copied()).chain(single)
+    }
+
     /// Who stands behind this one.
     #[must_use]
     pub fn behind(&self, waiter: WaiterId) -> Option<WaiterId> {

@@ -178,6 +178,18 @@ impl Table {
         }
     }
 
+    /// A value of another type stands where these wait: it stays, and they are told what a request that comes later is
+    /// told (SPEC 5). Returns whether it is so. Nothing is written, so nobody need admit them.
+    #[cold]
+    #[inline(never)]
+    fn dismiss_from_other(&mut self, place: Place<'_>, found: Found, fx: &mut Effects) -> bool {
+        let is_other = found == Found::Other && !sabotage::removes(Rule::WrittenOver);
+        if is_other {
+            self.dismiss(place, &Answer::Refused(WRONG_TYPE), fx);
+        }
+        is_other
+    }
+
     /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a line
     /// of requests for just that.
     #[inline(always)]
@@ -219,6 +231,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Option<Step<()>> {
         let queue = self.queues.at(place)?;
+        if self.dismiss_from_other(place, found, fx) {
+            return None;
+        }
         while let Some(id) = self.queues.head(queue) {
             let request = &self.queues.waiter(id)?.request;
             if request.until.is_some_and(|until| until <= now.boot) {
@@ -324,6 +339,9 @@ pub const NO_PERMISSION: &str =
 /// The same, for who waited for several.
 pub const NO_PERMISSION_FOR_SEVERAL: &str =
     "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
+
+/// What is said where a key holds a value of another type, in the server's own words.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// What is said when no token is left below 2^53.
 pub const NO_TOKENS: &str =

@@ -4,6 +4,8 @@
 //! server's event loop sleeps next, what the stream has come to is noted and the replicas are asked how far they are.
 //! While anybody waits, each turn of the loop looks at what they said. `WAIT` would do none of that for a module.
 
+mod failed;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +16,15 @@ use super::api::{Ctx, api};
 use super::blocking::Told;
 use super::events::{Callback, subscribe};
 use super::state::{self, Handle, State};
+use super::turns::Turns;
 use super::{blocking, clock, ffi, guard, pump, role, settings};
-use crate::command::error::{
-    CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, RENEWAL_UNCONFIRMED,
-};
+use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Confirmations, Rule, Seen, Verdict, WaitId};
 use crate::lock::effect::{Answer, Stake};
 use crate::lock::types::{ClientId, Moment, PlaceBuf, Tie, Token};
+
+pub(crate) use failed::tell_unconfirmed;
+use failed::unconfirmed;
 
 /// A client that is told when replicas have what was done for it.
 struct Pending {
@@ -36,6 +40,8 @@ pub(crate) struct Confirm {
     all: Confirmations,
     pending: HashMap<WaitId, Pending>,
     waits: HashMap<Handle, WaitId>,
+    /// Who is told that it was not confirmed, as soon as what it began is undone.
+    undone_first: Turns,
     /// The replicas were not asked yet how far they are, because nothing may be written.
     must_ask: bool,
     /// When it was looked last which replicas there are.
@@ -54,6 +60,10 @@ impl Confirm {
         self.all.has_undo()
     }
 
+    fn needs_pump(&self) -> bool {
+        self.has_undo() || !self.undone_first.is_empty() || self.all.is_behind()
+    }
+
     /// What is to be undone next.
     pub(crate) fn next_undo(&mut self) -> Option<Stake> {
         self.all.next_undo()
@@ -61,6 +71,7 @@ impl Confirm {
 
     /// After a storm the maps shrink again.
     pub(crate) fn give_back_memory(&mut self, kept: usize) {
+        self.undone_first.give_back_memory(kept);
         if self.pending.is_empty() && self.pending.capacity() > kept {
             self.pending = HashMap::new();
             self.waits = HashMap::new();
@@ -131,9 +142,15 @@ pub(crate) fn demoted() {
         let Confirm { all, pending, waits, .. } = &mut state.confirm;
         let over = all.drop_all();
         waits.clear();
-        over.into_iter().filter_map(|id| pending.remove(&id)).collect::<Vec<_>>()
+        let pending = over.into_iter().filter_map(|id| pending.remove(&id));
+        let mut told: Vec<_> = pending.map(|pending| (pending.handle, pending.client)).collect();
+        // What these began is not undone here any more.
+        while let Some((handle, client, _)) = state.confirm.undone_first.pop() {
+            told.push((handle, client));
+        }
+        told
     });
-    for Pending { handle, client, .. } in pending.unwrap_or_default() {
+    for (handle, client) in pending.unwrap_or_default() {
         blocking::tell(handle, client, Told::Answer(Answer::Demoted));
     }
 }
@@ -287,32 +304,26 @@ fn pend(
         Some(())
     });
     if is_pending.flatten().is_none() {
-        let _ = state::with(|state| state.confirm.failed += 1);
-        blocking::tell(handle, client, unconfirmed);
+        let _ = state::with(|state| {
+            state.confirm.failed += 1;
+            state.confirm.undone_first.push(handle, client, unconfirmed);
+        });
         pump::request();
     }
-}
-
-/// What a client is told instead.
-const fn unconfirmed(told: &Told) -> Told {
-    let reason = if matches!(told, Told::Renewed) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
-    Told::Answer(Answer::Refused(reason))
 }
 
 /// The connection behind this handle is gone, or was answered by the server itself. What it would have been told if
 /// it had waited in vain; `None`: it does not wait for replicas.
 pub(crate) fn client_left(handle: Handle) -> Option<Told> {
     let left = state::with(|state| {
-        let Confirm { all, pending, waits, .. } = &mut state.confirm;
-        let id = waits.remove(&handle)?;
+        let Confirm { all, pending, waits, undone_first, .. } = &mut state.confirm;
+        let Some(id) = waits.remove(&handle) else {
+            return undone_first.take(handle);
+        };
         all.leave(id);
-        pending.remove(&id)
+        pending.remove(&id).map(|pending| unconfirmed(&pending.told))
     });
-    let told = left.flatten().map(|pending| unconfirmed(&pending.told));
-    if told.is_some() {
-        pump::request();
-    }
-    told
+    left.flatten().inspect(|_| pump::request())
 }
 
 /// A replica came or went, and it was not looked at which.
@@ -417,7 +428,9 @@ fn answer_over() {
                 }
                 Verdict::Failed => {
                     confirm.failed += 1;
-                    unconfirmed(&pending.told)
+                    let told = unconfirmed(&pending.told);
+                    confirm.undone_first.push(pending.handle, pending.client, told);
+                    continue;
                 }
             };
             over.push((pending.handle, pending.client, told));
@@ -429,8 +442,8 @@ fn answer_over() {
     for (handle, client, told) in over.unwrap_or_default() {
         blocking::tell(handle, client, told);
     }
-    // The pump undoes what has failed; and it makes another turn come.
-    if state::with(|state| state.confirm.has_undo() || state.confirm.all.is_behind()) == Some(true) {
+    // The pump undoes what has failed and tells whose it was; and it makes another turn come.
+    if state::with(|state| state.confirm.needs_pump()) == Some(true) {
         pump::request();
     }
 }

@@ -145,14 +145,22 @@ extern "C" fn on_flush(
     sub: u64,
     data: *mut c_void,
 ) {
-    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+    // At the start: from here on no lock is held there, and the server may take long to free the values.
+    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
         return;
     }
     // SAFETY: the data of this event, version 1, for the length of the callback.
     let db = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
     // -1: all databases.
     let db = db.and_then(|db| u32::try_from(db).ok());
-    note(ctx, |state| state.table.flushed(db));
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
+        let now = clock::boot();
+        // On replicas and while loading too: the locks are gone there as well.
+        let _ = state::with(|state| state.table.flushed(now, db, decides));
+        pump::request();
+    });
 }
 
 extern "C" fn on_swap(

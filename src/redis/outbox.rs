@@ -30,10 +30,12 @@ pub(super) fn holds_back(ctx: &Ctx, name: Str<'_>, event: Event) -> bool {
 /// there is more.
 pub(super) fn publish_some(ctx: &Ctx, is_spent: impl Fn() -> bool) -> bool {
     for count in 1_usize.. {
-        let Some(notice) = state::with(|state| state.table.next_notice()).flatten() else {
+        let Some(step) = state::with(|state| state.table.next_notice()).flatten() else {
             break;
         };
-        publish(ctx, notice);
+        if let Some(notice) = step {
+            publish(ctx, notice);
+        }
         if count.is_multiple_of(AT_ONCE) && is_spent() {
             return false;
         }

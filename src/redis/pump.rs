@@ -16,7 +16,7 @@ use super::gate::Gate;
 use super::records::append_tick;
 use super::state::{self, State, lock_type};
 use super::turns::TOLD_AT_ONCE;
-use super::{blocking, carry_out, cluster, outbox};
+use super::{blocking, carry_out, cluster, confirm, outbox};
 use super::{clock, guard, leaving, legacy, quarantine, rounds, server, several};
 use crate::lock::effect::{Change, Effects, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Due, Spot, Table};
@@ -189,7 +189,10 @@ fn run(ctx: &Ctx) {
     // Behind a mountain of leases nobody waits longer than asked for.
     let is_apart = !matches!(turn, Turn::Decide) || is_behind == Some(true);
     let mut is_done = !is_apart || time_outs(ctx);
-    is_done &= !matches!(turn, Turn::Decide) || decide(ctx, started);
+    match turn {
+        Turn::Decide => is_done &= decide(ctx, started),
+        Turn::Pause | Turn::Follow => confirm::tell_unconfirmed(),
+    }
     let postponed = state::with(|state| state.table.tasks());
     while is_done && !state::bury_some(decides) {
         is_done = !is_spent(started);
@@ -209,9 +212,8 @@ fn run(ctx: &Ctx) {
     wake_again(decides, is_paused);
 }
 
-/// Behind a mountain of ended leases there is one of small pieces of memory that the server has freed. The C
-/// library's allocator, which some builds of the server use, sweeps such pieces together when next a larger
-/// one is asked for: a million at once would take a tenth of a second. So one is asked for now and then.
+/// Many ended leases leave many small pieces of memory. The C library's allocator joins them when next asked for a
+/// larger one: for a million that takes a tenth of a second. So it is asked now and then.
 fn let_allocator_tidy_up() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
 }
@@ -324,17 +326,16 @@ fn decide(ctx: &Ctx, started: Moment) -> bool {
     true
 }
 
-/// Undoes what was not confirmed, also while nothing can be granted. `false`: the budget of this run is spent.
+/// Undoes what was not confirmed, then tells whose it was. `false`: the run is spent.
 fn undo_all(ctx: &Ctx, started: Moment, gate: &mut Gate<'_>) -> bool {
     while state::with(|state| state.confirm.has_undo()) == Some(true) && !gate.refuses_writes() {
-        let Some(stake) = state::with(|state| state.confirm.next_undo()).flatten() else {
-            break;
-        };
+        let Some(stake) = state::with(|state| state.confirm.next_undo()).flatten() else { break };
         at(ctx, clock::now(), &stake.place, Job::Undo(stake.token, stake.undo), gate);
         if is_spent(started) {
             return false;
         }
     }
+    confirm::tell_unconfirmed();
     true
 }
 

@@ -135,10 +135,6 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
         let place = Place { db: db.unwrap_or(0), name };
         let lock = state.table.load(now.boot, place, saved.as_ref());
         let lock = lock.ok_or("there are too many locks")?;
-        if !flags.is_loading() {
-            // RESTORE may find afterwards that the key is past its time.
-            state.table.doubt(lock);
-        }
         Ok(value_of(lock))
     })
     .unwrap_or(Err("the table is in use"))
@@ -242,10 +238,10 @@ extern "C" fn free(value: *mut c_void) {
         // The usual case needs no clock: nothing ends here.
         match state::with(|state| state.table.forget_free(lock)) {
             Some(true) => {}
+            // Held, and neither unlinked nor flushed: it was never a key's.
             Some(false) => {
-                let is_ours = server::flags().decides();
                 let now = clock::boot();
-                let _ = pump::after(|state| state.table.forget(now, lock, is_ours));
+                let _ = pump::after(|state| state.table.discard(now, lock));
             }
             None => state::bury_later(lock),
         }

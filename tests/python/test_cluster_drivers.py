@@ -3,6 +3,7 @@
 redis-py's RedisCluster, and ioredis' Cluster by drivers/cluster.js: scripts/prepare installs both.
 """
 
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,12 @@ CACHE = Path(
 (RECIPE,) = re.findall(r"^ACL SETUSER cluster-app .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
 PASSWORD = re.search(r">(\S+)", RECIPE).group(1)
 #: What the recipe allows beside locks, and which driver cannot do without.
-NEEDED = {"+cluster|slots": {"redis-py", "ioredis"}, "+command": {"redis-py"}, "+cluster|info": {"ioredis"}}
+NEEDED = {
+    "+cluster|slots": {"redis-py", "ioredis"},
+    "+asking": {"redis-py", "ioredis"},
+    "+command": {"redis-py"},
+    "+cluster|info": {"ioredis"},
+}
 pytestmark = pytest.mark.skipif(VALGRIND, reason="the servers are slow, and the drivers are not patient")
 
 
@@ -57,17 +63,17 @@ def by_redis_py(port):
         return f"refused: {error}"
 
 
-def by_ioredis(port):
-    """The same by ioredis."""
+def by_ioredis(port, *more):
+    """The same by ioredis; with an owner: what it holds."""
     node = shutil.which("node")
     assert node, "there is no node: scripts/prepare test installs it"
     environment = {**os.environ, "NODE_PATH": str(CACHE / "node-test" / "node_modules")}
     ran = subprocess.run(
-        [node, DRIVERS / "cluster.js", str(port), "cluster-app", PASSWORD],
+        [node, DRIVERS / "cluster.js", str(port), "cluster-app", PASSWORD, *more],
         env=environment, capture_output=True, text=True, timeout=2 * SOON_SECONDS,
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.strip()
+    # An ASKING that is refused ends the whole process.
+    return ran.stdout.strip() if ran.returncode == 0 else f"refused: {ran.stderr}"
 
 
 WAYS = {"redis-py": by_redis_py, "ioredis": by_ioredis}
@@ -76,6 +82,9 @@ WAYS = {"redis-py": by_redis_py, "ioredis": by_ioredis}
 @pytest.mark.parametrize("driver", WAYS)
 def test_the_recipe_is_enough_and_nothing_in_it_is_too_much(cluster, driver):
     port = cluster.nodes[0].port
+    # Its first lock is in a slot that is on its way: a new key is made on the other node, behind ASKING.
+    slot = cluster.slot("lock:0")
+    cluster.begin(slot, cluster.ids.index(cluster.owner_seen_by(cluster.nodes[0], slot)))
     allow(cluster, RECIPE)
     assert WAYS[driver](port) == "ok"
     for rule, drivers in NEEDED.items():
@@ -98,3 +107,13 @@ def test_what_an_owner_holds_in_a_cluster_by_redis_py(cluster):
         by_node = client.execute_command("LOCK.HELDBY", "ann", target_nodes=client.get_primaries())
     assert len(by_node) == 2
     assert sorted(row[0] for rows in by_node.values() for row in rows) == ["{a}", "{b}"]
+
+
+def test_ioredis_asks_one_node_unless_it_is_told_to_ask_each(cluster):
+    # docs/commands/heldby.md
+    allow(cluster, f"{RECIPE} +lock.heldby")
+    for node, lock in zip(cluster.nodes, ("{b}", "{a}")):
+        assert node.admin("LOCK.ACQUIRE", lock, "ann", "PX", 60_000)
+    one, each = json.loads(by_ioredis(cluster.nodes[0].port, "ann"))
+    assert len(one) == 1
+    assert sorted(row[0] for rows in each for row in rows) == ["{a}", "{b}"]

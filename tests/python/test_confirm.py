@@ -101,6 +101,39 @@ def test_a_grant_that_is_not_confirmed_is_undone(group, name):
     assert isinstance(take(cli, "door", "bob", lease_ms=LEASE_MS), int), "it goes on"
 
 
+def test_nothing_is_live_of_what_is_told_to_be_undone(group):
+    # SPEC 6: undone first, told then
+    primary, first, second = group
+    cli = primary.connect()
+    waiters = []
+    for n in range(20):
+        take(cli, f"door{n}", "alice", lease_ms=LEASE_MS)
+        waiters.append(ask(primary, f"door{n}", "bob", block_ms=0, lease_ms=LEASE_MS))
+    with frozen(first, second):
+        primary.admin("CONFIG", "SET", "redislock.confirm-timeout", 30)
+        for n, waiter in enumerate(waiters):
+            release(cli, f"door{n}", "alice")
+            token = cli("LOCK.FENCE", f"door{n}")
+            with refused("NOREPLICAS", "what it began is undone"):
+                waiter.answer()
+            assert cli("LOCK.FENCE", f"door{n}", token or 1) == 0, f"the {n}th is live"
+        primary.admin("CONFIG", "SET", "redislock.confirm-timeout", 60_000)
+
+
+def test_what_cannot_be_undone_yet_is_told_in_time(group):
+    # G7: while writes are paused nothing can be undone, and nobody waits for that
+    primary, _, second = group
+    cli = primary.connect()
+    with stuck(primary, second):
+        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+        cli("CLIENT PAUSE 60000 WRITE")
+        with refused("NOREPLICAS", "the grant", "accepts no writes now"):
+            request.answer()
+        assert cli("LOCK.FENCE door") is not None
+        cli("CLIENT UNPAUSE")
+        eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
+
+
 def test_what_was_held_before_outlives_a_failure(group):
     # G2: only what the request began is undone
     primary, _, second = group

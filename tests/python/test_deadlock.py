@@ -407,3 +407,62 @@ def test_random_waits_end_or_are_refused(server, cli):
                 holds.setdefault(waiting, set()).add(key)
                 del waits[waiting]
     assert not waits, {name: key for name, (_, key) in waits.items()}
+
+
+# Who is refused takes over nothing (G9)
+
+
+def lowered(cli, limit):
+    """No more than this many wait for a lock from here on."""
+    cli("CONFIG", "SET", "redislock.max-waiters-per-lock", limit)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        "LOCK.ACQUIRE door bob PX 60000 SHARED BLOCK 0",
+        "LOCK.ACQUIRE door bob PX 60000 SHARED QUEUE 60000",
+        "LOCK.MACQUIRE 2 door gate bob PX 60000 BLOCK 0",
+    ],
+)
+def test_who_is_refused_in_a_full_line_keeps_the_older_place(server, cli, newer):
+    take(cli, "door", "alice")
+    bob, cem, dee = (ask(server, "door", owner, block_ms=0) for owner in ("bob", "cem", "dee"))
+    lowered(cli, 1)
+    try:
+        with refused("LOCKQUEUE"):
+            cli(newer)
+        assert bob.waits() and line_of(cli, "door") == ["bob", "cem", "dee"]
+        assert line_of(cli, "gate") == []
+    finally:
+        lowered(cli, 10_000)
+    release(cli, "door", "alice")
+    assert isinstance(bob.answer(), int)
+    assert cem.waits() and dee.waits()
+
+
+def test_who_is_refused_for_a_deadlock_keeps_the_older_place(server, cli):
+    take(cli, "lamp", "bob")
+    take(cli, "door", "alice")
+    take(cli, "gate", "cem")
+    bob = ask(server, "door", "bob", block_ms=0)
+    cem = ask(server, "lamp", "cem", block_ms=0)
+    with refused("DEADLOCK"):
+        cli("LOCK.MACQUIRE 2 door gate bob PX 60000 BLOCK 0")
+    assert bob.waits() and line_of(cli, "door") == ["bob"]
+    # without the older request it would have been no cycle, so nothing else is refused
+    release(cli, "door", "alice")
+    assert isinstance(bob.answer(), int)
+    assert cem.waits()
+
+
+def test_who_is_accepted_takes_over_all_of_the_older_request(server, cli):
+    take(cli, "door", "alice")
+    take(cli, "gate", "alice")
+    older = ask_all(server, "door gate", "bob", block_ms=0)
+    newer = ask_all(server, "gate lamp", "bob", block_ms=0)
+    with refused("UNBLOCKED"):
+        older.answer()
+    assert line_of(cli, "door") == [] and line_of(cli, "gate") == ["bob"]
+    release(cli, "gate", "alice")
+    assert isinstance(newer.answer(), int)

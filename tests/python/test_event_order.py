@@ -6,8 +6,9 @@ locks meanwhile comes behind it.
 
 import pytest
 
-from harness.kinds import count, take
+from harness.kinds import count, held_by, take
 from harness.limits import eventually
+from harness.replicas import AT_ONCE, is_linked
 
 #: Each of these breaks the lock `door`, and leaves it free.
 WAYS = {
@@ -20,7 +21,9 @@ WAYS = {
     "SUNIONSTORE": ["SADD set x", "SUNIONSTORE door set", "UNLINK door"],
     "RESTORE": [("RESTORE", "door", 0, "PAYLOAD", "REPLACE"), "DEL door"],
     "FLUSHDB": ["FLUSHDB"],
+    "FLUSHDB ASYNC": ["FLUSHDB ASYNC"],
     "FLUSHALL": ["FLUSHALL"],
+    "FLUSHALL ASYNC": ["FLUSHALL ASYNC"],
     "SWAPDB": ["SWAPDB 0 6"],
 }
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -117,7 +120,7 @@ def test_a_lock_that_is_broken_over_and_over(cli, heard):
     rounds = 200
     commands = []
     for number in range(rounds):
-        commands += [f"LOCK.ACQUIRE door owner-{number} PX 60000", ["DEL door", "UNLINK door"][number % 2]]
+        commands += [f"LOCK.ACQUIRE door owner-{number} PX 60000", ["DEL door", "FLUSHALL ASYNC"][number % 2]]
     cli.pipeline(*commands)
     assert heard() == ["acquired", "broken"] * rounds
 
@@ -134,3 +137,167 @@ def test_what_happens_to_other_locks_comes_behind_too(cli, heard):
     assert heard() == ["acquired"]
     cli.pipeline("DEL door", "LOCK.ACQUIRE other bob PX 60000", "LOCK.RELEASE other bob")
     assert heard("other") == ["acquired", "released"]
+
+
+# Flushes
+
+
+def fill(cli, count, owner="alice", options=""):
+    """So many locks of this owner."""
+    for start in range(0, count, 10_000):
+        commands = [f"LOCK.ACQUIRE lock:{number} {owner} PX 3600000 {options}" for number in range(start, start + 10_000)]
+        assert all(isinstance(token, int) for token in cli.pipeline(*commands))
+
+
+@pytest.mark.parametrize("how", ["SYNC", "ASYNC"])
+@pytest.mark.parametrize("options", ["", "SHARED"])
+def test_a_lock_that_was_flushed_is_listed_nowhere(start_server, how, options):
+    # G15: whenever the server frees the values
+    server = start_server()
+    cli = server.connect()
+    fill(cli, 300_000, options=options)
+    held, waiting = server.connect(), server.connect()
+    held("SET something else")
+    bob = server.ask("LOCK.ACQUIRE lock:7 bob PX 60000 BLOCK 0")
+    flushed, listed, info = waiting.pipeline(f"FLUSHALL {how}", "LOCK.HELDBY alice", "INFO redislock")
+    assert (flushed, listed) == ("OK", [])
+    fields = dict(line.split(":") for line in info.splitlines() if ":" in line)
+    assert fields["redislock_holds"] in ("0", "1"), "who waits may have been granted"
+    assert fields["redislock_locks"] in ("0", "1")
+    assert bob.answer() > 0
+    assert held_by(cli, "bob")[0][0] == "lock:7"
+    eventually(lambda: "broken from outside" in server.log_text(), "the log tells of it")
+    assert count(cli, "broken") == 300_000
+    lines = [line for line in server.log_text().splitlines() if "broken from outside" in line]
+    assert len(lines) == 1 and "and 299999 more" in lines[0]
+    assert cli("LOCK.RELEASE lock:7 bob") == 1
+    # What the server frees late does no harm to those that came after.
+    fill(cli, 20_000, "carol", options)
+    eventually(lambda: server.info("memory")["lazyfree_pending_objects"] == "0", "all is freed")
+    assert count(cli, "holds") == 20_000
+    assert len(cli("LOCK.HELDBY carol")) == 20_000
+
+
+@pytest.mark.parametrize("how", ["SYNC", "ASYNC"])
+def test_one_database_is_flushed_and_others_are_not(start_server, how):
+    server = start_server("--notify-keyspace-events", "KEd")
+    one, other, subscriber = server.connect(), server.connect(db=1), server.connect()
+    for cli in (one, other):
+        fill(cli, 10_000)
+    for number in range(3):
+        take(one, "shared", f"owner-{number}", "SHARED")
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    assert one(f"FLUSHDB {how}") == "OK"
+    assert count(one, "holds") == 10_000
+    assert {name[0] for name in other("LOCK.HELDBY alice")} == {f"lock:{number}" for number in range(10_000)}
+    assert one("LOCK.HELDBY owner-1") == []
+    seen = [subscriber.read()[2:] for _ in range(10_001)]
+    assert {channel for channel, _ in seen} == {"__keyevent@0__:lock.broken"}
+    assert len({key for _, key in seen}) == 10_001
+    assert count(one, "broken") == 10_003
+    # Those that are left are all in one database now, or were.
+    assert other(f"FLUSHDB {how}") == "OK"
+    assert (count(one, "holds"), other("LOCK.HELDBY alice")) == (0, [])
+    eventually(lambda: count(one, "broken") == 20_003 and count(one, "locks") == 0)
+
+
+def test_a_replica_that_is_flushed_publishes_nothing_of_its_own(start_server):
+    server = start_server(*AT_ONCE)
+    cli = server.connect()
+    replica = start_server("--replicaof", f"127.0.0.1 {server.port}", "--notify-keyspace-events", "KEd")
+    is_linked(replica)
+    reader, subscriber = replica.connect(), replica.connect()
+    fill(cli, 10_000)
+    assert cli("WAIT 1 20000") == 1
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    cli.pipeline("FLUSHALL ASYNC", "LOCK.ACQUIRE door bob PX 60000")
+    assert cli("WAIT 1 20000") == 1
+    assert [hold[0] for hold in reader("LOCK.HELDBY bob")] == ["door"]
+    assert (reader("LOCK.HELDBY alice"), count(reader, "holds"), count(reader, "broken")) == ([], 1, 0)
+    assert subscriber.read()[2:] == ["__keyevent@0__:lock.acquired", "door"]
+    assert "broken from outside" not in replica.log_text()
+
+
+@pytest.mark.parametrize("command", ["DEBUG RELOAD", "DEBUG LOADAOF"])
+def test_locks_that_are_loaded_anew_were_not_broken(start_server, command):
+    server = start_server("--notify-keyspace-events", "KEd", "--appendonly", "yes")
+    cli, subscriber = server.connect(), server.connect()
+    fill(cli, 10_000)
+    take(cli, "door", "bob", "SHARED")
+    digest = cli("DEBUG DIGEST")
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    assert cli(command) == "OK"
+    assert cli("DEBUG DIGEST") == digest
+    cli("LOCK.RELEASE door bob")
+    channels = []
+    while not channels or "released" not in channels[-1]:
+        channels.append(subscriber.read()[2])
+    assert not any("broken" in channel for channel in channels), "a file that is replayed tells what began, at most"
+    assert (count(cli, "holds"), count(cli, "broken")) == (10_000, 0)
+    assert "broken from outside" not in server.log_text()
+
+
+# Restored locks
+
+
+def dump(cli, key):
+    """What DUMP gives."""
+    return cli.bytes_of("DUMP", key).split(b"\r\n", 1)[1][:-2]
+
+
+RESTORED = ["FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB", "FLUSHDB ASYNC", "SWAPDB 0 6", "DEL door", "UNLINK door", "RENAME door x"]
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", RESTORED)
+def test_a_restored_lock_is_broken_as_any_other(server, cli, heard, command, kind, is_renewed):
+    token = take(cli, "door", "alice", KINDS[kind])
+    payload = dump(cli, "door")
+    cli("DEL door")
+    assert heard() == ["acquired", "broken"]
+    cli("RESTORE", "door", 0, payload)
+    assert cli("LOCK.FENCE door") == token
+    if is_renewed:
+        assert cli("LOCK.RENEW door alice PX 90000") == 1
+    assert heard() == []
+    broken, lines = count(cli, "broken"), server.log_text().count("broken from outside")
+    others = count(cli, "holds") - 1
+    cli(command)
+    assert heard() == ["broken"]
+    eventually(lambda: server.log_text().count("broken from outside") > lines, "the log tells of it")
+    assert count(cli, "broken") - broken in (1, 1 + others)
+    assert cli("LOCK.FENCE", "door", token) == 0
+
+
+def test_a_restored_lock_that_migrates_is_broken_here(start_server):
+    # Not in a cluster: there it moves with its slot, and lives on under its name.
+    server, target = start_server("--notify-keyspace-events", "KEd"), start_server()
+    cli, subscriber = server.connect(), server.connect()
+    token = take(cli, "door", "alice")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    eventually(lambda: count(cli, "broken") == 1)
+    cli("RESTORE", "door", 0, payload)
+    subscriber("SUBSCRIBE __keyevent@0__:lock.broken")
+    assert cli("MIGRATE", "127.0.0.1", target.port, "door", 0, 5000) == "OK"
+    assert subscriber.read()[2] == "door"
+    eventually(lambda: count(cli, "broken") == 2)
+    assert (cli("LOCK.FENCE door"), target.admin("LOCK.FENCE door")) == (None, token)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_lock_that_is_restored_past_its_time_is_told_nowhere(server, cli, heard, replaces):
+    take(cli, "door", "alice")
+    payload = dump(cli, "door")
+    if not replaces:
+        cli("DEL door")
+    heard()
+    broken, lines = count(cli, "broken"), server.log_text().count("broken from outside")
+    for _ in range(3):
+        cli("RESTORE", "door", 1, payload, "ABSTTL", *(["REPLACE"] if replaces else []))
+    assert cli("EXISTS door") == 0
+    assert heard() == (["broken"] if replaces else []), "what was there, once"
+    assert count(cli, "broken") - broken == int(replaces)
+    assert server.log_text().count("broken from outside") - lines == int(replaces)
+    assert take(cli, "door", "bob") > 0

@@ -9,7 +9,7 @@ from harness.limits import SLOW_FACTOR, eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import lock_info, module_info
 from harness.walk import PARTS, leases_of, locks_of, walk
-from harness.wire import Closed, NoReply, ServerError
+from harness.wire import Closed, NoReply, ServerError, refused
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 PLAIN = ("--aof-use-rdb-preamble", "no")
@@ -256,11 +256,18 @@ def test_whatever_is_done_to_keys_everybody_agrees(start_server, command):
         both = ask_all(server, "door gate", "both") if "LIMIT" not in options else None
         cli.pipeline(command)
         if waiter is not None and command not in ("COPY door other", "PEXPIRE door 3000000"):
-            if name not in ("pool",):
-                assert isinstance(waiter.answer(), int)
-                cli("LOCK.RELEASE door next")
-            if both is not None:
-                assert isinstance(both.answer(), int)
+            waiting = [each for each in (waiter, both) if each is not None]
+            if command == "SET door x":
+                # SPEC 5: what was written stays
+                for each in waiting:
+                    with refused("WRONGTYPE"):
+                        each.answer()
+            else:
+                if name not in ("pool",):
+                    assert isinstance(waiter.answer(), int)
+                    cli("LOCK.RELEASE door next")
+                if both is not None:
+                    assert isinstance(both.answer(), int)
         eventually(lambda: cli("WAIT 1 1000") == 1)
         eventually(lambda: reader("DEBUG DIGEST") == cli("DEBUG DIGEST"), f"the same digest: {name}")
         assert locks_of(reader) == locks_of(cli) if cli("TYPE door") != "string" else True

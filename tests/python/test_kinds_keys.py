@@ -235,7 +235,6 @@ CAUSES = {
     "FLUSHALL": ["FLUSHALL"],
     "FLUSHDB ASYNC": ["FLUSHDB ASYNC"],
     "SWAPDB": ["SWAPDB 0 1"],
-    "MSET": ["MSET a x b x c x d x"],
     "RENAME": ["RENAME a a2", "RENAME b b2", "RENAME c c2", "RENAME d d2"],
     "EXPIRE": ["PEXPIRE a 1", "PEXPIRE b 1", "PEXPIRE c 1", "PEXPIRE d 1"],
     "leases end": [f"LOCK.RENEW {key} h PX 1" for key in "abcd"],
@@ -273,7 +272,7 @@ def test_waiters_of_all_kinds_are_granted(server, cli, cause):
     assert isinstance(late.answer(), int)
 
 
-@pytest.mark.parametrize("command", ["DEL door", "SET door x", "RENAME door x", "FLUSHALL", "SWAPDB 0 1"])
+@pytest.mark.parametrize("command", ["DEL door", "RENAME door x", "FLUSHALL", "SWAPDB 0 1"])
 def test_an_upgrade_whose_lock_is_broken_gets_it(server, cli, command):
     # G6, G10: the shared holds are gone, the request is not
     take(cli, "door", "r1", "SHARED")
@@ -287,6 +286,26 @@ def test_an_upgrade_whose_lock_is_broken_gets_it(server, cli, command):
     assert cli("LOCK.RELEASE door r2") == 0
     release(cli, "door", "r1")
     assert isinstance(writer.answer(), int)
+
+
+def test_waiters_of_all_kinds_are_told_what_was_written(server, cli):
+    # SPEC 5: what was written stays
+    take(cli, "a", "h")
+    take(cli, "b", "h", "SHARED")
+    take(cli, "b", "h2", "SHARED")
+    take(cli, "c", "h", "LIMIT 1")
+    take(cli, "d", "h")
+    waiters = [
+        ask(server, "a", "r", "SHARED"), ask(server, "b", "h"), ask(server, "b", "w"),
+        ask(server, "c", "p", "LIMIT 1"), ask_all(server, "e d", "all"),
+    ]  # fmt: skip
+    behind = ask(server, "e", "behind")
+    assert cli("MSET a x b x c x d x") == "OK"
+    for waiter in waiters:
+        with refused("WRONGTYPE"):
+            waiter.answer()
+    assert isinstance(behind.answer(), int), "nobody is ahead of it any more"
+    assert cli("MGET a b c d") == ["x"] * 4
 
 
 def test_every_broken_hold_is_counted(cli):

@@ -173,3 +173,17 @@ def test_replicas_and_files_follow(start_server):
     primary.kill()
     cli = primary.start().connect()
     assert cli("DEBUG DIGEST") == digest
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_string_that_lost_its_time_to_live_is_told_to_who_waits(server, cli, is_asked):
+    # SPEC 5: it is no lock any more, and a grant would overwrite it
+    assert old_takes(cli, "door", "old", 60000 if is_asked else 300)
+    new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
+    assert cli("PERSIST door") == 1
+    if is_asked:
+        with refused("WRONGTYPE"):
+            cli("LOCK.ACQUIRE door other PX 60000")
+    with refused("WRONGTYPE"):
+        new.answer()
+    assert cli("GET door") == "old"

@@ -9,9 +9,11 @@ import random
 import re
 import threading
 import time
+from itertools import count
 
 import pytest
 
+from differ.run import Differ
 from harness.group import Group
 from harness.journal import keep
 from harness.limits import SOON_SECONDS
@@ -47,16 +49,19 @@ MIXED = {
     "replicas": ["the replica is not equal"],
 }
 ELSEWHERE = ["quarantine", "acknowledgement"]
-#: What random scripts on a primary and its replicas find (`make differ`), or the judges of the core's own tests.
-DIFFERING = [
-    "leaver-wakes",
-    "beside-reservations",
-    "time-to-live",
-    "event-order",
-    "restored-broken",
-    "written-over",
-    "refused-keeps-place",
-]
+#: What random scripts on a primary and its replicas find (`make differ`): what its judges say, one of these at least,
+#: and the groups of steps that are drawn, so that it is soon.
+DIFFERING = {
+    "leaver-wakes": (["could have it and waits"], ["leaving"]),
+    "beside-reservations": (["could have it and waits"], ["crowds"]),
+    "time-to-live": (["time to live"], ["keys", "leaving"]),
+    "event-order": (["events:"], ["keys", "floods"]),
+    "restored-broken": (["then no event, and now", "were counted, but"], ["dumps", "floods"]),
+    "written-over": (["overwritten:"], ["keys"]),
+    "refused-keeps-place": (["it lost its place"], ["settings"]),
+}
+#: How long it is looked for.
+DIFFER_SECONDS = 100.0
 
 ROUNDS, CLIENTS, SECONDS = 5, 16, 2.0
 #: How long an answer is waited for: longer than the longest wait that is asked for.
@@ -169,6 +174,23 @@ def splits(start_server, rule):
 def test_servers_that_are_killed_and_cut_off(start_server, scene, rule, is_kept):
     found = scene(start_server, None if is_kept else rule)
     assert (found == []) is is_kept, found[:5]
+
+
+@sabotaged_only
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("rule", DIFFERING)
+def test_random_scripts_find_out_a_server_that_leaves_out_a_rule(rule):
+    # G6, G9, G13, G15, SPEC 5
+    parts, groups = DIFFERING[rule]
+    others, deadline = [], time.monotonic() + DIFFER_SECONDS
+    with Differ(1, groups, leaving_out(rule)) as differ:
+        for number in count():
+            found = differ.round(number)
+            if found is not None:
+                if any(part in fault for fault in found.faults for part in parts):
+                    return
+                others += found.faults
+            assert time.monotonic() < deadline, f"nobody noticed in {number + 1} rounds, but: {others[:10]}"
 
 
 @sabotaged_only

@@ -8,7 +8,15 @@ import time
 import pytest
 
 from harness.limits import eventually
-from harness.replies import holder, lock_info, owner_of, queue_of, waiters_of
+from harness.replies import (
+    holder,
+    lock_info,
+    module_info,
+    owner_of,
+    queue_of,
+    waiters_of,
+)
+from harness.wire import refused
 
 SCRIPT_DEL = "return redis.call('DEL', KEYS[1])"
 SCRIPT_RELEASE = "return redis.call('LOCK.RELEASE', KEYS[1], 'alice')"
@@ -45,18 +53,24 @@ CAUSES = {
     "EXPIRE": ["PEXPIRE door 1"],
     "EXPIRE in the past": ["PEXPIRE door -1"],
     "EXPIREAT in the past": ["EXPIREAT door 1"],
-    # another value is put over it
+    # nothing, or an empty lock, is put over it
+    "SUNIONSTORE of nothing": ["SUNIONSTORE door nothing"],
+    "RENAME a lock onto it": ["LOCK.ACQUIRE gate eve PX 60000", "RENAME gate door"],
+    "SET and DEL": ["SET door value", "DEL door"],
+    "SET and DEL in a transaction": ["MULTI", "SET door value", "DEL door", "EXEC"],
+}
+
+# Something else is written over the lock, and stays (SPEC 5).
+OVERWRITES = {
     "SET": ["SET door value"],
     "SET with a TTL": ["SET door value EX 1000"],
     "MSET": ["MSET x y door value"],
     "GETSET-like SET": ["MULTI", "SET door value", "GET door", "EXEC"],
     "SUNIONSTORE": ["SADD s 1 2", "SUNIONSTORE door s"],
-    "SUNIONSTORE of nothing": ["SUNIONSTORE door nothing"],
     "ZUNIONSTORE": ["ZADD z 1 a", "ZUNIONSTORE door 1 z"],
     "SORT STORE": ["RPUSH l 1 2", "SORT l STORE door"],
     "BITOP": ["SET s x", "BITOP NOT door s"],
     "RENAME a string onto it": ["SET junk value", "RENAME junk door"],
-    "RENAME a lock onto it": ["LOCK.ACQUIRE gate eve PX 60000", "RENAME gate door"],
     "COPY REPLACE of a string": ["SET junk value", "COPY junk door REPLACE"],
     "RESTORE REPLACE": [("RESTORE", "door", 0, "A STRING", "REPLACE")],
 }
@@ -67,7 +81,7 @@ def perform(cli, cause, token, dumped):
     known = {"ALICE'S": token, "A STRING": dumped}
     steps = [
         step if isinstance(step, str) else [known.get(word, word) for word in step]
-        for step in CAUSES[cause]
+        for step in (CAUSES | OVERWRITES)[cause]
     ]
     for reply in cli.pipeline(*steps):
         assert not isinstance(reply, Exception), reply
@@ -104,7 +118,63 @@ def test_the_first_waiter_gets_the_lock(server, cli, cause):
     assert cli("EXISTS door") == 0
 
 
-@pytest.mark.parametrize("cause", ["DEL", "FLUSHALL", "SET", "RENAME away", "SWAPDB"])
+@pytest.mark.parametrize("cause", OVERWRITES)
+def test_what_is_written_over_a_lock_stays_and_all_who_wait_are_told(server, cli, cause):
+    # SPEC 5: a grant never overwrites a user's value
+    dumped = dump_of_a_string(cli)
+    cli("LOCK.ACQUIRE gate frank PX 3600000")
+    first = cli("LOCK.ACQUIRE door alice PX 3600000")
+    broken = int(module_info(cli)["broken"])
+    waiters = [
+        server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0"),
+        server.ask("LOCK.ACQUIRE door carol PX 3600000 BLOCK 0 SHARED"),
+        server.ask("LOCK.MACQUIRE 2 door gate eve PX 3600000 BLOCK 0"),
+        server.ask("LOCK.MACQUIRE 2 gate door gina PX 3600000 BLOCK 0"),
+    ]
+    cli("LOCK.ACQUIRE door dave PX 3600000 QUEUE 60000")
+    gate = server.ask("LOCK.ACQUIRE gate bob PX 3600000 BLOCK 0")
+    perform(cli, cause, first, dumped)
+    for waiter in waiters:
+        with refused("WRONGTYPE"):
+            waiter.answer()
+    for command in (
+        "LOCK.ACQUIRE door dave PX 3600000 QUEUE 60000",
+        "LOCK.ACQUIRE door bob PX 3600000 BLOCK 0",
+        "LOCK.MACQUIRE 2 gate door hal PX 3600000 BLOCK 0",
+        "LOCK.RELEASE door alice",
+    ):
+        with refused("WRONGTYPE"):
+            cli(command)
+    assert cli("TYPE door") != "redislock"
+    assert int(module_info(cli)["broken"]) == broken + 1
+    assert queue_of(cli, "gate") == ["bob"], "and nobody waits for the other lock"
+    assert int(module_info(cli)["waiters"]) == 1
+    assert cli("LOCK.RELEASE gate frank") == 1
+    assert isinstance(gate.answer(), int)
+    cli("DEL door")
+    assert isinstance(cli("LOCK.ACQUIRE door bob PX 3600000"), int)
+
+
+@pytest.mark.parametrize("ask", ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.MACQUIRE"])
+def test_who_asks_before_the_pump_has_seen_it_is_told_as_well(server, cli, ask):
+    # SPEC 5: in one packet with the SET
+    cli("LOCK.ACQUIRE door alice PX 3600000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
+    command = {
+        "LOCK.ACQUIRE": "LOCK.ACQUIRE door carol PX 3600000",
+        "LOCK.RELEASE": "LOCK.RELEASE door bob",
+        "LOCK.RENEW": "LOCK.RENEW door alice PX 3600000",
+        "LOCK.MACQUIRE": "LOCK.MACQUIRE 2 gate door carol PX 3600000",
+    }[ask]
+    _, told, value = cli.pipeline("SET door value", command, "GET door")
+    assert str(told).startswith("WRONGTYPE "), told
+    assert value == "value"
+    with refused("WRONGTYPE"):
+        bob.answer()
+    assert cli("GET door") == "value"
+
+
+@pytest.mark.parametrize("cause", ["DEL", "FLUSHALL", "SET and DEL", "RENAME away", "SWAPDB"])
 def test_it_happens_again_to_the_next_holder(server, cli, cause):
     # G6: ten times over, the queue moves on by one each time
     cli("LOCK.ACQUIRE door w0 PX 3600000")

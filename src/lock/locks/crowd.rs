@@ -55,6 +55,11 @@ impl Crowds {
         Self { all: self.all.beside(), ..Self::default() }
     }
 
+    /// None yet, with numbers that none of these had or has: they take the place of these.
+    pub(super) fn successor(&self) -> Self {
+        Self { all: self.all.successor(), ..Self::default() }
+    }
+
     /// A crowd of nobody.
     #[inline]
     pub(super) fn form(&mut self, mode: Mode) -> LockId {
@@ -194,6 +199,14 @@ impl Crowd {
         match &self.members {
             Members::Few(few) => few.len(),
             Members::Many(many) => many.by_token.len(),
+        }
+    }
+
+    /// Takes a member out, in no order.
+    pub(super) fn pop(&mut self) -> Option<LockId> {
+        match &mut self.members {
+            Members::Few(few) => few.pop().map(|entry| entry.1),
+            Members::Many(many) => many.by_token.pop_last().map(|entry| entry.1),
         }
     }
 

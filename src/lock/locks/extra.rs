@@ -1,5 +1,5 @@
-//! What few holds have: a count above one, a tie to a connection, a doubt. It lies beside the record, so that the
-//! usual hold does not pay for it.
+//! What few holds have: a count above one, a tie to a connection. It lies beside the record, so that the usual hold
+//! does not pay for it.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,11 @@ pub(super) struct Extra {
     pub(super) lease_ms: u64,
     /// The connection that the hold is tied to, while it is open.
     pub(super) bound_to: Option<ClientId>,
-    /// It may have been read from a payload that no key came to hold.
-    pub(super) is_doubtful: bool,
 }
 
 impl Default for Extra {
     fn default() -> Self {
-        Self { count: 1, tie: Tie::NONE, lease_ms: 0, bound_to: None, is_doubtful: false }
+        Self { count: 1, tie: Tie::NONE, lease_ms: 0, bound_to: None }
     }
 }
 
@@ -40,11 +38,14 @@ impl Extra {
     }
 }
 
+/// The holds that are tied to each connection.
+pub(super) type Bound = HashMap<ClientId, BTreeSet<LockId>>;
+
 /// All of it, by the index of the record.
 #[derive(Default)]
 pub(super) struct Extras {
     of: HashMap<u32, Extra>,
-    bound: HashMap<ClientId, BTreeSet<LockId>>,
+    bound: Bound,
     /// How many holds are kept alive by a connection of another life.
     foreign: usize,
     /// How many holds have a tie, whether its connection is open or not.
@@ -123,6 +124,11 @@ impl Extras {
     /// Whether any hold is kept alive by a connection of another life.
     pub(super) const fn has_foreign(&self) -> bool {
         self.foreign > 0
+    }
+
+    /// The holds of each connection that any is tied to, of extras that are gone.
+    pub(super) fn take_bound(&mut self) -> Bound {
+        std::mem::take(&mut self.bound)
     }
 
     #[inline]

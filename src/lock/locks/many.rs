@@ -260,22 +260,6 @@ impl Locks {
         }
     }
 
-    /// Whether a key holds this lock is in doubt, or no more.
-    pub fn doubt(&mut self, id: LockId, is_doubtful: bool) {
-        let first = self.crowds.get(id).and_then(|crowd| crowd.newest()).unwrap_or(id);
-        // Nobody is told of an empty lock anyway.
-        if self.get(first).is_some_and(|lock| lock.hold().is_some() && lock.is_doubtful() != is_doubtful) {
-            self.change_extra(first, |extra| extra.is_doubtful = is_doubtful);
-        }
-    }
-
-    /// Whether it may have been read from a payload that no key came to hold.
-    #[must_use]
-    pub fn is_doubtful(&self, id: LockId) -> bool {
-        let first = self.crowds.get(id).and_then(|crowd| crowd.newest()).unwrap_or(id);
-        self.get(first).is_some_and(|lock| lock.is_doubtful())
-    }
-
     fn change_extra(&mut self, id: LockId, change: impl FnOnce(&mut Extra)) {
         if self.head(id).is_none() {
             return;
@@ -294,19 +278,11 @@ impl Locks {
         }
     }
 
-    /// A doubt is nobody's business but that of whoever tells of broken holds.
-    #[cold]
-    fn has_count_or_tie(&self, id: LockId) -> bool {
-        self.extras.get(id.index()).is_some_and(|extra| extra.count != 1 || !extra.tie.is_none())
-    }
-
     /// Whether there is more to a hold than its record says.
     #[inline(always)]
     #[must_use]
     pub fn has_extra(&self, id: LockId) -> bool {
-        self.extras.len() > 0
-            && self.head(id).is_some_and(|(head, _)| head.has(Flag::Extra))
-            && self.has_count_or_tie(id)
+        self.extras.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::Extra))
     }
 
     /// Whether the lease of this hold does not run.

@@ -177,11 +177,25 @@ struct Prefix {
 /// The words that names begin with, each once: a table of a fixed number of seats, in which a word has
 /// one seat it may take. One that finds it taken is not packed. So the table never grows, whatever names
 /// somebody thinks of.
-pub(super) struct Prefixes(Box<[Prefix; PREFIXES]>);
+pub(super) struct Prefixes {
+    seats: Box<[Prefix; PREFIXES]>,
+    /// Where names are that are not packed, and where any were.
+    others: Databases,
+}
+
+/// Which databases something was in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Databases {
+    #[default]
+    None,
+    One(u32),
+    Several,
+}
 
 impl Default for Prefixes {
     fn default() -> Self {
-        Self(Box::new(std::array::from_fn(|_| Prefix::default())))
+        let seats = Box::new(std::array::from_fn(|_| Prefix::default()));
+        Self { seats, others: Databases::None }
     }
 }
 
@@ -193,7 +207,7 @@ impl Prefixes {
             return None;
         }
         let seat = Self::seat_of(db, bytes);
-        let prefix = &mut self.0[usize::from(seat)];
+        let prefix = &mut self.seats[usize::from(seat)];
         if prefix.uses == 0 {
             if *prefix.bytes != *bytes {
                 prefix.bytes = bytes.into();
@@ -209,14 +223,32 @@ impl Prefixes {
     /// One use less.
     #[inline(always)]
     pub(super) fn give_back(&mut self, seat: u8) {
-        if let Some(prefix) = self.0.get_mut(usize::from(seat)) {
+        if let Some(prefix) = self.seats.get_mut(usize::from(seat)) {
             prefix.uses -= 1;
         }
     }
 
+    /// No seat: a name in this database is not packed.
+    #[inline]
+    pub(super) fn no_seat(&mut self, db: u32) -> u8 {
+        self.others = match self.others {
+            Databases::None => Databases::One(db),
+            Databases::One(one) if one == db => Databases::One(one),
+            _ => Databases::Several,
+        };
+        NO_PREFIX
+    }
+
+    /// Whether all names are in this database; `false` if one may have been elsewhere that was not packed.
+    pub(super) fn are_all_in(&self, db: u32) -> bool {
+        let is_used_elsewhere = |prefix: &Prefix| prefix.uses > 0 && prefix.db != db;
+        let are_others_in = matches!(self.others, Databases::None) || self.others == Databases::One(db);
+        are_others_in && !self.seats.iter().any(is_used_elsewhere)
+    }
+
     /// The name that was packed.
     pub(super) fn name(&self, seat: u8, digits: usize, value: u64) -> Option<PlaceBuf> {
-        let prefix = self.0.get(usize::from(seat))?;
+        let prefix = self.seats.get(usize::from(seat))?;
         let mut name = Vec::with_capacity(prefix.bytes.len() + digits);
         name.extend_from_slice(&prefix.bytes);
         name.extend_from_slice(format!("{value:0digits$}").as_bytes());
@@ -225,7 +257,7 @@ impl Prefixes {
 
     /// Whether the name that was packed is this one.
     pub(super) fn is_name(&self, seat: u8, digits: usize, value: u64, place: Place<'_>) -> bool {
-        let prefix = self.0.get(usize::from(seat));
+        let prefix = self.seats.get(usize::from(seat));
         split_number(place.name).is_some_and(|(word, own_digits, own)| {
             (own_digits, own) == (digits, value)
                 && prefix.is_some_and(|prefix| prefix.db == place.db && *prefix.bytes == *word)
@@ -234,7 +266,7 @@ impl Prefixes {
 
     /// The database of a packed name.
     pub(super) fn db(&self, seat: u8) -> Option<u32> {
-        self.0.get(usize::from(seat)).map(|prefix| prefix.db)
+        self.seats.get(usize::from(seat)).map(|prefix| prefix.db)
     }
 
     /// By length, first and last eight bytes, which words that are in use together seldom share. Nobody gains by
@@ -253,7 +285,7 @@ impl Prefixes {
 
     /// How many names use each seat.
     pub(super) fn uses(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(|prefix| prefix.uses)
+        self.seats.iter().map(|prefix| prefix.uses)
     }
 }
 

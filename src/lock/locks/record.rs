@@ -233,7 +233,7 @@ impl<'a> Tail<'a> {
     pub(super) fn new(prefixes: &mut Prefixes, place: Place<'a>, owner: &'a [u8]) -> Self {
         let number = pack::split_number(place.name)
             .and_then(|(word, digits, number)| Some((prefixes.take(place.db, word)?, digits, number)));
-        let (prefix, digits, number) = number.unwrap_or((NO_PREFIX, 0, 0));
+        let (prefix, digits, number) = number.unwrap_or_else(|| (prefixes.no_seat(place.db), 0, 0));
         Self { place, prefix, digits, number, owner, short_owner: pack::uuid_bytes(owner) }
     }
 

@@ -236,6 +236,21 @@ impl Slab {
         self.pages.get(page_of(index)).map_or(0, |page| usize::from(page.size))
     }
 
+    /// Some occupied slot of a slab that is gone; pages without any are given back on the way.
+    pub(super) fn last(&mut self) -> Option<u32> {
+        while let Some(page) = self.pages.last_mut() {
+            while let Some(slot) = page.fresh.checked_sub(1) {
+                let mark = page.bytes.get(usize::from(slot) * usize::from(page.size));
+                if mark.is_some_and(|mark| mark & OCCUPIED != 0) {
+                    return Some((self.pages.len() as u32 - 1) << SLOT_BITS | u32::from(slot));
+                }
+                page.fresh = slot;
+            }
+            self.pages.pop();
+        }
+        None
+    }
+
     /// The numbers of all occupied slots, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         self.pages.iter().enumerate().flat_map(move |(number, page)| {

@@ -29,7 +29,6 @@ struct OwnHold {
 struct OwnLock {
     place: PlaceBuf,
     hold: Option<OwnHold>,
-    is_doubtful: bool,
 }
 
 /// The locks, what they should be, and the numbers that are dead.
@@ -106,7 +105,7 @@ impl World {
             tie: Tie::NONE,
         });
         let id = self.locks.insert(self.now, place.as_place(), new.as_ref()).expect("there is room");
-        let before = self.own.insert(id, OwnLock { place, hold, is_doubtful: false });
+        let before = self.own.insert(id, OwnLock { place, hold });
         assert!(before.is_none() && !self.dead.iter().rev().take(30).any(|dead| *dead == id), "{id:?} twice");
         self.look(id);
     }
@@ -117,15 +116,12 @@ impl World {
         let new =
             NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: hold.client, tie: Tie::NONE };
         self.locks.begin(id, self.now, place.as_place(), &new);
-        self.own.insert(id, OwnLock { place, hold: Some(hold), is_doubtful: false });
+        self.own.insert(id, OwnLock { place, hold: Some(hold) });
     }
 
     fn end(&mut self, id: LockId) {
         let ended = self.locks.end(id, self.now);
-        let own = self.own.get_mut(&id).and_then(|lock| {
-            lock.is_doubtful = false;
-            lock.hold.take()
-        });
+        let own = self.own.get_mut(&id).and_then(|lock| lock.hold.take());
         assert_eq!(ended.map(|ended| ended.token), own.as_ref().map(|own| own.token));
         if let (Some(ended), Some(own)) = (ended, own) {
             assert!(same_age(ended.held_ms, own.since, self.now), "{ended:?} of {own:?} at {:?}", self.now);
@@ -144,11 +140,7 @@ impl World {
     fn note(&mut self, id: LockId) {
         let client = self.new_client();
         self.locks.note_known(id, client);
-        let is_doubtful = self.random.below(2) == 0;
-        self.locks.doubt(id, is_doubtful);
         let Some(lock) = self.own.get_mut(&id) else { return };
-        // A doubt is one of a hold: nobody is told that an empty lock was broken.
-        lock.is_doubtful = is_doubtful && lock.hold.is_some();
         if let Some(hold) = &mut lock.hold {
             hold.is_known = true;
             hold.client = client.or(hold.client);
@@ -249,7 +241,7 @@ impl World {
         let (lock, own) = (self.locks.get(id).expect("alive"), &self.own[&id]);
         let place = own.place.as_place();
         assert_eq!(lock.place().as_ref(), Some(&own.place));
-        assert!(lock.is_at(place) && lock.db() == Some(place.db) && lock.is_doubtful() == own.is_doubtful);
+        assert!(lock.is_at(place) && lock.db() == Some(place.db));
         assert!(!lock.is_at(Place { db: place.db + 1, ..place }));
         let mut longer = b"0".to_vec();
         longer.extend_from_slice(place.name);

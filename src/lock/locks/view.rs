@@ -29,12 +29,6 @@ impl<'a> Lock<'a> {
         if self.head.has(Flag::Extra) { self.locks.extras.get(self.index) } else { None }
     }
 
-    /// Whether it may have been read from a payload that no key came to hold.
-    #[must_use]
-    pub fn is_doubtful(self) -> bool {
-        self.extra().is_some_and(|extra| extra.is_doubtful)
-    }
-
     fn spilled(self) -> Option<&'a Spilled> {
         self.locks.spilled.get(&self.index)
     }
@@ -73,6 +67,12 @@ pub struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
+    /// Whether it came by a payload, a file or the stream of a primary, and its owner has not shown since.
+    #[must_use]
+    pub fn is_restored(self) -> bool {
+        self.client().is_none()
+    }
+
     /// The fencing token.
     #[must_use]
     pub const fn token(self) -> Token {

@@ -143,19 +143,32 @@ impl Ranks {
 }
 
 impl Queues {
-    /// How many reservations stand ahead of an entry, or in all of the queue. `None`: something bars the way.
+    /// How many reservations stand ahead of an entry, or in all of the queue, as if `but` were not there. `None`:
+    /// something bars the way.
     #[must_use]
-    pub fn reserved_ahead(&self, queue: QueueId, waiter: Option<WaiterId>) -> Option<usize> {
-        let queue = self.queues.get(queue)?;
+    pub fn reserved_ahead(
+        &self,
+        id: QueueId,
+        waiter: Option<WaiterId>,
+        but: Option<WaiterId>,
+    ) -> Option<usize> {
+        let queue = self.queues.get(id)?;
+        let but = but.and_then(|but| self.waiters.get(but)).filter(|but| but.queue == id);
         let Some(ranks) = &queue.ranks else {
             // All are waited for.
-            return (waiter.is_some() && queue.head == waiter).then_some(0);
+            let first = match but {
+                Some(but) if but.ahead.is_none() => but.behind,
+                _ => queue.head,
+            };
+            return (first == waiter).then_some(0);
         };
-        let Some(waiter) = waiter else {
-            return (ranks.bars.all == 0).then_some(ranks.reserved.all);
+        let end = match waiter {
+            Some(waiter) => self.waiters.get(waiter)?.slot,
+            None => ranks.end,
         };
-        let slot = self.waiters.get(waiter)?.slot;
-        (ranks.bars.below(slot) == 0).then(|| ranks.reserved.below(slot))
+        let is_left_out = |standing| but.is_some_and(|but| but.slot < end && Standing::of(but) == standing);
+        let bars = ranks.bars.below(end) - usize::from(is_left_out(Standing::Bar));
+        (bars == 0).then(|| ranks.reserved.below(end) - usize::from(is_left_out(Standing::Reserved)))
     }
 
     /// The same, whatever bars the way.
@@ -342,11 +355,18 @@ mod tests {
     }
 
     /// The same by walking over the queue.
-    fn walked(queues: &Queues, queue: QueueId, until: Option<WaiterId>) -> (usize, bool) {
+    fn walked(
+        queues: &Queues,
+        queue: QueueId,
+        until: Option<WaiterId>,
+        but: Option<WaiterId>,
+    ) -> (usize, bool) {
         let ahead = queues.line(queue).take_while(|(id, _)| Some(*id) != until);
-        ahead.fold((0, false), |(reserved, is_barred), (_, waiter)| match Standing::of(waiter) {
-            Standing::Reserved => (reserved + 1, is_barred),
-            Standing::Bar => (reserved, true),
+        ahead.filter(|(id, _)| Some(*id) != but).fold((0, false), |(reserved, is_barred), (_, waiter)| {
+            match Standing::of(waiter) {
+                Standing::Reserved => (reserved + 1, is_barred),
+                Standing::Bar => (reserved, true),
+            }
         })
     }
 
@@ -357,8 +377,13 @@ mod tests {
         };
         let all: Vec<WaiterId> = queues.line(queue).map(|(id, _)| id).collect();
         for waiter in all.iter().copied().map(Some).chain([None]) {
-            let (reserved, is_barred) = walked(queues, queue, waiter);
-            assert_eq!(queues.reserved_ahead(queue, waiter), (!is_barred).then_some(reserved));
+            for but in all.iter().copied().filter(|&but| Some(but) != waiter).map(Some) {
+                let (reserved, is_barred) = walked(queues, queue, waiter, but);
+                let found = queues.reserved_ahead(queue, waiter, but);
+                assert_eq!(found, (!is_barred).then_some(reserved), "without {but:?}");
+            }
+            let (reserved, is_barred) = walked(queues, queue, waiter, None);
+            assert_eq!(queues.reserved_ahead(queue, waiter, None), (!is_barred).then_some(reserved));
             if let Some(waiter) = waiter {
                 assert_eq!(queues.reservations_ahead(waiter), reserved);
             }
@@ -423,10 +448,13 @@ mod tests {
         }
         let queue = queues.at(PLACE).expect("a queue");
         assert!(queues.queue(queue).expect("it is there").ranks.is_none());
-        assert_eq!(queues.reserved_ahead(queue, None), None);
-        assert_eq!(queues.reserved_ahead(queue, queues.head(queue)), Some(0));
+        assert_eq!(queues.reserved_ahead(queue, None, None), None);
+        assert_eq!(queues.reserved_ahead(queue, queues.head(queue), None), Some(0));
         let last = queues.join(PLACE, request(9, Mode::Shared, true));
-        assert_eq!((queues.reserved_ahead(queue, Some(last)), queues.reservations_ahead(last)), (None, 0));
+        assert_eq!(
+            (queues.reserved_ahead(queue, Some(last), None), queues.reservations_ahead(last)),
+            (None, 0)
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Table {
         let old = std::mem::replace(&mut self.clock, clock);
         self.clock.replace(&old);
         // No line knows any of the new locks.
-        self.flushed(None);
+        self.forget_locks_of_lines(|_| true);
         Some(Gone(gone))
     }
 
@@ -63,6 +63,9 @@ impl Table {
 
     /// A data set begins to load, beside another one or instead of it.
     pub fn begin_load(&mut self) {
+        if !self.has_beside() {
+            self.drop_what_is_loaded_anew();
+        }
         self.loaded_clock().begin_load();
     }
 
@@ -111,7 +114,7 @@ impl Table {
 
     /// Of these numbers, those that may still stand for a lock.
     pub fn keep_known(&self, numbers: &mut Vec<LockId>) {
-        numbers.retain(|&id| self.locks_of(id).is_own(id));
+        numbers.retain(|&id| self.locks_of(id).may_know(id));
     }
 
     /// Tells what is wrong with what is loaded beside, if anything is.

@@ -274,32 +274,36 @@ impl Table {
             }
             return wait.reply(new);
         }
-        if let Some(refusal) = self.is_full(queue, 1) {
+        if let Some(refusal) = self.is_full(queue, 1, &[]) {
             return Refused(refusal);
         }
         let new = self.queues.join(place, request);
         if let Some(queue) = self.queues.at(place).and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = lock;
         }
-        if self.would_never_end(now.boot, new) { Refused(Refusal::Deadlock) } else { wait.reply(new) }
+        if self.would_never_end(now.boot, new, &[]) { Refused(Refusal::Deadlock) } else { wait.reply(new) }
     }
 
-    /// Whether no more can wait.
-    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize) -> Option<Refusal> {
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len);
+    /// Whether no more can wait, once the requests that `but` stands for have made room.
+    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
+        let stands = || but.iter().flat_map(|&older| self.queues.stands(older));
+        let here = stands().filter(|stand| self.queues.waiter(*stand).map(|w| w.queue) == queue).count();
+        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
         if in_line >= self.limits.waiters_per_lock_max {
             return Some(Refusal::LineIsFull(self.limits.waiters_per_lock_max));
         }
-        let all = self.queues.waiters().saturating_add(more);
+        let all = (self.queues.waiters() - stands().count()).saturating_add(more);
         (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
     }
 
-    /// G11: whether a request that stands in line now would wait for itself; then it is taken out again.
-    pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId) -> bool {
+    /// G11: whether a request that stands in line now would wait for itself, once the requests that `but` stands for
+    /// are gone; then it is taken out again.
+    pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
-        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter)
+        let Some(cycle) =
+            deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter, but)
         else {
             return false;
         };
@@ -335,10 +339,11 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let queue = self.queues.at(place);
-        if found == Found::Other && queue.is_none() {
+        if found == Found::Other {
+            self.dismiss_from_other(place, found, fx);
             return Step::unchanged(None);
         }
+        let queue = self.queues.at(place);
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
             self.note_left(None);
@@ -375,7 +380,8 @@ impl Table {
         gate: Gate<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if found == Found::Other && self.queues.at(place).is_none() {
+        if found == Found::Other {
+            self.dismiss_from_other(place, found, fx);
             return Step::unchanged(None);
         }
         if renewal.raise.is_some() || !self.is_plain(place, found) {

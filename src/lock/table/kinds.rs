@@ -47,7 +47,6 @@ impl Table {
     fn take_or_wait(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
         let held_as = self.held_as(at);
         let queue = self.queues.at(at.place);
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map(|queue| queue.mode);
         if let Some(other) = self.other_kind(at, ask) {
             return Refused(Refusal::OtherKind(other));
         }
@@ -61,7 +60,7 @@ impl Table {
                 _ => self.hold_again(now, at, member, ask, fx),
             };
         }
-        if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
+        if held_as.is_none() && at.found == Found::Other {
             return Refused(Refusal::WrongType);
         }
         if self.is_leaving {
@@ -74,11 +73,10 @@ impl Table {
         match (queue, own) {
             (None, _) if self.fits(at, ask.mode, ask.owner, 0) => self.take(now, at, ask, fx),
             // Beside those who only keep a place, as if it had been in line already.
-            (Some(queue), None) if self.fits_beside(at, queue, ask) => self.take(now, at, ask, fx),
+            (Some(queue), None) if self.fits_beside(at, queue, ask, None) => self.take(now, at, ask, fx),
             (Some(queue), Some(own)) if is_same && self.is_turn_of(at, queue, own) => {
                 let since = self.queues.waiter(own).map(|own| own.request.since);
-                self.answer(own, Answer::Replaced, fx);
-                let reply = self.take(now, at, ask, fx);
+                let reply = self.take_instead(now, at, ask, own, fx);
                 if let (Granted(_), Some(since)) = (&reply, since) {
                     self.count_waited(now.boot, since, 1);
                 }
@@ -116,6 +114,22 @@ impl Table {
         fx.publish(Event::Acquired);
         at.tell(if as_asked { Record::AsAsked } else { record }, fx);
         Granted(token)
+    }
+
+    /// The same, where an older request of the owner waits, which a grant replaces.
+    fn take_instead(
+        &mut self,
+        now: Now,
+        at: &mut At<'_>,
+        ask: &Ask<'_>,
+        older: WaiterId,
+        fx: &mut Effects,
+    ) -> Acquired {
+        let reply = self.take(now, at, ask, fx);
+        if matches!(reply, Granted(_)) {
+            self.answer(older, Answer::Replaced, fx);
+        }
+        reply
     }
 
     /// G9: the same owner again, in the same way: the same token, and a lease that is never shortened.
@@ -169,10 +183,11 @@ impl Table {
         let queue = self.queues.at(at.place);
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
         if self.fits(at, Mode::Exclusive, ask.owner, 0) {
-            if let Some(own) = own {
-                self.answer(own, Answer::Replaced, fx);
-            }
-            return self.take(now, at, &Ask { must_be_named: true, ..*ask }, fx);
+            let ask = Ask { must_be_named: true, ..*ask };
+            return match own {
+                Some(own) => self.take_instead(now, at, &ask, own, fx),
+                None => self.take(now, at, &ask, fx),
+            };
         }
         let is_same = own.and_then(|own| self.queues.waiter(own)).is_some_and(|own| own.request.is_upgrade);
         self.wait(now, at, ask, Standing { own, is_same, is_upgrade: true }, fx)
@@ -240,26 +255,32 @@ impl Table {
                 }
                 return wait.reply(new);
             }
-            self.answer(old, Answer::Replaced, fx);
-            // Perhaps nothing but the older request was in its way.
+            if sabotage::removes(Rule::RefusedKeepsPlace) {
+                self.answer(old, Answer::Replaced, fx);
+            }
+            // Perhaps nothing but the older request is in its way.
             let is_free = !standing.is_upgrade
                 && match self.queues.at(at.place) {
-                    Some(queue) => self.fits_beside(at, queue, ask),
+                    Some(queue) => self.fits_beside(at, queue, ask, Some(old)),
                     None => self.fits(at, ask.mode, ask.owner, 0),
                 };
             if is_free {
-                return self.take(now, at, ask, fx);
+                return self.take_instead(now, at, ask, old, fx);
             }
         }
-        if let Some(refusal) = self.is_full(self.queues.at(at.place), 1) {
+        // Who is refused takes over nothing (G9): the older request is told when the newer one stands in line.
+        let older: Vec<WaiterId> = standing.own.map(|old| self.queues.lead(old)).into_iter().collect();
+        if let Some(refusal) = self.is_full(self.queues.at(at.place), 1, &older) {
             return Refused(refusal);
         }
         let new = self.queues.join(at.place, request);
         self.set_lock_of_line(at);
-        if self.would_never_end(now.boot, new) {
+        if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
         }
-
+        for old in older {
+            self.answer(old, Answer::Replaced, fx);
+        }
         wait.reply(new)
     }
 
@@ -273,7 +294,7 @@ impl Table {
         let request = ask.request(now.boot, Wait::Place { until: now.boot }, true);
         let new = self.queues.join(at.place, request);
         self.set_lock_of_line(at);
-        if self.would_never_end(now.boot, new) {
+        if self.would_never_end(now.boot, new, &[]) {
             return Refused(Refusal::Deadlock);
         }
         self.queues.leave(new);

@@ -241,6 +241,9 @@ impl Table {
         let Some(queue) = self.queues.at(at.place) else {
             return;
         };
+        if self.dismiss_from_other(at.place, at.found, fx) {
+            return;
+        }
         self.end_lapsed(now.boot, at.place, fx);
         let mut next = self.queues.head(queue);
         while let Some(id) = next {
@@ -400,20 +403,32 @@ impl Table {
     pub(super) fn is_turn_of(&self, at: &At<'_>, queue: QueueId, waiter: WaiterId) -> bool {
         let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
         request.is_some_and(|request| {
-            let reserved = self.reserved_ahead(queue, Some(waiter));
+            let reserved = self.reserved_ahead(queue, Some(waiter), None);
             reserved.is_some_and(|reserved| self.fits(at, request.mode, &request.owner, reserved))
         })
     }
 
-    /// Whether a newcomer can come in beside all who are in line, because they only keep a place.
-    pub(super) fn fits_beside(&self, at: &At<'_>, queue: QueueId, ask: &Ask<'_>) -> bool {
-        let reserved = self.reserved_ahead(queue, None);
+    /// Whether a newcomer can come in beside all who are in line, because they only keep a place; `but` for one, which
+    /// it would replace.
+    pub(super) fn fits_beside(
+        &self,
+        at: &At<'_>,
+        queue: QueueId,
+        ask: &Ask<'_>,
+        but: Option<WaiterId>,
+    ) -> bool {
+        let reserved = self.reserved_ahead(queue, None, but);
         reserved.is_some_and(|reserved| self.fits(at, ask.mode, ask.owner, reserved))
     }
 
-    /// How many places are reserved ahead of a request, or in all of the line. `None`: others are ahead.
-    fn reserved_ahead(&self, queue: QueueId, waiter: Option<WaiterId>) -> Option<usize> {
-        let reserved = self.queues.reserved_ahead(queue, waiter);
+    /// How many places are reserved ahead of a request, or in all of the line, `but` left out. `None`: others are ahead.
+    fn reserved_ahead(
+        &self,
+        queue: QueueId,
+        waiter: Option<WaiterId>,
+        but: Option<WaiterId>,
+    ) -> Option<usize> {
+        let reserved = self.queues.reserved_ahead(queue, waiter, but);
         reserved.filter(|&reserved| !are_too_many(reserved))
     }
 

@@ -62,8 +62,7 @@ impl Table {
             if let Some(other) = self.other_kind(at, ask) {
                 return Refused(Refusal::OtherKind(other));
             }
-            let (held_as, in_line) = (self.held_as(at), self.queues.at(at.place));
-            if held_as.is_none() && at.found == Found::Other && in_line.is_none() {
+            if self.held_as(at).is_none() && at.found == Found::Other {
                 return Refused(Refusal::WrongType);
             }
         }
@@ -84,14 +83,15 @@ impl Table {
             None => self.fits(at, ask.mode, ask.owner, 0),
             Some(queue) => match self.queues.of_owner(queue, ask.owner) {
                 Some(stand) => own.is_some() && self.is_turn_of(at, queue, stand),
-                None => self.fits_beside(at, queue, ask),
+                None => self.fits_beside(at, queue, ask, None),
             },
         });
         if is_turn {
-            if let (Some(own), Some(fx)) = (own, fx.first_mut()) {
+            let reply = self.take_all(now, ats, ask, fx);
+            if let (Some(own), Some(fx), Granted(_)) = (own, fx.first_mut(), &reply) {
                 self.answer(own, Answer::Replaced, fx);
             }
-            return self.take_all(now, ats, ask, fx);
+            return reply;
         }
         self.wait_for_all(now, ats, ask, own, fx)
     }
@@ -238,18 +238,13 @@ impl Table {
                 return Waiting(new);
             }
         }
-        let mut has_replaced = false;
-        for at in ats {
-            let queue = self.queues.at(at.place);
-            if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
-                self.answer(old, Answer::Replaced, fx);
-                has_replaced = true;
-            }
+        let older = self.older_requests(ats, ask.owner);
+        if sabotage::removes(Rule::RefusedKeepsPlace) {
+            older.iter().for_each(|&old| self.answer(old, Answer::Replaced, fx));
         }
-        for at in ats {
-            if let Some(refusal) = self.is_full(self.queues.at(at.place), ats.len()) {
-                return Refused(refusal);
-            }
+        let full = |at: &At<'_>| self.is_full(self.queues.at(at.place), ats.len(), &older);
+        if let Some(refusal) = ats.iter().find_map(full) {
+            return Refused(refusal);
         }
         let places: Vec<Place<'_>> = ats.iter().map(|at| at.place).collect();
         let request = Request { since, ..ask.request(now.boot, Wait::Block(block), false) };
@@ -259,14 +254,26 @@ impl Table {
         for at in ats {
             self.set_lock_of_line(at);
         }
-        if self.would_never_end(now.boot, new) {
+        if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
         }
-        if has_replaced {
+        if !older.is_empty() {
             // Perhaps nothing but the older requests was in its way.
             self.tasks.push_back(Task::Party(new));
         }
+        // Not before: who is refused takes over nothing (G9).
+        older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));
         Waiting(new)
+    }
+
+    /// This owner's requests in these lines, by those that stand for them.
+    fn older_requests(&self, ats: &[At<'_>], owner: &[u8]) -> Vec<WaiterId> {
+        let in_line = |at: &At<'_>| self.queues.of_owner(self.queues.at(at.place)?, owner);
+        let mut older: Vec<WaiterId> =
+            ats.iter().filter_map(in_line).map(|stand| self.queues.lead(stand)).collect();
+        older.sort_unstable_by_key(|lead| lead.number());
+        older.dedup();
+        older
     }
 
     /// The places of a waiting request for several locks.
@@ -291,6 +298,7 @@ impl Table {
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, None, None, fx);
+            self.dismiss_from_other(at.place, at.found, fx);
             self.end_lapsed(now.boot, at.place, fx);
         }
         if self.try_all(now, lead, &mut ats, gate, fx).is_some() {

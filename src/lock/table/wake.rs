@@ -254,23 +254,24 @@ impl Table {
     }
 
     fn unlink(&mut self, now: Moment, id: LockId, is_ours: bool) {
-        let (mut live, mut over) = (0, 0);
-        for (_, hold) in self.locks.holders(id) {
-            *(if hold.is_over(now) { &mut over } else { &mut live }) += 1;
-        }
-        if live + over == 0 {
+        if self.locks.holders_of(id) == 0 {
             return;
         }
-        // It had a key: this one.
-        self.locks.doubt(id, false);
         if is_ours {
-            self.stats.expirations += over;
-            self.note_expired(id, over);
-            if live > 0 {
-                self.count_broken(id, live);
-            }
+            self.count_ended(now, id);
         }
         self.break_hold(now, id, is_ours);
+    }
+
+    /// The holds of this lock are about to be ended from outside: counts that and has it published.
+    fn count_ended(&mut self, now: Moment, id: LockId) {
+        let over = self.locks.holders(id).filter(|(_, hold)| hold.is_over(now)).count();
+        let live = self.locks.holders_of(id) - over;
+        self.stats.expirations += over as u64;
+        self.note_expired(id, over);
+        if live > 0 {
+            self.count_broken(id, live as u64);
+        }
     }
 
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
@@ -279,7 +280,8 @@ impl Table {
         self.among_its_own(id, |table| table.locks.remove_free(id))
     }
 
-    /// The value of a key is gone for good: its number dies.
+    /// The value of a key is gone for good: its number dies. If it was held, it went with a slot as a whole, by a way
+    /// that tells of no key: `is_ours` says that this server decides, and so counts and publishes that.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         self.among_its_own(id, |table| {
             if is_ours {
@@ -290,16 +292,16 @@ impl Table {
         });
     }
 
-    /// This lock was read from a payload, and it is not sure that a key will hold it: if not, nobody is told
-    /// that it was broken.
-    pub fn doubt(&mut self, id: LockId) {
-        self.among_its_own(id, |table| table.locks.doubt(id, true));
+    /// A value that was never a key's is gone, and its lock with it: it was read from a payload, and then its time to
+    /// live was found to be over. Nobody is told that it was broken. (A key's value leaves its name before it is freed.)
+    pub fn discard(&mut self, now: Moment, id: LockId) {
+        self.forget(now, id, false);
     }
 
-    /// These databases (all, if `None`) were emptied: whoever waits there is next.
-    pub fn flushed(&mut self, db: Option<u32>) {
-        self.queues.forget_locks(|place_db| db.is_none_or(|db| db == place_db));
-        self.note_all(|place_db| db.is_none_or(|db| db == place_db));
+    /// No line in these databases knows a lock any more, and whoever waits there is next.
+    pub(super) fn forget_locks_of_lines(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
+        self.queues.forget_locks(is_concerned);
+        self.note_all(is_concerned);
     }
 
     /// Two databases changed places. A hold is tied to its name: all of both are broken. `is_ours` says that this
@@ -309,14 +311,22 @@ impl Table {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
+        self.break_all(now, is_concerned, is_ours);
+        self.forget_locks_of_lines(is_concerned);
+    }
+
+    /// All holds in these databases are broken from outside.
+    pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
-            if is_ours {
-                self.count_broken(id, self.locks.holders_of(id) as u64);
+            let mut holders = self.locks.holders(id);
+            let is_silent =
+                sabotage::removes(Rule::RestoredBroken) && holders.all(|(_, hold)| hold.is_restored());
+            drop(holders);
+            if is_ours && !is_silent {
+                self.count_ended(now, id);
             }
             self.locks.break_up(id, now);
         }
-        self.queues.forget_locks(is_concerned);
-        self.note_all(is_concerned);
     }
 
     /// Whoever waits may be next.
@@ -340,15 +350,14 @@ impl Table {
 
     /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
-        let place = self.locks.first_place(id).filter(|_| !self.locks.is_doubtful(id));
-        if let Some(place) = place {
+        if let Some(place) = self.locks.first_place(id) {
             self.stats.broken += holds;
             self.outbox.push(place, Event::Broken);
         }
     }
 
     /// Leases of this lock were over, and nobody had come to end them: has that published.
-    fn note_expired(&mut self, id: LockId, holds: u64) {
+    fn note_expired(&mut self, id: LockId, holds: usize) {
         let place = self.locks.first_place(id).filter(|_| holds > 0);
         for _ in 0..holds {
             place.iter().for_each(|place| self.outbox.push(place.clone(), Event::Expired));

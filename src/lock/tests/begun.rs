@@ -6,6 +6,7 @@ use super::input::{Begun, Outcome, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
 use super::server::At;
 use super::world::World;
+use crate::lock::codec::SavedHold;
 use crate::lock::effect::Answer;
 use crate::lock::types::{Mode, Token};
 
@@ -73,9 +74,12 @@ impl Judge {
         let is_sure = is_known || before.is_none_or(|before| !before.is_ownerless);
         let is_there = |hold: &Hold| {
             let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
-            saved
-                .iter()
-                .any(|saved| (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie))
+            let left_ms = hold.left_ms(world.time);
+            let is_it = |saved: &SavedHold| {
+                (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie)
+                    && saved.left_ms == left_ms
+            };
+            saved.iter().any(is_it)
         };
         let goes_on = goes_on.filter(|hold| is_sure || is_there(hold));
         let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);

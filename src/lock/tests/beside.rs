@@ -114,7 +114,6 @@ fn an_empty_lock_and_a_value_that_is_refused_are_of_the_set_that_is_loaded() {
     let empty = table.load(NOW, place("empty"), None).expect("there is room");
     assert!(!table.is_held(empty));
     assert_eq!(table.locks(), 2);
-    table.doubt(empty);
     assert_eq!(table.complete_beside().map(|gone| gone.len()), Some(2));
     assert_eq!(table.locks(), 4);
     assert!(table.forget_free(empty));

@@ -7,25 +7,29 @@ use std::collections::BTreeMap;
 
 use super::input::{How, Input, Keys, Reply};
 use super::judge::Judge;
+use super::legacy::ask;
 use super::random::Random;
 use super::server::{At, Name};
+use super::visits;
 use super::world::World;
-use crate::lock::table::Refusal;
-use crate::lock::types::Mode;
+use crate::lock::effect::{Change, Effects, Found, LockId};
+use crate::lock::table::{Acquired, Admission, Refusal, Table};
+use crate::lock::types::{Mode, Moment, Now, Place};
 
-const OWNERS: [Name; 4] = ["ann", "bob", "cem", "dee"];
-const PLACES: [At; 3] = [At::new(0, "k"), At::new(0, "m"), At::new(0, "n")];
+const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
+const PLACES: [At; 5] = [At::new(0, "k"), At::new(0, "m"), At::new(0, "n"), At::new(0, "o"), At::new(0, "p")];
 const LEASE_MS: u64 = 60_000;
 
-fn input(random: &mut Random, modes: [Mode; 3]) -> Input {
-    let (owner, which) = (random.of(&OWNERS), random.below(3) as usize);
+/// In a world of so many owners, with a lock of each of these kinds.
+fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
+    let (owner, which) = (random.of(&OWNERS[..owners]), random.below(modes.len() as u64) as usize);
     let at = PLACES[which];
     // Every wait has a connection of its own, so that an owner can have several.
     let client = u64::from(owner.as_bytes()[0]) * 10 + which as u64;
     let wait = Some(0).filter(|_| random.percent(75));
     match random.below(100) {
         0..15 => {
-            let mut ats: Vec<At> = (0..3).map(|n| PLACES[(which + n) % 3]).collect();
+            let mut ats: Vec<At> = (0..3).map(|n| PLACES[(which + n) % modes.len()]).collect();
             ats.truncate(2 + random.below(2) as usize);
             let keys = Keys::of(&ats);
             let (client, is_shared) = (client + 5, random.percent(50));
@@ -67,11 +71,14 @@ fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
     let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..LIVES {
         let mut random = Random::new(seed);
-        let modes =
-            [(); 3].map(|()| random.of(&[Mode::Exclusive, Mode::Shared, Mode::Limit(1), Mode::Limit(2)]));
+        // Most worlds are small, where cycles are many; in the others they are long, and semaphores large.
+        let (owners, places, steps) = if seed % 4 == 0 { (6, 5, 60) } else { (4, 3, 30) };
+        let kinds = [Mode::Exclusive, Mode::Shared, Mode::Limit(1), Mode::Limit(2), Mode::Limit(3)];
+        let kinds = &kinds[..if owners > 4 { 5 } else { 4 }];
+        let modes: Vec<Mode> = (0..places).map(|_| random.of(kinds)).collect();
         let (mut world, mut judge) = (World::new(1_000_000, 0), Judge::default());
-        for step in 0..30 {
-            let input = input(&mut random, modes);
+        for step in 0..steps {
+            let input = input(&mut random, owners, &modes);
             let kind = kind_of(&input, &judge, &world);
             let out = world.step(&input)?;
             let judged = judge.judge(&input, &out, &world).and_then(|()| world.check());
@@ -90,3 +97,95 @@ fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
 
 /// How many random lives are lived.
 const LIVES: u64 = 2_000;
+
+const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
+
+/// Locks and their owners by number, and who waits for what.
+#[derive(Default)]
+struct Graph {
+    table: Table,
+    locks: BTreeMap<usize, LockId>,
+}
+
+fn name(letter: char, number: usize) -> Vec<u8> {
+    format!("{letter}{number}").into_bytes()
+}
+
+impl Graph {
+    fn acquire(&mut self, lock: usize, owner: usize, mode: Mode, waits: bool) -> Acquired {
+        let (key, owner) = (name('l', lock), name('o', owner));
+        let found = self.locks.get(&lock).map_or(Found::Nothing, |&lock| Found::Lock(lock));
+        let (ask, mut fx) = (ask(&owner, mode, waits.then_some(1)), Effects::default());
+        let place = Place { db: 0, name: &key };
+        let step = self.table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+        if let Change::Stored(stored) = step.change {
+            self.locks.insert(lock, stored);
+        }
+        step.reply
+    }
+
+    /// Each owner holds the lock of its number, and waits for the next one. Those in front come last.
+    fn chain(size: usize) -> Self {
+        let mut graph = Self::default();
+        for n in 0..=size {
+            assert!(matches!(graph.acquire(n, n, Mode::Exclusive, false), Acquired::Granted(_)));
+        }
+        for n in (0..size).rev() {
+            visits::take();
+            assert!(matches!(graph.acquire(n + 1, n, Mode::Exclusive, true), Acquired::Waiting(_)));
+        }
+        graph
+    }
+
+    /// How much was looked at in the search for this request, and what was found.
+    fn visits(&mut self, request: impl FnOnce(&mut Self) -> Acquired) -> (usize, Acquired) {
+        visits::take();
+        let reply = request(self);
+        (visits::take(), reply)
+    }
+}
+
+const DEADLOCK: Acquired = Acquired::Refused(Refusal::Deadlock);
+
+/// What is looked at, for each owner of a graph.
+const VISITS_MAX: usize = 12;
+
+#[test]
+fn the_search_grows_with_what_there_is_and_not_faster() {
+    for size in [100, 500, 1_000, 2_000] {
+        // The last one may go on, and after it all others: found in the order that is worst for who looks in theirs.
+        let mut graph = Graph::chain(size);
+        let newcomer = size + 1;
+        let (visits, reply) = graph.visits(|graph| graph.acquire(0, newcomer, Mode::Exclusive, true));
+        assert!(matches!(reply, Acquired::Waiting(_)));
+        assert!((size..VISITS_MAX * size).contains(&visits), "{visits} for a chain of {size}");
+        // One that closes the cycle of all of them.
+        let (visits, reply) = graph.visits(|graph| graph.acquire(0, size, Mode::Exclusive, true));
+        assert_eq!(reply, DEADLOCK);
+        assert_eq!(graph.table.take_cycle().len(), size + 1);
+        assert!(visits < VISITS_MAX * size, "{visits} for a cycle of {size}");
+    }
+}
+
+#[test]
+fn an_owner_of_many_requests_for_whom_many_wait_is_looked_at_once() {
+    for size in [3, 100, 300, 600] {
+        // Owner 0 waits for each of the others, and each of the others for it.
+        let mut graph = Graph::default();
+        for n in 0..=size {
+            assert!(matches!(graph.acquire(n, n, Mode::Exclusive, false), Acquired::Granted(_)));
+        }
+        for n in 1..size {
+            assert!(matches!(graph.acquire(n, 0, Mode::Exclusive, true), Acquired::Waiting(_)));
+        }
+        // It can go on as long as one of them can.
+        for n in (2..=size).rev() {
+            let (visits, reply) = graph.visits(|graph| graph.acquire(0, n, Mode::Exclusive, true));
+            assert!(matches!(reply, Acquired::Waiting(_)), "{n} of {size}: {reply:?}");
+            assert!(visits < VISITS_MAX * size, "{visits} for {n} of {size}");
+        }
+        let (visits, reply) = graph.visits(|graph| graph.acquire(0, 1, Mode::Exclusive, true));
+        assert_eq!(reply, DEADLOCK, "a knot of {size}");
+        assert!(visits < VISITS_MAX * size, "{visits} for a knot of {size}");
+    }
+}

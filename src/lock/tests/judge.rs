@@ -15,7 +15,7 @@ use super::reader::Fact;
 use super::server::{At, Key, Name, Outside};
 use super::world::World;
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WaiterView};
+use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView};
 use crate::lock::types::{Mode, TOKEN_MAX};
 
 /// See the [module](self).
@@ -270,7 +270,7 @@ impl Judge {
     }
 
     /// A place in line that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
-    /// one whose owner a RESTORE has made hold the lock.
+    /// one whose owner a RESTORE has made hold the lock, and one where something else was written.
     fn drop_lapsed(&mut self, world: &World) {
         let promises = &self.promises;
         let is_needless = |at: At, place: &Pending| {
@@ -278,7 +278,8 @@ impl Judge {
             holds.any(|hold| hold.is_live(world.time) && (hold.owner, hold.mode) == (place.owner, place.mode))
         };
         let is_late = |place: &Pending| place.until.is_some_and(|until| until <= world.time);
-        let may_go = |at, p: &Pending| p.is_place() && (is_late(p) || is_needless(at, p));
+        let may_go =
+            |at, p: &Pending| p.is_place() && (is_late(p) || is_needless(at, p) || world.is_other(at));
         for (&at, line) in &mut self.lines {
             if !line.iter().any(|pending| may_go(at, pending)) {
                 continue;
@@ -346,6 +347,7 @@ impl Judge {
             Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => {
                 (world.forbidden.contains(&client), "forbidden")
             }
+            Answer::Refused(WRONG_TYPE) => (keys.iter().any(|at| world.is_other(at)), "told of another type"),
             Answer::Refused(NO_TOKENS) => (self.newest == TOKEN_MAX, "no tokens"),
             Answer::Refused(_) => (false, "refused"),
             Answer::Demoted => (matches!(input, Input::Promote(_)), "demoted"),

@@ -49,5 +49,6 @@ mod server;
 mod simulation;
 mod verdicts;
 mod views;
+pub(super) mod visits;
 mod wording;
 mod world;

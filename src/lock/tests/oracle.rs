@@ -1,9 +1,8 @@
 //! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: whoever runs the oracle's pump looks at everything.
-//! It is told what came of a step only to learn which of several grants got which token, and whether the core
-//! has looked at a line that nothing was freed for (it may, and must when the pump runs); that the tokens are
-//! the right ones, and the grants those that are due, is checked. What clients ask is in [`super::rules`].
+//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It is told what came of a step
+//! only to learn which of several grants got which token, and whether the core has looked at a line that nothing was
+//! freed for; tokens and grants are checked. What clients ask is in [`super::rules`].
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal};
+use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Mode, Tie, Token};
 
@@ -94,16 +93,35 @@ impl Oracle {
             {
                 Reply::None
             }
-            Input::Acquire { .. } => self.acquire(input, out),
-            Input::AcquireMany { .. } => self.acquire_many(input, out),
+            Input::Acquire { .. } | Input::AcquireMany { .. } => self.acquire(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
-            Input::Pump => self.pump(out),
+            Input::Pump => self.pump(out, world),
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
+    }
+
+    /// Who is refused takes over nothing: the older requests of its owner stand where they stood (G9).
+    fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+        let keys = match *input {
+            Input::Acquire { at, .. } => Keys::one(at),
+            Input::AcquireMany { keys, .. } => keys,
+            _ => return Reply::None,
+        };
+        keys.iter().for_each(|at| self.look(at, out));
+        let before = (self.waiters.clone(), self.answers.clone());
+        let reply = if matches!(input, Input::Acquire { .. }) {
+            self.acquire_one(input, out)
+        } else {
+            self.acquire_many(input, out)
+        };
+        if matches!(reply, Reply::Refused(_)) {
+            (self.waiters, self.answers) = before;
+        }
+        reply
     }
 
     fn compare_outcome(&mut self, reply: &Reply, out: &Outcome) -> Result<(), String> {
@@ -474,6 +492,7 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Replaced => "replaced",
         Answer::Demoted => "demoted",
         Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => "forbidden",
+        Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

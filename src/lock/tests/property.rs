@@ -4,15 +4,17 @@
 //! [oracle](super::oracle) after every step; the [judge](super::judge) holds it to the guarantees; the
 //! [readers](super::reader) are compared with the primary whenever everything has arrived.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::input::{How, Input, Keys, Writes};
+use super::input::{How, Input, Keys, Outcome, Writes};
 use super::judge::Judge;
 use super::oracle::Oracle;
 use super::random::Random;
 use super::server::{At, Lazy, Name};
 use super::world::World;
+use crate::lock::effect::Event;
 use crate::lock::types::{Mode, Tie, Token};
+use crate::sabotage::{self, Rule};
 
 const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
 const NAMES: [Name; 3] = ["k", "m", "n"];
@@ -32,6 +34,8 @@ pub(super) struct Life {
     is_lagging: bool,
     /// How locks are asked for in this life.
     kinds: Kinds,
+    /// What was heard of each lock last.
+    heard: BTreeMap<At, Event>,
 }
 
 /// How locks are asked for.
@@ -63,6 +67,7 @@ impl Life {
             is_pump_next: false,
             is_lagging: seed % 4 >= 2,
             kinds,
+            heard: BTreeMap::new(),
         })
     }
 
@@ -76,9 +81,25 @@ impl Life {
         if !self.is_lagging || self.random.percent(20) {
             self.world.catch_up()?;
         }
-        let judged = self.judge.judge(&input, &out, &self.world);
+        let judged = self.hear(&input, &out);
+        let judged = judged.and_then(|()| self.judge.judge(&input, &out, &self.world));
         let compared = judged.and_then(|()| self.oracle.compare(&input, &out, &self.world));
         compared.and_then(|()| self.world.check()).map_err(|wrong| format!("{input:?}: {wrong}\n{out:?}"))
+    }
+
+    /// G15: of a lock that one holds, the beginning of a hold is not heard of before the end of the one before. (What a
+    /// RESTORE brings is not heard of at all.)
+    fn hear(&mut self, input: &Input, out: &Outcome) -> Result<(), String> {
+        if matches!(input, Input::Promote(_)) {
+            self.heard.clear();
+        }
+        for &(at, event) in &out.events {
+            let before = self.heard.insert(at, event);
+            if self.kinds == Kinds::Plain && (before, event) == (Some(Event::Acquired), Event::Acquired) {
+                return Err(format!("G15: {at} is acquired, and its earlier hold has not ended"));
+            }
+        }
+        Ok(())
     }
 
     fn at(&mut self) -> At {
@@ -316,7 +337,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 24] = [
     "cut",
     "deadlock",
     "downgraded",
@@ -332,7 +353,9 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 22] = [
     "place in line",
     "place lapsed",
     "place withdrawn",
+    "refused, older request kept",
     "retried after an undelivered grant",
+    "told of another type",
     "took its place",
     "undone, an upgrade",
     "undone, one count",
@@ -363,6 +386,12 @@ fn live_all(lives: u64, kinds: Kinds, sometimes: &[&str]) -> Result<(), String> 
 #[test]
 fn it_agrees_with_the_oracle_and_keeps_every_guarantee_under_random_use() -> Result<(), String> {
     live_all(100, Kinds::Plain, &SOMETIMES)
+}
+
+#[test]
+fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
+    let wrong = sabotage::without(Some(Rule::EventOrder), || live_all(1, Kinds::Plain, &[]));
+    assert!(wrong.is_err_and(|wrong| wrong.contains("G15")));
 }
 
 /// The same with locks of all kinds, and their mixtures.

@@ -35,8 +35,10 @@ impl World {
 
     /// What could not be published at once is, in its order.
     fn publish_all(&mut self, out: &mut Outcome) -> Result<(), String> {
-        while let Some(Notice { place, event }) = self.server.table.next_notice() {
-            out.events.push((self.at(&place)?, event));
+        while let Some(step) = self.server.table.next_notice() {
+            if let Some(Notice { place, event }) = step {
+                out.events.push((self.at(&place)?, event));
+            }
         }
         Ok(())
     }

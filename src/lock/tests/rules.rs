@@ -4,17 +4,17 @@ use super::book::{Asked, Hold};
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::{At, Name};
+use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
 use crate::lock::types::{Mode, Tie, Token};
 
 impl Oracle {
-    pub(super) fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
+    pub(super) fn acquire_one(&mut self, input: &Input, out: &Outcome) -> Reply {
         let Input::Acquire { at, owner, lease_ms, wait, client, how, .. } = *input else {
             return Reply::None;
         };
         let How { mode, is_reentrant, tie, .. } = how;
-        self.look(at, out);
         if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
             return refused;
         }
@@ -40,7 +40,7 @@ impl Oracle {
             Some(_) => return self.again(at, &asked, client, is_reentrant, out),
             None => {}
         }
-        if self.holds(at).is_empty() && self.is_other(at) && !self.is_waited_for(at) {
+        if self.holds(at).is_empty() && self.is_other(at) {
             return Reply::Refused(Refusal::WrongType);
         }
         let own = self.waiters.iter().position(|w| w.owner == owner && w.keys.contains(at));
@@ -159,12 +159,11 @@ impl Oracle {
             return Reply::None;
         };
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
-        keys.iter().for_each(|at| self.look(at, out));
         for at in keys.iter() {
             if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
                 return refused;
             }
-            if self.holds(at).is_empty() && self.is_other(at) && !self.is_waited_for(at) {
+            if self.holds(at).is_empty() && self.is_other(at) {
                 return Reply::Refused(Refusal::WrongType);
             }
         }
@@ -243,7 +242,8 @@ impl Oracle {
     }
 
     pub(super) fn release(&mut self, at: At, owner: Name, token: Option<Token>, out: &Outcome) -> Reply {
-        if self.is_other(at) && !self.is_waited_for(at) {
+        if self.is_other(at) {
+            self.dismiss(at);
             return Reply::Refused(Refusal::WrongType);
         }
         if let Some(own) = self.waiters.iter().position(|w| w.keys.contains(at) && w.owner == owner) {
@@ -268,7 +268,8 @@ impl Oracle {
 
     pub(super) fn renew(&mut self, input: &Input, out: &Outcome) -> Reply {
         let Input::Renew { at, owner, token, raise, lease_ms, client } = *input else { return Reply::None };
-        if self.is_other(at) && !self.is_waited_for(at) {
+        if self.is_other(at) {
+            self.dismiss(at);
             return Reply::Refused(Refusal::WrongType);
         }
         let is_freed = self.end_overs(at);
@@ -300,7 +301,7 @@ impl Oracle {
     }
 
     /// Before an acquire: what is over ends, and those in line come first.
-    fn look(&mut self, at: At, out: &Outcome) {
+    pub(super) fn look(&mut self, at: At, out: &Outcome) {
         let is_freed = self.end_overs(at);
         let is_free = self.holds(at).is_empty();
         self.admit(at, is_freed || is_free, out);
@@ -318,8 +319,11 @@ impl Oracle {
         Some(Reply::Refused(Refusal::OtherKind(other)))
     }
 
-    pub(super) fn is_waited_for(&self, at: At) -> bool {
-        self.waiters.iter().any(|waiter| waiter.keys.contains(at))
+    /// Something else was written here: it stays, and nobody waits for it.
+    fn dismiss(&mut self, at: At) {
+        while let Some(waiter) = self.waiters.iter().position(|waiter| waiter.keys.contains(at)) {
+            self.strike(waiter, "wrong type");
+        }
     }
 
     /// Whether nobody is ahead of this waiter here but places that are kept for others, and it fits beside them.
@@ -354,6 +358,11 @@ impl Oracle {
             told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. }))
         };
         self.tell_holders(at, is_told);
+        if self.is_other(at) {
+            return if is_freed {
+                self.dismiss(at)
+            };
+        }
         let mut reserved = 0;
         let mut next = 0;
         while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
@@ -414,7 +423,7 @@ impl Oracle {
         }
     }
 
-    pub(super) fn pump(&mut self, out: &Outcome) -> Reply {
+    pub(super) fn pump(&mut self, out: &Outcome, world: &World) -> Reply {
         let time = self.time;
         for hold in self.all_holds().filter(|hold| hold.is_kept() && hold.client.is_none()) {
             hold.untied(time, false);
@@ -428,13 +437,18 @@ impl Oracle {
         for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
             self.end(at, |hold| !hold.is_live(time) || hold.is_ownerless);
         }
+        // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
+        let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
+        for at in others.into_iter().filter(|&at| !world.server.table.is_waited_for(at.place())) {
+            self.dismiss(at);
+        }
         // Whoever comes in, or leaves a line, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
             let places: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
             for at in places {
                 self.tell_holders(at, |_| true);
-                self.admit(at, true, out);
+                self.admit(at, !self.is_other(at), out);
             }
             self.admit_parties(out);
             if self.waiters.len() == before {
@@ -458,7 +472,8 @@ impl Oracle {
         let mut index = 0;
         while index < self.waiters.len() {
             let Waiter { keys, client, .. } = self.waiters[index];
-            let is_turn = keys.len() > 1 && keys.iter().all(|at| self.is_turn_at(index, at));
+            let is_turn =
+                keys.len() > 1 && keys.iter().all(|at| self.is_turn_at(index, at) && !self.is_other(at));
             if !is_turn || self.writes != Writes::Allowed {
                 index += 1;
             } else if client.is_some_and(|client| self.forbidden.contains(&client)) {

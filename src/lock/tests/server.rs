@@ -209,7 +209,7 @@ impl Server {
             }
             Outside::Restore(at, ref saved) => {
                 // The server reads the payload first and deletes the old key then.
-                let id = self.restored(at, saved.as_ref());
+                let id = self.loaded(at, saved.as_ref());
                 self.remove(at);
                 self.keys.insert(at, Key::Lock(id));
                 true
@@ -222,12 +222,6 @@ impl Server {
         }
     }
 
-    fn restored(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
-        let id = self.loaded(at, saved);
-        self.table.doubt(id);
-        id
-    }
-
     /// A lock as it is read from a file.
     pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
         self.table.load(self.now.boot, at.place(), saved).expect("there is room for a few locks")
@@ -235,9 +229,9 @@ impl Server {
 
     /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
     pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedLock>) {
-        let id = self.restored(at, saved);
+        let id = self.loaded(at, saved);
         self.remove(at);
-        self.table.forget(self.now.boot, id, self.decides);
+        self.table.discard(self.now.boot, id);
     }
 
     fn rename(&mut self, from: At, to: At) -> bool {
@@ -263,11 +257,12 @@ impl Server {
             stays
         });
         self.mortal.retain(|at| self.keys.contains_key(at));
+        // The server says so before it frees anything.
+        self.table.flushed(self.now.boot, db, self.decides);
         match lazy {
             Lazy::No => gone.into_iter().for_each(|id| self.table.forget(self.now.boot, id, self.decides)),
             Lazy::Yes => self.unfreed.append(&mut gone),
         }
-        self.table.flushed(db);
     }
 
     /// The background thread has freed the values of emptied databases.
@@ -300,14 +295,15 @@ impl Server {
 
     /// What is wrong with the core's own records, if anything is.
     pub(super) fn check(&self) -> Result<(), String> {
-        // A lazily freed value is in the table but under no name any more: not the core's fault.
-        if !self.unfreed.is_empty() {
-            return Ok(());
+        // Values that are not freed yet, under no name any more: what the table knows of them is empty.
+        let mut unfreed = self.unfreed.clone();
+        self.table.keep_known(&mut unfreed);
+        if let Some(id) = unfreed.iter().find(|&&id| self.table.is_held(id)) {
+            return Err(format!("G15: {id:?} is held, and its key is gone"));
         }
-        self.table.check(self.keys.iter().filter_map(|(at, key)| match key {
-            Key::Lock(id) => Some((at.place(), *id)),
-            Key::Other => None,
-        }))
+        let unfreed = unfreed.into_iter().map(|id| (At::new(0, "").place(), id));
+        let keys = self.keys.iter().filter_map(|(at, key)| Some((at.place(), key.lock()?)));
+        self.table.check(keys.chain(unfreed))
     }
 
     /// An empty one, with these clocks.

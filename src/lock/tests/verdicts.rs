@@ -4,7 +4,7 @@
 use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
-use super::server::{At, Key, Name};
+use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
@@ -58,11 +58,10 @@ impl Judge {
         Ok(())
     }
 
-    /// The key holds something else, and nobody waits there whom that could concern.
+    /// The key holds something else.
     fn is_foreign(&mut self, at: At, world: &World) -> Verdict {
         self.see("wrong type");
-        let is_other = world.server.keys.get(&at) == Some(&Key::Other);
-        must(is_other && self.line(at).is_empty(), || format!("{at} was called a wrong type"))
+        must(world.is_other(at), || format!("{at} was called a wrong type"))
     }
 
     pub(super) fn renewed(&mut self, input: &Input, reply: &Reply, world: &World) -> Verdict {
@@ -317,27 +316,34 @@ impl Judge {
 
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
         let Pending { owner, keys, mode, .. } = *asked;
-        // Whom a refused request would have taken the place of has left.
-        let places = keys.iter().flat_map(|at| self.line(at).iter().copied());
-        let places: Vec<Pending> = places.filter(|other| other.owner == owner && other.is_place()).collect();
-        let waiting: usize = self.lines.values().map(Vec::len).sum();
-        // Who gave up an older request of its own is put in line, even if nothing else is in its way.
+        must(self.taken_over.is_empty(), || {
+            format!("G9: {owner:?} was refused {keys:?} ({why:?}), and took over {:?}", self.taken_over)
+        })?;
+        // The older requests that it would have taken the places of make room for it.
+        let mut without = self.clone();
+        for at in keys.iter() {
+            let older = self.line(at).iter().filter(|other| other.owner == owner);
+            older.for_each(|older| without.strike(older));
+        }
+        if self.lines != without.lines {
+            self.see("refused, older request kept");
+        }
+        let waiting: usize = without.lines.values().map(Vec::len).sum();
         let is_held = self.is_quarantined(world)
-            || !self.taken_over.is_empty()
             || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.line(at).is_empty());
         let (is_justified, what) = match *why {
             Refusal::WrongType => {
-                let is_other = |at: At| world.server.keys.get(&at) == Some(&Key::Other);
-                let other = keys.iter().find(|&at| is_other(at) && self.line(at).is_empty());
-                return self.is_foreign(other.unwrap_or(at), world);
+                let other = keys.iter().find(|&at| world.is_other(at)).unwrap_or(at);
+                must(self.line(other).is_empty(), || {
+                    format!("{:?} still wait at {other}", self.line(other))
+                })?;
+                return self.is_foreign(other, world);
             }
             Refusal::LineIsFull(max) => {
-                places.iter().for_each(|place| self.strike(place));
-                let is_full = keys.iter().any(|at| self.line(at).len() >= max);
+                let is_full = keys.iter().any(|at| without.line(at).len() >= max);
                 (max == world.limits.waiters_per_lock_max && is_full && is_held, "line full")
             }
             Refusal::ServerIsFull(max) => {
-                places.iter().for_each(|place| self.strike(place));
                 let is_full = max == world.limits.waiters_max && waiting + keys.len() > max;
                 (is_full && is_held, "server full")
             }
@@ -352,11 +358,10 @@ impl Judge {
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Leaving => (false, "leaving"),
             Refusal::Deadlock => {
-                places.iter().for_each(|place| self.strike(place));
                 let held = keys.first().and_then(|at| self.own(at, owner, world));
                 let wish = Wish { owner, keys, mode };
                 let is_upgrade = keys.len() == 1 && held.is_some();
-                let (scene, place) = self.scene(wish, is_upgrade, u64::MAX, world);
+                let (scene, place) = without.scene(wish, is_upgrade, u64::MAX, world);
                 must(!scene.comes_true(place), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;

@@ -233,6 +233,11 @@ impl World {
         self.writes != Writes::Allowed || self.elsewhere.contains(&at)
     }
 
+    /// Whether the key holds something else.
+    pub(super) fn is_other(&self, at: At) -> bool {
+        self.server.keys.get(&at) == Some(&Key::Other)
+    }
+
     /// Whether the pump does not end leases here, or has not looked since it may again.
     pub(super) fn is_left_alone(&self, at: At) -> bool {
         self.elsewhere.contains(&at) || self.postponed.get(&at).is_some_and(|&until| self.time < until)

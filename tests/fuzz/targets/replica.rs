@@ -99,7 +99,6 @@ impl Replica {
     /// RESTORE REPLACE: the payload is read first, and then the old key goes.
     pub(super) fn restore(&mut self, name: &[u8], saved: Option<&SavedLock>) {
         let id = self.table.load(self.now.boot, place(name), saved).expect("there is room");
-        self.table.doubt(id);
         self.store(name, id);
         self.check();
     }

@@ -368,16 +368,29 @@ impl Group {
         let node = &mut self.nodes[n];
         let (now, lasts_ms) = (node.server.now.boot, self.plan.confirm_timeout_ms.min(lease_ms));
         let places = request.keys.iter().map(|at| at.place().to_owned());
-        match node.confirmations.wait_to_tell(now, rule, lasts_ms, Some(token), places) {
-            Some(id) => {
-                node.pending.push(Pending { id, request, sent });
-                Ok(())
-            }
-            None => self.tell_unconfirmed(request),
-        }
+        let id = node.confirmations.wait_to_tell(now, rule, lasts_ms, Some(token), places);
+        node.pending.push(Pending { id, request, sent, has_failed: id.is_none() });
+        Ok(())
     }
 
-    fn tell_unconfirmed(&mut self, request: Request) -> Verdict {
+    /// Tells those whose requests were not confirmed, behind the undoing of what they began.
+    pub(super) fn tell_failed(&mut self, n: usize) -> Verdict {
+        let failed: Vec<Pending> =
+            self.nodes[n].pending.extract_if(.., |pending| pending.has_failed).collect();
+        failed.into_iter().try_for_each(|pending| self.tell_unconfirmed(n, pending))
+    }
+
+    fn tell_unconfirmed(&mut self, n: usize, Pending { request, sent, .. }: Pending) -> Verdict {
+        let node = &self.nodes[n];
+        let shown = request.keys.iter().find(|&at| match sent {
+            Sent::Granted(token) => {
+                node.server.is_live(at, token) && node.confirmations.is_to_undo(at.place(), token)
+            }
+            _ => false,
+        });
+        if let Some(at) = shown {
+            return Err(format!("SPEC 6: {request:?} is told that it is undone, and {at} shows {sent:?}"));
+        }
         let is_renewal = matches!(request.kind, Kind::Renew { .. });
         self.see(if is_renewal { Point::RenewalUnconfirmed } else { Point::Unconfirmed });
         self.tell(request, Sent::Unconfirmed)
@@ -404,15 +417,15 @@ impl Group {
         }
         for (id, verdict) in over {
             let pending = &mut self.nodes[n].pending;
-            let Some(at) = pending.iter().position(|pending| pending.id == id) else {
+            let Some(at) = pending.iter().position(|pending| pending.id == Some(id)) else {
                 continue;
             };
-            let Pending { request, sent, .. } = pending.swap_remove(at);
             if verdict == Confirmed::Confirmed {
+                let Pending { request, sent, .. } = pending.swap_remove(at);
                 self.see(Point::Confirmed);
                 self.tell(request, sent)?;
             } else {
-                self.tell_unconfirmed(request)?;
+                pending[at].has_failed = true;
             }
         }
         Ok(())

@@ -47,9 +47,12 @@ pub(super) struct Waiting {
 
 /// A client that waits for replicas.
 pub(super) struct Pending {
-    pub(super) id: WaitId,
+    /// The wait for replicas; none if it was in vain from the start.
+    pub(super) id: Option<WaitId>,
     pub(super) request: Request,
     pub(super) sent: Sent,
+    /// It was not confirmed: it is told so when what it began is undone.
+    pub(super) has_failed: bool,
 }
 
 /// What a server keeps on its disk.

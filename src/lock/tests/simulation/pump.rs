@@ -43,7 +43,9 @@ impl Group {
         let is_due = table.next_deadline(true).is_some_and(|at| at <= node.server.now.boot);
         // The server's cron asks for those that a connection of another life kept alive.
         let is_due = is_due || table.has_foreign();
-        if is_due || table.has_tasks() || node.confirmations.has_undo() { self.pump(n) } else { Ok(()) }
+        let has_failed = node.pending.iter().any(|pending| pending.has_failed);
+        let is_due = is_due || has_failed || table.has_tasks() || node.confirmations.has_undo();
+        if is_due { self.pump(n) } else { Ok(()) }
     }
 
     /// One run of the pump, after which nobody waits for what is free.
@@ -62,6 +64,7 @@ impl Group {
             let place = stake.place.clone();
             self.job(n, &place, Job::Undo(stake), is_closed)?;
         }
+        self.tell_failed(n)?;
         let mut tasks = self.nodes[n].server.table.tasks();
         for _ in 0..STEPS_MAX {
             let server = &mut self.nodes[n].server;
@@ -188,7 +191,7 @@ impl Group {
             let stays = pending.request.connection != connection;
             if !stays {
                 judge.closed(&pending.request);
-                gone.push(pending.id);
+                gone.extend(pending.id);
             }
             stays
         });

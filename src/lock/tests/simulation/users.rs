@@ -40,8 +40,6 @@ impl Group {
                 }
             }
             self.do_outside(n, Outside::Flush(None, Lazy::No));
-            // What a payload brought is not known to have had a key, so INFO does not count it as broken.
-            self.nodes[n].begin_count();
         } else if self.is_ours(n, at) && self.do_outside(n, Outside::Del(at)) {
             self.note(|| format!("{at} is deleted on n{n}"));
             self.see(Point::Deleted);

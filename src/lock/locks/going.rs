@@ -1,0 +1,269 @@
+//! All locks of a set that is gone as a whole, worked off a few at a time.
+//!
+//! When a database is emptied, all of its locks end in one moment. To tell of each of a million and to give back its
+//! memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks that several
+//! hold, holder by holder, then the others, page by page.
+
+use std::collections::btree_set;
+
+use hashbrown::hash_map;
+
+use super::crowd::Crowd;
+use super::record::Head;
+use super::{Hold, Lock, LockId, Locks};
+use crate::lock::types::ClientId;
+
+/// The holds that were tied to one connection.
+type Ties = btree_set::IntoIter<LockId>;
+
+/// See the [module](self).
+pub struct Going {
+    locks: Locks,
+    /// The lock that is being taken apart, if several hold it.
+    crowd: Option<Crowd>,
+    /// Whether its end was told.
+    is_told: bool,
+    /// What was tied to connections: trees, which take time to drop.
+    ties: Ties,
+    connections: hash_map::IntoIter<ClientId, std::collections::BTreeSet<LockId>>,
+}
+
+/// A hold that went with its lock.
+#[derive(Clone, Copy)]
+pub struct Gone<'a> {
+    /// The lock, or this holder's part in it.
+    pub lock: Lock<'a>,
+    /// The hold.
+    pub hold: Hold<'a>,
+    /// Nobody was told of the end of the same lock yet.
+    pub is_first: bool,
+}
+
+impl Going {
+    /// These locks go.
+    #[must_use]
+    pub fn new(mut locks: Locks) -> Self {
+        let connections = locks.extras.take_bound().into_iter();
+        Self { locks, crowd: None, is_told: false, ties: Ties::default(), connections }
+    }
+
+    /// How many holds there are still.
+    #[must_use]
+    pub const fn holds(&self) -> usize {
+        self.locks.holds()
+    }
+
+    /// Takes one record out; what `tell` makes of the hold that it had is given back. It returns whether that tells of
+    /// the lock's end. `None`: nothing is left.
+    pub fn take_one<R>(&mut self, tell: impl FnOnce(&Gone<'_>) -> (bool, R)) -> Option<Option<R>> {
+        let Some((id, is_alone)) = self.next() else {
+            return self.take_rest().then_some(None);
+        };
+        let lock = self.locks.get(id);
+        let gone = lock
+            .and_then(|lock| Some(Gone { lock, hold: lock.hold()?, is_first: is_alone || !self.is_told }));
+        let told = gone.as_ref().map(tell);
+        self.is_told |= !is_alone && told.as_ref().is_some_and(|told| told.0);
+        self.locks.take_out(id);
+        Some(told.map(|told| told.1))
+    }
+
+    /// Takes out one piece of what is kept beside the records. Returns whether there was any.
+    fn take_rest(&mut self) -> bool {
+        while self.ties.next().is_none() {
+            let Some((_, holds)) = self.connections.next() else {
+                return self.locks.postponed.pop_first().is_some();
+            };
+            self.ties = holds.into_iter();
+        }
+        true
+    }
+
+    /// A record, and whether it is a lock of its own.
+    fn next(&mut self) -> Option<(LockId, bool)> {
+        loop {
+            if let Some(member) = self.crowd.as_mut().and_then(Crowd::pop) {
+                self.locks.crowds.members -= 1;
+                return Some((member, false));
+            }
+            self.crowd = self.locks.crowds.all.pop();
+            self.is_told = false;
+            if self.crowd.is_none() {
+                let index = self.locks.records.0.last()?;
+                let mark = self.locks.records.head(index).map_or(0, |(head, _)| Head::mark(head));
+                return Some((self.locks.id(index, mark), true));
+            }
+        }
+    }
+}
+
+impl Locks {
+    /// An empty set, the `number`th, that takes the place of this one and knows none of its numbers.
+    #[must_use]
+    pub fn successor(&self, number: u32) -> Self {
+        let (set, crowds) = (super::Set::new(number), self.crowds.successor());
+        Self { set, crowds, newest_client: self.newest_client, ..Self::default() }
+    }
+
+    /// Whether all numbers that were given out stand for holds under keys of this database, and no lock is anywhere
+    /// else. `false` if that is not known.
+    #[must_use]
+    pub fn are_all_in(&self, db: u32) -> bool {
+        self.records.0.len() == self.holds && self.prefixes.are_all_in(db)
+    }
+
+    /// Takes a record out, and nothing else: not off the wheel, not out of its crowd.
+    fn take_out(&mut self, id: LockId) {
+        let index = id.index();
+        if let Some((head, _)) = self.records.head(index) {
+            let (shape, prefix, is_held) = (head.shape, head.prefix, head.has(super::Flag::Held));
+            self.holds -= usize::from(is_held);
+            self.forget_name(index, shape, prefix);
+            self.records.0.remove(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::lock::locks::NewHold;
+    use crate::lock::types::{Mode, Moment, Place, Tie, Token};
+
+    const NOW: Moment = Moment(9_000_000);
+    const CUT: Tie = Tie { ephemeral_ms: Some(5), is_kept_alive: false, is_running: false };
+
+    const fn place(db: u32, name: &str) -> Place<'_> {
+        Place { db, name: name.as_bytes() }
+    }
+
+    fn hold(owner: &str, number: u64, lease_ms: u64, tie: Tie) -> NewHold<'_> {
+        let token = Token::new(number).expect("valid");
+        NewHold { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(number)), tie }
+    }
+
+    /// Takes all out. Returns what was told: the name, the token, and whether it was the first of its lock.
+    fn take_all(going: &mut Going) -> Vec<(String, u64, bool)> {
+        let mut told = Vec::new();
+        let mut holds = going.holds();
+        while let Some(step) = going.take_one(|gone| {
+            let name = gone.lock.place().map(|place| String::from_utf8_lossy(&place.name).into_owned());
+            (!gone.hold.is_over(NOW), (name.unwrap_or_default(), gone.hold.token().get(), gone.is_first))
+        }) {
+            holds -= usize::from(step.is_some());
+            assert_eq!(going.holds(), holds);
+            told.extend(step);
+        }
+        assert!(going.take_one(|_| (true, ())).is_none(), "nothing is left");
+        told
+    }
+
+    #[test]
+    fn every_hold_is_told_once_and_every_lock_ends_once() {
+        let mut locks = Locks::default();
+        let long = "a name that is longer than what a slot has room for: ".repeat(4);
+        let mut names = BTreeSet::new();
+        for number in 1..=2_000 {
+            let name = if number % 10 == 0 { format!("{long}{number}") } else { format!("lock:{number}") };
+            let tie = if number % 7 == 0 { CUT } else { Tie::NONE };
+            let lease_ms = if number % 5 == 0 { 0 } else { 100 };
+            locks
+                .insert(NOW, place(0, &name), Some(&hold("ann", number, lease_ms, tie)))
+                .expect("there is room");
+            names.insert((name, number, true));
+        }
+        for (number, members) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
+            let crowd = locks.form(Mode::Shared);
+            for member in 0..members {
+                let (name, owner) = (format!("crowd-{number}"), format!("owner-{member}"));
+                let new = hold(&owner, number + member, 100, CUT);
+                locks.join(crowd, NOW, place(0, &name), &new).expect("there is room");
+            }
+        }
+        let empty = locks.insert(NOW, place(0, "empty"), None).expect("there is room");
+        locks.postpone(LockId::new(locks.set, 1, 0), NOW);
+        let postponed = locks.insert(NOW, place(0, "late"), Some(&hold("ann", 9_000, 100, Tie::NONE)));
+        locks.postpone(postponed.expect("there is room"), NOW);
+        names.insert(("late".to_owned(), 9_000, true));
+        assert!(locks.get(empty).is_some_and(|lock| lock.hold().is_none()));
+        let mut going = Going::new(locks);
+        assert_eq!(going.holds(), 2_305);
+        let mut told = take_all(&mut going);
+        for (number, members) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
+            let name = format!("crowd-{number}");
+            let (of_crowd, others) = told.into_iter().partition(|gone| gone.0 == name);
+            let of_crowd: Vec<(String, u64, bool)> = of_crowd;
+            told = others;
+            assert_eq!(of_crowd.len(), members);
+            assert_eq!(of_crowd.iter().filter(|gone| gone.2).count(), 1, "{name} ends once");
+            assert!(of_crowd[0].2 && of_crowd.iter().all(|gone| gone.1 / 1_000 == number / 1_000));
+        }
+        assert_eq!((told.len(), told.into_iter().collect::<BTreeSet<_>>()), (names.len(), names));
+        assert!(going.locks.is_empty() && going.locks.spilled.is_empty() && going.locks.postponed.is_empty());
+    }
+
+    #[test]
+    fn one_whose_lease_was_over_does_not_tell_of_the_end_of_its_lock() {
+        let mut locks = Locks::default();
+        let crowd = locks.form(Mode::Limit(5));
+        for (number, lease_ms) in [(1, 100), (2, 100), (3, 0), (4, 0)] {
+            let owner = format!("owner-{number}");
+            let new = hold(&owner, number, lease_ms, Tie::NONE);
+            locks.join(crowd, NOW, place(0, "crowd"), &new).expect("there is room");
+        }
+        let told = take_all(&mut Going::new(locks));
+        let told: Vec<_> = told.into_iter().map(|(_, number, is_first)| (number, is_first)).collect();
+        assert_eq!(told, [(4, true), (3, true), (2, true), (1, false)]);
+    }
+
+    #[test]
+    fn whether_all_are_in_one_database_is_known() {
+        for name in ["lock:1", "unpacked", &"long".repeat(40)] {
+            let mut locks = Locks::default();
+            assert!(locks.are_all_in(0) && locks.are_all_in(1));
+            let add = |locks: &mut Locks, db| {
+                locks
+                    .insert(NOW, place(db, name), Some(&hold("ann", 1, 100, Tie::NONE)))
+                    .expect("there is room")
+            };
+            let first = add(&mut locks, 3);
+            assert!(locks.are_all_in(3) && !locks.are_all_in(0), "{name}");
+            let second = add(&mut locks, 0);
+            assert!(!locks.are_all_in(3) && !locks.are_all_in(0), "{name}");
+            locks.remove(second, NOW);
+            // Of names that are not packed it is only known where any were.
+            assert_eq!(locks.are_all_in(3), name == "lock:1");
+            // An empty lock may be under a key of any database.
+            locks.end(first, NOW);
+            assert!(!locks.are_all_in(3) && !locks.are_all_in(0), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_record_without_room_for_its_next_name_counts_as_unpacked() {
+        let mut locks = Locks::default();
+        let id = locks.insert(NOW, place(0, "lock:1"), Some(&hold("a", 1, 100, Tie::NONE))).expect("room");
+        locks.begin(id, NOW, place(2, "lock:1"), &hold(&"long".repeat(30), 2, 100, Tie::NONE));
+        assert!(!locks.are_all_in(0) && locks.are_all_in(2));
+    }
+
+    #[test]
+    fn no_number_finds_anything_in_the_sets_that_come_after() {
+        let mut locks = Locks::default();
+        let mut numbers = Vec::new();
+        for set in 1..20 {
+            let alone = locks.insert(NOW, place(0, "lock:1"), Some(&hold("ann", 1, 100, Tie::NONE)));
+            let crowd = locks.form(Mode::Shared);
+            locks.join(crowd, NOW, place(0, "lock:2"), &hold("ann", 2, 100, Tie::NONE));
+            for &old in &numbers {
+                assert!(locks.get(old).is_none() && locks.holders_of(old) == 0, "{old:?} in set {set}");
+            }
+            numbers.extend([alone.expect("room"), crowd]);
+            let client = locks.newest_client;
+            locks = locks.successor(set);
+            assert_eq!((locks.newest_client, locks.len()), (client, 0));
+        }
+    }
+}
