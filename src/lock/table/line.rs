@@ -62,6 +62,11 @@ impl<'a> At<'a> {
         self.has_ended = true;
     }
 
+    /// Whether a hold has ended in this step.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// A hold has begun, beside no other.
     pub(super) const fn note_begun(&mut self) {
         self.has_begun = true;

@@ -28,7 +28,7 @@ use super::asks::{Kind, Request};
 use super::points::Point;
 use super::{Group, NODES, Verdict};
 use crate::lock::effect::{Answer, Found};
-use crate::lock::table::{Acquired, Refusal};
+use crate::lock::table::{Acquired, Limits, Refusal};
 use crate::lock::types::{Mode, Token};
 
 /// One that waits.
@@ -257,8 +257,13 @@ impl Group {
         }
         let lines = &self.judge.lines;
         let is_judged = |stand: &&Stand| {
-            let is_told = !stand.request.is_place() && !stand.is_left_out && !stand.is_over(self.time);
-            is_told && stand.request.keys.iter().all(|at| self.is_ours(n, at))
+            // One that was granted, and is told when replicas have confirmed that, waits for the lock no longer.
+            let mut waits = self.nodes[n].waits.iter().map(|wait| wait.request.number);
+            let is_waiting = waits.any(|number| number == stand.request.number);
+            is_waiting
+                && !stand.is_left_out
+                && !stand.is_over(self.time)
+                && stand.request.keys.iter().all(|at| self.is_ours(n, at))
         };
         let judged: Vec<&Stand> = lines.stands[n].iter().filter(is_judged).collect();
         for stand in &judged {
@@ -283,7 +288,7 @@ impl Group {
     /// Whether a lock has room for this request, its own hold aside, and for so many places that are kept. A lease that
     /// is over and that the server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, stand: &Stand, kept: usize) -> bool {
-        const HOLDERS_MAX: usize = 10_000;
+        let holders_max = Limits::default().holders_max;
         let Some(saved) = self.nodes[n].server.saved(at) else {
             return true;
         };
@@ -292,7 +297,7 @@ impl Group {
         match stand.request.mode {
             Mode::Exclusive => others + kept == 0,
             mode if others > 0 && saved.mode != mode => false,
-            Mode::Shared => others + kept < HOLDERS_MAX,
+            Mode::Shared => others + kept < holders_max,
             Mode::Limit(limit) => others + kept < limit as usize,
         }
     }

@@ -45,7 +45,11 @@ impl Group {
         let is_due = is_due || table.has_foreign();
         let has_failed = node.pending.iter().any(|pending| pending.has_failed);
         let is_due = is_due || has_failed || table.has_tasks() || node.confirmations.has_undo();
-        if is_due { self.pump(n) } else { Ok(()) }
+        if is_due {
+            return self.pump(n);
+        }
+        // A step that should have asked for the pump, and did not, is noticed here.
+        if self.cannot_confirm(n) { Ok(()) } else { self.nobody_waits_for_what_is_free(n) }
     }
 
     /// One run of the pump, after which nobody waits for what is free.
