@@ -80,7 +80,7 @@ impl<'a> At<'a> {
 
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {
-    sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 2 } else { 64 }
+    sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 0 } else { 64 }
 }
 
 impl Table {
