@@ -16,7 +16,7 @@ use crate::lock::types::{Mode, Token};
 const FEW_MAX: usize = 8;
 
 /// How many emptied lists are kept, so that one holder after the other costs no allocation.
-const SPARE_MAX: usize = 16;
+const SPARE_MAX: usize = if cfg!(test) { 2 } else { 16 };
 
 /// The holders of one lock.
 #[derive(Debug)]

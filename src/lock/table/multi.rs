@@ -301,7 +301,8 @@ impl Table {
             self.dismiss_from_other(at.place, at.found, fx);
             self.end_lapsed(now.boot, at.place, fx);
         }
-        if self.try_all(now, lead, &mut ats, gate, fx).is_some() {
+        // Also if this request stays in line: what was over here may have been what others wait for.
+        if self.try_all(now, lead, &mut ats, gate, fx).is_some() || ats.iter().any(At::has_ended) {
             self.admit_lines(now, &mut ats, gate, fx);
         }
         self.close_all(&ats)

@@ -394,6 +394,15 @@ fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
     assert!(wrong.is_err_and(|wrong| wrong.contains("G15")));
 }
 
+/// What a second look found in the module, put back: oracle, judge and readers must each say so by themselves.
+#[test]
+fn bugs_that_are_put_back_are_found() {
+    for rule in [Rule::BesideReservations, Rule::TimeToLive, Rule::WrittenOver, Rule::RefusedKeepsPlace] {
+        let found = sabotage::without(Some(rule), || live_all(20, Kinds::All, &[]));
+        assert!(found.is_err(), "nobody noticed that {rule:?} is not kept");
+    }
+}
+
 /// The same with locks of all kinds, and their mixtures.
 #[test]
 fn it_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {

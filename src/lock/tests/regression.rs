@@ -261,3 +261,45 @@ fn who_holds_what_it_waits_for_passes_a_place_that_is_kept() -> Result<(), Strin
     let all = [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), place, acquire("alice", 1)];
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
+
+/// Dave waits for two locks. Ann's, of the one, is over in the millisecond in which dave is looked at for the other one,
+/// and is ended by that look; carol, who stands ahead of dave there, must be granted it in the same run (G6).
+#[test]
+fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> Result<(), String> {
+    const L: At = At::new(0, "l");
+    let take = |at, owner, lease_ms, client| Input::Acquire {
+        at,
+        owner,
+        lease_ms,
+        wait: Some(0),
+        client,
+        minted: false,
+        how: How::PLAIN,
+    };
+    let both = Input::AcquireMany {
+        keys: Keys::of(&[K, L]),
+        owner: "dave",
+        lease_ms: 30_000,
+        wait: Some(0),
+        client: 4,
+        minted: false,
+        is_shared: false,
+    };
+    let inputs = [
+        take(L, "bob", 10, 2),
+        Input::Pass(300),
+        take(K, "ann", 10, 1),
+        take(K, "carol", 30_000, 3),
+        both,
+        // Bob's lease is found to be over from here on, and ann's is over and not found yet.
+        Input::Pass(10_200),
+        Input::Pump,
+    ];
+    let mut world = World::new(1_000_000, 1_000_000);
+    for input in &inputs {
+        world.step(input)?;
+    }
+    let held = world.server.saved(K).map(|saved| saved.holds[0].owner.to_vec());
+    assert_eq!(held.as_deref(), Some(&b"carol"[..]));
+    Ok(())
+}

@@ -28,7 +28,7 @@ use super::asks::{Kind, Request};
 use super::points::Point;
 use super::{Group, NODES, Verdict};
 use crate::lock::effect::{Answer, Found};
-use crate::lock::table::{Acquired, Refusal};
+use crate::lock::table::{Acquired, Limits, Refusal};
 use crate::lock::types::{Mode, Token};
 
 /// One that waits.
@@ -153,6 +153,12 @@ impl Lines {
         }
     }
 
+    /// Who stands ahead of a request in the line of one of its keys.
+    fn ahead(&self, n: usize, of: &Stand, at: At) -> impl Iterator<Item = &Stand> {
+        let number = of.number;
+        self.stands[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
+    }
+
     /// Those whom a grant to this request has passed.
     fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &Stand> {
         let stands = &self.stands[request.node];
@@ -236,6 +242,64 @@ impl Group {
             _ => self.judge.lines.leaves(request),
         }
         Ok(())
+    }
+
+    /// Nobody whose connection waits could be granted what it waits for (G6). Asked when the pump has nothing left to do
+    /// on a server that may grant.
+    ///
+    /// By brute force over who waits, as it was said, and over who holds, as a dump tells it. No bound of the core is known
+    /// here: a request has its turn if nobody is ahead of it but those who keep a place and let it in, and if there is
+    /// room beside all holders and all those places. A request for several locks must have its turn at each of them.
+    pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
+        let server = &self.nodes[n].server;
+        if server.table.quarantine_left_ms(server.now.boot).is_some() {
+            return Ok(());
+        }
+        let lines = &self.judge.lines;
+        let is_judged = |stand: &&Stand| {
+            // One that was granted, and is told when replicas have confirmed that, waits for the lock no longer.
+            let mut waits = self.nodes[n].waits.iter().map(|wait| wait.request.number);
+            let is_waiting = waits.any(|number| number == stand.request.number);
+            is_waiting
+                && !stand.is_left_out
+                && !stand.is_over(self.time)
+                && stand.request.keys.iter().all(|at| self.is_ours(n, at))
+        };
+        let judged: Vec<&Stand> = lines.stands[n].iter().filter(is_judged).collect();
+        for stand in &judged {
+            let has_its_turn = stand.request.keys.iter().all(|at| {
+                let is_known = !lines.ahead(n, stand, at).any(|other| other.is_left_out);
+                let lets_in = |other: &Stand| other.is_over(self.time) || other.lets_in(stand.request.mode);
+                let is_next = is_known && lines.ahead(n, stand, at).all(lets_in);
+                let kept = lines.ahead(n, stand, at).filter(|other| !other.is_over(self.time)).count();
+                is_next && self.has_room(n, at, stand, kept)
+            });
+            if has_its_turn {
+                return Err(format!("G6: {:?} waits at n{n} for what is free", stand.request));
+            }
+        }
+        let is_any = !judged.is_empty();
+        if is_any {
+            self.see(Point::WaitedForGood);
+        }
+        Ok(())
+    }
+
+    /// Whether a lock has room for this request, its own hold aside, and for so many places that are kept. A lease that
+    /// is over and that the server may not end yet, because its slot was not here, still takes its place.
+    fn has_room(&self, n: usize, at: At, stand: &Stand, kept: usize) -> bool {
+        let holders_max = Limits::default().holders_max;
+        let Some(saved) = self.nodes[n].server.saved(at) else {
+            return true;
+        };
+        let owner = stand.request.owner.as_bytes();
+        let others = saved.holds.iter().filter(|hold| *hold.owner != *owner).count();
+        match stand.request.mode {
+            Mode::Exclusive => others + kept == 0,
+            mode if others > 0 && saved.mode != mode => false,
+            Mode::Shared => others + kept < holders_max,
+            Mode::Limit(limit) => others + kept < limit as usize,
+        }
     }
 
     /// A lock was granted anew: to whoever came first of those who wait.

@@ -30,12 +30,14 @@ pub(super) enum Control {
     TokensLag,
     /// A core that lets whoever comes last stand first.
     LastComesFirst,
+    /// A core that lets nobody come in beside more than a few reservations.
+    FewReservations,
     /// A core that does not see that a replica was gone, as long as its old connection is listed.
     ListedTwice,
 }
 
 /// All controls.
-pub(super) const CONTROLS: [Control; 11] = [
+pub(super) const CONTROLS: [Control; 12] = [
     Control::NoQuarantine,
     Control::TwoPrimaries,
     Control::ShortQuarantine,
@@ -46,6 +48,7 @@ pub(super) const CONTROLS: [Control; 11] = [
     Control::MovesInQuarantine,
     Control::TokensLag,
     Control::LastComesFirst,
+    Control::FewReservations,
     Control::ListedTwice,
 ];
 
@@ -55,6 +58,7 @@ impl Control {
         match self {
             Self::TokensLag | Self::ListedTwice => ": G4: ",
             Self::LastComesFirst => ": G5: ",
+            Self::FewReservations => ": G6: ",
             _ => ": G1: ",
         }
     }
@@ -198,6 +202,7 @@ impl Plan {
             }
             Control::TokensLag => Self { has_moves: true, follows_closely: false, ..local },
             Control::LastComesFirst => Self { without: Some(LeftOut::Fifo), ..local },
+            Control::FewReservations => Self { without: Some(LeftOut::BesideReservations), ..local },
             Control::ListedTwice => {
                 Self { without: Some(LeftOut::ListedTwice), changes_sides: true, forgets: true, ..majority }
             }

@@ -23,7 +23,7 @@ points! {
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
     BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
-    KeptItsTurn PassedPlace ChangedSides ListedTwice LoadedBeside GivenUpBeside
+    KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedBeside GivenUpBeside
 }
 
 /// How often each has happened.

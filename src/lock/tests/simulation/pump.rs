@@ -45,12 +45,21 @@ impl Group {
         let is_due = is_due || table.has_foreign();
         let has_failed = node.pending.iter().any(|pending| pending.has_failed);
         let is_due = is_due || has_failed || table.has_tasks() || node.confirmations.has_undo();
-        if is_due { self.pump(n) } else { Ok(()) }
+        if is_due {
+            return self.pump(n);
+        }
+        // A step that should have asked for the pump, and did not, is noticed here.
+        if self.cannot_confirm(n) { Ok(()) } else { self.nobody_waits_for_what_is_free(n) }
     }
 
-    /// One run of the pump.
+    /// One run of the pump, after which nobody waits for what is free.
     pub(super) fn pump(&mut self, n: usize) -> Verdict {
         let is_closed = self.cannot_confirm(n);
+        self.run_pump(n, is_closed)?;
+        if is_closed { Ok(()) } else { self.nobody_waits_for_what_is_free(n) }
+    }
+
+    fn run_pump(&mut self, n: usize, is_closed: bool) -> Verdict {
         self.nodes[n].tell_time(self.time);
         self.go_rounds(n)?;
         while let Some(stake) = self.nodes[n].confirmations.next_undo() {
