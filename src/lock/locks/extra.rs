@@ -204,8 +204,10 @@ mod tests {
         for index in 0..5_000 {
             tie(&mut extras, index, CUT, Some(7));
         }
+        assert!(extras.of.capacity() >= 5_000);
         for index in 0..5_000 {
-            assert!(extras.of.capacity() >= 5_000 && extras.get(index).is_some());
+            // How much room the map reports while entries go depends on where chance has put them.
+            assert!(extras.of.capacity() > 0 && extras.get(index).is_some());
             extras.remove(lock(index));
         }
         assert_eq!(extras.of.capacity(), 0);
