@@ -78,7 +78,7 @@ sabotage:
 	@scripts/sabotage
 
 differ:
-	@scripts/differ --server all
+	@scripts/differ --server all $(if $(SEED),--seed $(SEED))
 
 storms:
 	@scripts/test storms

@@ -132,6 +132,14 @@ def test_a_grant_over_what_was_written_is_seen():
     assert judges.overwritten(view(), [(A, "set")]) == [f"overwritten: {A}: what was written is gone"]
 
 
+def test_a_grant_that_was_published_late_is_not_held_to_be_one_over_what_was_written():
+    # G15: a key goes in a script, a lock is taken there, and somebody writes over it, all in one turn of the server
+    late = [(A, "del"), (A, "set"), *events("broken acquired broken")]
+    assert judges.overwritten(view({A: Place("string", -1)}), late) == []
+    assert judges.overwritten(view({A: lock(hold("o"))}), late[:-1]) != []
+    assert judges.overwritten(view(), [*late[:-1], (A, "del"), late[-1]]) != []
+
+
 # Counts
 
 

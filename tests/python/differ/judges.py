@@ -27,6 +27,7 @@ COUNTED = {
     "lock.expired": "expirations",
     "lock.broken": "broken",
 }
+ENDS = {"lock.released", "lock.expired", "lock.broken"}
 #: What a newer request of the same owner is answered where it has to leave the older one in peace. (WRONGTYPE is told to
 #: requests that wait, too: then the newer one had taken the place before somebody wrote over the lock.)
 REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "ERR"}
@@ -113,20 +114,31 @@ def after_event(live, owed, event, end):
 
 
 def overwritten(after, events):
-    """SPEC 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place."""
-    written, found = set(), []
+    """SPEC 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place.
+
+    A grant before the write may be published behind it, with the end of its hold behind that, when the end of an
+    earlier hold was still to be published (G15): so a grant is held against the module if no end follows it.
+    """
+    written, granted, found = set(), set(), []
     for place, event in events:
         if place is None:
             written.clear()
-        elif event in WRITTEN:
-            written.add(place)
-        elif event in GONE:
-            written.discard(place)
+            granted.clear()
+        elif event in WRITTEN or event in GONE:
+            found += told_as_granted_over([place] if place in granted else [])
+            granted.discard(place)
+            (written.add if event in WRITTEN else written.discard)(place)
         elif event == "lock.acquired" and place in written:
-            found.append(f"overwritten: {place}: a lock was granted over what was written")
-            written.discard(place)
+            granted.add(place)
+        elif event in ENDS:
+            granted.discard(place)
     missing = [place for place in written if after.places[place].type in ("none", "redislock")]
+    found += told_as_granted_over(granted)
     return found + [f"overwritten: {place}: what was written is gone" for place in missing]
+
+
+def told_as_granted_over(places):
+    return [f"overwritten: {place}: a lock was granted over what was written" for place in places]
 
 
 # Counts
