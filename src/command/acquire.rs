@@ -123,9 +123,13 @@ fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
     }
 }
 
+/// The grammar.
+pub const MANY_USAGE: &str = "LOCK.MACQUIRE numkeys key [key ...] owner PX milliseconds | EX seconds \
+                         [BLOCK milliseconds] [SHARED]";
+
 /// Parses the arguments behind the keys of LOCK.MACQUIRE, which has fewer options.
 pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let missing = Invalid::Missing { what: "the owner behind the keys", usage: super::macquire::USAGE };
+    let missing = Invalid::Missing { what: "the owner behind the keys", usage: MANY_USAGE };
     let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "PX, EX, BLOCK or SHARED");

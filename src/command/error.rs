@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::lock::deadlock::Link;
-use crate::lock::table::{COUNT_MAX, NO_TOKENS, Refusal, TOO_MANY_LOCKS};
-use crate::lock::types::{Mode, Token};
+use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS};
+use crate::lock::types::{COUNT_MAX, Mode, Token};
 
 pub use crate::lock::table::WRONG_TYPE;
 

@@ -16,7 +16,7 @@
 
 use super::args::{integer, owner};
 use crate::lock::codec::SavedHold;
-use crate::lock::table::COUNT_MAX;
+use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Tie, Token};
 
 /// A parsed LOCK.APPLY, without its key.

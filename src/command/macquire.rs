@@ -2,20 +2,16 @@
 
 use std::collections::HashSet;
 
-use super::acquire::{self, Acquire};
+use super::acquire::{self, Acquire, MANY_USAGE};
 use super::args::{Bounds, ranged};
 use super::error::{Invalid, shown, shown_shortly};
-
-/// The grammar.
-pub const USAGE: &str = "LOCK.MACQUIRE numkeys key [key ...] owner PX milliseconds | EX seconds \
-                         [BLOCK milliseconds] [SHARED]";
 
 /// Most keys of one request.
 pub const KEYS_MAX: u64 = 64;
 
 /// The keys among the arguments behind the command, as many as their first says.
 pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
-    let (count, rest) = args.split_first().ok_or(Invalid::Missing { what: "numkeys", usage: USAGE })?;
+    let (count, rest) = args.split_first().ok_or(Invalid::Missing { what: "numkeys", usage: MANY_USAGE })?;
     let count = ranged("numkeys", "", count.as_ref(), 1, KEYS_MAX)?;
     let keys = rest.get(..usize::try_from(count).unwrap_or(usize::MAX));
     keys.ok_or(Invalid::NoKeys { count, given: rest.len() })

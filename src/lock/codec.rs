@@ -28,8 +28,7 @@
 
 use std::collections::HashSet;
 
-use super::table::COUNT_MAX;
-use super::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Tie, Token};
+use super::types::{COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Tie, Token};
 
 const VERSION: u64 = 1;
 const KIND_EMPTY: u64 = 0;

@@ -5,14 +5,10 @@
 //! what, which events to publish). The edge carries them out in one fixed order: key, record, events,
 //! answers.
 
-use super::arena::Id;
-use super::queue::Waiter;
 use super::types::{ClientId, Moment, PlaceBuf, Token};
 
 pub use super::locks::LockId;
-
-/// Number of a waiting request.
-pub type WaiterId = Id<Waiter>;
+pub use super::queue::WaiterId;
 
 /// What the server's keyspace holds at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

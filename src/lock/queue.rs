@@ -17,10 +17,12 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::arena::{Arena, Id};
 use super::deadline::{Deadlines, Seat, Timed};
-use super::effect::WaiterId;
 use super::locks::LockId;
 use super::types::{ClientId, Mode, Moment, Place, PlaceBuf, Tie};
 use crate::sabotage::{self, Rule};
+
+/// Number of a waiting request.
+pub type WaiterId = Id<Waiter>;
 
 /// Number of a queue.
 pub type QueueId = Id<Queue>;

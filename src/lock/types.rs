@@ -104,6 +104,9 @@ impl Mode {
 /// Most holders of a semaphore.
 pub const LIMIT_MAX: u32 = 1_000_000;
 
+/// Most times that a hold can be acquired again (REENTRANT).
+pub const COUNT_MAX: u32 = 1_000_000_000;
+
 /// What ties a hold to the connection that acquired or renewed it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tie {

@@ -8,9 +8,21 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::LockId;
-use crate::lock::arena::Arena;
+use super::id::LockId;
+use crate::lock::arena::{Arena, Id};
 use crate::lock::types::{Mode, Token};
+
+impl LockId {
+    /// The crowd that this is.
+    #[inline]
+    pub(super) const fn crowd(self) -> Option<Id<Crowd>> {
+        if self.is_crowd() { Some(Id::from_number(self.number())) } else { None }
+    }
+
+    pub(super) const fn of_crowd(id: Id<Crowd>) -> Self {
+        Self::from_number(id.number())
+    }
+}
 
 /// Up to so many members stand in a plain list.
 const FEW_MAX: usize = 8;
@@ -262,7 +274,7 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::locks::Set;
+    use crate::lock::locks::id::Set;
 
     const MODE: Mode = Mode::Limit(100);
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use super::LockId;
+use super::id::LockId;
 use crate::lock::types::{ClientId, Tie};
 
 /// What a record says nothing about.
@@ -140,7 +140,7 @@ impl Extras {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::locks::Set;
+    use crate::lock::locks::id::Set;
 
     const KEPT: Tie = Tie { ephemeral_ms: None, is_kept_alive: true, is_running: false };
     const CUT: Tie = Tie { ephemeral_ms: Some(5), is_kept_alive: false, is_running: false };

@@ -9,8 +9,11 @@ use std::collections::btree_set;
 use hashbrown::hash_map;
 
 use super::crowd::Crowd;
+use super::id::{LockId, Set};
+use super::record::Flag;
 use super::record::Head;
-use super::{Hold, Lock, LockId, Locks};
+use super::state::Locks;
+use super::view::{Hold, Lock};
 use crate::lock::types::ClientId;
 
 /// The holds that were tied to one connection.
@@ -101,7 +104,7 @@ impl Locks {
     /// An empty set, the `number`th, that takes the place of this one and knows none of its numbers.
     #[must_use]
     pub fn successor(&self, number: u32) -> Self {
-        let (set, crowds) = (super::Set::new(number), self.crowds.successor());
+        let (set, crowds) = (Set::new(number), self.crowds.successor());
         Self { set, crowds, newest_client: self.newest_client, ..Self::default() }
     }
 
@@ -116,7 +119,7 @@ impl Locks {
     fn take_out(&mut self, id: LockId) {
         let index = id.index();
         if let Some((head, _)) = self.records.head(index) {
-            let (shape, prefix, is_held) = (head.shape, head.prefix, head.has(super::Flag::Held));
+            let (shape, prefix, is_held) = (head.shape, head.prefix, head.has(Flag::Held));
             self.holds -= usize::from(is_held);
             self.forget_name(index, shape, prefix);
             self.records.0.remove(index);

@@ -1,8 +1,5 @@
 //! The numbers of locks.
 
-use super::crowd::Crowd;
-use crate::lock::arena::Id;
-
 /// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
 ///
 /// It finds its lock and no other one: it carries the mark of its slot, which counts the slot's lives, and the number
@@ -46,16 +43,6 @@ impl LockId {
     /// The set of which this record is, if it is one.
     pub(super) const fn set(self) -> Set {
         Set(((self.0 & !Self::RECORD) >> Self::MARK_SHIFT) as u32 & !0xff)
-    }
-
-    /// The crowd that this is.
-    #[inline]
-    pub(super) const fn crowd(self) -> Option<Id<Crowd>> {
-        if self.0 & Self::RECORD == 0 { Some(Id::from_number(self.0)) } else { None }
-    }
-
-    pub(super) const fn of_crowd(id: Id<Crowd>) -> Self {
-        Self(id.number())
     }
 
     /// Whether this is a lock that several may hold.

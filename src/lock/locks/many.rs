@@ -2,8 +2,11 @@
 //! [`super::extra`].
 
 use super::extra::Extra;
+use super::id::LockId;
 use super::record::Flag;
-use super::{Ended, Hold, LockId, Locks, NewHold, tick};
+use super::state::{Locks, tick};
+use super::terms::{Ended, NewHold};
+use super::view::Hold;
 use crate::lock::types::{ClientId, Mode, Moment, Place, Tie, Token};
 
 impl Locks {

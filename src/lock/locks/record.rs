@@ -9,9 +9,9 @@
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::NewHold;
 use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
 use super::slab::{INDEX_BITS, Slab};
+use super::terms::NewHold;
 use super::wheel::{Links, NONE};
 use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
 

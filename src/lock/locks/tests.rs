@@ -2,10 +2,12 @@
 
 mod random;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::record::*;
+use super::state::*;
 use super::*;
-use crate::lock::types::{LEASE_MS_MAX, Mode};
+use crate::lock::types::{ClientId, LEASE_MS_MAX, Mode, Moment, Place, PlaceBuf, Tie, Token};
 use random::Random;
 
 /// How many random lives are lived.

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use super::extra::Extra;
+use super::id::LockId;
 use super::pack;
 use super::record::{self, Flag, Head, Name, Owner, SPILLED};
-use super::{Locks, Spilled};
+use super::state::{Locks, Spilled};
 use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Tie, Token};
 
 /// A look at a lock.
@@ -163,5 +164,30 @@ impl<'a> Hold<'a> {
             Some(Owner::Plain(own)) => *own == *owner,
             None => false,
         }
+    }
+}
+
+impl Locks {
+    /// The lock with this number.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, id: LockId) -> Option<Lock<'_>> {
+        let (head, tail) = self.head(id)?;
+        Some(Lock { locks: self, index: id.index(), head, tail })
+    }
+
+    /// The hold of the lock with this number.
+    #[inline]
+    #[must_use]
+    pub fn hold(&self, id: LockId) -> Option<Hold<'_>> {
+        self.get(id)?.hold()
+    }
+
+    /// All locks, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
+        self.records.0.iter().filter_map(|index| {
+            let (head, tail) = self.records.head(index)?;
+            Some((self.id(index, head.mark()), Lock { locks: self, index, head, tail }))
+        })
     }
 }

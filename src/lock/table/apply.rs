@@ -6,23 +6,8 @@
 
 use super::decide::is_of;
 use super::line::At;
-use super::*;
+use super::state::*;
 use crate::lock::codec::{SavedHold, SavedLock};
-
-/// A request that the primary granted.
-#[derive(Clone, Copy, Debug)]
-pub struct Granted<'a> {
-    /// Who asked.
-    pub owner: &'a [u8],
-    /// For how long.
-    pub lease_ms: u64,
-    /// How the lock is held.
-    pub mode: Mode,
-    /// Whether asking again counts.
-    pub is_reentrant: bool,
-    /// What ties the hold to a connection of the primary's.
-    pub tie: Tie,
-}
 
 impl Table {
     /// A request that the primary granted, word for word.

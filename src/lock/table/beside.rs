@@ -8,13 +8,7 @@
 //!
 //! Nothing is decided meanwhile. When it is over, nobody is told that locks were broken: on a replica nothing was.
 
-use super::*;
-
-/// What is loaded beside what is served.
-pub(super) struct Beside {
-    locks: Locks,
-    clock: TokenClock,
-}
+use super::state::*;
 
 impl Table {
     /// A data set is about to be loaded, not instead of the one that is served but beside it.
@@ -120,22 +114,5 @@ impl Table {
     /// Tells what is wrong with what is loaded beside, if anything is.
     pub(super) fn check_beside(&self) -> Result<(), String> {
         self.beside.as_ref().map_or(Ok(()), |beside| beside.locks.check())
-    }
-}
-
-/// All locks of a data set that is gone.
-pub struct Gone(Locks);
-
-impl Gone {
-    /// How many there were.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there was none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }

@@ -1,134 +1,8 @@
 //! A client asks, on a primary: acquire, release, renew. What is not plain goes to [`super::kinds`].
 
-use super::{Acquired::*, *};
+use super::state::{Acquired::*, *};
 use crate::lock::deadlock;
 use crate::lock::queue::QueueId;
-
-/// A request for a lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
-    /// Who asks: 1 to 256 bytes.
-    pub owner: &'a [u8],
-    /// Whether the server has just minted the owner.
-    pub owner_is_minted: bool,
-    /// For how long.
-    pub lease_ms: u64,
-    /// How the lock is to be held.
-    pub mode: Mode,
-    /// Whether asking again counts.
-    pub is_reentrant: bool,
-    /// What is to tie the hold to the connection.
-    pub tie: Tie,
-    /// Whether to wait in line.
-    pub wait: Option<Wait>,
-    /// The connection.
-    pub client: Option<ClientId>,
-    /// The same, where it can be bound to: it is a client's own.
-    pub bind_to: Option<ClientId>,
-    /// Whether a grant must travel as a record that names owner and token, because the client's own
-    /// words do not tell them, or because somebody reads only a part of the stream.
-    pub must_be_named: bool,
-}
-
-impl Ask<'_> {
-    /// Whether it asks for nothing but the plain exclusive lock.
-    #[inline]
-    const fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Exclusive)
-            && !self.is_reentrant
-            && self.tie.is_none()
-            && !matches!(self.wait, Some(Wait::Place { .. }))
-    }
-
-    /// What stands in line for it.
-    pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
-        let (client, until) = match wait {
-            Wait::Block(block) => (Some(block.client), block.until),
-            Wait::Place { until } => (None, Some(until)),
-        };
-        Request {
-            owner: self.owner.into(),
-            owner_is_minted: self.owner_is_minted,
-            lease_ms: self.lease_ms,
-            since: now,
-            until,
-            client,
-            mode: self.mode,
-            tie: self.tie,
-            is_upgrade,
-            is_reentrant: self.is_reentrant,
-        }
-    }
-}
-
-/// How to wait in line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// On a connection that is told when the wait is over.
-    Block(Block),
-    /// By a place in line that is kept until then, for the owner to ask again.
-    Place {
-        /// When it is given up.
-        until: Moment,
-    },
-}
-
-impl Wait {
-    /// What a request is told that stands in line now.
-    pub(super) const fn reply(self, waiter: WaiterId) -> Acquired {
-        match self {
-            Self::Block(_) => Waiting(waiter),
-            Self::Place { .. } => Busy,
-        }
-    }
-}
-
-/// A wait on a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Block {
-    /// The connection to answer.
-    pub client: ClientId,
-    /// Until when; `None`: without limit.
-    pub until: Option<Moment>,
-}
-
-/// The outcome of an acquire.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Acquired {
-    /// The lock is the owner's, under this token.
-    Granted(Token),
-    /// It is not; nothing was changed.
-    Busy,
-    /// The request stands in line.
-    Waiting(WaiterId),
-    /// The request cannot be served.
-    Refused(Refusal),
-}
-
-/// Why a request cannot be served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The lock is held, or waited for, in a way that excludes this one.
-    OtherKind(Mode),
-    /// The server may have forgotten locks, and grants none for so many milliseconds.
-    Quarantine(u64),
-    /// The module is to go, so no lock is granted any more.
-    Leaving,
-    /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
-    Deadlock,
-    /// It is held as many times as can be counted.
-    TooManyTimes,
-    /// The key holds a value of another type.
-    WrongType,
-    /// This many wait for the lock already.
-    LineIsFull(usize),
-    /// This many wait on the server already.
-    ServerIsFull(usize),
-    /// No token is left.
-    NoTokens,
-    /// No number for a lock is left.
-    TooManyLocks,
-}
 
 impl Table {
     /// LOCK.ACQUIRE.
@@ -399,23 +273,6 @@ impl Table {
         self.locks.note_known(id, renewal.client);
         Step { reply: Some(true), change: Change::Touched, record: Record::AsAsked }
     }
-}
-
-/// A request to make a lease last from now.
-#[derive(Clone, Copy, Debug)]
-pub struct Renewal<'a> {
-    /// Whose hold.
-    pub owner: &'a [u8],
-    /// Only if it has this token.
-    pub token: Option<Token>,
-    /// Its token is to be no lower than this one, nor is any later one.
-    pub raise: Option<Token>,
-    /// For how long.
-    pub lease_ms: u64,
-    /// The connection.
-    pub client: Option<ClientId>,
-    /// The same, where it can be bound to: it is a client's own.
-    pub bind_to: Option<ClientId>,
 }
 
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.

@@ -1,8 +1,8 @@
 //! How a hold begins, where its owner holds nothing yet and where it does.
 
-use super::kinds::COUNT_MAX;
 use super::line::At;
-use super::*;
+use super::state::*;
+use crate::lock::types::COUNT_MAX;
 
 impl Table {
     /// A hold begins by this server's own decision. `None`: there are too many locks.

@@ -1,10 +1,8 @@
 //! Requests of all kinds: what [`super::decide`] does not do for the plain exclusive lock on its short path.
 
 use super::line::At;
-use super::{Acquired::*, *};
-
-/// Most times that a hold can be acquired again (REENTRANT).
-pub const COUNT_MAX: u32 = 1_000_000_000;
+use super::state::{Acquired::*, *};
+use crate::lock::types::COUNT_MAX;
 
 /// Where a request stands that is about to wait.
 struct Standing {

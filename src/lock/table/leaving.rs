@@ -3,7 +3,7 @@
 //! Who holds a lock may renew and release it, and ask for it again after a lost reply. Nobody waits: a wait could not
 //! end with a grant.
 
-use super::*;
+use super::state::*;
 
 impl Table {
     /// From the next request on no hold begins (or, with `false`, holds begin again).

@@ -1,6 +1,6 @@
 //! Who is let in: the line at a place, and the lock that they wait for.
 
-use super::*;
+use super::state::*;
 use crate::lock::queue::{PartyId, QueueId, Waiter};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.

@@ -4,19 +4,7 @@
 //! step, so of two such requests one is ahead of the other everywhere.
 
 use super::line::At;
-use super::{Acquired::*, *};
-
-/// A key of a step that is about several.
-#[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
-    /// Where.
-    pub place: Place<'a>,
-    /// What was found there.
-    pub found: Found,
-}
-
-/// The outcome of a step that is about several keys: what to tell the caller, and what becomes of each key.
-pub type Steps<R> = (R, Vec<Step<()>>);
+use super::state::{Acquired::*, *};
 
 impl Table {
     /// LOCK.MACQUIRE. `fx` has room for each of the spots.

@@ -5,7 +5,7 @@
 //! T1 in `docs/spec`, if the old primary grants nothing any more). What the server does know of may be renewed,
 //! asked for again and released in the meantime; who can wait waits.
 
-use super::*;
+use super::state::*;
 
 impl Table {
     /// No new hold is granted for so long from now: this server has just begun, or begun to decide.
@@ -43,18 +43,5 @@ impl Table {
             self.note_everything();
         }
         is_over
-    }
-}
-
-/// See the [module](self).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Quarantine {
-    since: Moment,
-    length_ms: u64,
-}
-
-impl Quarantine {
-    pub(super) const fn until(self) -> Moment {
-        self.since.plus_ms(self.length_ms)
     }
 }

@@ -4,7 +4,7 @@
 //! [`confirm`](crate::lock::confirm).
 
 use super::line::At;
-use super::*;
+use super::state::*;
 
 impl Table {
     /// Whether grants have to be confirmed from here on.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::*;
+use super::state::*;
 
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]

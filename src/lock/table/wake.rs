@@ -1,6 +1,6 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
-use super::*;
+use super::state::*;
 use crate::lock::locks::Due as LeaseDue;
 
 /// Room for so many tasks is kept when all are done.

@@ -9,7 +9,7 @@ use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::{Bounds, WAIT_MS_MAX, integer};
 use crate::command::error::Invalid;
 use crate::command::{exec, fence, heldby, info, internal, macquire, release, renew};
-use crate::lock::table::COUNT_MAX;
+use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Tie, Token};
 
 /// More than the 64 keys of a request, its owner and its options.

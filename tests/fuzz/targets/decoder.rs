@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::reading;
 use super::replica::Replica;
 use crate::lock::codec::{SavedLock, decode, encode};
-use crate::lock::table::COUNT_MAX;
+use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX};
 
 const NAME: &[u8] = b"door";

@@ -1,0 +1,388 @@
+//! All locks as they are kept: see the [module](super).
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+use zerocopy::FromBytes;
+
+use super::crowd::Crowds;
+use super::extra::Extras;
+use super::id::{LockId, Set};
+use super::pack::{NO_PREFIX, Prefixes};
+use super::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
+use super::terms::{Ended, NewHold};
+use super::wheel::{LIST, Links, NONE, Next, Wheel};
+use crate::lock::types::{ClientId, LEASE_MS_MAX, Moment, Place, PlaceBuf};
+use crate::sabotage::{self, Rule};
+
+/// A name or owner that no slot has room for.
+pub(super) struct Spilled {
+    pub(super) place: PlaceBuf,
+    pub(super) owner: Box<[u8]>,
+}
+
+/// All locks. See the [module](self).
+#[derive(Default)]
+pub struct Locks {
+    pub(super) set: Set,
+    pub(super) records: Records,
+    pub(super) prefixes: Prefixes,
+    pub(super) spilled: HashMap<u32, Spilled>,
+    pub(super) leases: Wheel,
+    /// Leases that are over and were to be left alone until this moment (ms).
+    pub(super) postponed: BTreeSet<(u64, LockId)>,
+    pub(super) newest_client: u64,
+    pub(super) holds: usize,
+    pub(super) crowds: Crowds,
+    pub(super) extras: Extras,
+}
+
+/// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
+pub(super) const fn tick(until_us: u64) -> u64 {
+    until_us.div_ceil(1_000)
+}
+
+/// When a lease of this length ends that begins now.
+#[inline(always)]
+pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
+    if sabotage::removes(Rule::Expiry) {
+        return now.plus_ms(lease_ms / 2).0;
+    }
+    if sabotage::removes(Rule::ExpiryLate) {
+        return now.plus_ms(LEASE_MS_MAX).0;
+    }
+    now.plus_ms(lease_ms).0
+}
+
+impl Locks {
+    /// An empty set, the `number`th, for a data set that is loaded beside this one.
+    #[must_use]
+    pub fn beside(&self, number: u32) -> Self {
+        Self { set: Set::new(number), crowds: self.crowds.beside(), ..Self::default() }
+    }
+
+    /// Whether this number may be one of this set's, and not one of the set's beside it.
+    #[must_use]
+    pub fn is_own(&self, id: LockId) -> bool {
+        id.crowd().map_or(id.set() == self.set, |crowd| self.crowds.all.is_own(crowd))
+    }
+
+    /// Whether this number may be one of this set's now.
+    #[must_use]
+    pub fn may_know(&self, id: LockId) -> bool {
+        self.is_own(id) && (!id.is_crowd() || self.crowds.get(id).is_some())
+    }
+
+    /// The set beside this one goes: none of its numbers is given out again.
+    pub fn outlive(&mut self, other: &Self) {
+        self.newest_client = self.newest_client.max(other.newest_client);
+        self.crowds.all.outlive(&other.crowds.all);
+    }
+
+    pub(super) const fn id(&self, index: u32, mark: u8) -> LockId {
+        LockId::new(self.set, index, mark)
+    }
+
+    /// How many there are. The holders of one lock count once.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.records.0.len() - self.crowds.members + self.crowds.all.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many are held.
+    #[must_use]
+    pub const fn holds(&self) -> usize {
+        self.holds
+    }
+
+    /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.
+    #[inline(always)]
+    pub fn insert(&mut self, now: Moment, place: Place<'_>, hold: Option<&NewHold<'_>>) -> Option<LockId> {
+        let owner = hold.map_or(&[][..], |hold| hold.owner);
+        if now.0 > UNTIL_MAX / 2 && hold.is_some_and(|hold| now.plus_ms(hold.lease_ms).0 > UNTIL_MAX) {
+            return None;
+        }
+        let tail = Tail::new(&mut self.prefixes, place, owner);
+        let Some(len) = tail.len() else {
+            return self.insert_spilled(now, place, hold, &tail);
+        };
+        let Some((index, slot)) = self.records.0.insert(HEAD + len) else {
+            self.prefixes.give_back(tail.prefix());
+            return None;
+        };
+        let (head, rest) = Head::mut_from_prefix(slot).ok()?;
+        head.clear();
+        tail.write(head, rest);
+        let id = LockId::new(self.set, index, head.mark());
+        if let Some(hold) = hold {
+            let until = end_of(now, hold.lease_ms);
+            let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
+            head.begin(hold, now, until, (last, list));
+            self.begun(index, last, hold.client);
+            self.tie_up(id, hold);
+        }
+        Some(id)
+    }
+
+    #[cold]
+    pub(super) fn insert_spilled(
+        &mut self,
+        now: Moment,
+        place: Place<'_>,
+        hold: Option<&NewHold<'_>>,
+        tail: &Tail<'_>,
+    ) -> Option<LockId> {
+        self.prefixes.give_back(tail.prefix());
+        let (index, slot) = self.records.0.insert(HEAD)?;
+        let (head, _) = Head::mut_from_prefix(slot).ok()?;
+        head.clear();
+        (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
+        let id = LockId::new(self.set, index, head.mark());
+        let owner = hold.map_or(&[][..], |hold| hold.owner);
+        self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
+        if let Some(hold) = hold {
+            self.begin_at(id, now, hold);
+        }
+        Some(id)
+    }
+
+    /// Begins a hold in a lock, instead of the one that it may have.
+    pub fn begin(&mut self, id: LockId, now: Moment, place: Place<'_>, hold: &NewHold<'_>) {
+        let index = id.index();
+        let Some((shape, prefix)) = self.head(id).map(|(head, _)| (head.shape, head.prefix)) else {
+            return;
+        };
+        self.end(id, now);
+        self.forget_name(index, shape, prefix);
+        let tail = Tail::new(&mut self.prefixes, place, hold.owner);
+        if let Some((head, rest)) = self.records.both_mut(index)
+            && !tail.write(head, rest)
+        {
+            // There is not enough room: beside it.
+            (head.prefix, head.shape) = (self.prefixes.no_seat(place.db), SPILLED);
+            self.prefixes.give_back(tail.prefix());
+            self.spilled.insert(index, Spilled { place: place.to_owned(), owner: hold.owner.into() });
+        }
+        self.begin_at(id, now, hold);
+    }
+
+    pub(super) fn begin_at(&mut self, id: LockId, now: Moment, hold: &NewHold<'_>) {
+        let index = id.index();
+        let until = end_of(now, hold.lease_ms);
+        let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
+        if let Some(head) = self.records.head_mut(index) {
+            head.begin(hold, now, until, (last, list));
+        }
+        self.begun(index, last, hold.client);
+        self.tie_up(id, hold);
+    }
+
+    /// A hold has begun in this record, behind that one on the wheel.
+    #[inline]
+    pub(super) fn begun(&mut self, index: u32, last: u32, client: Option<ClientId>) {
+        if last < LIST {
+            self.records.set_next(last, index);
+        }
+        self.note_client(client);
+        self.holds += 1;
+    }
+
+    pub(super) fn note_client(&mut self, client: Option<ClientId>) {
+        self.newest_client = self.newest_client.max(client.map_or(0, |client| client.0));
+    }
+
+    /// Gives back what the name of a record takes outside of its slot.
+    #[inline]
+    pub(super) fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
+        if shape == SPILLED {
+            self.spilled.remove(&index);
+            if self.spilled.is_empty() {
+                self.spilled = HashMap::new();
+            }
+        } else {
+            self.prefixes.give_back(prefix);
+        }
+    }
+
+    /// Ends the hold of a lock, if it has one.
+    #[inline(always)]
+    pub fn end(&mut self, id: LockId, now: Moment) -> Option<Ended> {
+        let head = self.head_mut(id)?;
+        if !head.has(Flag::Held) {
+            return None;
+        }
+        let ended = Ended { token: head.token()?, held_ms: head.held_ms(now) };
+        let has_extra = head.has(Flag::Extra);
+        let (previous, next) = head.end();
+        if previous != NONE {
+            self.leases.leave(&mut self.records, previous, next);
+        }
+        self.holds -= 1;
+        if has_extra {
+            self.forget_extra(id);
+        }
+        Some(ended)
+    }
+
+    /// Makes a hold end so long after now.
+    pub fn extend(&mut self, id: LockId, now: Moment, lease_ms: u64) {
+        let until = end_of(now, lease_ms);
+        let Some(head) = self.head_mut(id).filter(|head| head.has(Flag::Held)) else {
+            return;
+        };
+        head.set_until_us(until);
+        head.keep_since(now);
+        if head.has(Flag::Extra) && self.extend_kept(id, lease_ms) {
+            return;
+        }
+        self.leases.remove(&mut self.records, id.index());
+        self.leases.insert(&mut self.records, id.index(), tick(until), now.0 / 1_000);
+    }
+
+    /// The holder has heard of its hold, on this connection.
+    pub fn note_known(&mut self, id: LockId, client: Option<ClientId>) {
+        if let Some(head) = self.head_mut(id) {
+            head.set(Flag::Known, true);
+            if client.is_some() {
+                head.set_client(client);
+            }
+            self.note_client(client);
+        }
+    }
+
+    /// Takes a lock away; its number is dead from here on.
+    #[inline]
+    pub fn remove(&mut self, id: LockId, now: Moment) {
+        self.break_up(id, now);
+        self.remove_free(id);
+    }
+
+    /// Takes a lock away if nobody holds it. Returns whether nobody does.
+    #[inline]
+    pub fn remove_free(&mut self, id: LockId) -> bool {
+        let Some((head, _)) = self.head(id) else {
+            // A crowd is somebody's as long as it is there.
+            return self.crowds.get(id).is_none();
+        };
+        if head.has(Flag::Held) {
+            return false;
+        }
+        let (shape, prefix) = (head.shape, head.prefix);
+        self.forget_name(id.index(), shape, prefix);
+        self.records.0.remove(id.index());
+        true
+    }
+
+    #[inline]
+    pub(super) fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
+        self.records.head(id.index()).filter(|(head, _)| id.has_mark(self.set, head.mark()))
+    }
+
+    #[inline]
+    pub(super) fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
+        let set = self.set;
+        self.records.head_mut(id.index()).filter(|head| id.has_mark(set, head.mark()))
+    }
+
+    /// When leases have to be looked at next: never later than the first end.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Moment> {
+        let tick = self.leases.next_tick();
+        let postponed = self.postponed.first().map(|first| first.0);
+        let next = match (tick, postponed) {
+            (Some(tick), Some(postponed)) => Some(tick.min(postponed)),
+            (tick, postponed) => tick.or(postponed),
+        };
+        next.map(|ms| Moment(ms * 1_000))
+    }
+
+    /// One lease that is over. It stays so until it is ended, renewed or postponed.
+    pub fn due(&mut self, now: Moment) -> Due {
+        let now_ms = now.0 / 1_000;
+        if let Some(&(at, id)) = self.postponed.first()
+            && at <= now_ms
+        {
+            self.postponed.pop_first();
+            // It may have been ended meanwhile, and held again: then it has an end of its own, or is kept alive.
+            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE && !self.is_kept(id) {
+                self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
+            }
+            return Due::AskAgain;
+        }
+        match self.leases.next_due(&mut self.records, now_ms) {
+            Next::Nothing => Due::Nothing,
+            Next::Sorted => Due::AskAgain,
+            Next::Due(index) => match self.records.head(index) {
+                Some((head, _)) => Due::Lease(self.id(index, head.mark())),
+                None => Due::Nothing,
+            },
+        }
+    }
+
+    /// A lease that is over is not to be told as due before this moment.
+    pub fn postpone(&mut self, id: LockId, at: Moment) {
+        if self.hold(id).is_some() {
+            self.leases.remove(&mut self.records, id.index());
+            self.postponed.insert((at.0.div_ceil(1_000), id));
+        }
+    }
+
+    /// Bytes that a lock occupies.
+    #[must_use]
+    pub fn memory_of(&self, id: LockId) -> usize {
+        if let Some(crowd) = self.crowds.get(id) {
+            return crowd.bytes() + crowd.members().map(|member| self.memory_of(member)).sum::<usize>();
+        }
+        let spilled = self.spilled.get(&id.index()).filter(|_| self.head(id).is_some());
+        let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.place.name.len() + s.owner.len());
+        self.records.0.size(id.index()) + spilled
+    }
+
+    /// Tells what is wrong, if anything is.
+    pub fn check(&self) -> Result<(), String> {
+        let mut on_wheel = BTreeSet::new();
+        self.leases.for_each(&self.records, |index| _ = on_wheel.insert(index));
+        let postponed: BTreeSet<LockId> = self.postponed.iter().map(|entry| entry.1).collect();
+        let (mut holds, mut packed, mut spilled) = (0, 0_usize, 0);
+        for (id, lock) in self.iter() {
+            let is_on_wheel = on_wheel.contains(&id.index());
+            if lock.hold().is_some() {
+                holds += 1;
+                if is_on_wheel == postponed.contains(&id) && !is_on_wheel && !self.is_kept(id) {
+                    return Err(format!("{id:?} has no end"));
+                }
+            } else if is_on_wheel {
+                return Err(format!("{id:?} is not held and has an end"));
+            }
+            packed += usize::from(lock.head.prefix != NO_PREFIX);
+            spilled += usize::from(lock.head.shape == SPILLED);
+            lock.place().ok_or_else(|| format!("{id:?} has no name"))?;
+        }
+        let uses: usize = self.prefixes.uses().map(|uses| uses as usize).sum();
+        if (holds, packed, spilled) != (self.holds, uses, self.spilled.len()) {
+            return Err(format!(
+                "{holds} holds, {packed} packed and {spilled} spilled names, but {}, {uses} and {} are counted",
+                self.holds,
+                self.spilled.len()
+            ));
+        }
+        self.check_many()
+    }
+}
+
+/// What leases want.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Nothing ends now.
+    Nothing,
+    /// Ask again: a little work was done that finds out.
+    AskAgain,
+    /// This lease is over.
+    Lease(LockId),
+}

@@ -1,0 +1,27 @@
+//! What goes into the steps of a set of [locks](super), and comes out.
+
+use crate::lock::types::{ClientId, Tie, Token};
+
+/// A hold about to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHold<'a> {
+    /// Who, 1 to 256 bytes.
+    pub owner: &'a [u8],
+    /// The fencing token.
+    pub token: Token,
+    /// For how long.
+    pub lease_ms: u64,
+    /// The connection that acquired it, where known.
+    pub client: Option<ClientId>,
+    /// What ties it to that connection.
+    pub tie: Tie,
+}
+
+/// What a hold was that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Its fencing token.
+    pub token: Token,
+    /// How long it lasted, in milliseconds.
+    pub held_ms: u64,
+}

@@ -1,0 +1,244 @@
+//! What is to be published and was not yet: how it comes into the [outbox](super::outbox), and out of it.
+
+use super::outbox::{Entry, Notice};
+use super::state::*;
+use crate::lock::locks::Gone;
+
+impl Table {
+    /// Whether anything is to be published that was not yet. Then what happens now has to wait for it.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_notices(&self) -> bool {
+        !self.outbox.entries.is_empty()
+    }
+
+    /// Has this published behind all that was not published yet.
+    pub fn publish_later(&mut self, place: Place<'_>, event: Event) {
+        self.outbox.push(place.to_owned(), event);
+    }
+
+    /// What is to be published next, if this step gives anything: it may only have given back memory. `None`: there is
+    /// nothing left.
+    pub fn next_notice(&mut self) -> Option<Option<Notice>> {
+        self.outbox.ends_with_flush = false;
+        let Some(Entry::Gone(gone, then)) = self.outbox.entries.front_mut() else {
+            return self.next_single();
+        };
+        let (stats, then) = (&mut self.stats, *then);
+        let step = gone.take_one(|gone| end_of(gone, then, stats));
+        if step.is_none() {
+            self.outbox.pop();
+        }
+        Some(step.flatten().flatten())
+    }
+
+    fn next_single(&mut self) -> Option<Option<Notice>> {
+        if let Some(Entry::Notice(notice)) = self.outbox.entries.front_mut() {
+            let place = std::mem::replace(&mut notice.place, PlaceBuf { db: 0, name: Box::default() });
+            let notice = Notice { place, event: notice.event };
+            self.outbox.pop();
+            return Some(Some(notice));
+        }
+        let silent = self.outbox.silent.front_mut()?;
+        if silent.take_one(|_| (false, ())).is_none() {
+            self.outbox.silent.pop_front();
+        }
+        Some(None)
+    }
+
+    /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and whoever waits there
+    /// is next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
+    /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
+    pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
+        self.outbox.ends_with_flush = false;
+        if db.is_none_or(|db| self.locks.are_all_in(db)) {
+            self.set_all_aside(now, is_ours);
+        } else {
+            self.break_all(now, |other| db == Some(other), is_ours);
+        }
+        self.forget_locks_of_lines(|place_db| db.is_none_or(|db| db == place_db));
+    }
+
+    fn set_all_aside(&mut self, now: Moment, is_ours: bool) {
+        if self.locks.is_empty() && self.locks.holds() == 0 {
+            return;
+        }
+        self.sets = self.sets.wrapping_add(1);
+        let next = self.locks.successor(self.sets);
+        let gone = std::mem::replace(&mut self.locks, next);
+        if is_ours {
+            self.stats.broken += gone.holds() as u64;
+        }
+        self.outbox.push_gone(gone, is_ours.then_some(now));
+        self.outbox.ends_with_flush = is_ours;
+    }
+
+    /// A data set begins to load instead of the one that was served. What was thrown away for it, a moment ago, was not
+    /// broken (DEBUG RELOAD): the locks come back. And what is loaded needs the memory.
+    pub(super) fn drop_what_is_loaded_anew(&mut self) {
+        if std::mem::take(&mut self.outbox.ends_with_flush)
+            && let Some(Entry::Gone(gone, _)) = self.outbox.entries.pop_back()
+        {
+            self.stats.broken -= gone.holds() as u64;
+        }
+        self.outbox.silent.clear();
+    }
+}
+
+/// Counts a hold that went with its lock, and says what to publish: the end of its lease, if that was over, or that the
+/// lock was broken, once for all who held it.
+fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Notice>) {
+    let notice = |event| gone.lock.place().map(|place| Notice { place, event });
+    if sabotage::removes(Rule::RestoredBroken) && gone.hold.is_restored() {
+        stats.broken -= 1;
+        return (false, None);
+    }
+    stats.holds.add(gone.hold.held_ms(then));
+    if gone.hold.is_over(then) {
+        stats.broken -= 1;
+        stats.expirations += 1;
+        return (false, notice(Event::Expired));
+    }
+    (true, if gone.is_first { notice(Event::Broken) } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outbox::KEPT;
+    use super::*;
+    use crate::lock::codec::{SavedHold, SavedLock};
+
+    #[test]
+    fn what_is_published_later_keeps_its_order_and_gives_its_memory_back() {
+        let mut table = Table::default();
+        for count in [1, 20, 5_000] {
+            for number in 0..count {
+                let name = format!("lock-{number}");
+                let event = [Event::Broken, Event::Acquired][number % 2];
+                table.publish_later(Place { db: 3, name: name.as_bytes() }, event);
+            }
+            for number in 0..count {
+                assert!(table.has_notices() && table.has_tasks() && table.tasks() == 0);
+                let Notice { place, event } = table.next_notice().flatten().expect("not all are published");
+                assert_eq!((place.db, &*place.name), (3, format!("lock-{number}").as_bytes()));
+                assert_eq!(event, [Event::Broken, Event::Acquired][number % 2]);
+            }
+            assert!(!table.has_notices() && table.next_notice().is_none() && !table.has_tasks());
+            // Room for a few is kept for the next ones.
+            assert_eq!(table.outbox.entries.capacity() == 0, count > KEPT);
+        }
+    }
+
+    const NOW: Moment = Moment(5_000_000);
+    const TOKEN: Token = Token::new(7).expect("valid");
+
+    /// A table with this lock, which somebody has taken.
+    fn with_lock(table: &mut Table, db: u32, name: &str) -> LockId {
+        let token = table.clock.mint(0).expect("there are tokens").0;
+        let new =
+            NewHold { owner: b"ann", token, lease_ms: 9_000, client: Some(ClientId(7)), tie: Tie::NONE };
+        let place = Place { db, name: name.as_bytes() };
+        table.locks.insert(NOW, place, Some(&new)).expect("there is room")
+    }
+
+    /// All that is published.
+    fn published(table: &mut Table) -> Vec<(Vec<u8>, Event)> {
+        let steps = std::iter::from_fn(|| table.next_notice());
+        steps.flatten().map(|notice| (notice.place.name.into_vec(), notice.event)).collect()
+    }
+
+    #[test]
+    fn a_number_of_what_was_emptied_finds_nothing_however_late_it_comes() {
+        let mut table = Table::default();
+        let mut gone = Vec::new();
+        for round in 0..20 {
+            let lock = with_lock(&mut table, 3, "lock:1");
+            // Its database alone, or all of them; and some that have none.
+            table.flushed(NOW, (round % 2 == 0).then_some(3), true);
+            table.flushed(NOW, Some(4), true);
+            gone.push(lock);
+            assert_eq!((table.locks(), table.holds(), table.held_by(NOW, b"ann").len()), (0, 0, 0));
+            assert_eq!(table.next_deadline(true), None);
+            let other = with_lock(&mut table, 3, "lock:2");
+            for &old in &gone {
+                assert!(!table.is_held(old) && table.forget_free(old));
+                table.forget(NOW, old, true);
+            }
+            assert!(table.is_held(other) && table.locks() == 1);
+            table.flushed(NOW, None, true);
+            gone.push(other);
+        }
+        let ends = published(&mut table);
+        assert_eq!(ends.len(), 40, "each once: {ends:?}");
+        assert!(ends.iter().all(|end| end.1 == Event::Broken));
+        assert_eq!(table.stats().broken, 40);
+    }
+
+    #[test]
+    fn what_a_reader_empties_is_not_published() {
+        let mut table = Table::default();
+        for db in [Some(1), None] {
+            for number in 0..100 {
+                with_lock(&mut table, 0, &format!("lock:{number}"));
+                with_lock(&mut table, 1, &format!("lock:{number}"));
+            }
+            table.flushed(NOW, db, false);
+            assert!(!table.has_notices());
+        }
+        assert!(table.has_tasks(), "memory is to be given back");
+        assert_eq!(published(&mut table), []);
+        assert_eq!((table.has_tasks(), table.stats().broken, table.locks()), (false, 0, 0));
+    }
+
+    #[test]
+    fn what_is_thrown_away_to_be_loaded_anew_was_not_broken() {
+        let mut table = Table::default();
+        with_lock(&mut table, 0, "lock:1");
+        table.flushed(NOW, None, true);
+        // A command took this one meanwhile; then DEBUG RELOAD.
+        with_lock(&mut table, 0, "lock:2");
+        table.flushed(NOW, None, true);
+        assert_eq!(table.stats().broken, 2);
+        table.begin_load();
+        assert_eq!(table.stats().broken, 1);
+        with_lock(&mut table, 0, "lock:3");
+        table.flushed(NOW, None, true);
+        // There is nothing to throw away this time: what was flushed before is broken.
+        table.flushed(NOW, None, true);
+        table.begin_load();
+        assert_eq!(table.stats().broken, 2);
+        let names = published(&mut table).into_iter().map(|end| end.0);
+        assert_eq!(names.collect::<Vec<_>>(), [b"lock:1".to_vec(), b"lock:3".to_vec()]);
+    }
+
+    #[test]
+    fn a_lock_that_was_restored_is_told_of_as_any_other() {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let mut table = Table::default();
+            let place = Place { db: 0, name: b"lock:1" };
+            let restore = |table: &mut Table| {
+                let owner = (*b"ann").into();
+                let hold = SavedHold { owner, token: TOKEN, left_ms: 9_000, count: 1, tie: Tie::NONE };
+                let saved = SavedLock { mode, holds: vec![hold] };
+                table.load(NOW, place, Some(&saved)).expect("there is room")
+            };
+            // Its time to live is over: it never was a key's.
+            let discarded = restore(&mut table);
+            table.discard(NOW, discarded);
+            assert_eq!((table.has_tasks(), table.locks()), (false, 0));
+            restore(&mut table);
+            table.flushed(NOW, Some(0), true);
+            restore(&mut table);
+            let other = Place { db: 1, ..place };
+            table.load(NOW, other, None).expect("there is room");
+            table.flushed(NOW, Some(0), true);
+            restore(&mut table);
+            table.swapped(NOW, 0, 1, true);
+            let unlinked = restore(&mut table);
+            table.unlinked(NOW, unlinked, true);
+            let late = restore(&mut table);
+            table.forget(NOW, late, true);
+            assert_eq!((published(&mut table).len(), table.stats().broken), (5, 5));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The table itself, and what all of its steps use.
+
+pub(super) use std::collections::VecDeque;
+
+use super::outbox::Outbox;
+pub(super) use super::terms::*;
+pub(super) use crate::lock::deadlock::Link;
+pub(super) use crate::lock::effect::{
+    Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Stake, Step, Task, Undo, WaiterId,
+};
+pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
+pub(super) use crate::lock::queue::{Queues, Request};
+pub(super) use crate::lock::stats::Stats;
+pub(super) use crate::lock::token::{TokenClock, Travel};
+pub(super) use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf, Tie, Token};
+pub(super) use crate::sabotage::{self, Rule};
+
+/// The locks of one server. See the [module](self).
+#[derive(Default)]
+pub struct Table {
+    pub(super) locks: Locks,
+    pub(super) queues: Queues,
+    pub(super) clock: TokenClock,
+    /// A data set that is being loaded, and not served yet.
+    pub(super) beside: Option<Box<Beside>>,
+    /// How many sets of locks were begun beside another one.
+    pub(super) sets: u32,
+    pub(super) tasks: VecDeque<Task>,
+    pub(super) outbox: Outbox,
+    pub(super) stats: Stats,
+    pub(super) limits: Limits,
+    /// Until when nothing new is granted.
+    pub(super) quarantine: Option<Quarantine>,
+    /// What began in this step, to be confirmed. `None`: nothing has to be.
+    pub(super) begun: Option<Vec<Stake>>,
+    /// Whether nothing new is granted because the module is to go.
+    pub(super) is_leaving: bool,
+    /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
+    /// not do.
+    pub(super) is_restricted: bool,
+    /// Why the request refused last would have waited for itself.
+    pub(super) cycle: Vec<Link>,
+}
+
+impl Table {
+    /// Sets the limits, from the next request on. Nobody who waits already is turned away.
+    pub fn set_limits(&mut self, limits: Limits) {
+        let has_room = limits.holders_max > self.limits.holders_max;
+        self.limits = limits;
+        if has_room {
+            self.note_everything();
+        }
+    }
+
+    /// The clock of tokens.
+    pub const fn clock(&mut self) -> &mut TokenClock {
+        &mut self.clock
+    }
+
+    /// The hold at a found key whose lease has not ended.
+    #[inline(always)]
+    pub(super) fn live(&self, now: Moment, found: Found) -> Option<(LockId, Hold<'_>)> {
+        self.any_hold(found).filter(|(_, hold)| !hold.is_over(now))
+    }
+
+    /// The hold at a found key, even if its lease is over by this server's clock.
+    #[inline]
+    pub(super) fn any_hold(&self, found: Found) -> Option<(LockId, Hold<'_>)> {
+        let Found::Lock(id) = found else {
+            return None;
+        };
+        Some((id, self.locks.hold(id)?))
+    }
+
+    /// Ends the hold at a found key if its lease has run out; returns its token.
+    #[inline]
+    pub(super) fn end_if_over(&mut self, now: Moment, found: Found, fx: &mut Effects) -> Option<Token> {
+        let (id, hold) = self.any_hold(found)?;
+        if !hold.is_over(now) {
+            return None;
+        }
+        let Ended { token, held_ms } = self.locks.end(id, now)?;
+        self.stats.expirations += 1;
+        self.stats.holds.add(held_ms);
+        fx.publish(Event::Expired);
+        Some(token)
+    }
+
+    /// Takes a request out of its line and answers it, unless nobody waits for the answer.
+    pub(super) fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
+        let lead = self.queues.lead(waiter);
+        if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {
+            fx.answer(lead, client, answer);
+        }
+    }
+
+    /// A value of another type stands where these wait: it stays, and they are told what a request that comes later is
+    /// told (SPEC 5). Returns whether it is so. Nothing is written, so nobody need admit them.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn dismiss_from_other(&mut self, place: Place<'_>, found: Found, fx: &mut Effects) -> bool {
+        let is_other = found == Found::Other && !sabotage::removes(Rule::WrittenOver);
+        if is_other {
+            self.dismiss(place, &Answer::Refused(WRONG_TYPE), fx);
+        }
+        is_other
+    }
+
+    /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a line
+    /// of requests for just that.
+    #[inline(always)]
+    pub(super) fn is_plain(&self, place: Place<'_>, found: Found) -> bool {
+        let is_plain_lock = match found {
+            Found::Lock(lock) => !lock.is_crowd() && !self.locks.has_extra(lock),
+            Found::Nothing | Found::Other => true,
+            Found::Legacy(_) => false,
+        };
+        is_plain_lock
+            && !self.is_restricted
+            && (self.queues.waiters() == 0
+                || self.queues.at(place).is_none_or(|queue| self.queues.is_plain(queue)))
+    }
+
+    /// Grants a free lock to the first in line who can have it. `None`: nobody waits (any more).
+    #[inline]
+    pub(super) fn grant_next(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Option<Step<()>> {
+        // The usual case.
+        if self.queues.waiters() == 0 {
+            return None;
+        }
+        self.grant_in_line(now, place, found, gate, fx)
+    }
+
+    pub(super) fn grant_in_line(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Option<Step<()>> {
+        let queue = self.queues.at(place)?;
+        if self.dismiss_from_other(place, found, fx) {
+            return None;
+        }
+        while let Some(id) = self.queues.head(queue) {
+            let request = &self.queues.waiter(id)?.request;
+            if request.until.is_some_and(|until| until <= now.boot) {
+                self.stats.timeouts += 1;
+                self.answer(id, Answer::TimedOut, fx);
+                continue;
+            }
+            let applicant = applicant(request, place, false)?;
+            match gate(applicant) {
+                Admission::Granted => {}
+                Admission::Refused(reason) => {
+                    self.answer(id, Answer::Refused(reason), fx);
+                    continue;
+                }
+                Admission::NotNow => {
+                    self.note(place);
+                    return None;
+                }
+            }
+            let Some((token, _)) = self.clock.mint(now.wall_us) else {
+                self.answer(id, Answer::Refused(NO_TOKENS), fx);
+                continue;
+            };
+            let client = applicant.client;
+            let Request { owner, lease_ms, tie, .. } = &self.queues.waiter(id)?.request;
+            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), tie: *tie };
+            let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
+            let Some((lock, change)) = begun else {
+                self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
+                continue;
+            };
+            let request = self.queues.leave(id)?.request;
+            self.stats.grants += 1;
+            self.count_waited(now.boot, request.since, 1);
+            if let Some(queue) = self.queues.queue_mut(queue) {
+                queue.lock = Some(lock);
+            }
+            fx.publish(Event::Acquired);
+            let answer = Answer::Granted {
+                place: place.to_owned(),
+                others: Vec::new(),
+                token,
+                minted_owner: request.owner_is_minted.then_some(request.owner),
+            };
+            fx.answer(id, client, answer);
+            return Some(Step { reply: (), change, record: Record::Hold(lock) });
+        }
+        None
+    }
+
+    /// Grants a lock that has just lost its hold to the next in line, or lets the key go.
+    pub(super) fn pass_on(
+        &mut self,
+        now: Now,
+        place: Place<'_>,
+        found: Found,
+        record: Record,
+        gate: Gate<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        // What the stream says of the new hold replaces the old one: one record for both.
+        self.grant_next(now, place, found, gate, fx).unwrap_or(Step {
+            reply: (),
+            change: Change::Deleted,
+            record,
+        })
+    }
+}
+
+/// Begins a hold at the place: in the lock that is found there, or in a new one. `None`: there are too
+/// many locks.
+#[inline]
+pub(super) fn begin_hold(
+    locks: &mut Locks,
+    now: Moment,
+    place: Place<'_>,
+    found: Found,
+    new: &NewHold<'_>,
+) -> Option<(LockId, Change)> {
+    match found {
+        Found::Lock(id) if locks.get(id).is_some() => {
+            // An empty lock may stand under another name than the one it was made for.
+            locks.begin(id, now, place, new);
+            Some((id, Change::Renewed))
+        }
+        _ => {
+            let id = locks.insert(now, place, Some(new))?;
+            Some((id, Change::Stored(id)))
+        }
+    }
+}
+
+/// What is loaded beside what is served.
+pub(super) struct Beside {
+    pub(super) locks: Locks,
+    pub(super) clock: TokenClock,
+}
+
+/// All locks of a data set that is gone.
+pub struct Gone(pub(super) Locks);
+
+impl Gone {
+    /// How many there were.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there was none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// While a server that may have forgotten locks grants none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quarantine {
+    pub(super) since: Moment,
+    pub(super) length_ms: u64,
+}
+
+impl Quarantine {
+    pub(super) const fn until(self) -> Moment {
+        self.since.plus_ms(self.length_ms)
+    }
+}

@@ -1,0 +1,252 @@
+//! What goes into the steps of a [table](super) and comes out of them, beside [effects](crate::lock::effect).
+
+use crate::lock::effect::{Found, Step, WaiterId};
+use crate::lock::queue::Request;
+use crate::lock::types::{ClientId, Mode, Moment, Place, Tie, Token};
+
+/// What the user has set a bound to (SPEC 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most waiters of one lock.
+    pub waiters_per_lock_max: usize,
+    /// Most waiters of all locks.
+    pub waiters_max: usize,
+    /// Most holders of a shared lock.
+    pub holders_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { waiters_per_lock_max: 10_000, waiters_max: 20_000, holders_max: 10_000 }
+    }
+}
+
+/// Whether a waiting client may be granted this lock: the outside knows users, their rights, and
+/// whether the server refuses writes.
+///
+/// Asked at the moment of the grant, because a right can be taken away during a wait (SPEC 4).
+pub type Gate<'a> = &'a mut dyn FnMut(Applicant<'_>) -> Admission;
+
+/// Who waits, and is about to be granted a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant<'a> {
+    /// The connection that waits.
+    pub client: ClientId,
+    /// For which lock.
+    pub place: Place<'a>,
+    /// For others too (LOCK.MACQUIRE).
+    pub wants_several: bool,
+    /// The lease that it asked for, in milliseconds.
+    pub lease_ms: u64,
+    /// Its lease would stand still while the connection is open.
+    pub is_kept_alive: bool,
+}
+
+/// What a [`Gate`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// The client may have the lock.
+    Granted,
+    /// It may not, any more: it is told so in these words, and the next in line is asked about.
+    Refused(&'static str),
+    /// Nobody may have any lock now: the line stays as it is, and the pump looks again later.
+    NotNow,
+}
+
+/// What a waiter is told whose user lost the right to the lock.
+pub const NO_PERMISSION: &str =
+    "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
+
+/// The same, for who waited for several.
+pub const NO_PERMISSION_FOR_SEVERAL: &str =
+    "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
+
+/// What is said where a key holds a value of another type, in the server's own words.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// What is said when no token is left below 2^53.
+pub const NO_TOKENS: &str =
+    "ERR no fencing token is left below 2^53: the token clock was set too far ahead by a loaded file";
+
+/// What is said when there are as many locks as numbers for them: more than a billion.
+pub const TOO_MANY_LOCKS: &str = "ERR there are too many locks on this server: their numbers have run out";
+
+/// A request for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Who asks: 1 to 256 bytes.
+    pub owner: &'a [u8],
+    /// Whether the server has just minted the owner.
+    pub owner_is_minted: bool,
+    /// For how long.
+    pub lease_ms: u64,
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// Whether asking again counts.
+    pub is_reentrant: bool,
+    /// What is to tie the hold to the connection.
+    pub tie: Tie,
+    /// Whether to wait in line.
+    pub wait: Option<Wait>,
+    /// The connection.
+    pub client: Option<ClientId>,
+    /// The same, where it can be bound to: it is a client's own.
+    pub bind_to: Option<ClientId>,
+    /// Whether a grant must travel as a record that names owner and token, because the client's own
+    /// words do not tell them, or because somebody reads only a part of the stream.
+    pub must_be_named: bool,
+}
+
+/// How to wait in line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// On a connection that is told when the wait is over.
+    Block(Block),
+    /// By a place in line that is kept until then, for the owner to ask again.
+    Place {
+        /// When it is given up.
+        until: Moment,
+    },
+}
+
+/// A wait on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// The connection to answer.
+    pub client: ClientId,
+    /// Until when; `None`: without limit.
+    pub until: Option<Moment>,
+}
+
+/// The outcome of an acquire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquired {
+    /// The lock is the owner's, under this token.
+    Granted(Token),
+    /// It is not; nothing was changed.
+    Busy,
+    /// The request stands in line.
+    Waiting(WaiterId),
+    /// The request cannot be served.
+    Refused(Refusal),
+}
+
+/// Why a request cannot be served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The lock is held, or waited for, in a way that excludes this one.
+    OtherKind(Mode),
+    /// The server may have forgotten locks, and grants none for so many milliseconds.
+    Quarantine(u64),
+    /// The module is to go, so no lock is granted any more.
+    Leaving,
+    /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
+    Deadlock,
+    /// It is held as many times as can be counted.
+    TooManyTimes,
+    /// The key holds a value of another type.
+    WrongType,
+    /// This many wait for the lock already.
+    LineIsFull(usize),
+    /// This many wait on the server already.
+    ServerIsFull(usize),
+    /// No token is left.
+    NoTokens,
+    /// No number for a lock is left.
+    TooManyLocks,
+}
+
+/// A request to make a lease last from now.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal<'a> {
+    /// Whose hold.
+    pub owner: &'a [u8],
+    /// Only if it has this token.
+    pub token: Option<Token>,
+    /// Its token is to be no lower than this one, nor is any later one.
+    pub raise: Option<Token>,
+    /// For how long.
+    pub lease_ms: u64,
+    /// The connection.
+    pub client: Option<ClientId>,
+    /// The same, where it can be bound to: it is a client's own.
+    pub bind_to: Option<ClientId>,
+}
+
+/// A key of a step that is about several.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'a> {
+    /// Where.
+    pub place: Place<'a>,
+    /// What was found there.
+    pub found: Found,
+}
+
+/// The outcome of a step that is about several keys: what to tell the caller, and what becomes of each key.
+pub type Steps<R> = (R, Vec<Step<()>>);
+
+/// A request that the primary granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted<'a> {
+    /// Who asked.
+    pub owner: &'a [u8],
+    /// For how long.
+    pub lease_ms: u64,
+    /// How the lock is held.
+    pub mode: Mode,
+    /// Whether asking again counts.
+    pub is_reentrant: bool,
+    /// What ties the hold to a connection of the primary's.
+    pub tie: Tie,
+}
+
+/// Who waits for this; nobody does for a place in line.
+pub(super) fn applicant<'a>(
+    request: &Request,
+    place: Place<'a>,
+    wants_several: bool,
+) -> Option<Applicant<'a>> {
+    let Request { client, lease_ms, tie, .. } = *request;
+    Some(Applicant { client: client?, place, wants_several, lease_ms, is_kept_alive: tie.is_kept_alive })
+}
+
+impl Ask<'_> {
+    /// Whether it asks for nothing but the plain exclusive lock.
+    #[inline]
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Exclusive)
+            && !self.is_reentrant
+            && self.tie.is_none()
+            && !matches!(self.wait, Some(Wait::Place { .. }))
+    }
+
+    /// What stands in line for it.
+    pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
+        let (client, until) = match wait {
+            Wait::Block(block) => (Some(block.client), block.until),
+            Wait::Place { until } => (None, Some(until)),
+        };
+        Request {
+            owner: self.owner.into(),
+            owner_is_minted: self.owner_is_minted,
+            lease_ms: self.lease_ms,
+            since: now,
+            until,
+            client,
+            mode: self.mode,
+            tie: self.tie,
+            is_upgrade,
+            is_reentrant: self.is_reentrant,
+        }
+    }
+}
+
+impl Wait {
+    /// What a request is told that stands in line now.
+    pub(super) const fn reply(self, waiter: WaiterId) -> Acquired {
+        match self {
+            Self::Block(_) => Acquired::Waiting(waiter),
+            Self::Place { .. } => Acquired::Busy,
+        }
+    }
+}
