@@ -4,10 +4,11 @@
 //!
 //! * [`lock`]: the core. Every rule of locking, without a server, a clock or `unsafe`.
 //! * [`command`]: bytes to requests, outcomes to errors. As pure as the core.
-//! * [`redis`]: the edge. Carries out what the core decides; the only `unsafe`.
+//! * [`engine`]: what happens when. Safe, and knows no server but as a trait.
+//! * [`redis`]: the edge. A real server by its module API; the only `unsafe`.
 //! * `sabotage`: what tests of the tests leave out. Nothing, in a module that is shipped.
 //!
-//! `redis` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
+//! `redis` uses `engine`, `engine` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
 //! `docs/ARCHITECTURE.md`.
 
 #![warn(missing_docs, unreachable_pub)]
@@ -20,6 +21,8 @@
 
 #[forbid(unsafe_code)]
 pub mod command;
+#[forbid(unsafe_code)]
+pub mod engine;
 #[forbid(unsafe_code)]
 pub mod lock;
 pub mod redis;

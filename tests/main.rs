@@ -16,13 +16,14 @@
 //! | `redlock.rs` | `examples/redlock.rs`, a lock over several servers |
 //! | `kill.rs` | `kill -9` under load |
 //! | `hostile.rs` | payloads and files that somebody tampered with |
-//! | `tidy.rs` | the rules of the house, by reading the source |
+//! | `tidy.rs`, `circles.rs` | the rules of the house, by reading the source |
 //! | `workload.rs` | a random load for the others |
 //! | `server/` | the harness |
 //!
 //! A comment such as `// G4` names the guarantee of `docs/GUARANTEES.md` that a test defends.
 
 mod aof;
+mod circles;
 mod cluster;
 mod hostile;
 mod kill;

@@ -7,12 +7,13 @@
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
+use super::kind;
 use super::reply::{Reply, element, number, text};
-use super::server;
+use crate::engine::server::Server;
 
 /// Whether this server answers for the key.
 pub(crate) fn is_ours(ctx: &Ctx, name: Str<'_>) -> bool {
-    !ctx.flags().is_cluster() || may_access(ctx, name)
+    !ctx.flags().is_cluster || may_access(ctx, name)
 }
 
 /// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
@@ -85,7 +86,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
 fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
-    if !server::kind().can_ask_for_slots() {
+    if !kind::kind().can_ask_for_slots() {
         return None;
     }
     let my_id = call(ctx, c"MYID", text)??;

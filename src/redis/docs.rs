@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
-use super::api::{Ctx, api};
+use super::api::{Ctx, READS, api};
 use super::{exec, handlers};
 
 type Handler = extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
@@ -118,8 +118,6 @@ macro_rules! categories {
         }
     };
 }
-/// A key that is only looked at.
-pub(super) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
 /// The command and its key. What is missing behind them the parser tells, with the grammar; the server would say no more
 /// than that the number of arguments is wrong.

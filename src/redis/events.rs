@@ -1,20 +1,18 @@
-//! What the server tells about itself. Nothing is written here: it would come before its cause in the
-//! stream. Notes are made, and the pump is asked for.
+//! What the server tells of itself, handed to the engine.
 
-use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::state;
-use super::{
-    carry_out, clock, confirm, ffi, guard, host, leaving, pump, quarantine, rounds, server, settings,
-};
-use crate::lock::effect::Answer;
+use super::{exec, guard, kind};
+use crate::engine::events::Beside;
+use crate::engine::flags::Level;
+use crate::engine::server::Server;
+use crate::engine::{confirm, events, first_use};
 use crate::lock::types::ClientId;
 
-pub(super) type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
 const EVENTS: [(u64, &str, Callback); 9] = [
@@ -39,9 +37,12 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 /// is loaded beside the one that is served.
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_beside);
 
-/// Sees to it that the server can tell what has to be known, and does not have most of it told yet: with every turn of
-/// its event loop it goes through all subscriptions of all modules, which who uses no lock need not pay for.
-pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
+/// What costs every turn of the event loop a little.
+const REPLICAS: [(u64, Callback); 2] =
+    [(raw::REDISMODULE_EVENT_EVENTLOOP, on_turn), (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica)];
+
+/// Sees to it that the server can tell what has to be known, and does not have most of it told yet.
+pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
     for (id, name, callback) in EVENTS.into_iter().chain([BESIDE]) {
         if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
@@ -54,7 +55,7 @@ pub(crate) fn require(ctx: &Ctx) -> Result<(), String> {
 }
 
 /// Subscribes, or with no callback unsubscribes.
-pub(super) fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
+fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
     let callback = callback.map(|callback| callback as _);
     // SAFETY: a live context of our module; the callback has the type asked for.
@@ -62,50 +63,23 @@ pub(super) fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool 
     done == Some(raw::REDISMODULE_OK as c_int)
 }
 
-/// There is, or is about to be, something to know about: the first command or the first value that is loaded.
-#[inline]
-pub(crate) fn begin_use(ctx: &Ctx) {
-    if !server::hears_events() {
-        begin_first_use(ctx);
-    }
-}
-
-/// The same where there is no context.
-pub(crate) fn begin_use_now() {
-    // SAFETY: the pump's own detached context lives as long as the module.
-    let ctx = state::with(|state| unsafe { Ctx::from_raw(state.pump.ctx()) });
-    if let Some(ctx) = ctx.filter(|ctx| !ctx.as_ptr().is_null()) {
-        begin_use(&ctx);
-    }
-}
-
-#[cold]
-fn begin_first_use(ctx: &Ctx) {
+/// Has everything told that has to be known of a server whose locks are used.
+pub(super) fn begin(ctx: &Ctx) {
     for (id, name, callback) in EVENTS {
         if !subscribe(ctx, id, Some(callback)) {
-            ctx.log(ffi::SERVER_LOG_WARNING, &format!("the server does not tell about {name} any more"));
+            Server::log(ctx, Level::Warning, &format!("the server does not tell about {name} any more"));
         }
     }
-    if server::kind().tells_of_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
-        ctx.log(ffi::SERVER_LOG_WARNING, "the server does not tell about slots that leave");
-    }
-    server::begin_to_hear_events();
-    let flags = ctx.flags();
-    server::note_role(flags);
-    let _ = state::with(|state| state.pump.decides = flags.decides());
-    // Whatever is being loaded now will be followed by its end.
-    if !flags.is_loading() {
-        look_around(ctx);
+    if kind::kind().tells_of_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
+        Server::log(ctx, Level::Warning, "the server does not tell about slots that leave");
     }
 }
 
-/// What the server's configuration says that matters to us.
-fn look_around(ctx: &Ctx) {
-    host::read_eviction(ctx);
-    host::read_listeners(ctx);
+/// Has turns of the event loop and replicas told. `false`: the server does not.
+pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
+    REPLICAS.into_iter().all(|(id, callback)| subscribe(ctx, id, Some(callback)))
 }
 
-/// A connection has closed: what is tied to it runs out from here.
 extern "C" fn on_client(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
@@ -118,24 +92,10 @@ extern "C" fn on_client(
     // SAFETY: the data of this event, version 1, for the length of the callback.
     let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }.map(|info| ClientId(info.id));
     guard::callback((), || {
-        if state::with(|state| state.table.has_ties()) == Some(true)
-            && let Some(client) = client
-        {
-            let now = clock::boot();
-            note(ctx, |state| state.table.disconnected(now, client));
+        if let Some(client) = client {
+            // SAFETY: the context of the running callback.
+            events::client_closed(&unsafe { Ctx::from_raw(ctx) }, client);
         }
-    });
-}
-
-/// Makes a note if this server decides, and asks for the pump.
-fn note(ctx: *mut raw::RedisModuleCtx, note: impl FnOnce(&mut state::State)) {
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
-        if decides {
-            let _ = state::with(note);
-        }
-        pump::request();
     });
 }
 
@@ -145,7 +105,6 @@ extern "C" fn on_flush(
     sub: u64,
     data: *mut c_void,
 ) {
-    // At the start: from here on no lock is held there, and the server may take long to free the values.
     if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
         return;
     }
@@ -153,14 +112,8 @@ extern "C" fn on_flush(
     let db = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
     // -1: all databases.
     let db = db.and_then(|db| u32::try_from(db).ok());
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
-        let now = clock::boot();
-        // On replicas and while loading too: the locks are gone there as well.
-        let _ = state::with(|state| state.table.flushed(now, db, decides));
-        pump::request();
-    });
+    // SAFETY: the context of the running callback.
+    guard::callback((), || events::flushed(&unsafe { Ctx::from_raw(ctx) }, db));
 }
 
 extern "C" fn on_swap(
@@ -175,16 +128,9 @@ extern "C" fn on_swap(
         let numbers = info.and_then(|info| {
             Some((u32::try_from(info.dbnum_first).ok()?, u32::try_from(info.dbnum_second).ok()?))
         });
-        // On replicas and while loading too: the databases change places there as well.
         if let Some((a, b)) = numbers {
             // SAFETY: the context of the running callback.
-            let decides = unsafe { Ctx::from_raw(ctx) }.flags().decides();
-            let now = clock::boot();
-            let _ = state::with(|state| {
-                // What another server decided is published there.
-                state.table.swapped(now, a, b, decides);
-            });
-            pump::request();
+            events::swapped(&unsafe { Ctx::from_raw(ctx) }, a, b);
         }
     });
 }
@@ -195,61 +141,32 @@ extern "C" fn on_loading(
     sub: u64,
     _data: *mut c_void,
 ) {
-    guard::callback((), || match sub {
-        raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
-            // SAFETY: the context of the running callback.
-            let server = unsafe { Ctx::from_raw(ctx) };
-            server::note_role(server.flags());
-            look_around(&server);
-            warn_of_lead(ctx);
-            note(ctx, |state| state.table.note_everything());
-        }
-        _ => {
-            server::expect_facts();
-            let _ = state::with(|state| state.table.begin_load());
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        match sub {
+            raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
+                events::loaded(&ctx);
+            }
+            _ => events::loading(&ctx),
         }
     });
 }
 
-/// A replica loads its primary's data set beside its own, while which clients may read. The server says so before it
-/// loads anything; when all is loaded and the databases have changed places; or when that has failed, before it frees
-/// what was loaded.
 extern "C" fn on_beside(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     sub: u64,
     _data: *mut c_void,
 ) {
-    guard::callback((), || {
-        let gone = state::with(|state| match sub {
-            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => {
-                server::expect_facts();
-                state.table.begin_beside();
-                None
-            }
-            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => state.table.complete_beside(),
-            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => state.table.abort_beside(),
-            _ => None,
-        });
-        drop(gone);
-        carry_out::rearm();
-    });
-}
-
-/// Says so if the data set that was loaded is far ahead of the wall clock: a file is believed (tokens
-/// must not go back when the wall clock does), but not in silence.
-fn warn_of_lead(ctx: *mut raw::RedisModuleCtx) {
-    let wall_us = clock::wall_us();
-    let lead_us = state::with(|state| state.table.token_lead_us(wall_us)).unwrap_or(0);
-    if lead_us > settings::token_lead_us_max() {
-        let text = format!(
-            "the loaded tokens are {} seconds ahead of the wall clock, more than redislock.max-token-lead: \
-             either the clock was set back or the data set is not to be trusted",
-            lead_us / 1_000_000
-        );
-        // SAFETY: the context of the running callback.
-        unsafe { Ctx::from_raw(ctx) }.log(ffi::SERVER_LOG_WARNING, &text);
-    }
+    let what = match sub {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => Beside::Begun,
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => Beside::Completed,
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => Beside::Aborted,
+        _ => return,
+    };
+    // SAFETY: the context of the running callback.
+    guard::callback((), || events::loaded_beside(&unsafe { Ctx::from_raw(ctx) }, what));
 }
 
 extern "C" fn on_role(
@@ -261,60 +178,40 @@ extern "C" fn on_role(
     guard::callback((), || {
         // SAFETY: the context of the running callback.
         let ctx = unsafe { Ctx::from_raw(ctx) };
-        server::note_role(ctx.flags());
         if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
-            server::expect_facts();
-            let fx = state::with(|state| {
-                let mut fx = std::mem::take(&mut state.fx);
-                state.table.dismiss_all(&Answer::Demoted, &mut fx);
-                state.table.forget_connections();
-                fx
-            });
-            confirm::demoted();
-            carry_out::effects(&ctx, None, fx.unwrap_or_default());
+            events::demoted(&ctx);
         } else {
-            confirm::promoted(&ctx);
-            quarantine::begin(&ctx, "this server was promoted and may lack some of the old primary's");
+            events::promoted(&ctx);
         }
-        pump::request();
     });
 }
 
 extern "C" fn on_fork(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     sub: u64,
     _data: *mut c_void,
 ) {
-    if sub != raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
-        return;
+    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+        // SAFETY: the context of the running callback.
+        guard::callback((), || events::forked(&unsafe { Ctx::from_raw(ctx) }));
     }
-    guard::callback((), || {
-        let _ = state::with(|state| {
-            state.table.clock().begin_file();
-            state.pump.must_tick = true;
-        });
-        pump::request();
-    });
 }
 
-/// Valkey may give up a move of slots by chance if a module replicates a command without keys, as LOCK.TICK is: it
-/// looks at flags that nobody has set (`VM_Replicate` in `module.c` of 9.1).
 extern "C" fn on_slots(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     sub: u64,
     _data: *mut c_void,
 ) {
-    guard::callback((), || match sub {
-        SLOTS_BEGIN_TO_LEAVE => {
-            let _ = state::with(|state| state.pump.moves += 1);
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        match sub {
+            SLOTS_BEGIN_TO_LEAVE => events::slots_leave(&ctx),
+            SLOTS_STAY | SLOTS_HAVE_LEFT => events::slots_have_left_or_stay(&ctx),
+            _ => {}
         }
-        SLOTS_STAY | SLOTS_HAVE_LEFT => {
-            let _ = state::with(|state| state.pump.moves = state.pump.moves.saturating_sub(1));
-            pump::request();
-        }
-        _ => {}
     });
 }
 
@@ -324,11 +221,8 @@ extern "C" fn on_config(
     _sub: u64,
     _data: *mut c_void,
 ) {
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        look_around(&ctx);
-    });
+    // SAFETY: the context of the running callback.
+    guard::callback((), || first_use::look_around(&unsafe { Ctx::from_raw(ctx) }));
 }
 
 extern "C" fn on_module(
@@ -339,32 +233,40 @@ extern "C" fn on_module(
 ) {
     guard::callback((), || {
         // A command of this name may be another one now.
-        let _ = state::with(|state| state.never_block = HashSet::new());
+        exec::forget_commands();
         // SAFETY: the context of the running callback.
-        host::read_listeners(&unsafe { Ctx::from_raw(ctx) });
+        first_use::look_for_listeners(&unsafe { Ctx::from_raw(ctx) });
     });
 }
 
-/// Ten times a second: what was freed elsewhere is buried, and whatever was lost is asked for again.
 extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _sub: u64,
     _data: *mut c_void,
 ) {
-    guard::callback((), || {
-        let has_tasks = state::with(|state| {
-            state.give_back_memory();
-            let has_rounds = rounds::begin(state);
-            has_rounds || state.table.has_tasks() || state.confirm.has_undo() || !state.turns.is_empty()
-        });
-        if state::has_dead() || has_tasks == Some(true) || pump::is_late() {
-            pump::request();
-        }
-        carry_out::rearm();
+    // SAFETY: the context of the running callback.
+    guard::callback((), || events::cron(&unsafe { Ctx::from_raw(ctx) }));
+}
+
+extern "C" fn on_replica(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _sub: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the context of the running callback.
+    guard::callback((), || confirm::replica_changed(&unsafe { Ctx::from_raw(ctx) }));
+}
+
+extern "C" fn on_turn(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    sub: u64,
+    _data: *mut c_void,
+) {
+    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
         // SAFETY: the context of the running callback.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        confirm::look_again(&ctx);
-        leaving::look(&ctx);
-    });
+        guard::callback((), || confirm::turn(&unsafe { Ctx::from_raw(ctx) }));
+    }
 }

@@ -2,24 +2,23 @@
 //!
 //! The command runs as a script's would, with the rights of the caller, and by itself writes what replicas and
 //! files are told; LOCK.EXEC never travels. It may do anything to the lock's own key, and so come back to us:
-//! while it runs no key of ours is open and nobody is within [`state::with`].
+//! while it runs no key of ours is open and nobody is within the engine.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::ffi::{CString, c_int};
 use std::ptr::null_mut;
 use std::thread::LocalKey;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Key, Str, api};
-use super::docs::READS;
-use super::handlers::{Way, internal_error, invalid, way};
+use super::api::{Ctx, READS, Str, api};
+use super::guard;
 use super::reply::{Reply, element, text};
-use super::state::{self, lock_type};
-use super::{clock, guard, legacy};
 use crate::command::error;
-use crate::command::exec::{Exec, is_ours, parse, would_block};
-use crate::lock::effect::Found;
+use crate::command::exec::{is_ours, would_block};
+use crate::engine::server::Server;
+use crate::engine::{at_key, commands};
 
 /// LOCK.EXEC
 pub(crate) extern "C" fn exec(
@@ -35,42 +34,21 @@ pub(crate) extern "C" fn exec(
         return raw::REDISMODULE_OK as c_int;
     }
     guard::command(&ctx, || match args {
-        [_, name, rest @ ..] => match way(&ctx) {
-            Way::Asked => asked_to_exec(&ctx, *name, rest),
-            // What travels is what the command did.
-            Way::Told => ctx.reply_error(error::BAD_RECORD),
-            Way::Refused => ctx.reply_error(error::READ_ONLY),
+        [_, name, rest @ ..] => match Turn::begin(&IS_RUNNING) {
+            Some(_running) => {
+                if let Some(words) = commands::exec(&ctx, *name, rest) {
+                    run(&ctx, words);
+                }
+            }
+            // By way of another module, or of a filter of one.
+            None => ctx.reply_error(error::EXEC_WITHIN),
         },
         _ => ctx.wrong_arity(),
     })
 }
 
-fn asked_to_exec(ctx: &Ctx, name: Str<'_>, args: &[Str<'_>]) -> c_int {
-    let Exec { token, words } = match parse(args) {
-        Ok(request) => request,
-        Err(error) => return invalid(ctx, &error),
-    };
-    // By way of another module, or of a filter of one.
-    let Some(_running) = Turn::begin(&IS_RUNNING) else {
-        return ctx.reply_error(error::EXEC_WITHIN);
-    };
-    let now = clock::boot();
-    // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
-    let key = Key::open_write(ctx, name);
-    let found = legacy::look(&key, key.found(lock_type()), None);
-    drop(key);
-    if found == Found::Other {
-        return ctx.reply_error(error::WRONG_TYPE);
-    }
-    match state::with(|state| state.table.fence(now, found, token)) {
-        None => internal_error(ctx),
-        Some(Err(live)) => ctx.reply_error(&error::fenced(token, live)),
-        Some(Ok(())) => run(ctx, words),
-    }
-}
-
 /// Runs the command, and replies what it replies.
-fn run(ctx: &Ctx, words: &[Str<'_>]) -> c_int {
+fn run(ctx: &Ctx, words: &[Str<'_>]) {
     let [command, args @ ..] = words else {
         return ctx.wrong_arity();
     };
@@ -90,14 +68,13 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) -> c_int {
         let (first, count) = (args.as_ptr(), args.len());
         let reply = api!(RedisModule_Call, ctx.as_ptr(), name.as_ptr(), c"!CSEM0v".as_ptr(), first, count);
         let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return internal_error(ctx);
+            return at_key::internal_error(ctx);
         };
-        let done = match refusal_of_rights(reply) {
+        match refusal_of_rights(reply) {
             Some(refusal) => ctx.reply_error(&refusal),
-            None => api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply).unwrap_or(0),
-        };
+            None => _ = api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply),
+        }
         api!(RedisModule_FreeCallReply, reply);
-        done
     }
 }
 
@@ -113,8 +90,13 @@ fn refusal_of_rights(reply: Reply) -> Option<String> {
     Some(format!("NOPERM {}", reason.trim_end()))
 }
 
+/// Commands may have come and gone.
+pub(super) fn forget_commands() {
+    NEVER_BLOCK.with_borrow_mut(|names| *names = HashSet::new());
+}
+
 /// A command's name in lower case, filled up with zeros, which no name has.
-pub(super) type CommandName = [u8; 32];
+type CommandName = [u8; 32];
 
 fn lower_case(name: &[u8]) -> Option<CommandName> {
     let mut lower = CommandName::default();
@@ -127,13 +109,13 @@ fn lower_case(name: &[u8]) -> Option<CommandName> {
 /// running most commands. Of one that it does not know: no.
 fn can_block(ctx: &Ctx, command: Str<'_>) -> bool {
     let name = lower_case(command.bytes());
-    let is_known = |name: &CommandName| state::with(|state| state.never_block.contains(name)) == Some(true);
+    let is_known = |name: &CommandName| NEVER_BLOCK.with_borrow(|names| names.contains(name));
     if name.as_ref().is_some_and(is_known) {
         return false;
     }
     let can_block = ask_whether_it_can_block(ctx, command);
     if let (Some(name), Some(false)) = (name, can_block) {
-        let _ = state::with(|state| state.never_block.insert(name));
+        NEVER_BLOCK.with_borrow_mut(|names| _ = names.insert(name));
     }
     can_block == Some(true)
 }
@@ -198,6 +180,8 @@ fn tell_key(ctx: &Ctx, at: c_int, flags: c_int) {
 }
 
 thread_local! {
+    /// Commands of which the server has said that they never block, until the next module is loaded.
+    static NEVER_BLOCK: RefCell<HashSet<CommandName>> = RefCell::default();
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
 }

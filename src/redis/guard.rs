@@ -3,14 +3,19 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use redis_module::raw;
+
 use super::api::Ctx;
+use crate::engine::server::Server;
 
 /// Runs a command; a panic becomes an error reply.
-pub(crate) fn command(ctx: &Ctx, run: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn command(ctx: &Ctx, run: impl FnOnce()) -> c_int {
     // Unwind safety: a panic half way through a step may leave the table inconsistent. That is a bug
     // that the reply reports; a server that lives on with all its other data is still the better end.
-    catch_unwind(AssertUnwindSafe(run))
-        .unwrap_or_else(|_| ctx.reply_error("ERR internal error in redislock; see the server's log"))
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        ctx.reply_error("ERR internal error in redislock; see the server's log");
+    }
+    raw::REDISMODULE_OK as c_int
 }
 
 /// Runs a callback that replies nothing; after a panic it has returned `otherwise`.

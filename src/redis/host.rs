@@ -2,7 +2,6 @@
 //! anybody hears keyspace events.
 
 use std::ffi::{CStr, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
@@ -10,26 +9,10 @@ use super::api::{Ctx, api};
 use super::reply::{Reply, element, text};
 use super::server;
 
-/// Whether the server may evict keys that have no time to live: kept by [`read_eviction`].
-static MAY_EVICT: AtomicBool = AtomicBool::new(false);
-
-/// Whether the server may evict locks.
-pub(crate) fn may_evict() -> bool {
-    MAY_EVICT.load(Ordering::Relaxed)
-}
-
-/// Whether anybody could hear a keyspace event: kept by [`read_listeners`].
-static EVENTS_ARE_HEARD: AtomicBool = AtomicBool::new(true);
-
 /// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
-pub(crate) fn events_are_heard() -> bool {
-    EVENTS_ARE_HEARD.load(Ordering::Relaxed)
-}
-
-/// Asks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
-pub(crate) fn read_listeners(ctx: &Ctx) {
+pub(super) fn has_listeners(ctx: &Ctx) -> bool {
     let is_silent = config(ctx, c"notify-keyspace-events").is_some_and(|events| events.is_empty());
-    EVENTS_ARE_HEARD.store(!is_silent || !is_only_module(ctx), Ordering::Relaxed);
+    !is_silent || !is_only_module(ctx)
 }
 
 /// Ourselves, and what newer servers are born with: these listen to no keyspace event.
@@ -61,22 +44,11 @@ fn is_quiet(name: &str) -> bool {
     QUIET_MODULES.contains(&name.as_bytes())
 }
 
-/// Asks the server for its eviction policy: at load, and whenever its configuration changes.
-pub(crate) fn read_eviction(ctx: &Ctx) {
+/// Whether the server may evict keys that have no time to live. What it does not tell may be so.
+pub(super) fn may_evict(ctx: &Ctx) -> bool {
     let policy = server::info(ctx, c"memory", c"maxmemory_policy");
     let memory = server::info(ctx, c"memory", c"maxmemory");
-    // What is not told may be so.
-    let may =
-        policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory.is_none_or(|max| max != "0");
-    MAY_EVICT.store(may, Ordering::Relaxed);
-    REFUSAL_IS_LOGGED.store(false, Ordering::Relaxed);
-}
-
-static REFUSAL_IS_LOGGED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the log is to say that grants are refused for the sake of eviction: once per configuration.
-pub(crate) fn refusal_is_news() -> bool {
-    !REFUSAL_IS_LOGGED.swap(true, Ordering::Relaxed)
+    policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory.is_none_or(|max| max != "0")
 }
 
 /// A setting of the server; `None` if it does not tell.

@@ -5,10 +5,8 @@ use std::ffi::{c_char, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
-use super::{
-    clock, confirm, docs, events, ffi, guard, host, info, legacy, pump, quarantine, server, settings, state,
-    timer, value,
-};
+use super::{clock, docs, events, ffi, guard, info, keeper, legacy, server, settings, soon, value, wakeup};
+use crate::engine;
 
 const NAME: &std::ffi::CStr = c"redislock";
 const VERSION_NUMBER: c_int = 100;
@@ -54,31 +52,20 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     }
     server::begin(ctx);
     clock::begin();
-    state::begin();
-    if ctx.flags().is_cluster() {
-        let _ = state::with(|state| state.table.clock().follow_closely());
-    }
+    keeper::begin();
     ctx.set_options(Signals::WhenClosed);
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
     value::register(ctx)?;
     info::register(ctx)?;
     events::require(ctx)?;
-    timer::begin()?;
-    pump::begin(ctx);
+    wakeup::begin()?;
+    soon::begin(ctx);
     legacy::listen();
-    host::read_eviction(ctx);
-    confirm::start(ctx);
-    if settings::is_leaving() {
-        events::begin_use(ctx);
-    }
-    if settings::quarantine_ms() > 0 {
-        events::begin_use(ctx);
-        quarantine::begin(ctx, "this server has just started and may have lost some");
-    }
-    let (version, commit, limits) = (info::VERSION, info::COMMIT, settings::in_words());
+    engine::events::started(ctx);
+    let (version, commit, limits) = (info::VERSION, info::COMMIT, keeper::SHARED.settings.in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
-    if host::may_evict() && !settings::allows_eviction() {
+    if keeper::SHARED.may_evict.is_set() && !keeper::SHARED.settings.allows_eviction() {
         ctx.log(
             ffi::SERVER_LOG_WARNING,
             "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \

@@ -1,48 +1,40 @@
-//! The edge: carries out what the core decides. The only `unsafe` of the module.
+//! The edge: a real server, by its module API, as the engine wants to see one ([`ctx`]). The only `unsafe` of the module.
 //!
-//! No rule of locking is decided here. A command goes [`guard`] -> [`handlers`] -> the core ->
-//! [`carry_out`]; everything else that can end a hold or a wait goes through [`pump`], which is the only
-//! writer outside commands.
+//! It decides nothing: what the server calls is handed to the engine, and what the engine asks for is asked of the
+//! server.
 
 // The constants of the server's header are bound as other integers than its functions take.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
-mod acquiring;
 #[cfg(not(test))]
 mod alloc;
 mod api;
 mod blocking;
-mod carry_out;
 mod clock;
 mod cluster;
-mod confirm;
+mod ctx;
 mod docs;
 mod events;
 mod exec;
 mod ffi;
-mod gate;
 mod guard;
 mod handlers;
 mod host;
 mod info;
-mod leaving;
+mod keeper;
+mod kind;
 mod legacy;
 mod load;
-mod outbox;
-mod pump;
-mod quarantine;
 mod records;
 mod reply;
-mod report;
+mod rights;
 mod role;
-mod rounds;
 mod server;
 mod settings;
-mod several;
-mod state;
+mod soon;
 mod timer;
-mod turns;
 mod value;
+mod wakeup;
 
 pub use load::RedisModule_OnLoad;
 

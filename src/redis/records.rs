@@ -130,3 +130,10 @@ pub(crate) fn replicate_life(ctx: &Ctx, name: Str<'_>, wall_ms: u64) {
         )
     };
 }
+
+/// Asks the replicas how far they are.
+pub(crate) fn ask_replicas(ctx: &Ctx) {
+    let (command, format) = (c"REPLCONF".as_ptr(), c"Acc".as_ptr());
+    // SAFETY: the format takes two C strings behind the command, and A keeps it from files.
+    unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), command, format, c"GETACK".as_ptr(), c"*".as_ptr()) };
+}

@@ -7,26 +7,24 @@ use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
-use super::api::{Ctx, Str, api, lock_of, value_of};
+use super::api::{Ctx, Str, TYPE, api, lock_of, value_of};
+use super::keeper::SHARED;
 use super::records::emit_hold;
-use super::state::{self, State, TYPE};
-use super::{clock, events, ffi, guard, leaving, pump, server, settings};
+use super::{ffi, guard, kind, soon};
+use crate::engine::values;
 use crate::lock::codec::{self, SavedLock};
-use crate::lock::types::{Mode, Place, TOKEN_MAX};
+use crate::lock::types::{Mode, Place};
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
 const ENCODING: c_int = 1;
 
-/// Two days: twice the largest `max-token-lead`, for clocks that differ.
-const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
-
 /// Registers the type. Once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
-    let has_optional_aux = server::kind().has_optional_aux();
+    let has_optional_aux = kind::kind().has_optional_aux();
     // A server that asks for each file and takes no "nothing" for an answer must not ask on the way out.
-    let must_write_clock = !has_optional_aux && !settings::is_leaving();
-    leaving::note_type(must_write_clock);
+    let must_write_clock = !has_optional_aux && !SHARED.settings.is_leaving();
+    SHARED.must_write_clock.set(must_write_clock);
     let version =
         if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
     let mut methods = raw::RedisModuleTypeMethods {
@@ -113,40 +111,17 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
     let saved = codec::decode(name, || load_number(io))?;
-    events::begin_use_now();
-    let flags = server::flags();
-    let now = clock::now();
-    state::with(|state| {
-        if let Some(saved) = &saved
-            && !flags.is_loading_only()
-        {
-            // A payload that somebody sends, not a file or a primary: it must not run away with the
-            // clock of tokens (G14), nor a series of them step by step. While a data set is loaded beside the one that
-            // is served, nobody can tell which it is; what that data set brings is not above the clock at its head.
-            // What a primary sends to its replica has passed the primary's own bound, whatever it is set to.
-            let lead_max =
-                if flags.is_replica() { LEAD_OF_ANY_PRIMARY_US } else { settings::token_lead_us_max() };
-            let highest = state.table.loaded_clock().highest_from_outside(now.wall_us, lead_max);
-            let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
-            if newest > highest {
-                return Err("its token is further ahead of the clock than redislock.max-token-lead");
-            }
-        }
-        let place = Place { db: db.unwrap_or(0), name };
-        let lock = state.table.load(now.boot, place, saved.as_ref());
-        let lock = lock.ok_or("there are too many locks")?;
-        Ok(value_of(lock))
-    })
-    .unwrap_or(Err("the table is in use"))
-    .inspect(|_| {
-        let _ = pump::after(State::rearm);
-    })
+    values::load(&anywhere(), Place { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
+}
+
+/// A context for callbacks that are given none. The detached one lives as long as the module.
+fn anywhere() -> Ctx {
+    soon::detached().unwrap_or(Ctx::nowhere())
 }
 
 /// What is saved of a value.
 fn saved(value: *mut c_void) -> Option<SavedLock> {
-    let now = clock::boot();
-    state::with(|state| state.table.save(now, lock_of(value))).flatten()
+    values::saved(&anywhere(), lock_of(value))
 }
 
 extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
@@ -166,7 +141,7 @@ extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModul
 }
 
 extern "C" fn mem_usage(value: *const c_void) -> usize {
-    guard::callback(0, || state::with(|state| state.table.memory_of(lock_of(value.cast_mut()))).unwrap_or(0))
+    guard::callback(0, || values::memory(&anywhere(), lock_of(value.cast_mut())))
 }
 
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
@@ -209,56 +184,26 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     });
 }
 
-/// The key is about to leave its name. Nothing is written here: its effects would come before their
-/// cause in the stream. The pump does it.
+/// The key is about to leave its name.
 extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    if state::is_letting_go(lock_of(value.cast_mut())) {
-        return;
+    let lock = lock_of(value.cast_mut());
+    if !SHARED.is_letting_go(lock) {
+        guard::callback((), || values::unlinked(&anywhere(), lock));
     }
-    guard::callback((), || {
-        let lock = lock_of(value.cast_mut());
-        let is_held = state::with(|state| state.table.is_held(lock));
-        if is_held != Some(true) {
-            // The usual case: the core itself has ended the hold and lets the key go.
-            return;
-        }
-        let is_ours = server::flags().decides();
-        let now = clock::boot();
-        let _ = pump::after(|state| state.table.unlinked(now, lock, is_ours));
-    });
 }
 
 /// The value is gone for good. May come on a thread of the server's own.
 extern "C" fn free(value: *mut c_void) {
-    if state::is_letting_go(lock_of(value)) {
-        return;
+    let lock = lock_of(value);
+    if !SHARED.is_letting_go(lock) {
+        guard::callback((), || values::freed(&anywhere(), lock));
     }
-    guard::callback((), || {
-        let lock = lock_of(value);
-        // The usual case needs no clock: nothing ends here.
-        match state::with(|state| state.table.forget_free(lock)) {
-            Some(true) => {}
-            // Held, and neither unlinked nor flushed: it was never a key's.
-            Some(false) => {
-                let now = clock::boot();
-                let _ = pump::after(|state| state.table.discard(now, lock));
-            }
-            None => state::bury_later(lock),
-        }
-    });
 }
 
 /// At the head of an RDB file: how far the clock of tokens is.
 extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
-        let clock = state::with(|state| {
-            let clock = state.table.clock();
-            (clock.last(), clock.told(), leaving::writes_clock(clock))
-        });
-        let (last, told, must_be_told) = clock.unwrap_or_default();
-        // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be
-        // written the file then loads without the module; on others this is not called on the way out.
-        if must_be_told || !server::kind().has_optional_aux() {
+        if let Some((last, told)) = values::saved_clock(&anywhere()) {
             save_number(io, last);
             save_number(io, told);
         }
@@ -268,17 +213,14 @@ extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
 extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int {
     let failed = raw::REDISMODULE_ERR as c_int;
     guard::callback(failed, || {
-        let numbers = load_number(io).zip(load_number(io));
-        let Some((last, told)) = numbers.filter(|_| encoding == ENCODING) else {
-            refuse(io, "the clock of tokens cannot be read");
-            return failed;
-        };
-        if last > TOKEN_MAX || told > TOKEN_MAX {
-            refuse(io, "the clock of tokens is beyond 2^53");
-            return failed;
+        let numbers = load_number(io).zip(load_number(io)).filter(|_| encoding == ENCODING);
+        let loaded = numbers.ok_or("the clock of tokens cannot be read");
+        match loaded.and_then(|(last, told)| values::load_clock(&anywhere(), last, told)) {
+            Ok(()) => raw::REDISMODULE_OK as c_int,
+            Err(reason) => {
+                refuse(io, reason);
+                failed
+            }
         }
-        events::begin_use_now();
-        let _ = state::with(|state| state.table.loaded_clock().adopt(last, told));
-        raw::REDISMODULE_OK as c_int
     })
 }

@@ -31,7 +31,7 @@ FIRST = (TOTAL, OF_SERVER, OF_CHEAPEST)
 PARTS = (
     ("redislock::command::", "module: reading the arguments"),
     ("redislock::lock::locks::", "module: the record (owner, name, slot, deadline)"),
-    ("redislock::lock::table::begin_hold", "module: the record (owner, name, slot, deadline)"),
+    ("redislock::lock::table::state::begin_hold", "module: the record (owner, name, slot, deadline)"),
     ("redislock::lock::table::decide::is_of", "module: the record (owner, name, slot, deadline)"),
     ("redislock::redis::clock::", "module: the clocks"),
     ("", "module: deciding and carrying out"),

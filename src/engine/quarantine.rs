@@ -1,35 +1,34 @@
 //! When a quarantine begins and ends, and who is told: see `src/lock/table/quarantine.rs`.
 
-use super::api::Ctx;
-use super::{carry_out, clock, ffi, settings, state};
+use super::flags::Level;
+use super::server::Server;
+use super::work;
 use crate::lock::types::Moment;
 
 /// This server begins, or begins to decide: it may lack locks that were granted before.
-pub(crate) fn begin(ctx: &Ctx, why: &str) {
-    let length_ms = settings::quarantine_ms();
+pub fn begin<S: Server>(server: &S, why: &str) {
+    let length_ms = server.shared().settings.quarantine_ms();
     if length_ms == 0 {
         return;
     }
-    let now = clock::boot();
-    let _ = state::with(|state| {
+    let now = server.boot();
+    let _ = server.with(|state| {
         state.table.begin_quarantine(now, length_ms);
         state.pump.is_quarantined = true;
     });
-    carry_out::rearm();
-    ctx.log(
-        ffi::SERVER_LOG_NOTICE,
-        &format!("quarantine: no new lock is granted for {length_ms} milliseconds, because {why}"),
-    );
+    work::rearm(server);
+    let text = format!("quarantine: no new lock is granted for {length_ms} milliseconds, because {why}");
+    server.log(Level::Notice, &text);
 }
 
 /// Says so when it is over. In every run of the pump.
-pub(crate) fn look(ctx: &Ctx, now: Moment) {
-    let has_ended = state::with(|state| {
+pub fn look<S: Server>(server: &S, now: Moment) {
+    let has_ended = server.with(|state| {
         let has_ended = state.pump.is_quarantined && state.table.quarantine_left_ms(now).is_none();
         state.pump.is_quarantined &= !has_ended;
         has_ended
     });
     if has_ended == Some(true) {
-        ctx.log(ffi::SERVER_LOG_NOTICE, "quarantine: it is over, locks are granted again");
+        server.log(Level::Notice, "quarantine: it is over, locks are granted again");
     }
 }

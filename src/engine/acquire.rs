@@ -1,0 +1,281 @@
+//! LOCK.ACQUIRE and LOCK.MACQUIRE: what a client of a primary asks for, and what a stream or a file says.
+
+use super::admission::Gate;
+use super::at_key::{apply, ask_and, internal_error, invalid};
+use super::clients::Reply;
+use super::confirm::{self, Wanted};
+use super::flags::Level;
+use super::server::{MINTED_OWNER_BYTES, Server};
+use super::{answers, several, work};
+use crate::command::acquire::{self, Acquire, WaitFor};
+use crate::command::args::Bounds;
+use crate::command::{error, macquire};
+use crate::lock::effect::{Answer, Effects};
+use crate::lock::table::{Acquired, Ask, Block, Granted, Spot, Table, Wait};
+use crate::lock::types::{ClientId, Mode, Moment, Now, PlaceBuf, Tie, Token};
+use crate::sabotage::{self, Rule};
+
+/// A client asks for one lock.
+pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let settings = &server.shared().settings;
+    let request = match acquire::parse(args, &settings.bounds()) {
+        Ok(request) => request,
+        Err(error) => return invalid(server, &error),
+    };
+    if refuses_for_eviction(server) {
+        return server.reply_error(error::MAY_EVICT);
+    }
+    if settings.confirms() {
+        if let Some(reason) = confirm::refusal_of_grant(server, request.tie) {
+            return server.reply_error(reason);
+        }
+        return acquire_as::<S, false>(server, name, &request);
+    }
+    // The usual request is worth a copy of the code that knows what it does not ask for.
+    if request.is_plain() {
+        acquire_as::<S, true>(server, name, &request);
+    } else {
+        acquire_as::<S, false>(server, name, &request);
+    }
+}
+
+fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, request: &Acquire<'_>) {
+    let Acquire { lease_ms, .. } = *request;
+    let (mode, is_reentrant, tie, wait) = if IS_PLAIN {
+        (Mode::Exclusive, false, Tie::NONE, None)
+    } else {
+        (request.mode, request.is_reentrant, request.tie, request.wait)
+    };
+    let mut minted = [0; MINTED_OWNER_BYTES];
+    let owner = request.owner.unwrap_or_else(|| {
+        minted = server.new_owner();
+        &minted
+    });
+    let client = server.client();
+    if !tie.is_none() && own_connection(server, client).is_none() {
+        return server.reply_error(error::NO_CONNECTION);
+    }
+    let mut is_parked = false;
+    // A waiter is given its client before anything is published: whoever listens may free the lock.
+    let park = |reply: &Acquired| {
+        if let Acquired::Waiting(waiter) = *reply {
+            is_parked = answers::park(server, waiter);
+        }
+    };
+    let step = |table: &mut Table, now: Now, found, gate: &mut Gate<'_, S>, fx: &mut Effects| {
+        let ask = Ask {
+            owner,
+            owner_is_minted: request.owner.is_none(),
+            lease_ms,
+            mode,
+            is_reentrant,
+            tie,
+            wait: wait.and_then(|wait| wait_until(server, now.boot, client, wait)),
+            client,
+            bind_to: bind_to(server, client, table.may_have_ties() || !tie.is_none()),
+            must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+        };
+        table.acquire(now, server.place(name), found, &ask, &mut |who| gate.admit(who), fx)
+    };
+    let reply = ask_and(server, name, Some(owner), step, park);
+    let minted_owner = request.owner.is_none().then_some(owner);
+    if !IS_PLAIN
+        && server.shared().settings.confirms()
+        && let Some(Acquired::Granted(token)) = reply
+    {
+        return hold_back(server, &[name], token, minted_owner, lease_ms);
+    }
+    reply_acquired(server, reply, minted_owner, is_parked);
+}
+
+/// The same reply, when enough replicas have the grant.
+#[cold]
+fn hold_back<S: Server>(
+    server: &S,
+    names: &[S::Name<'_>],
+    token: Token,
+    minted_owner: Option<&[u8]>,
+    lease_ms: u64,
+) {
+    let places: Vec<PlaceBuf> = names.iter().map(|&name| server.place(name).to_owned()).collect();
+    let Some((place, others)) = places.split_first() else {
+        return internal_error(server);
+    };
+    let (place, others, minted_owner) = (place.clone(), others.to_vec(), minted_owner.map(Into::into));
+    let reply = Reply::Answer(Answer::Granted { place, others, token, minted_owner });
+    confirm::hold_back(server, Wanted { token: Some(token), places, reply, lease_ms });
+}
+
+#[inline(always)]
+fn reply_acquired<S: Server>(
+    server: &S,
+    reply: Option<Acquired>,
+    minted_owner: Option<&[u8]>,
+    is_parked: bool,
+) {
+    match (reply, minted_owner) {
+        (Some(Acquired::Granted(token)), None) => server.reply_integer(token.get()),
+        _ => reply_otherwise(server, reply, minted_owner, is_parked),
+    }
+}
+
+#[inline(never)]
+fn reply_otherwise<S: Server>(
+    server: &S,
+    reply: Option<Acquired>,
+    minted_owner: Option<&[u8]>,
+    is_parked: bool,
+) {
+    match reply {
+        None => internal_error(server),
+        Some(Acquired::Busy) => server.reply_null(),
+        Some(Acquired::Refused(refusal)) => {
+            let cycle = server.with(|state| state.table.take_cycle()).unwrap_or_default();
+            server.reply_error(&error::refusal(refusal, &cycle));
+        }
+        Some(Acquired::Granted(token)) => {
+            if let Some(owner) = minted_owner {
+                server.reply_array(2);
+                server.reply_bytes(owner);
+            }
+            server.reply_integer(token.get());
+        }
+        // It is answered later.
+        Some(Acquired::Waiting(_)) if is_parked => {}
+        Some(Acquired::Waiting(waiter)) => {
+            let _ = work::after(server, |state| state.table.leave(waiter));
+            server.reply_null();
+        }
+    }
+}
+
+/// The connection as one that a hold can be bound to, where that matters.
+#[inline]
+pub fn bind_to<S: Server>(server: &S, client: Option<ClientId>, is_asked: bool) -> Option<ClientId> {
+    if is_asked { own_connection(server, client) } else { None }
+}
+
+/// The connection if it is a client's own.
+#[cold]
+fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<ClientId> {
+    client.filter(|&client| !server.flags().is_script && server.is_connected(client))
+}
+
+/// How a request waits. `None`: on a connection that must not block it does not.
+fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
+    match wait {
+        WaitFor::Queue(ms) => Some(Wait::Place { until: now.plus_ms(ms) }),
+        WaitFor::Block(ms) => client.filter(|_| !server.flags().denies_blocking).map(|client| {
+            let ms = if sabotage::removes(Rule::Patience) { ms.div_ceil(2) } else { ms };
+            Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
+        }),
+    }
+}
+
+/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
+#[inline]
+fn refuses_for_eviction<S: Server>(server: &S) -> bool {
+    let shared = server.shared();
+    let refuses = shared.may_evict.is_set() && !shared.settings.allows_eviction();
+    if refuses && !shared.eviction_is_logged.set(true) {
+        server.log(Level::Warning, error::MAY_EVICT);
+    }
+    refuses
+}
+
+/// A stream or a file says that an owner acquired one lock.
+pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    match acquire::parse(args, &Bounds::WIDEST) {
+        Ok(Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. }) => {
+            let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
+            apply(server, name, |table, now, place, found, fx| {
+                table.apply_acquire(now, place, found, &granted, fx)
+            });
+        }
+        _ => server.reply_error(error::BAD_RECORD),
+    }
+}
+
+/// Tells the server which of the arguments are keys; nothing if they make no sense.
+pub fn tell_keys<S: Server>(server: &S, args: &[S::Name<'_>]) {
+    let count = macquire::keys(args).map_or(0, <[_]>::len);
+    // Behind the command and their count.
+    (0..count).for_each(|number| server.tell_key_at(number + 2));
+}
+
+/// A client asks for several locks.
+pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
+    let settings = &server.shared().settings;
+    let (names, request) = match macquire::parse(args, &settings.bounds()) {
+        Ok(parsed) => parsed,
+        Err(error) => return invalid(server, &error),
+    };
+    if refuses_for_eviction(server) {
+        return server.reply_error(error::MAY_EVICT);
+    }
+    if settings.confirms()
+        && let Some(reason) = confirm::refusal_of_grant(server, request.tie)
+    {
+        return server.reply_error(reason);
+    }
+    let mut minted = [0; MINTED_OWNER_BYTES];
+    let owner = request.owner.unwrap_or_else(|| {
+        minted = server.new_owner();
+        &minted
+    });
+    let client = server.client();
+    let now = server.now();
+    let mut ask = Ask {
+        owner,
+        owner_is_minted: request.owner.is_none(),
+        lease_ms: request.lease_ms,
+        mode: request.mode,
+        is_reentrant: false,
+        tie: request.tie,
+        wait: request.wait.and_then(|wait| wait_until(server, now.boot, client, wait)),
+        client,
+        bind_to: None,
+        must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+    };
+    let mut gate = Gate::of_command(server);
+    let mut is_parked = false;
+    let reply = several::at_all(
+        server,
+        names,
+        true,
+        |table, spots, fx| {
+            ask.bind_to = bind_to(server, client, table.may_have_ties());
+            table.acquire_many(now, spots, &ask, &mut |who| gate.admit(who), fx)
+        },
+        |reply| {
+            if let Acquired::Waiting(waiter) = *reply {
+                is_parked = answers::park(server, waiter);
+            }
+        },
+    );
+    let minted_owner = request.owner.is_none().then_some(owner);
+    if settings.confirms()
+        && let Some(Acquired::Granted(token)) = reply
+    {
+        return hold_back(server, names, token, minted_owner, request.lease_ms);
+    }
+    reply_acquired(server, reply, minted_owner, is_parked);
+}
+
+/// A stream or a file says that an owner acquired several locks.
+pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
+    let Ok((names, Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. })) =
+        macquire::parse(args, &Bounds::WIDEST)
+    else {
+        return server.reply_error(error::BAD_RECORD);
+    };
+    let now = server.now();
+    let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
+    let step = |table: &mut Table, spots: &[Spot<'_>], fx: &mut [Effects]| {
+        ((), table.apply_acquire_many(now.boot, spots, &granted, fx))
+    };
+    match several::at_all(server, names, false, step, |()| ()) {
+        Some(()) => server.reply_ok(),
+        None => internal_error(server),
+    }
+}

@@ -1,0 +1,66 @@
+//! Whether a client that waits may be granted a lock now.
+//!
+//! A grant out of the queue passes none of the server's own checks for commands, so they are made here (SPEC 4): the
+//! user's rights, whether the server refuses writes, and whether the settings still allow what was asked for.
+
+use super::confirm;
+use super::server::Server;
+use crate::command::error::LONGER_THAN_QUARANTINE;
+use crate::lock::table::{Admission, Applicant, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
+
+/// The checks of one step or of one run of the pump.
+pub struct Gate<'a, S: Server> {
+    server: &'a S,
+    /// Whether the server refuses writes; asked once, when it first matters.
+    refuses_writes: Option<bool>,
+    /// Whether no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
+    cannot_confirm: bool,
+}
+
+impl<'a, S: Server> Gate<'a, S> {
+    /// Within a write command: the server has let it pass, so it does not refuse writes.
+    #[inline]
+    pub fn of_command(server: &'a S) -> Self {
+        Self { server, refuses_writes: Some(false), cannot_confirm: confirm::is_impossible(server) }
+    }
+
+    /// Outside of commands.
+    pub fn of_pump(server: &'a S) -> Self {
+        Self { server, refuses_writes: None, cannot_confirm: confirm::is_impossible(server) }
+    }
+
+    /// Whether nothing can be granted now.
+    pub fn is_closed(&mut self) -> bool {
+        self.cannot_confirm || self.refuses_writes()
+    }
+
+    /// Whether nothing can be written now.
+    pub fn refuses_writes(&mut self) -> bool {
+        let server = self.server;
+        *self.refuses_writes.get_or_insert_with(|| server.refuses_writes())
+    }
+
+    /// Asks about one grant.
+    pub fn admit(&mut self, who: Applicant<'_>) -> Admission {
+        if self.is_closed() {
+            return Admission::NotNow;
+        }
+        if let Some(reason) = self.unfit(who) {
+            return Admission::Refused(reason);
+        }
+        match (self.server.may_acquire(who), who.wants_several) {
+            (true, _) => Admission::Granted,
+            (false, true) => Admission::Refused(NO_PERMISSION_FOR_SEVERAL),
+            (false, false) => Admission::Refused(NO_PERMISSION),
+        }
+    }
+
+    /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
+    fn unfit(&self, Applicant { lease_ms, is_kept_alive, .. }: Applicant<'_>) -> Option<&'static str> {
+        let quarantine_ms = self.server.shared().settings.quarantine_ms();
+        if quarantine_ms > 0 && lease_ms > quarantine_ms {
+            return Some(LONGER_THAN_QUARANTINE);
+        }
+        confirm::refusal_of_lease(self.server, is_kept_alive)
+    }
+}

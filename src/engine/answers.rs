@@ -1,0 +1,143 @@
+//! How blocked clients are answered, in turns, and how they leave.
+
+use super::clients::{Client, Reply, Stage};
+use super::server::Server;
+use super::work;
+use crate::lock::effect::Answer;
+use crate::lock::effect::WaiterId;
+use crate::lock::types::ClientId;
+use crate::sabotage::{self, Rule};
+
+/// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
+pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
+    let Some(blocked) = server.block() else {
+        return false;
+    };
+    let id = server.client().unwrap_or(ClientId(0));
+    let _ = server.with(|state| state.clients.wait_in_queue(blocked, id, waiter));
+    true
+}
+
+/// Answers a blocked client that is in no stage any more: now, or when its turn comes.
+pub fn answer<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply) {
+    if server.with(|state| state.clients.room_behind_others()) == Some(0) {
+        let _ = work::after(server, |state| state.clients.wait_for_turn(blocked, id, reply));
+    } else {
+        unblock(server, blocked, id, reply);
+    }
+}
+
+/// Answers those whose turn it is. `false`: others wait for theirs. From the pump, once in a turn of the event loop.
+pub fn answer_some<S: Server>(server: &S) -> bool {
+    let room = server.with(|state| state.clients.room()).unwrap_or(0);
+    for _ in 0..room.max(1) {
+        let Some((blocked, id, reply)) = server.with(|state| state.clients.take_paced()).flatten() else {
+            return true;
+        };
+        unblock(server, blocked, id, reply);
+    }
+    server.with(|state| state.clients.has_paced()) != Some(true)
+}
+
+fn unblock<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply) {
+    let _ = server.with(|state| state.clients.note_answered(blocked, id));
+    server.unblock(blocked, Some(reply));
+}
+
+/// The connection of a blocked client is gone.
+pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
+    match leave(server, blocked) {
+        None => work::request(server),
+        // Answered, and the server did not send it: the connection is gone, or Redis 7.0 has lost the answer. That is
+        // told when it lets go of the client.
+        Some(Client { id, stage: Stage::Answered, .. }) => {
+            if server.quirks().loses_answers {
+                let _ = server.with(|state| state.pump.unanswered.push(id));
+            }
+            work::request(server);
+        }
+        Some(client) => {
+            // The server waits for this to let go of it.
+            server.unblock(blocked, None);
+            if let Stage::Paced(reply) = client.stage {
+                undelivered(server, reply);
+            }
+        }
+    }
+}
+
+/// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over. The server asks only for clients that were not
+/// answered. Returns what it replies instead of nothing.
+pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
+    // Its client is answered here and now; the server lets go of it when it finds nobody behind it.
+    server.unblock(blocked, None);
+    match leave(server, blocked)?.stage {
+        Stage::InQueue(_) | Stage::Answered => None,
+        Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
+        // Who has an answer already is only answered sooner.
+        Stage::Undoing(reply) | Stage::Paced(reply) => Some(reply),
+    }
+}
+
+/// The one way by which a client leaves before the server has sent what it was answered. Its going may let others in
+/// (G6), and what it began is undone if it was not confirmed.
+fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
+    let client = server.with(|state| {
+        let client = state.clients.remove(blocked)?;
+        match client.stage {
+            Stage::InQueue(waiter) => state.table.leave(waiter),
+            Stage::Confirming(wait, _) => state.confirm.all.leave(wait),
+            Stage::Undoing(_) | Stage::Paced(_) | Stage::Answered => {}
+        }
+        Some((client, state.has_work()))
+    });
+    let (client, has_work) = client.flatten()?;
+    let is_forgotten = matches!(client.stage, Stage::InQueue(_)) && sabotage::removes(Rule::LeaverWakes);
+    if has_work && !is_forgotten {
+        work::request(server);
+    }
+    Some(client)
+}
+
+/// The server has let go of a client that was answered this. `is_gone`: nobody got it.
+pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gone: bool) {
+    let _ = server.with(|state| state.clients.remove(blocked));
+    if is_gone {
+        undelivered(server, reply);
+    }
+}
+
+/// Nobody learns of this: a grant is to be taken back.
+fn undelivered<S: Server>(server: &S, reply: Reply) {
+    let Reply::Answer(Answer::Granted { place, others, token, .. }) = reply else {
+        return;
+    };
+    let _ = work::after(server, |state| {
+        for place in std::iter::once(place).chain(others) {
+            state.table.note_undelivered(place, token);
+        }
+    });
+}
+
+/// What a blocked client reads.
+pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
+    use crate::command::error::{DEMOTED, REPLACED};
+    let answer = match reply {
+        Some(Reply::Renewed) => return server.reply_integer(1),
+        Some(Reply::Answer(answer)) => Some(answer),
+        None => None,
+    };
+    match answer {
+        Some(Answer::Granted { token, minted_owner: None, .. }) => server.reply_integer(token.get()),
+        Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
+            server.reply_array(2);
+            server.reply_bytes(owner);
+            server.reply_integer(token.get());
+        }
+        Some(Answer::TimedOut | Answer::Withdrawn) | None => server.reply_null(),
+        Some(Answer::Replaced) => server.reply_error(REPLACED),
+        Some(Answer::Demoted) => server.reply_error(DEMOTED),
+        Some(Answer::Refused(text)) => server.reply_error(text),
+        Some(Answer::Moved(text)) => server.reply_error(text),
+    }
+}

@@ -1,0 +1,257 @@
+//! Clients that are blocked: one entry each, in one stage, until the server has let go of it.
+//!
+//! A client waits in a queue; then perhaps for replicas; then, if it was not confirmed, until what it began is undone;
+//! then perhaps for its turn to be answered; and then until the server has sent the answer. Whatever ends that,
+//! [`Clients::remove`] is the one way out.
+//!
+//! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is decided
+//! is decided at once: the holds are there, replicas and files know them. But to answer a client takes the server some
+//! three times as long as to grant its lock takes us, and it answers everybody whom it was given before it hears anybody
+//! else. So it is given some at a time, first come first, and the pump gives it more in the next turn.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use hashbrown::HashMap;
+
+use crate::command::error::{GRANT_UNCONFIRMED, GRANT_UNDONE_LATER, RENEWAL_UNCONFIRMED};
+use crate::lock::confirm::WaitId;
+use crate::lock::effect::{Answer, WaiterId};
+use crate::lock::types::ClientId;
+
+/// So many clients are answered in one turn of the event loop.
+pub const REPLIES_PER_TURN: usize = 256;
+
+/// Room for so many is kept after a storm.
+const KEPT: usize = 64;
+
+/// What a blocked client is answered.
+#[derive(Debug)]
+pub enum Reply {
+    /// How its wait in a queue ended.
+    Answer(Answer),
+    /// Its lease is as long as it asked for.
+    Renewed,
+}
+
+impl Reply {
+    /// What a client is answered instead when replicas have not confirmed it.
+    #[must_use]
+    pub const fn unconfirmed(&self) -> Self {
+        let reason = if matches!(self, Self::Renewed) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
+        Self::Answer(Answer::Refused(reason))
+    }
+
+    /// What it is answered where what it began cannot be undone now, because the server accepts no writes.
+    #[must_use]
+    pub fn undone_later(self) -> Self {
+        match self {
+            Self::Answer(Answer::Refused(GRANT_UNCONFIRMED)) => {
+                Self::Answer(Answer::Refused(GRANT_UNDONE_LATER))
+            }
+            reply => reply,
+        }
+    }
+}
+
+/// How far a blocked client is.
+#[derive(Debug)]
+pub enum Stage {
+    /// It waits in a queue.
+    InQueue(WaiterId),
+    /// It waits for replicas, and is then answered this.
+    Confirming(WaitId, Reply),
+    /// It was not confirmed, and is answered this when what it began is undone.
+    Undoing(Reply),
+    /// It is answered this when its turn comes.
+    Paced(Reply),
+    /// It was answered, and the server has not sent it yet.
+    Answered,
+}
+
+/// A blocked client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its connection.
+    pub id: ClientId,
+    /// How far it is.
+    pub stage: Stage,
+    /// Which of those that come in order it is.
+    number: u64,
+}
+
+/// All clients that are blocked. See the [module](self).
+#[derive(Debug)]
+pub struct Clients<B> {
+    all: HashMap<B, Client>,
+    in_queue: HashMap<WaiterId, B>,
+    confirming: HashMap<WaitId, B>,
+    /// In the order in which they are answered. Some have gone.
+    undoing: InOrder<B>,
+    paced: InOrder<B>,
+    answered: usize,
+    last_number: u64,
+}
+
+/// Clients in their order, with the numbers that tell them from those who came later by the same handle.
+#[derive(Debug)]
+struct InOrder<B> {
+    queue: VecDeque<(B, u64)>,
+    /// How many of them have not gone.
+    len: usize,
+}
+
+impl<B> Default for InOrder<B> {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<B> InOrder<B> {
+    fn push(&mut self, blocked: B, number: u64) {
+        self.queue.push_back((blocked, number));
+        self.len += 1;
+    }
+}
+
+impl<B> Default for Clients<B> {
+    fn default() -> Self {
+        Self {
+            all: HashMap::new(),
+            in_queue: HashMap::new(),
+            confirming: HashMap::new(),
+            undoing: InOrder::default(),
+            paced: InOrder::default(),
+            answered: 0,
+            last_number: 0,
+        }
+    }
+}
+
+impl<B: Copy + Eq + Hash> Clients<B> {
+    /// This client waits in a queue.
+    pub fn wait_in_queue(&mut self, blocked: B, id: ClientId, waiter: WaiterId) {
+        self.in_queue.insert(waiter, blocked);
+        self.insert(blocked, id, Stage::InQueue(waiter));
+    }
+
+    /// This client waits for replicas.
+    pub fn wait_for_replicas(&mut self, blocked: B, id: ClientId, wait: WaitId, reply: Reply) {
+        self.confirming.insert(wait, blocked);
+        self.insert(blocked, id, Stage::Confirming(wait, reply));
+    }
+
+    /// This client is answered when what it began is undone.
+    pub fn wait_for_undo(&mut self, blocked: B, id: ClientId, reply: Reply) {
+        let number = self.insert(blocked, id, Stage::Undoing(reply));
+        self.undoing.push(blocked, number);
+    }
+
+    /// This client is answered when its turn comes.
+    pub fn wait_for_turn(&mut self, blocked: B, id: ClientId, reply: Reply) {
+        let number = self.insert(blocked, id, Stage::Paced(reply));
+        self.paced.push(blocked, number);
+    }
+
+    /// This client was answered.
+    pub fn note_answered(&mut self, blocked: B, id: ClientId) {
+        self.answered += 1;
+        self.insert(blocked, id, Stage::Answered);
+    }
+
+    fn insert(&mut self, blocked: B, id: ClientId, stage: Stage) -> u64 {
+        self.last_number += 1;
+        let number = self.last_number;
+        let before = self.all.insert(blocked, Client { id, stage, number });
+        debug_assert!(before.is_none(), "a client is in one stage");
+        number
+    }
+
+    /// The one way out: whatever ended its wait.
+    pub fn remove(&mut self, blocked: B) -> Option<Client> {
+        let client = self.all.remove(&blocked)?;
+        match client.stage {
+            Stage::InQueue(waiter) => _ = self.in_queue.remove(&waiter),
+            Stage::Confirming(wait, _) => _ = self.confirming.remove(&wait),
+            Stage::Undoing(_) => self.undoing.len -= 1,
+            Stage::Paced(_) => self.paced.len -= 1,
+            Stage::Answered => self.answered -= 1,
+        }
+        Some(client)
+    }
+
+    /// The client that waits in a queue as this waiter; it does so no more.
+    pub fn take_waiter(&mut self, waiter: WaiterId) -> Option<B> {
+        let blocked = *self.in_queue.get(&waiter)?;
+        self.remove(blocked).map(|_| blocked)
+    }
+
+    /// The client that waits for replicas by this number; it does so no more.
+    pub fn take_confirming(&mut self, wait: WaitId) -> Option<(B, ClientId, Reply)> {
+        let blocked = *self.confirming.get(&wait)?;
+        match self.remove(blocked)? {
+            Client { id, stage: Stage::Confirming(_, reply), .. } => Some((blocked, id, reply)),
+            _ => None,
+        }
+    }
+
+    /// The first who is answered when what it began is undone.
+    pub fn take_undoing(&mut self) -> Option<(B, ClientId, Reply)> {
+        self.take_first(|clients| &mut clients.undoing)
+    }
+
+    /// Whose turn it is to be answered.
+    pub fn take_paced(&mut self) -> Option<(B, ClientId, Reply)> {
+        self.take_first(|clients| &mut clients.paced)
+    }
+
+    fn take_first(&mut self, which: impl Fn(&mut Self) -> &mut InOrder<B>) -> Option<(B, ClientId, Reply)> {
+        while let Some((blocked, number)) = which(self).queue.pop_front() {
+            if self.all.get(&blocked).is_none_or(|client| client.number != number) {
+                continue;
+            }
+            if let Some(Client { id, stage: Stage::Undoing(reply) | Stage::Paced(reply), .. }) =
+                self.remove(blocked)
+            {
+                return Some((blocked, id, reply));
+            }
+        }
+        None
+    }
+
+    /// Whether somebody is to be answered when what it began is undone.
+    #[must_use]
+    pub const fn has_undoing(&self) -> bool {
+        self.undoing.len > 0
+    }
+
+    /// Whether somebody waits for its turn to be answered.
+    #[must_use]
+    pub const fn has_paced(&self) -> bool {
+        self.paced.len > 0
+    }
+
+    /// How many more clients may be answered in this turn of the event loop.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        REPLIES_PER_TURN.saturating_sub(self.answered)
+    }
+
+    /// The same for those who have not waited for their turn yet: nobody passes those who have.
+    #[must_use]
+    pub const fn room_behind_others(&self) -> usize {
+        if self.has_paced() { 0 } else { self.room() }
+    }
+
+    /// After a storm nothing of it is kept but room for a few.
+    pub fn give_back_memory(&mut self) {
+        if self.all.is_empty() && self.capacity() > KEPT {
+            *self = Self { last_number: self.last_number, ..Self::default() };
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        let queues = self.undoing.queue.capacity().max(self.paced.queue.capacity());
+        self.all.capacity().max(self.in_queue.capacity()).max(self.confirming.capacity()).max(queues)
+    }
+}

@@ -1,0 +1,270 @@
+//! One short function for each command.
+//!
+//! A command comes in one of three ways. A client of a primary requests. A primary's stream or a file brings a fact:
+//! it is applied without a question. A client of a replica that may be written to is refused: a replica decides
+//! nothing.
+
+use super::acquire::{self, bind_to};
+use super::at_key::{apply, ask, internal_error, invalid};
+use super::clients::Reply;
+use super::confirm::{self, Wanted};
+use super::server::Server;
+use super::{first_use, legacy};
+use crate::command::args::Bounds;
+use crate::command::error::{self, Invalid};
+use crate::command::{exec, fence, internal, release, renew};
+use crate::lock::effect::{Change, Found, Record, Step};
+use crate::lock::table::Renewal;
+use crate::lock::types::{Place, Token};
+
+/// How a command that writes came.
+pub enum Way {
+    /// From a client.
+    Request,
+    /// From a primary or a file.
+    Fact,
+    /// Where it must not come.
+    Refused,
+}
+
+/// How the running command came.
+#[inline]
+pub fn way<S: Server>(server: &S) -> Way {
+    // The usual case, known beforehand.
+    if server.shared().hears_clients_only() {
+        return Way::Request;
+    }
+    first_use::begin(server);
+    let flags = server.flags();
+    if flags.is_fact {
+        Way::Fact
+    } else if flags.decides() {
+        Way::Request
+    } else {
+        // Of a replica, or of a server that is about to serve another data set.
+        Way::Refused
+    }
+}
+
+/// LOCK.ACQUIRE
+pub fn acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    match way(server) {
+        Way::Request => acquire::request_acquire(server, name, args),
+        Way::Fact => acquire::apply_acquire(server, name, args),
+        Way::Refused => server.reply_error(error::READ_ONLY),
+    }
+}
+
+/// LOCK.MACQUIRE
+pub fn macquire<S: Server>(server: &S, args: &[S::Name<'_>]) {
+    match way(server) {
+        Way::Request => acquire::request_several(server, args),
+        Way::Fact => acquire::apply_several(server, args),
+        Way::Refused => server.reply_error(error::READ_ONLY),
+    }
+}
+
+/// LOCK.RELEASE
+pub fn release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    match way(server) {
+        Way::Request => request_release(server, name, args),
+        Way::Fact => apply_release(server, name, args),
+        Way::Refused => server.reply_error(error::READ_ONLY),
+    }
+}
+
+/// LOCK.RENEW
+pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    match way(server) {
+        Way::Request => request_renew(server, name, args),
+        Way::Fact => apply_renew(server, name, args),
+        Way::Refused => server.reply_error(error::READ_ONLY),
+    }
+}
+
+/// LOCK.APPLY
+pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    first_use::begin(server);
+    if !server.flags().is_fact {
+        return server.reply_error(error::INTERNAL);
+    }
+    let Some(record) = internal::parse_apply(args) else {
+        return server.reply_error(error::BAD_RECORD);
+    };
+    apply(server, name, |table, now, place, found, fx| match &record {
+        internal::Apply::Hold(mode, hold) => table.apply_hold(now, place, found, *mode, hold, fx),
+        internal::Apply::Ended(token) => table.apply_ended(now, place, found, *token, fx),
+        internal::Apply::Empty if found == Found::Nothing => table.apply_empty(now, place),
+        internal::Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
+    });
+}
+
+/// LOCK.TICK: without arguments it does nothing, and the server's own checks are the answer.
+pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
+    if numbers.is_empty() {
+        return server.reply_ok();
+    }
+    if !server.flags().is_fact {
+        return server.reply_error(error::INTERNAL);
+    }
+    let Some((last, told)) = internal::parse_tick(numbers) else {
+        return server.reply_error(error::BAD_RECORD);
+    };
+    first_use::begin(server);
+    let _ = server.with(|state| state.table.clock().adopt(last, told));
+    server.reply_ok();
+}
+
+/// LOCK.FENCE
+pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let asked = match fence::parse(args) {
+        Ok(asked) => asked,
+        Err(error) => return invalid(server, &error),
+    };
+    let key = server.open_to_read(name);
+    let found = legacy::find(server, &key, None);
+    if found == Found::Other {
+        return server.reply_error(error::WRONG_TYPE);
+    }
+    let now = server.boot();
+    if let Some(asked) = asked {
+        let is_live = server.with(|state| state.table.is_live(now, found, asked));
+        return server.reply_integer(u64::from(is_live == Some(true)));
+    }
+    match server.with(|state| state.table.live_token(now, found)).flatten() {
+        Some(live) => server.reply_integer(live.get()),
+        None => server.reply_null(),
+    }
+}
+
+/// LOCK.EXEC: the command to run now; `None`: it was replied why none is.
+pub fn exec<'a, S: Server>(
+    server: &S,
+    name: S::Name<'_>,
+    args: &'a [S::Name<'a>],
+) -> Option<&'a [S::Name<'a>]> {
+    match way(server) {
+        Way::Request => {}
+        // What travels is what the command did.
+        Way::Fact => {
+            server.reply_error(error::BAD_RECORD);
+            return None;
+        }
+        Way::Refused => {
+            server.reply_error(error::READ_ONLY);
+            return None;
+        }
+    }
+    let exec::Exec { token, words } = match exec::parse(args) {
+        Ok(request) => request,
+        Err(error) => {
+            invalid(server, &error);
+            return None;
+        }
+    };
+    let now = server.boot();
+    // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
+    let key = server.open(name);
+    let found = legacy::find(server, &key, None);
+    drop(key);
+    if found == Found::Other {
+        server.reply_error(error::WRONG_TYPE);
+        return None;
+    }
+    match server.with(|state| state.table.fence(now, found, token)) {
+        None => internal_error(server),
+        Some(Err(live)) => server.reply_error(&error::fenced(token, live)),
+        Some(Ok(())) => return Some(words),
+    }
+    None
+}
+
+fn request_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let request = match release::parse(args) {
+        Ok(request) => request,
+        Err(error) => return invalid(server, &error),
+    };
+    let reply = ask(server, name, request.owner, |table, now, found, gate, fx| {
+        let gate: crate::lock::table::Gate<'_> = &mut |who| gate.admit(who);
+        // Where it is matters only to those who wait.
+        let place = if table.waiters() == 0 { Place { db: 0, name: &[] } } else { server.place(name) };
+        table.release(now, place, found, request.owner, request.token, gate, fx)
+    });
+    reply_truth(server, reply);
+}
+
+fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let Ok(request) = release::parse(args) else {
+        return server.reply_error(error::BAD_RECORD);
+    };
+    apply(server, name, |table, now, place, found, fx| {
+        table.apply_release(now, place, found, request.owner, request.token, fx)
+    });
+}
+
+fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let settings = &server.shared().settings;
+    let request = match renew::parse(args, &settings.bounds()) {
+        Ok(request) => request,
+        Err(error) => return invalid(server, &error),
+    };
+    if let Some(error) = request.raise.and_then(|raise| is_too_far_ahead(server, raise)) {
+        return invalid(server, &error);
+    }
+    if settings.confirms()
+        && let Some(reason) = confirm::refusal_of_renewal(server)
+    {
+        return server.reply_error(reason);
+    }
+    let client = server.client();
+    let mut token = None;
+    let reply = ask(server, name, request.owner, |table, now, found, gate, fx| {
+        let place = server.place(name);
+        let renewal = Renewal {
+            owner: request.owner,
+            token: request.token,
+            raise: request.raise,
+            lease_ms: request.lease_ms,
+            client,
+            bind_to: bind_to(server, client, table.may_have_ties()),
+        };
+        let step = table.renew(now, place, found, &renewal, &mut |who| gate.admit(who), fx);
+        if settings.confirms() {
+            token = table.token_of(found, request.owner);
+        }
+        step
+    });
+    if settings.confirms() && reply == Some(Some(true)) {
+        let places = vec![server.place(name).to_owned()];
+        let wanted = Wanted { token, places, reply: Reply::Renewed, lease_ms: request.lease_ms };
+        return confirm::hold_back(server, wanted);
+    }
+    reply_truth(server, reply);
+}
+
+/// A token from outside must not run away with the clock of tokens (G14).
+#[cold]
+fn is_too_far_ahead<S: Server>(server: &S, raise: Token) -> Option<Invalid> {
+    let now = server.now();
+    let lead_us_max = server.shared().settings.token_lead_us_max();
+    let highest = server.with(|state| state.table.clock().highest_from_outside(now.wall_us, lead_us_max))?;
+    (raise.get() > highest).then_some(Invalid::TooFarAhead { highest })
+}
+
+fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
+        return server.reply_error(error::BAD_RECORD);
+    };
+    apply(server, name, |table, now, place, found, _| {
+        table.apply_renew(now, place, found, request.owner, request.token, request.raise, request.lease_ms)
+    });
+}
+
+/// 1, 0, or that the key holds something else.
+fn reply_truth<S: Server>(server: &S, truth: Option<Option<bool>>) {
+    match truth {
+        Some(Some(truth)) => server.reply_integer(u64::from(truth)),
+        Some(None) => server.reply_error(error::WRONG_TYPE),
+        None => internal_error(server),
+    }
+}

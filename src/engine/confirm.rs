@@ -1,0 +1,369 @@
+//! Grants and renewals that are answered when replicas have them: see `src/lock/confirm.rs`.
+//!
+//! A step is carried out at once, and its record goes into the stream with it. Its client is blocked, and before the
+//! server's event loop sleeps next, what the stream has come to is noted and the replicas are asked how far they are.
+//! While anybody waits, each turn of the loop looks at what they said. `WAIT` would do none of that for a module.
+
+use super::clients::Reply;
+use super::flags::Level;
+use super::server::Server;
+use super::{answers, first_use, work};
+use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
+use crate::lock::confirm::{Rule, Seen, Verdict};
+use crate::lock::effect::Answer;
+use crate::lock::types::{ClientId, Moment, PlaceBuf, Tie, Token};
+
+/// Begins to keep confirmations. Once, at load.
+pub fn start<S: Server>(server: &S) {
+    let now = server.boot();
+    let _ = server.with(|state| state.confirm.all.begin(now));
+    if server.shared().settings.confirms() {
+        listen(server);
+    }
+}
+
+/// This server decides from here on. It may have replicas of its own already.
+pub fn promoted<S: Server>(server: &S) {
+    let now = server.boot();
+    let _ = server.with(|state| state.confirm.all.begin(now));
+    if server.shared().settings.confirms() {
+        look(server);
+    }
+}
+
+/// Looks which replicas there are, if that matters and nobody else does it. Once a second: should a change ever not be
+/// told, it is noticed all the same.
+pub fn look_again<S: Server>(server: &S) {
+    const EVERY_MS: u64 = 1_000;
+    let now = server.boot();
+    let is_due = server.with(|state| {
+        let confirm = &state.confirm;
+        confirm.rule.is_some() && confirm.looked_at.plus_ms(EVERY_MS) <= now
+    });
+    if is_due != Some(true) {
+        return;
+    }
+    let is_silent = look(server).is_none() && server.flags().decides();
+    let is_news = server.with(|state| {
+        let is_news = is_silent && !state.confirm.silence_is_logged;
+        state.confirm.silence_is_logged = is_silent;
+        is_news
+    });
+    if is_news == Some(true) {
+        let text = "the server does not answer ROLE (is it renamed?): nothing can be confirmed";
+        server.log(Level::Warning, text);
+    }
+}
+
+/// Another server decides from here on: whoever waits for replicas of this one waits in vain, and what it was granted
+/// is the new primary's to keep or to end.
+pub fn demoted<S: Server>(server: &S) {
+    let clients = server.with(|state| {
+        let over = state.confirm.all.drop_all();
+        let mut clients: Vec<_> =
+            over.into_iter().filter_map(|wait| state.clients.take_confirming(wait)).collect();
+        // What these began is not undone here any more.
+        while let Some(client) = state.clients.take_undoing() {
+            clients.push(client);
+        }
+        clients
+    });
+    for (blocked, id, _) in clients.unwrap_or_default() {
+        answers::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
+    }
+}
+
+/// The settings say so from here on. `is_loaded` is false while the module is being loaded: then [`start`] does the
+/// rest.
+pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
+    let is_new = server.with(|state| {
+        let is_new = state.confirm.rule.is_none() && rule.is_some();
+        state.confirm.rule = rule;
+        if rule.is_none() {
+            state.confirm.all.need_nobody();
+        }
+        state.table.set_confirms(rule.is_some());
+        is_new
+    });
+    if !is_loaded {
+        return;
+    }
+    if is_new == Some(true) {
+        first_use::begin(server);
+        listen(server);
+        look(server);
+    }
+    warn_of_too_many(server);
+}
+
+/// From here on the turns of the event loop and the coming and going of replicas are heard. It costs every turn a
+/// little, so it begins when it is first needed.
+fn listen<S: Server>(server: &S) {
+    let is_heard = &server.shared().hears_replicas;
+    if !is_heard.set(true) && !server.listen_to_replicas() {
+        server.log(Level::Warning, "the server does not tell about its replicas: nothing is confirmed");
+        is_heard.set(false);
+    }
+}
+
+/// Why a grant cannot be confirmed here and now. Before anything is done.
+///
+/// In a quarantine nothing new is granted anyway: who would wait waits, and the others are told how long.
+#[cold]
+pub fn refusal_of_grant<S: Server>(server: &S, tie: Tie) -> Option<&'static str> {
+    if let Some(reason) = refusal_of_lease(server, tie.is_kept_alive) {
+        return Some(reason);
+    }
+    let now = server.boot();
+    let is_quarantined = server.with(|state| state.table.quarantine_left_ms(now).is_some());
+    if server.flags().denies_blocking {
+        Some(CANNOT_WAIT)
+    } else {
+        (is_quarantined != Some(true) && is_impossible(server)).then_some(CANNOT_CONFIRM)
+    }
+}
+
+/// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.
+pub fn refusal_of_lease<S: Server>(server: &S, is_kept_alive: bool) -> Option<&'static str> {
+    (is_kept_alive && server.shared().settings.confirms()).then_some(KEPT_UNCONFIRMED)
+}
+
+/// The same for a renewal.
+#[cold]
+pub fn refusal_of_renewal<S: Server>(server: &S) -> Option<&'static str> {
+    if server.flags().denies_blocking {
+        Some(CANNOT_WAIT)
+    } else {
+        is_impossible(server).then_some(CANNOT_CONFIRM)
+    }
+}
+
+/// Whether no grant could be confirmed now.
+#[inline]
+pub fn is_impossible<S: Server>(server: &S) -> bool {
+    server.shared().settings.confirms() && lacks_replicas(server)
+}
+
+#[cold]
+fn lacks_replicas<S: Server>(server: &S) -> bool {
+    let now = server.boot();
+    let can =
+        server.with(|state| state.confirm.rule.is_none_or(|rule| state.confirm.all.can_confirm(now, rule)));
+    can != Some(true)
+}
+
+/// What has to be confirmed.
+pub struct Wanted {
+    /// Under which token; `None`: a renewal of a hold that is gone.
+    pub token: Option<Token>,
+    /// Which locks.
+    pub places: Vec<PlaceBuf>,
+    /// What the client is answered then.
+    pub reply: Reply,
+    /// For how long it asked: nobody waits for longer than that, because whoever is told of a hold shall have it.
+    pub lease_ms: u64,
+}
+
+/// Answers the client of the running command when enough replicas have what was done for it.
+#[cold]
+pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
+    note_begun(server);
+    let id = server.client().unwrap_or(ClientId(0));
+    if let Some(blocked) = server.block() {
+        return pend(server, blocked, id, wanted);
+    }
+    let (now, settings) = (server.boot(), &server.shared().settings);
+    let _ = server.with(|state| {
+        let lasts_ms = settings.confirm_timeout_ms().min(wanted.lease_ms);
+        let rule = state.confirm.rule?;
+        let wait = state.confirm.all.wait_to_tell(now, rule, lasts_ms, wanted.token, wanted.places)?;
+        state.confirm.all.leave(wait);
+        Some(())
+    });
+    work::request(server);
+    server.reply_error(CANNOT_WAIT);
+}
+
+/// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
+#[cold]
+pub fn hold_back_waiter<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, answer: Answer) {
+    if let Answer::Granted { place, others, token, .. } = &answer {
+        note_begun(server);
+        let (places, token) = (std::iter::once(place).chain(others).cloned().collect(), Some(*token));
+        let wanted = Wanted { token, places, reply: Reply::Answer(answer), lease_ms: u64::MAX };
+        pend(server, blocked, id, wanted);
+    } else {
+        answers::answer(server, blocked, id, Reply::Answer(answer));
+    }
+}
+
+/// What the core says has begun is what somebody is told next.
+fn note_begun<S: Server>(server: &S) {
+    let _ = server.with(|state| {
+        let begun = state.table.take_begun();
+        state.confirm.all.note_begun(begun);
+    });
+}
+
+fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, wanted: Wanted) {
+    let Wanted { token, places, reply, lease_ms } = wanted;
+    let (now, settings) = (server.boot(), &server.shared().settings);
+    let must_undo = server.with(|state| {
+        let lasts_ms = settings.confirm_timeout_ms().min(lease_ms);
+        let confirm = &mut state.confirm;
+        let wait = confirm.rule.and_then(|rule| confirm.all.wait_to_tell(now, rule, lasts_ms, token, places));
+        if let Some(wait) = wait {
+            state.clients.wait_for_replicas(blocked, id, wait, reply);
+            let until = state.confirm.all.next_deadline();
+            state.wake.at(until);
+        } else {
+            state.confirm.failed += 1;
+            state.clients.wait_for_undo(blocked, id, reply.unconfirmed());
+        }
+        wait.is_none()
+    });
+    if must_undo == Some(true) {
+        work::request(server);
+    }
+}
+
+/// A replica came or went.
+pub fn replica_changed<S: Server>(server: &S) {
+    let has_missed = &server.shared().has_missed_replica;
+    has_missed.set(true);
+    let seen = server.replicas();
+    if see(server, seen.as_ref()) {
+        has_missed.set(false);
+    }
+    warn_of_too_many(server);
+    // Those who could not be granted anything may be now.
+    let _ = work::after(server, |_| ());
+}
+
+/// Looks which replicas there are, and how far. Returns what the stream has come to.
+fn look<S: Server>(server: &S) -> Option<u64> {
+    if server.shared().has_missed_replica.set(false) {
+        let _ = server.with(|state| state.confirm.all.forget_replicas());
+    }
+    let seen = server.replicas();
+    see(server, seen.as_ref());
+    seen.map(|(offset, _)| offset)
+}
+
+/// Takes note of the replicas that there are. A server that is no primary has none.
+fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
+    let now = server.boot();
+    let replicas = seen.map_or(&[][..], |(_, replicas)| replicas);
+    let seen = server.with(|state| {
+        state.confirm.looked_at = now;
+        state.confirm.all.see(now, replicas);
+    });
+    seen.is_some()
+}
+
+/// Before the event loop sleeps.
+pub fn turn<S: Server>(server: &S) {
+    let is_idle = server.with(|state| {
+        state.confirm.all.forget_begun();
+        state.confirm.all.is_empty()
+    });
+    if is_idle != Some(false) {
+        return;
+    }
+    let offset = look(server);
+    let must_ask = server.with(|state| {
+        let confirm = &mut state.confirm;
+        if let Some(offset) = offset.filter(|_| confirm.all.has_new()) {
+            confirm.all.sent(offset);
+            confirm.must_ask = true;
+        }
+        confirm.must_ask
+    });
+    // Without being asked they say so once a second. Nothing is asked while the server promised that nothing is written.
+    if must_ask == Some(true) && !server.is_paused() {
+        server.ask_replicas();
+        let _ = server.with(|state| state.confirm.must_ask = false);
+    }
+    answer_over(server);
+}
+
+/// Answers those who know now what becomes of them.
+fn answer_over<S: Server>(server: &S) {
+    let now = server.boot();
+    let over = server.with(|state| {
+        // Who is answered in a later turn waits till then, so that a grant of nobody's is undone.
+        let room = state.clients.room_behind_others();
+        let mut over = Vec::new();
+        for (wait, verdict) in state.confirm.all.take_some_over(now, room) {
+            let Some((blocked, id, reply)) = state.clients.take_confirming(wait) else {
+                continue;
+            };
+            match verdict {
+                Verdict::Confirmed => {
+                    state.confirm.confirmed += 1;
+                    over.push((blocked, id, reply));
+                }
+                Verdict::Failed => {
+                    state.confirm.failed += 1;
+                    state.clients.wait_for_undo(blocked, id, reply.unconfirmed());
+                }
+            }
+        }
+        let next = state.confirm.all.next_deadline();
+        state.wake.at(next);
+        over
+    });
+    for (blocked, id, reply) in over.unwrap_or_default() {
+        answers::answer(server, blocked, id, reply);
+    }
+    // The pump undoes what has failed and answers those whose it was; and it makes another turn come.
+    if server.with(|state| state.has_unconfirmed_work()) == Some(true) {
+        work::request(server);
+    }
+}
+
+/// Answers those whose requests were not confirmed, when what they began is undone: nobody is to see a hold of theirs
+/// that they are told they do not have. Where it cannot be undone now, because the server accepts no writes, they are
+/// told that instead of having to wait.
+pub fn answer_unconfirmed<S: Server>(server: &S) {
+    while let Some((blocked, id, reply, is_undone)) = server
+        .with(|state| {
+            let is_undone = !state.confirm.all.has_undo();
+            state.clients.take_undoing().map(|(blocked, id, reply)| (blocked, id, reply, is_undone))
+        })
+        .flatten()
+    {
+        let reply = if is_undone { reply } else { reply.undone_later() };
+        answers::answer(server, blocked, id, reply);
+    }
+}
+
+/// How many replicas are connected beyond the group.
+pub fn replicas_too_many<S: Server>(server: &S, now: Moment) -> u64 {
+    let group_size = server.shared().settings.group_size();
+    let too_many = server.with(|state| {
+        let (replicas, _) = state.confirm.all.replicas(now, 0);
+        let nodes = replicas as u64 + 1;
+        if state.confirm.rule.is_some() { nodes.saturating_sub(group_size) } else { 0 }
+    });
+    too_many.unwrap_or(0)
+}
+
+/// Says so if more replicas are connected than the group is said to have: then a majority of what it is said to have
+/// need not be one of what it has.
+fn warn_of_too_many<S: Server>(server: &S) {
+    let too_many = replicas_too_many(server, server.boot());
+    let is_news = server.with(|state| {
+        let logged = std::mem::replace(&mut state.confirm.too_many_are_logged, too_many);
+        too_many > logged
+    });
+    if is_news == Some(true) {
+        let group_size = server.shared().settings.group_size();
+        let nodes = group_size + too_many;
+        let text = format!(
+            "redislock.group-size is {group_size}, and this shard has {nodes} nodes: grants are not safe until it is \
+             as many"
+        );
+        server.log(Level::Warning, &text);
+    }
+}

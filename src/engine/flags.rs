@@ -1,0 +1,49 @@
+//! What a server says of itself, in plain values.
+
+/// What the server says of itself and of the running command.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags {
+    /// It follows a primary.
+    pub is_replica: bool,
+    /// A data set is being loaded, perhaps beside the one that is served.
+    pub is_loading: bool,
+    /// A data set is being loaded, and no commands are served meanwhile.
+    pub is_loading_only: bool,
+    /// The running command is a fact from a primary or from a file.
+    pub is_fact: bool,
+    /// It is a node of a cluster.
+    pub is_cluster: bool,
+    /// It keeps an append-only file.
+    pub has_aof: bool,
+    /// The client of the running command must not be blocked.
+    pub denies_blocking: bool,
+    /// The running command is a script's.
+    pub is_script: bool,
+}
+
+impl Flags {
+    /// Whether grants and expiries are this server's to decide at all.
+    #[inline(always)]
+    #[must_use]
+    pub const fn decides(self) -> bool {
+        !self.is_replica && !self.is_loading
+    }
+}
+
+/// What servers differ in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quirks {
+    /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0).
+    pub loses_answers: bool,
+    /// A module can write nothing at the head of an RDB file (not Redis 7.0).
+    pub has_optional_aux: bool,
+}
+
+/// How loud a line of the log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// What an operator may want to know.
+    Notice,
+    /// What an operator has to know.
+    Warning,
+}

@@ -1,0 +1,98 @@
+//! The way out (`redislock.leaving`): when files load without the module, and what still stands in the way.
+//!
+//! A file needs the module for each lock in it, and for the clock of tokens at its head. The clock is left out when
+//! readers of the stream count from nothing (`told` is 0): a primary that leaves tells them so, once. A replica that
+//! leaves before its primary keeps the clock in its files, or it would count wrong after a restart from them.
+
+use super::flags::Level;
+use super::obstacle::Obstacle;
+use super::server::Server;
+use super::shared::Shared;
+use super::{step, work};
+use crate::command::error::LEAVING;
+use crate::lock::effect::Answer;
+use crate::lock::token::TokenClock;
+
+/// Why the setting cannot become this while the module is loaded; nothing if it can. `has_type`: the type is registered.
+pub fn refusal_of_setting<S: Server>(server: &S, leaves: bool, has_type: bool) -> Option<&'static str> {
+    let is_stuck = !server.quirks().has_optional_aux && has_type;
+    (is_stuck && !leaves && !server.shared().must_write_clock.is_set()).then_some(
+        "redislock.leaving cannot be set to no while the server runs: Redis 7.0 was started with yes and keeps no \
+         clock of tokens in its files; set it to no in the configuration and restart the server",
+    )
+}
+
+/// Whether the clock of tokens is part of a file that is written now.
+pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
+    clock.last() > 0 && (clock.told() > 0 || !shared.settings.is_leaving())
+}
+
+/// What makes a file that is written now need the module, when there are so many locks.
+pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
+    if !shared.settings.is_leaving() {
+        Obstacle::NotLeaving
+    } else if locks > 0 {
+        Obstacle::Locks
+    } else if shared.must_write_clock.is_set() {
+        Obstacle::Restart
+    } else if clock.told() > 0 {
+        Obstacle::Primary
+    } else {
+        Obstacle::Nothing
+    }
+}
+
+/// Turns away who waits, and tells readers of the stream to count from nothing. In every run of the pump.
+pub fn go<S: Server>(server: &S, is_paused: bool) {
+    if !server.shared().settings.is_leaving() {
+        return;
+    }
+    let told = server.with(|state| {
+        if !state.pump.decides {
+            return None;
+        }
+        let mut fx = std::mem::take(&mut state.fx);
+        state.table.turn_away(&Answer::Refused(LEAVING), &mut fx);
+        let may_write = !is_paused && state.pump.moves == 0;
+        let last = may_write.then(|| leave_clock(state.table.clock())).flatten();
+        Some((fx, last))
+    });
+    if let Some((fx, last)) = told.flatten() {
+        if let Some(last) = last {
+            server.tell_nothing(last);
+        }
+        step::effects(server, None, fx);
+    }
+}
+
+/// The newest token, if readers of the stream are to be told that they count from nothing now.
+fn leave_clock(clock: &mut TokenClock) -> Option<u64> {
+    let is_due = clock.told() > 0;
+    clock.tell_nothing();
+    is_due.then(|| clock.last())
+}
+
+/// Says in the log how far the way out is, when that changes. Ten times a second.
+pub fn look<S: Server>(server: &S) {
+    let shared = server.shared();
+    let seen = server.with(|state| {
+        let (locks, decides) = (state.table.locks(), state.pump.decides);
+        let clock = state.table.clock();
+        let (obstacle, must_tell) = (obstacle(shared, locks, clock), decides && clock.told() > 0);
+        let is_silent = must_tell && obstacle == Obstacle::Primary;
+        let is_news = state.pump.obstacle_in_log != obstacle && !is_silent;
+        if is_news {
+            state.pump.obstacle_in_log = obstacle;
+        }
+        (obstacle, must_tell, is_news)
+    });
+    let Some((obstacle, must_tell, is_news)) = seen else {
+        return;
+    };
+    if must_tell && obstacle != Obstacle::NotLeaving {
+        work::request(server);
+    }
+    if is_news {
+        server.log(Level::Notice, &format!("leaving: {}", obstacle.sentence()));
+    }
+}

@@ -1,0 +1,49 @@
+//! What makes a file that is written now need the module (`redislock.leaving`).
+
+/// See the [module](self).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Obstacle {
+    /// It is not to go.
+    #[default]
+    NotLeaving,
+    /// There are locks.
+    Locks,
+    /// The server writes the clock of tokens into each file until it is restarted.
+    Restart,
+    /// Readers of the stream still count, because the primary still grants locks.
+    Primary,
+    /// There is none.
+    Nothing,
+}
+
+impl Obstacle {
+    /// For INFO.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::NotLeaving => "no",
+            Self::Locks => "locks-left",
+            Self::Restart => "restart-needed",
+            Self::Primary => "primary-stays",
+            Self::Nothing => "done",
+        }
+    }
+
+    /// For the log.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::NotLeaving => "it is called off, locks are granted again",
+            Self::Locks => "no lock is granted any more; files need the module for the locks that are left",
+            Self::Restart => {
+                "no lock is left, but this server writes the clock of tokens into each file until it is restarted \
+                 with redislock.leaving yes"
+            }
+            Self::Primary => {
+                "no lock is left here, but the primary of this replica still grants locks: set redislock.leaving to \
+                 yes there"
+            }
+            Self::Nothing => "no lock is left: files that are written from now on load without the module",
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Publishes what happened to locks, in the order of what happened (G15), and tells the log of locks that were broken.
+
+use super::flags::Level;
+use super::server::Server;
+use crate::command::error::shown;
+use crate::lock::effect::Event;
+use crate::lock::table::Notice;
+use crate::lock::types::PlaceBuf;
+use crate::sabotage::{self, Rule};
+
+/// How much is published between two looks at the time.
+const AT_ONCE: usize = 64;
+
+/// Publishes a keyspace event, behind those that could not be published yet.
+#[inline(always)]
+pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
+    if server.shared().events_are_heard.is_set() && !holds_back(server, name, event) {
+        server.publish(name, event);
+    }
+}
+
+/// Whether this event has to wait because an earlier one does. Then it will be published behind that.
+fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
+    if sabotage::removes(Rule::EventOrder) {
+        return false;
+    }
+    let held_back = server.with(|state| {
+        let has_notices = state.table.has_notices();
+        if has_notices {
+            state.table.publish_later(server.place(name), event);
+        }
+        has_notices
+    });
+    held_back == Some(true)
+}
+
+/// Publishes until all is published, or until the time of this turn `is_spent`, but something in any case. `false`:
+/// there is more.
+pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool {
+    for count in 1_usize.. {
+        let Some(step) = server.with(|state| state.table.next_notice()).flatten() else {
+            break;
+        };
+        if let Some(notice) = step {
+            publish_late(server, notice);
+        }
+        if count.is_multiple_of(AT_ONCE) && is_spent() {
+            return false;
+        }
+    }
+    log_broken(server);
+    true
+}
+
+fn publish_late<S: Server>(server: &S, Notice { place, event }: Notice) {
+    let is_broken = event == Event::Broken;
+    if server.shared().events_are_heard.is_set() || is_broken && server.flags().is_cluster {
+        let Some(name) = server.name_at(&place) else {
+            return;
+        };
+        let name = S::name(&name);
+        // A lock that left with its slot is not broken.
+        if is_broken && !server.is_ours(name) {
+            return;
+        }
+        server.publish(name, event);
+    }
+    if is_broken {
+        let _ = server.with(|state| note_broken(&mut state.pump.broken, place));
+    }
+}
+
+fn note_broken(broken: &mut Option<(PlaceBuf, u64)>, place: PlaceBuf) {
+    match broken {
+        Some((_, others)) => *others += 1,
+        None => *broken = Some((place, 0)),
+    }
+}
+
+/// Tells the log about locks that were broken from outside: the first by name, the others by count, so that a flush of
+/// a million locks is one line.
+fn log_broken<S: Server>(server: &S) {
+    let broken = server.with(|state| state.pump.broken.take());
+    let Some((place, others)) = broken.flatten() else {
+        return;
+    };
+    let (name, db) = (shown(&place.name), place.db);
+    let others = match others {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    let text = format!(
+        "broken from outside: lock '{name}' in database {db}{others}: the key was deleted, overwritten, renamed or \
+         moved while the lock was held"
+    );
+    server.log(Level::Notice, &text);
+}

@@ -1,0 +1,377 @@
+//! The pump: the only writer outside commands.
+//!
+//! Whatever may have freed a lock without a command of ours (a lease, a closed connection, a deleted key, a flush) only
+//! makes a note and asks for the pump. The pump runs behind the command or event that asked for it, so that its records
+//! follow their cause in the stream. It first asks whether it may write at all: not on a replica, not while loading, not
+//! while the server promised somebody that nothing is written (CLIENT PAUSE, failover: a write then would end the
+//! process).
+
+use super::admission::Gate;
+use super::clients::REPLIES_PER_TURN;
+use super::server::{Key, Server};
+use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
+use crate::lock::effect::{Answer, Change, Effects, LockId, Record, Task, Undo, WaiterId};
+use crate::lock::table::{Applicant, Due, Spot, Table};
+use crate::lock::types::{Moment, Now, PlaceBuf, Token};
+
+/// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
+const RUN_BUDGET_US: u64 = 2_000;
+
+/// How often time is read within a run.
+const STEPS_BETWEEN_LOOKS: usize = 64;
+
+/// How many values that were freed elsewhere are buried between two looks at the time.
+const BURIED_AT_ONCE: usize = 64;
+
+/// While the server is paused: how long until the pump looks again.
+const PAUSE_RETRY_MS: u64 = 5;
+
+/// While the server refuses writes (too few replicas, a disk error): how long until the pump looks again.
+const REFUSED_RETRY_MS: u64 = 50;
+
+/// How long a lease is left alone that is over and cannot be ended now.
+const POSTPONED_MS: u64 = 1_000;
+
+/// What a run may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Grant, expire, answer.
+    Decide,
+    /// Answer timeouts only, and look again soon: the server is paused.
+    Pause,
+    /// Answer timeouts only: another server decides.
+    Follow,
+}
+
+fn mode<S: Server>(server: &S) -> Mode {
+    let flags = server.flags();
+    server.shared().note_role(flags);
+    if !flags.decides() {
+        Mode::Follow
+    } else if server.is_paused() {
+        Mode::Pause
+    } else {
+        Mode::Decide
+    }
+}
+
+/// One run. The server calls it when [`Server::run_soon`] asked for it.
+pub fn run<S: Server>(server: &S) {
+    let started = server.boot();
+    let _ = server.with(|state| state.pump.requested = None);
+    let mode = mode(server);
+    let (decides, is_paused) = (mode != Mode::Follow, mode == Mode::Pause);
+    let is_behind = server.with(|state| {
+        state.pump.decides = decides;
+        std::mem::take(&mut state.pump.is_behind)
+    });
+    if decides {
+        sweep::go(server, started);
+        quarantine::look(server, started);
+    }
+    leaving::go(server, is_paused);
+    close_unanswered(server);
+    let all_are_answered = answers::answer_some(server);
+    if !is_paused {
+        tick(server);
+    }
+    // Behind a mountain of leases nobody waits longer than asked for.
+    let is_apart = mode != Mode::Decide || is_behind == Some(true);
+    let mut is_done = !is_apart || time_outs(server);
+    if mode == Mode::Decide {
+        is_done &= decide(server, started);
+    } else {
+        confirm::answer_unconfirmed(server);
+    }
+    let postponed = server.with(|state| state.table.tasks());
+    while is_done && !bury_some(server, decides) {
+        is_done = !is_spent(server, started);
+    }
+    let all_is_published = is_paused || outbox::publish_some(server, || is_spent(server, started));
+    let has_buried = server.with(|state| {
+        state.pump.is_behind = !is_done;
+        // What was buried may let others in.
+        Some(state.table.tasks()) > postponed
+    });
+    if !is_done || !all_is_published {
+        let_allocator_tidy_up();
+    }
+    if !is_done || !all_is_published || !all_are_answered || has_buried == Some(true) {
+        work::request(server);
+    }
+    wake_again(server, decides, is_paused);
+}
+
+/// Many ended leases leave many small pieces of memory. The C library's allocator joins them when next asked for a
+/// larger one: for a million that takes a tenth of a second. So it is asked now and then.
+fn let_allocator_tidy_up() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
+}
+
+/// Whether this run has taken as long as it may.
+fn is_spent<S: Server>(server: &S, started: Moment) -> bool {
+    server.boot().0.saturating_sub(started.0) > RUN_BUDGET_US
+}
+
+/// Sets the alarm to when the pump has to look again.
+fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
+    let now = server.boot();
+    let _ = server.with(|state| {
+        if !decides {
+            // Nobody can be granted anything here.
+            while state.table.next_task().is_some() {}
+            while state.confirm.all.next_undo().is_some() {}
+        }
+        let next = state.table.next_deadline(decides && !is_paused);
+        let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
+        let has_rest = state.table.has_tasks() || state.confirm.all.has_undo();
+        let retry = (is_paused || has_rest).then(|| now.plus_ms(retry_ms));
+        state.wake.at(match (next, retry) {
+            (Some(next), Some(retry)) => Some(next.min(retry)),
+            (next, retry) => next.or(retry),
+        });
+    });
+}
+
+/// Closes the connections that wait for an answer that got lost.
+fn close_unanswered<S: Server>(server: &S) {
+    let unanswered = server.with(|state| std::mem::take(&mut state.pump.unanswered));
+    unanswered.unwrap_or_default().into_iter().for_each(|client| server.close(client));
+}
+
+/// Tells a new append-only file how far the tokens are, as soon as no slots are on their way out.
+fn tick<S: Server>(server: &S) {
+    let shared = server.shared();
+    let due = server.with(|state| {
+        let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
+        let clock = state.table.clock();
+        (due && leaving::writes_clock(shared, clock)).then(|| (clock.last(), clock.told()))
+    });
+    if let Some((last, told)) = due.flatten() {
+        let flags = server.flags();
+        if flags.has_aof && !flags.is_loading {
+            server.append_tick(last, told);
+        }
+    }
+}
+
+/// Answers waits that are over, no more than one turn answers, and nothing else. `false`: there may be more.
+fn time_outs<S: Server>(server: &S) -> bool {
+    let (now, mut ended) = (server.boot(), 0);
+    step::effects_of(server, |table, fx| {
+        while ended < REPLIES_PER_TURN
+            && let Some(Due::Timeout(waiter)) = table.due(now, false)
+        {
+            table.time_out(waiter, fx);
+            ended += 1;
+        }
+    });
+    ended < REPLIES_PER_TURN
+}
+
+/// Works off what is due and what was noted, in turns, so that a million leases do not keep the others waiting.
+/// `false`: the budget of this run is spent.
+fn decide<S: Server>(server: &S, started: Moment) -> bool {
+    let mut now = server.now();
+    let mut gate = Gate::of_pump(server);
+    if !undo_all(server, started, &mut gate) {
+        return false;
+    }
+    let mut tasks = tasks_to_do(server, &mut gate);
+    let mut timeouts = 0;
+    for count in 1_usize.. {
+        if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
+            now = server.now();
+            if is_spent(server, started) {
+                return false;
+            }
+        }
+        let due = server.with(|state| state.table.due(now.boot, true)).flatten();
+        if due.is_none() && tasks == 0 {
+            // What was ended here may have made it somebody's turn elsewhere.
+            tasks = tasks_to_do(server, &mut gate);
+            if tasks == 0 {
+                return true;
+            }
+        }
+        if let Some(due) = due {
+            timeouts += usize::from(matches!(due, Due::Timeout(_)));
+            end(server, now, due, &mut gate);
+            if timeouts == REPLIES_PER_TURN {
+                return false;
+            }
+        }
+        if tasks > 0 {
+            tasks -= 1;
+            if let Some(task) = server.with(|state| state.table.next_task()).flatten() {
+                look(server, now, task, &mut gate);
+            }
+        }
+    }
+    true
+}
+
+/// Undoes what was not confirmed, then answers those whose it was. `false`: the run is spent.
+fn undo_all<S: Server>(server: &S, started: Moment, gate: &mut Gate<'_, S>) -> bool {
+    while server.with(|state| state.confirm.all.has_undo()) == Some(true) && !gate.refuses_writes() {
+        let Some(stake) = server.with(|state| state.confirm.all.next_undo()).flatten() else { break };
+        at(server, server.now(), &stake.place, Job::Undo(stake.token, stake.undo), gate);
+        if is_spent(server, started) {
+            return false;
+        }
+    }
+    confirm::answer_unconfirmed(server);
+    true
+}
+
+/// How many tasks there are. None while nothing can be granted: they wait for another run.
+fn tasks_to_do<S: Server>(server: &S, gate: &mut Gate<'_, S>) -> usize {
+    let tasks = server.with(|state| state.table.tasks()).unwrap_or(0);
+    if tasks > 0 && gate.is_closed() { 0 } else { tasks }
+}
+
+fn end<S: Server>(server: &S, now: Now, due: Due, gate: &mut Gate<'_, S>) {
+    match due {
+        Due::Timeout(waiter) => step::effects_of(server, |table, fx| table.time_out(waiter, fx)),
+        Due::AskAgain => {}
+        Due::Look(place) => at(server, now, &place, Job::Settle, gate),
+        Due::Lease(lock, place) => at(server, now, &place, Job::Expire(lock), gate),
+    }
+}
+
+fn look<S: Server>(server: &S, now: Now, task: Task, gate: &mut Gate<'_, S>) {
+    match task {
+        Task::Settle(place) => at(server, now, &place, Job::Settle, gate),
+        Task::Party(request) => at_all(server, now, request, gate),
+        Task::Retell(place, token) => retell(server, &place, token),
+        Task::TakeBack(place, token) => at(server, now, &place, Job::TakeBack(token), gate),
+    }
+}
+
+/// What to do at one place.
+enum Job {
+    Expire(LockId),
+    Settle,
+    TakeBack(Token),
+    Undo(Token, Undo),
+}
+
+fn at<S: Server>(server: &S, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_, S>) {
+    let Some(name) = server.name_at(place) else {
+        return postpone(server, now, &job);
+    };
+    let name = S::name(&name);
+    if !server.is_ours(name) {
+        postpone(server, now, &job);
+        return redirect(server, name, place);
+    }
+    let key = server.open(name);
+    let found = legacy::find(server, &key, None);
+    if let Job::Expire(lock) = job
+        && server.with(|state| state.table.stands_for(found, lock)) != Some(true)
+    {
+        let _ = server.with(|state| state.table.lost(now.boot, lock));
+        return;
+    }
+    let place = place.as_place();
+    let done = server.with(|state| {
+        let mut gate = |who: Applicant<'_>| gate.admit(who);
+        let (table, fx) = (&mut state.table, &mut state.fx);
+        let step = match job {
+            Job::Expire(lock) => table.settle(now, place, found, Some(lock), &mut gate, fx),
+            Job::Settle => table.settle(now, place, found, None, &mut gate, fx),
+            Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, fx),
+            Job::Undo(token, undo) => table.undo(now, place, found, (token, undo), &mut gate, fx),
+        };
+        let fx = state.settle(step.change, found);
+        (step, fx)
+    });
+    if let Some((step, fx)) = done {
+        step::carry_out(server, name, key, found, &step, fx);
+    }
+}
+
+/// It may be the turn of a request for several locks.
+fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, gate: &mut Gate<'_, S>) {
+    let places = server.with(|state| state.table.places_of(request)).unwrap_or_default();
+    let Some(owned) = places.iter().map(|place| server.name_at(place)).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    if owned.is_empty() {
+        return;
+    }
+    let names: Vec<S::Name<'_>> = owned.iter().map(S::name).collect();
+    if let Some(lost) = names.iter().position(|&name| !server.is_ours(name)) {
+        return redirect(server, names[lost], &places[lost]);
+    }
+    let decide = |table: &mut Table, spots: &[Spot<'_>], fx: &mut [Effects]| {
+        let mut gate = |who: Applicant<'_>| gate.admit(who);
+        ((), table.settle_many(now, request, spots, &mut gate, fx))
+    };
+    let _ = several::at_all(server, &names, true, decide, |()| ());
+}
+
+/// The lease of a hold runs otherwise than readers know.
+fn retell<S: Server>(server: &S, place: &PlaceBuf, token: Token) {
+    let Some(name) = server.name_at(place) else {
+        return;
+    };
+    let name = S::name(&name);
+    if !server.is_ours(name) {
+        return;
+    }
+    let key = server.open(name);
+    let found = key.found();
+    let record = server.with(|state| state.table.to_tell(found, token)).flatten();
+    // Who watches or tracks the key learns of it, too.
+    let change = if record.is_some() { Change::Touched } else { Change::Nothing };
+    step::change(server, key, found, change);
+    step::record(server, name, record.unwrap_or(Record::Nothing));
+}
+
+/// The lease of this lock is over, and it cannot be ended now.
+fn postpone<S: Server>(server: &S, now: Now, job: &Job) {
+    if let Job::Expire(lock) = *job {
+        let _ = server.with(|state| state.table.postpone(lock, now.boot.plus_ms(POSTPONED_MS)));
+    }
+}
+
+/// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
+fn redirect<S: Server>(server: &S, name: S::Name<'_>, place: &PlaceBuf) {
+    if server.with(|state| state.table.is_waited_for(place.as_place())) == Some(true) {
+        let answer = Answer::Moved(server.redirection(name));
+        step::effects_of(server, |table, fx| table.dismiss(place.as_place(), &answer, fx));
+    }
+}
+
+/// Whether values were freed elsewhere that the table still knows.
+pub fn has_dead<S: Server>(server: &S) -> bool {
+    server.shared().has_dead() || server.with(|state| !state.dead.is_empty()) == Some(true)
+}
+
+/// Forgets some of the locks whose values were freed elsewhere. `false`: there are more.
+fn bury_some<S: Server>(server: &S, is_ours: bool) -> bool {
+    let mut dead = server.shared().take_dead();
+    if !dead.is_empty() {
+        let _ = server.with(|state| {
+            // A whole data set may have gone: most often all of them.
+            state.table.keep_known(&mut dead);
+            state.dead.append(&mut dead);
+        });
+    }
+    if server.with(|state| state.dead.is_empty()) == Some(true) {
+        return true;
+    }
+    let now = server.boot();
+    let is_done = server.with(|state| {
+        let rest = state.dead.len().saturating_sub(BURIED_AT_ONCE);
+        for lock in state.dead.drain(rest..) {
+            state.table.forget(now, lock, is_ours);
+        }
+        if rest == 0 {
+            state.dead = Vec::new();
+        }
+        rest == 0
+    });
+    is_done != Some(false)
+}

@@ -1,0 +1,204 @@
+//! What LOCK.INFO, LOCK.HELDBY and INFO show.
+
+use super::at_key::{internal_error, invalid};
+use super::server::Server;
+use super::{confirm, leaving, legacy};
+use crate::command::{error, heldby, info};
+use crate::lock::effect::Found;
+use crate::lock::stats::{BUCKETS_MS, Durations};
+use crate::lock::table::Description;
+use crate::lock::types::{Mode, Token};
+
+/// LOCK.INFO
+pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    use super::server::Key;
+    let waiters_max = match info::parse(args) {
+        Ok(waiters_max) => waiters_max,
+        Err(error) => return invalid(server, &error),
+    };
+    let key = server.open_to_read(name);
+    let found = legacy::find(server, &key, None);
+    let place = server.place(name);
+    let now = server.boot();
+    let legacy_owner = if matches!(found, Found::Legacy(_)) { key.string() } else { Vec::new() };
+    let shown =
+        server.with(|state| match state.table.describe(now, place, found, &legacy_owner, waiters_max) {
+            Some(lock) => describe(server, &lock),
+            None if found == Found::Other => server.reply_error(error::WRONG_TYPE),
+            None => server.reply_null(),
+        });
+    if shown.is_none() {
+        internal_error(server);
+    }
+}
+
+/// How a lock is held, in a word.
+const fn kind(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Limit(_) => "limit",
+    }
+}
+
+fn limit(mode: Mode) -> Option<u64> {
+    match mode {
+        Mode::Limit(limit) => Some(u64::from(limit)),
+        Mode::Exclusive | Mode::Shared => None,
+    }
+}
+
+/// The reply of LOCK.INFO (SPEC 2).
+fn describe<S: Server>(server: &S, lock: &Description<'_>) {
+    let field = |name: &str| server.reply_bytes(name.as_bytes());
+    let maybe = |number: Option<u64>| match number {
+        Some(number) => server.reply_integer(number),
+        None => server.reply_null(),
+    };
+    server.reply_map(5);
+    field("kind");
+    // A lock that is only waited for is of the kind of those who wait.
+    field(kind(lock.mode));
+    field("limit");
+    maybe(limit(lock.mode));
+    field("holders");
+    server.reply_array(lock.holds.len());
+    for hold in &lock.holds {
+        server.reply_map(8);
+        field("owner");
+        server.reply_bytes(&hold.owner);
+        field("token");
+        maybe(hold.token.map(Token::get));
+        field("lease-left-ms");
+        server.reply_integer(hold.left_ms);
+        field("held-ms");
+        maybe(hold.held_ms);
+        field("count");
+        server.reply_integer(u64::from(hold.count));
+        field("client-id");
+        // A connection that is gone, or was only a script's, is nobody to look for.
+        maybe(hold.client.filter(|&client| server.is_connected(client)).map(|client| client.0));
+        field("keepalive");
+        server.reply_bool(hold.tie.is_paused());
+        field("ephemeral-ms");
+        maybe(hold.tie.ephemeral_ms);
+    }
+    field("waiters");
+    server.reply_integer(lock.waiters as u64);
+    field("queue");
+    server.reply_array(lock.line.len());
+    for waiter in &lock.line {
+        server.reply_map(5);
+        field("owner");
+        server.reply_bytes(waiter.owner);
+        field("mode");
+        field(kind(waiter.mode));
+        field("waited-ms");
+        server.reply_integer(waiter.waited_ms);
+        field("state");
+        field(if waiter.client.is_some() { "blocked" } else { "queued" });
+        field("client-id");
+        maybe(waiter.client.map(|client| client.0));
+    }
+}
+
+/// LOCK.HELDBY: all that this owner holds and waits for, in all databases.
+pub fn heldby<S: Server>(server: &S, owner: S::Name<'_>) {
+    let owner = match heldby::parse(&owner) {
+        Ok(owner) => owner,
+        Err(error) => return invalid(server, &error),
+    };
+    let now = server.boot();
+    let Some(all) = server.with(|state| state.table.held_by(now, owner)) else {
+        return internal_error(server);
+    };
+    server.reply_array(all.len());
+    for one in all {
+        server.reply_array(5);
+        server.reply_bytes(&one.place.name);
+        server.reply_bytes(if one.held.is_some() { b"held" } else { b"waiting" });
+        server.reply_bytes(kind(one.mode).as_bytes());
+        match one.held {
+            Some((token, left_ms)) => {
+                server.reply_integer(token.get());
+                server.reply_integer(left_ms);
+            }
+            None => {
+                server.reply_null();
+                server.reply_null();
+            }
+        }
+    }
+}
+
+/// A value of a field of INFO.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// A number.
+    Number(u64),
+    /// A word, or several numbers.
+    Text(String),
+}
+
+/// The fields of `INFO redislock` (SPEC 8), in their order, but for version and commit.
+pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
+    let decides = server.flags().decides();
+    let (now, wall_us, shared) = (server.boot(), server.wall_us(), server.shared());
+    let replicas_too_many = confirm::replicas_too_many(server, now);
+    let fields = server.with(|state| {
+        let locks = state.table.locks();
+        let obstacle = leaving::obstacle(shared, locks, state.table.clock());
+        let (table, confirm, settings) = (&state.table, &state.confirm, &shared.settings);
+        let stats = table.stats();
+        let number = |name, number| (name, Value::Number(number));
+        let word = |name, word: &str| (name, Value::Text(word.to_owned()));
+        let mut fields = vec![
+            word("role", if decides { "primary" } else { "replica" }),
+            number("locks", locks as u64),
+            number("holds", table.holds() as u64),
+            number("waiters", table.waiters() as u64),
+            number("grants", stats.grants),
+            number("contended_grants", stats.contended_grants),
+            number("releases", stats.releases),
+            number("expirations", stats.expirations),
+            number("broken", stats.broken),
+            number("timeouts", stats.timeouts),
+            number("deadlocks", stats.deadlocks),
+            number("fenced", stats.fenced),
+        ];
+        let names = ["wait_ms_p50", "wait_ms_p99", "wait_ms_max", "wait_ms_histogram"];
+        fields.extend(durations(names, &stats.waits));
+        let names = ["hold_ms_p50", "hold_ms_p99", "hold_ms_max", "hold_ms_histogram"];
+        fields.extend(durations(names, &stats.holds));
+        let quarantine_left_ms = table.quarantine_left_ms(now).filter(|_| decides);
+        let (replicas, stable) = confirm.all.replicas(now, settings.season_ms());
+        fields.extend([
+            number("quarantine_left_ms", quarantine_left_ms.unwrap_or(0)),
+            word("confirm", settings.confirm_word()),
+            number("group_size", settings.group_size()),
+            number("confirm_replicas", replicas as u64),
+            number("confirm_replicas_seasoned", stable as u64),
+            number("confirm_replicas_too_many", replicas_too_many),
+            number("confirm_waits", confirm.all.len() as u64),
+            number("confirm_successes", confirm.confirmed),
+            number("confirm_failures", confirm.failed),
+            word("leaving", obstacle.word()),
+            number("last_token", table.last_token()),
+            number("token_lead_us", table.token_lead_us(wall_us)),
+        ]);
+        fields
+    });
+    fields.unwrap_or_default()
+}
+
+fn durations(names: [&'static str; 4], durations: &Durations) -> [(&'static str, Value); 4] {
+    let counts = BUCKETS_MS.iter().zip(durations.buckets());
+    let buckets: String = counts.map(|(bound, count)| format!("le_{bound}={count},")).collect();
+    let (count, sum_ms) = (durations.count(), durations.sum_ms());
+    [
+        (names[0], Value::Number(durations.quantile_ms(0.5))),
+        (names[1], Value::Number(durations.quantile_ms(0.99))),
+        (names[2], Value::Number(durations.max_ms())),
+        (names[3], Value::Text(format!("{buckets}le_inf={count},sum={sum_ms}"))),
+    ]
+}

@@ -1,0 +1,188 @@
+//! Everything that the engine asks of a server, in our words.
+//!
+//! There are two implementations: [`redis`](crate::redis) by the module API of a real server, and a simulated server
+//! in the tests. All is dispatched at compile time, and costs nothing.
+//!
+//! A method may call the engine back before it returns, wherever the real server does: while a key is replaced or
+//! deleted, while an event is published. So nobody may be within [`Server::with`] when one is called, but for those of
+//! which this page says that they call nobody.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use super::clients::Reply;
+use super::flags::{Flags, Level, Quirks};
+use super::shared::Shared;
+use super::state::{Alarm, State};
+use crate::lock::codec::SavedHold;
+use crate::lock::confirm::Seen;
+use crate::lock::effect::{Event, Found, LockId};
+use crate::lock::table::Applicant;
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+
+/// How long an owner is that the server mints.
+pub const MINTED_OWNER_BYTES: usize = 36;
+
+/// A server. See the [module](self).
+pub trait Server: Sized {
+    /// The name of a key, as the running command or callback has it.
+    type Name<'a>: Copy + AsRef<[u8]>;
+    /// The name of a key that the engine names.
+    type NameBuf<'a>
+    where
+        Self: 'a;
+    /// A key that is open. It is closed when dropped: then those who watch it are told if it was changed.
+    type Key<'a>: Key
+    where
+        Self: 'a;
+    /// A blocked client, until it is answered and the server has let go of it.
+    type Blocked: Copy + Eq + Hash + Debug;
+    /// What wakes the event loop.
+    type Alarm: Alarm;
+
+    // The engine's own.
+
+    /// Runs `use_it` on what the engine keeps. `None`: this is not the server's main thread, or a caller further up is
+    /// within `with`, which the rule of this page excludes.
+    fn with<R>(&self, use_it: impl FnOnce(&mut State<Self::Blocked, Self::Alarm>) -> R) -> Option<R>;
+    /// What the engine keeps where everybody can look, at any time. Calls nobody.
+    fn shared(&self) -> &Shared;
+
+    // Time.
+
+    /// What leases and waits run on (G2). Calls nobody.
+    fn boot(&self) -> Moment;
+    /// Microseconds since the epoch. Calls nobody.
+    fn wall_us(&self) -> u64;
+    /// Both, at the price of one: the wall clock may lag by what tokens may lag anyway. Calls nobody.
+    fn now(&self) -> Now;
+    /// Runs the pump as soon as the running command or event is over. `is_late`: it was asked for before, and did not
+    /// come.
+    fn run_soon(&self, is_late: bool);
+
+    /// An owner that nobody else has: a UUID, written as usual. Calls nobody.
+    fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES];
+
+    // What it is, and what it does just now.
+
+    /// What the server says of itself and of the running command. Calls nobody.
+    fn flags(&self) -> Flags;
+    /// Whether it has promised somebody that nothing is written now.
+    fn is_paused(&self) -> bool;
+    /// Whether it would refuse a write: too few replicas, a disk error.
+    fn refuses_writes(&self) -> bool;
+    /// What it has and has not, whatever it does. Calls nobody.
+    fn quirks(&self) -> Quirks;
+    /// How far the stream has come, and who has got how far. `None`: this server is no primary, or does not say.
+    fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
+    /// Has everything told from here on that has to be known of a server whose locks are used.
+    fn begin_to_listen(&self);
+    /// Has the turns of the event loop and the coming and going of replicas told. `false`: this server does not.
+    fn listen_to_replicas(&self) -> bool;
+    /// Whether it may evict keys that have no time to live, by its configuration.
+    fn may_evict(&self) -> bool;
+    /// Whether anybody could hear a keyspace event, by its configuration and its modules.
+    fn has_listeners(&self) -> bool;
+    /// Writes into the log.
+    fn log(&self, level: Level, text: &str);
+
+    // Keys.
+
+    /// Where a key of this name is. Calls nobody.
+    fn place<'a>(&self, name: Self::Name<'a>) -> Place<'a>;
+    /// The name of the key at this place, whose database is selected from here on. `None`: there is no memory.
+    fn name_at<'a>(&'a self, place: &PlaceBuf) -> Option<Self::NameBuf<'a>>;
+    /// The same name. Calls nobody.
+    fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
+    /// Opens a key to change it.
+    fn open(&self, name: Self::Name<'_>) -> Self::Key<'_>;
+    /// Opens a key to look at it.
+    fn open_to_read(&self, name: Self::Name<'_>) -> Self::Key<'_>;
+    /// Whether this server answers for the key.
+    fn is_ours(&self, name: Self::Name<'_>) -> bool;
+    /// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
+    fn has_not_left(&self, name: Self::Name<'_>) -> bool;
+    /// What to tell a client that waits for a key that is not ours.
+    fn redirection(&self, name: Self::Name<'_>) -> String;
+
+    // What replicas, files and listeners are told.
+
+    /// The running command, word for word.
+    fn replicate_as_asked(&self);
+    /// The fact "this owner holds".
+    fn replicate_hold(&self, name: Self::Name<'_>, mode: Mode, hold: &SavedHold);
+    /// The fact "the hold with this token ended by itself".
+    fn replicate_ended(&self, name: Self::Name<'_>, token: u64);
+    /// That the key went, in the server's own words.
+    fn replicate_delete(&self, name: Self::Name<'_>);
+    /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
+    fn replicate_life(&self, name: Self::Name<'_>, wall_ms: u64);
+    /// How far the clock of tokens is, to the append-only file alone.
+    fn append_tick(&self, last: u64, told: u64);
+    /// That readers count from nothing; no token up to `last` is new.
+    fn tell_nothing(&self, last: u64);
+    /// Asks the replicas how far they are.
+    fn ask_replicas(&self);
+    /// Publishes a keyspace event.
+    fn publish(&self, name: Self::Name<'_>, event: Event);
+
+    // Clients.
+
+    /// The connection that runs the command; `None` where there is none. In a script, and in another module's call, it
+    /// is one that [`Self::is_connected`] does not know.
+    fn client(&self) -> Option<ClientId>;
+    /// Whether a client has this connection now. Calls nobody.
+    fn is_connected(&self, client: ClientId) -> bool;
+    /// Whether the user of this client may run the command that it waits in, on this key, by the rules as they are now.
+    /// Calls nobody.
+    fn may_acquire(&self, who: Applicant<'_>) -> bool;
+    /// Blocks the client of the running command. `None`: it cannot be blocked.
+    fn block(&self) -> Option<Self::Blocked>;
+    /// Answers a blocked client, or lets go of one that is gone (`None`). Once for each.
+    fn unblock(&self, blocked: Self::Blocked, reply: Option<Reply>);
+    /// Closes a connection. One that is closed already is not found.
+    fn close(&self, client: ClientId);
+
+    // Replies to the running command. Each sends exactly one. They call nobody.
+
+    /// An error.
+    fn reply_error(&self, text: &str);
+    /// An integer.
+    fn reply_integer(&self, number: u64);
+    /// Nothing.
+    fn reply_null(&self);
+    /// OK.
+    fn reply_ok(&self);
+    /// Yes or no.
+    fn reply_bool(&self, truth: bool);
+    /// Some bytes.
+    fn reply_bytes(&self, bytes: &[u8]);
+    /// A list of so many elements, which follow.
+    fn reply_array(&self, len: usize);
+    /// A map of so many pairs, which follow.
+    fn reply_map(&self, len: usize);
+    /// That the command takes another number of arguments.
+    fn wrong_arity(&self);
+    /// The argument at this position is a key that the command changes. Only if the server has asked for it.
+    fn tell_key_at(&self, position: usize);
+}
+
+/// A key that is open.
+pub trait Key {
+    /// What the keyspace holds here.
+    fn found(&self) -> Found;
+    /// What is left of the life of a string; `None`: it is no string, or lives for ever.
+    fn string_ttl_ms(&self) -> Option<u64>;
+    /// The value of a string, one byte more than an owner can have at most.
+    fn string(&self) -> Vec<u8>;
+    /// It has to live until this moment of the wall clock, in milliseconds. Only a key that is there.
+    fn live_until(&self, wall_ms: u64);
+    /// Takes away the time to live that a user may have given to the key. Only of a key that is there.
+    fn persist(&self);
+    /// What its value stands for was changed.
+    fn touch(&self);
+    /// Makes this lock the value of the key, whatever was there.
+    fn store(&self, lock: LockId);
+    /// Deletes the key.
+    fn delete(&self);
+}

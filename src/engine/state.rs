@@ -1,0 +1,164 @@
+//! What the engine keeps of one server.
+
+use std::hash::Hash;
+
+use super::clients::Clients;
+use super::obstacle::Obstacle;
+use crate::lock::confirm::{Confirmations, Rule};
+use crate::lock::effect::{Change, Effects, Found, LockId};
+use crate::lock::table::Table;
+use crate::lock::types::{ClientId, Moment, PlaceBuf};
+
+/// Wakes the event loop.
+pub trait Alarm {
+    /// Runs the pump at this moment, whatever it was set to before. `false`: it cannot be set. Calls nobody.
+    fn set(&mut self, at: Moment) -> bool;
+}
+
+/// What the engine keeps of a server whose blocked clients are `B`, and that is woken by `A`.
+#[derive(Default)]
+pub struct State<B, A> {
+    /// The locks.
+    pub table: Table,
+    /// A buffer for effects, so that a step allocates nothing in the usual case.
+    pub fx: Effects,
+    /// Those who are blocked.
+    pub clients: Clients<B>,
+    /// What waits for replicas.
+    pub confirm: Confirm,
+    /// Locks whose values were freed elsewhere, to be forgotten.
+    pub dead: Vec<LockId>,
+    /// When the pump runs next by itself.
+    pub wake: Wake<A>,
+    /// What the pump remembers between its runs.
+    pub pump: Pump,
+    /// Where the last sweep ended.
+    pub sweep: Sweep,
+}
+
+/// When the pump runs next by itself.
+#[derive(Default)]
+pub struct Wake<A> {
+    /// What the server gave for it.
+    pub alarm: A,
+    /// When it will go off; `None`: it is not set.
+    armed: Option<Moment>,
+}
+
+impl<A: Alarm> Wake<A> {
+    /// Sees to it that the pump runs at `next`, or earlier: an alarm that is set for an earlier moment is left alone,
+    /// because what it was set for is usually gone and setting it costs a system call.
+    #[inline]
+    pub fn at(&mut self, next: Option<Moment>) {
+        if let Some(next) = next
+            && self.armed.is_none_or(|armed| next < armed)
+            && self.alarm.set(next)
+        {
+            self.armed = Some(next);
+        }
+    }
+
+    /// It went off.
+    pub const fn went_off(&mut self) {
+        self.armed = None;
+    }
+}
+
+/// What is kept for confirmations.
+#[derive(Default)]
+pub struct Confirm {
+    /// Which acknowledgements are needed; `None`: none.
+    pub rule: Option<Rule>,
+    /// What waits for them.
+    pub all: Confirmations,
+    /// The replicas were not asked yet how far they are, because nothing may be written.
+    pub must_ask: bool,
+    /// When it was looked last which replicas there are.
+    pub looked_at: Moment,
+    /// The log knows that the server does not say.
+    pub silence_is_logged: bool,
+    /// The log knows of so many replicas too many.
+    pub too_many_are_logged: u64,
+    /// How many were confirmed.
+    pub confirmed: u64,
+    /// How many were not.
+    pub failed: u64,
+}
+
+/// What the pump remembers between its runs.
+#[derive(Default)]
+pub struct Pump {
+    /// Since when a run is asked for that has not begun.
+    pub requested: Option<Moment>,
+    /// The last run did not get to the end of its work.
+    pub is_behind: bool,
+    /// Clients whose answer got lost.
+    pub unanswered: Vec<ClientId>,
+    /// A new append-only file was begun: it must learn how far the tokens are.
+    pub must_tick: bool,
+    /// So many times slots are on their way out, as a whole: nothing without a key may be replicated.
+    pub moves: usize,
+    /// A quarantine has begun, and nobody was told of its end.
+    pub is_quarantined: bool,
+    /// Whether grants and expiries are this server's to decide, as of the last look.
+    pub decides: bool,
+    /// What the log is to be told of broken locks: the first, and how many others.
+    pub broken: Option<(PlaceBuf, u64)>,
+    /// What the log was told last of what keeps the module from leaving.
+    pub obstacle_in_log: Obstacle,
+}
+
+/// Where the last sweep ended.
+#[derive(Default)]
+pub struct Sweep {
+    /// Queues are to be looked at.
+    pub is_due: bool,
+    /// How many queues were looked at.
+    pub queues: usize,
+    /// How many leases of another life were.
+    pub orphans: usize,
+}
+
+impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
+    /// Keeps for the core what is to be kept after a step at what was found: a lock without a key is forgotten, and the
+    /// pump runs when the next thing ends. Returns the effects.
+    #[inline]
+    pub fn settle(&mut self, change: Change, found: Found) -> Effects {
+        match (change, found) {
+            (Change::Deleted, Found::Lock(lock)) => _ = self.table.forget_free(lock),
+            _ => self.rearm(),
+        }
+        if self.table.has_tasks() {
+            // At once: somebody's turn may have come elsewhere.
+            self.wake.at(Some(Moment::default()));
+        }
+        std::mem::take(&mut self.fx)
+    }
+
+    /// Whether there is anything that only the pump does, and that needs no time to pass.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.table.has_tasks() || self.confirm.all.has_undo() || self.clients.has_paced()
+    }
+
+    /// The same for what has to do with confirmations.
+    #[must_use]
+    pub fn has_unconfirmed_work(&self) -> bool {
+        self.confirm.all.has_undo() || self.clients.has_undoing() || self.confirm.all.is_behind()
+    }
+
+    /// Sees to it that the pump runs when the next thing ends.
+    pub fn rearm(&mut self) {
+        let next = self.table.next_deadline(self.pump.decides);
+        self.wake.at(next);
+    }
+
+    /// After a storm of waiters nothing of it is kept but room for a few.
+    pub fn give_back_memory(&mut self) {
+        const KEPT: usize = 64;
+        self.clients.give_back_memory();
+        if self.fx.is_drained() && self.fx.capacity() > KEPT {
+            self.fx = Effects::default();
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Carries out what a step decided, in one fixed order: the key, the record for replicas and files, the events, the
+//! answers, the alarm.
+
+use super::clients::Reply;
+use super::server::{Key, Server};
+use super::{answers, confirm, outbox};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Found, LockId, Record, Step, WaiterId};
+use crate::lock::types::{ClientId, Mode};
+use crate::sabotage::{self, Rule};
+
+/// Carries out a step and its effects on an open key.
+///
+/// The key is closed before anything is published: whoever listens may use it.
+#[inline(always)]
+pub fn carry_out<S: Server, R>(
+    server: &S,
+    name: S::Name<'_>,
+    key: S::Key<'_>,
+    found: Found,
+    step: &Step<R>,
+    fx: Effects,
+) {
+    if let (Change::Lives(_), Record::Lives(ms)) = (step.change, step.record) {
+        return lives(server, name, key, ms, fx);
+    }
+    change(server, key, found, step.change);
+    tell(server, name, step.record, fx);
+}
+
+/// The key lives until the same millisecond here and wherever that is told.
+#[cold]
+fn lives<S: Server>(server: &S, name: S::Name<'_>, key: S::Key<'_>, ms: u64, fx: Effects) {
+    let until = wall_ms_in(server, ms);
+    key.live_until(until);
+    drop(key);
+    server.replicate_life(name, until);
+    tell(server, name, Record::Nothing, fx);
+}
+
+/// What becomes of the key.
+#[inline(always)]
+pub fn change<S: Server>(server: &S, key: S::Key<'_>, found: Found, change: Change) {
+    match change {
+        Change::Nothing => {}
+        Change::Signalled | Change::Touched => key.touch(),
+        Change::Renewed => {
+            // The time to live that a user gave to the hold before is not the new one's.
+            key.persist();
+            key.touch();
+        }
+        Change::Lives(ms) => key.live_until(wall_ms_in(server, ms)),
+        Change::Stored(lock) => key.store(lock),
+        Change::Deleted => match found {
+            // Its lock is nobody's any more; what the server would tell us about it is known.
+            Found::Lock(lock) => server.shared().let_go(lock, || key.delete()),
+            _ => key.delete(),
+        },
+    }
+    drop(key);
+}
+
+/// What others are told of it.
+#[inline(always)]
+pub fn tell<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Effects) {
+    record(server, name, first);
+    if !fx.is_drained() {
+        fx.told().for_each(|told| record(server, name, told));
+    }
+    if let Some(event) = fx.take_first() {
+        outbox::publish(server, name, event);
+    }
+    if !fx.is_drained() {
+        effects(server, Some(name), fx);
+    }
+}
+
+/// What replicas and files are told of it.
+#[inline]
+pub fn record<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
+    match record {
+        Record::Nothing => {}
+        Record::AsAsked => server.replicate_as_asked(),
+        Record::Deleted => server.replicate_delete(name),
+        Record::Lives(ms) => server.replicate_life(name, wall_ms_in(server, ms)),
+        Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}
+        Record::Ended(token) => server.replicate_ended(name, token.get()),
+        Record::Hold(hold) => record_hold(server, name, hold, None),
+        Record::Member(lock, hold) => record_hold(server, name, hold, Some(lock)),
+    }
+}
+
+/// The moment on the wall clock so long from now, in milliseconds: what the server counts the life of keys by.
+fn wall_ms_in<S: Server>(server: &S, ms: u64) -> u64 {
+    (server.wall_us() / 1_000).saturating_add(ms)
+}
+
+#[cold]
+fn record_hold<S: Server>(server: &S, name: S::Name<'_>, hold: LockId, beside: Option<LockId>) {
+    let now = server.boot();
+    let saved = server.with(|state| {
+        let mode = beside.map_or(Some(Mode::Exclusive), |lock| state.table.mode(lock))?;
+        Some((mode, state.table.save_hold(now, hold)?))
+    });
+    if let Some((mode, hold)) = saved.flatten() {
+        server.replicate_hold(name, mode, &hold);
+    }
+}
+
+/// Carries out effects alone, and gives the buffer back.
+pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects) {
+    if let (Some(event), Some(name)) = (fx.take_first(), name) {
+        outbox::publish(server, name, event);
+    }
+    for effect in fx.drain() {
+        match effect {
+            Effect::Publish(event) => {
+                if let Some(name) = name {
+                    outbox::publish(server, name, event);
+                }
+            }
+            // Told before.
+            Effect::Tell(_) => {}
+            Effect::Answer { waiter, client, answer } => send(server, waiter, client, answer),
+        }
+    }
+    let _ = server.with(|state| state.fx = fx);
+}
+
+/// Answers a waiter: if it was granted what it waited for and that has to be confirmed, when enough replicas have it.
+fn send<S: Server>(server: &S, waiter: WaiterId, id: ClientId, answer: Answer) {
+    if let Some(blocked) = server.with(|state| state.clients.take_waiter(waiter)).flatten() {
+        if server.shared().settings.confirms() {
+            confirm::hold_back_waiter(server, blocked, id, answer);
+        } else {
+            answers::answer(server, blocked, id, Reply::Answer(answer));
+        }
+    }
+}
+
+/// Takes effects that belong to no key out of a step of the table, and carries them out.
+pub fn effects_of<S: Server>(server: &S, step: impl FnOnce(&mut crate::lock::table::Table, &mut Effects)) {
+    let fx = server.with(|state| {
+        let mut fx = std::mem::take(&mut state.fx);
+        step(&mut state.table, &mut fx);
+        fx
+    });
+    if let Some(fx) = fx {
+        effects(server, None, fx);
+    }
+}

@@ -1,0 +1,71 @@
+//! What is looked at ten times a second, because no event tells of it: queues of slots that left this server without a
+//! key of ours, and leases that connections of another life kept alive.
+
+use std::hash::Hash;
+
+use super::server::Server;
+use super::shared::Shared;
+use super::state::{Alarm, State};
+use crate::lock::effect::LockId;
+use crate::lock::types::{Moment, PlaceBuf};
+
+/// How many keys the server is asked about in one run of the pump.
+const LOOKED_AT_MAX: usize = 256;
+
+/// Whether there is anything to look at; then the pump has to run. From the server's cron.
+pub fn begin<B: Copy + Eq + Hash, A: Alarm>(shared: &Shared, state: &mut State<B, A>) -> bool {
+    let has_queues = shared.is_cluster() && state.table.waiters() > 0;
+    state.sweep.is_due |= has_queues;
+    state.pump.decides && (has_queues || state.table.has_foreign())
+}
+
+/// A run of the pump on a server that decides.
+pub fn go<S: Server>(server: &S, now: Moment) {
+    if !server.shared().is_cluster() {
+        let _ = server.with(|state| state.table.let_foreign_run(now));
+        return;
+    }
+    let_orphans_run(server, now);
+    if server.with(|state| std::mem::take(&mut state.sweep.is_due)) == Some(true) {
+        note_queues_that_left(server);
+    }
+}
+
+/// A kept lease that came with its slot stands still until the slot is ours: its connection may be open where it came
+/// from.
+fn let_orphans_run<S: Server>(server: &S, now: Moment) {
+    let orphans = server.with(|state| {
+        if !state.table.has_foreign() {
+            return Vec::new();
+        }
+        let orphans = state.table.foreign(state.sweep.orphans, LOOKED_AT_MAX);
+        state.sweep.orphans = next(state.sweep.orphans, orphans.len());
+        orphans
+    });
+    let is_ours = |(_, place): &(LockId, PlaceBuf)| has_not_left(server, place);
+    let ours: Vec<LockId> = orphans.into_iter().flatten().filter(is_ours).map(|(lock, _)| lock).collect();
+    let _ = server.with(|state| state.table.let_run(&ours, now));
+}
+
+/// Whoever waits where a slot has left is sent on.
+fn note_queues_that_left<S: Server>(server: &S) {
+    let places = server.with(|state| {
+        let queues = state.table.places_waited_for().skip(state.sweep.queues);
+        let places: Vec<PlaceBuf> = queues.take(LOOKED_AT_MAX).map(|place| place.to_owned()).collect();
+        state.sweep.queues = next(state.sweep.queues, places.len());
+        places
+    });
+    let gone = |place: &PlaceBuf| !has_not_left(server, place);
+    for place in places.into_iter().flatten().filter(gone) {
+        let _ = server.with(|state| state.table.note(place.as_place()));
+    }
+}
+
+/// Where the next look begins: behind this one, or anew.
+const fn next(begin: usize, looked_at: usize) -> usize {
+    if looked_at < LOOKED_AT_MAX { 0 } else { begin + looked_at }
+}
+
+fn has_not_left<S: Server>(server: &S, place: &PlaceBuf) -> bool {
+    server.name_at(place).is_none_or(|name| server.has_not_left(S::name(&name)))
+}

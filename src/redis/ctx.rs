@@ -1,0 +1,292 @@
+//! The server by its module API: what the engine asks, answered.
+
+use std::ffi::{CStr, CString, c_int, c_longlong};
+use std::ptr::null_mut;
+
+use redis_module::raw;
+
+use super::api::{Ctx, Key, OwnedStr, Str, api};
+use super::keeper::{self, Blocked};
+use super::timer::Timer;
+use super::{blocking, clock, cluster, events, ffi, host, kind, records, rights, role, soon};
+use crate::engine::clients::Reply;
+use crate::engine::flags::{Flags, Level, Quirks};
+use crate::engine::server::{MINTED_OWNER_BYTES, Server};
+use crate::engine::shared::Shared;
+use crate::engine::state::State;
+use crate::lock::codec::SavedHold;
+use crate::lock::confirm::Seen;
+use crate::lock::effect::Event;
+use crate::lock::table::Applicant;
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+
+impl Server for Ctx {
+    type Name<'a> = Str<'a>;
+    type NameBuf<'a> = OwnedStr<'a>;
+    type Key<'a> = Key<'a>;
+    type Blocked = Blocked;
+    type Alarm = Timer;
+
+    #[inline]
+    fn with<R>(&self, use_it: impl FnOnce(&mut State<Blocked, Timer>) -> R) -> Option<R> {
+        keeper::with(use_it)
+    }
+
+    #[inline(always)]
+    fn shared(&self) -> &Shared {
+        &keeper::SHARED
+    }
+
+    #[inline(always)]
+    fn boot(&self) -> Moment {
+        clock::boot()
+    }
+
+    #[inline(always)]
+    fn wall_us(&self) -> u64 {
+        clock::wall_us()
+    }
+
+    #[inline(always)]
+    fn now(&self) -> Now {
+        clock::now()
+    }
+
+    fn run_soon(&self, is_late: bool) {
+        soon::run_soon(is_late);
+    }
+
+    fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
+        let mut text = [0; MINTED_OWNER_BYTES];
+        uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text);
+        text
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> Flags {
+        // SAFETY: a context, or null, which the function allows.
+        let bits = unsafe { api!(RedisModule_GetContextFlags, self.as_ptr()) }.unwrap_or(0) as u32;
+        let has = |bit: u32| bits & bit != 0;
+        Flags {
+            is_replica: has(raw::REDISMODULE_CTX_FLAGS_SLAVE),
+            is_loading: has(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING),
+            is_loading_only: has(raw::REDISMODULE_CTX_FLAGS_LOADING),
+            is_fact: has(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING),
+            is_cluster: has(raw::REDISMODULE_CTX_FLAGS_CLUSTER),
+            has_aof: has(raw::REDISMODULE_CTX_FLAGS_AOF),
+            denies_blocking: has(raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING),
+            is_script: has(raw::REDISMODULE_CTX_FLAGS_LUA),
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        rights::is_paused()
+    }
+
+    fn refuses_writes(&self) -> bool {
+        rights::refuses_writes(self)
+    }
+
+    fn quirks(&self) -> Quirks {
+        let kind = kind::kind();
+        Quirks { loses_answers: kind.loses_answers(), has_optional_aux: kind.has_optional_aux() }
+    }
+
+    fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
+        role::ask(self)
+    }
+
+    fn begin_to_listen(&self) {
+        events::begin(self);
+    }
+
+    fn listen_to_replicas(&self) -> bool {
+        events::begin_with_replicas(self)
+    }
+
+    fn may_evict(&self) -> bool {
+        host::may_evict(self)
+    }
+
+    fn has_listeners(&self) -> bool {
+        host::has_listeners(self)
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        let level = match level {
+            Level::Notice => ffi::SERVER_LOG_NOTICE,
+            Level::Warning => ffi::SERVER_LOG_WARNING,
+        };
+        Self::log(self, level, text);
+    }
+
+    #[inline]
+    fn place<'a>(&self, name: Str<'a>) -> Place<'a>
+    where
+        'a: 'a,
+    {
+        Place { db: self.db(), name: name.bytes() }
+    }
+
+    fn name_at<'a>(&'a self, place: &PlaceBuf) -> Option<OwnedStr<'a>> {
+        self.new_str(&place.name).filter(|_| self.select_db(place.db))
+    }
+
+    fn name<'a>(name: &'a OwnedStr<'_>) -> Str<'a> {
+        name.as_str()
+    }
+
+    #[inline]
+    fn open(&self, name: Str<'_>) -> Key<'_> {
+        Key::open_write(self, name)
+    }
+
+    fn open_to_read(&self, name: Str<'_>) -> Key<'_> {
+        Key::open_read(self, name)
+    }
+
+    fn is_ours(&self, name: Str<'_>) -> bool {
+        cluster::is_ours(self, name)
+    }
+
+    fn has_not_left(&self, name: Str<'_>) -> bool {
+        cluster::has_not_left(self, name)
+    }
+
+    fn redirection(&self, name: Str<'_>) -> String {
+        cluster::redirection(self, name)
+    }
+
+    fn replicate_as_asked(&self) {
+        // SAFETY: a live context of a running command.
+        unsafe { api!(RedisModule_ReplicateVerbatim, self.as_ptr()) };
+    }
+
+    fn replicate_hold(&self, name: Str<'_>, mode: Mode, hold: &SavedHold) {
+        records::replicate_hold(self, name, mode, hold);
+    }
+
+    fn replicate_ended(&self, name: Str<'_>, token: u64) {
+        records::replicate_ended(self, name, token);
+    }
+
+    fn replicate_delete(&self, name: Str<'_>) {
+        records::replicate_delete(self, name);
+    }
+
+    fn replicate_life(&self, name: Str<'_>, wall_ms: u64) {
+        records::replicate_life(self, name, wall_ms);
+    }
+
+    fn append_tick(&self, last: u64, told: u64) {
+        records::append_tick(self, last, told);
+    }
+
+    fn tell_nothing(&self, last: u64) {
+        records::tell_nothing(self, last);
+    }
+
+    fn ask_replicas(&self) {
+        records::ask_replicas(self);
+    }
+
+    fn publish(&self, name: Str<'_>, event: Event) {
+        let (class, text) = (raw::REDISMODULE_NOTIFY_MODULE, event_name(event));
+        // SAFETY: a live context and strings.
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent, self.as_ptr(), class, text.as_ptr(), name.as_ptr()) };
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        // SAFETY: a live context.
+        let id = unsafe { api!(RedisModule_GetClientId, self.as_ptr()) }?;
+        (id != 0 && id != u64::MAX).then_some(ClientId(id))
+    }
+
+    fn is_connected(&self, client: ClientId) -> bool {
+        // SAFETY: null asks for nothing but whether it is there.
+        let found = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
+        found == Some(raw::REDISMODULE_OK as c_int)
+    }
+
+    fn may_acquire(&self, who: Applicant<'_>) -> bool {
+        rights::may_acquire(self, who)
+    }
+
+    fn block(&self) -> Option<Blocked> {
+        blocking::block(self)
+    }
+
+    fn unblock(&self, blocked: Blocked, reply: Option<Reply>) {
+        blocking::unblock(blocked, reply);
+    }
+
+    fn close(&self, client: ClientId) {
+        // SAFETY: a live context; a number that no client has is an error and nothing else.
+        unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
+    }
+
+    fn reply_error(&self, text: &str) {
+        let Ok(text) = CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
+            return;
+        };
+        // SAFETY: a live context and a C string.
+        unsafe { api!(RedisModule_ReplyWithError, self.as_ptr(), text.as_ptr()) };
+    }
+
+    fn reply_integer(&self, number: u64) {
+        let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_ReplyWithLongLong, self.as_ptr(), number) };
+    }
+
+    fn reply_null(&self) {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_ReplyWithNull, self.as_ptr()) };
+    }
+
+    fn reply_ok(&self) {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_ReplyWithSimpleString, self.as_ptr(), c"OK".as_ptr()) };
+    }
+
+    fn reply_bool(&self, truth: bool) {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_ReplyWithBool, self.as_ptr(), c_int::from(truth)) };
+    }
+
+    fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: a live context; the bytes are copied.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer, self.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    fn reply_array(&self, len: usize) {
+        // SAFETY: a live context; the elements follow.
+        unsafe { api!(RedisModule_ReplyWithArray, self.as_ptr(), len as _) };
+    }
+
+    fn reply_map(&self, len: usize) {
+        // SAFETY: a live context; `len` pairs follow. A flat array in RESP2.
+        unsafe { api!(RedisModule_ReplyWithMap, self.as_ptr(), len as _) };
+    }
+
+    fn wrong_arity(&self) {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_WrongArity, self.as_ptr()) };
+    }
+
+    fn tell_key_at(&self, position: usize) {
+        const FLAGS: u32 =
+            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags, self.as_ptr(), position as c_int, FLAGS as c_int) };
+    }
+}
+
+const fn event_name(event: Event) -> &'static CStr {
+    match event {
+        Event::Acquired => c"lock.acquired",
+        Event::Released => c"lock.released",
+        Event::Expired => c"lock.expired",
+        Event::Broken => c"lock.broken",
+    }
+}

@@ -1,0 +1,66 @@
+//! Which server this is, and what it can do.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+/// Which server this is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(super) is_valkey: bool,
+    /// As the module API tells it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
+    pub(super) version: c_int,
+    /// Valkey's own major version; 0 on Redis.
+    pub(super) valkey_major: u32,
+}
+
+static KIND: OnceLock<Kind> = OnceLock::new();
+
+/// Which server this is, as found at load.
+pub(crate) fn kind() -> Kind {
+    let unknown = Kind { is_valkey: false, version: 0, valkey_major: 0 };
+    KIND.get().copied().unwrap_or(unknown)
+}
+
+/// It is this one. Once, at load.
+pub(super) fn note(kind: Kind) {
+    let _ = KIND.set(kind);
+}
+
+impl Kind {
+    pub(crate) const fn is_valkey(self) -> bool {
+        self.is_valkey
+    }
+
+    /// Whether CLIENT UNBLOCK may end a wait. On Redis 7.2 it would abort the server when it meets a
+    /// client that was answered in the same turn of the event loop.
+    pub(crate) const fn can_unblock(self) -> bool {
+        self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
+    }
+
+    /// Whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop.
+    pub(crate) const fn loses_answers(self) -> bool {
+        !self.is_valkey && self.version < 0x07_0200
+    }
+
+    /// Whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
+    /// that asks, and crashes where there is none.
+    pub(crate) const fn can_ask_for_slots(self) -> bool {
+        !self.is_valkey || self.valkey_major >= 9
+    }
+
+    /// Whether it tells when slots leave as a whole, and must not be given a command without keys meanwhile.
+    pub(crate) const fn tells_of_slots(self) -> bool {
+        self.is_valkey && self.valkey_major >= 9
+    }
+
+    /// Whether a replica may load beside its old data. Redis 8.0 ends itself when the link breaks while it reads a
+    /// value of a module: it takes what it has not got for the name of an unknown type. In 8.6 that is mended.
+    pub(crate) const fn can_load_beside(self) -> bool {
+        self.is_valkey || self.version < 0x08_0000 || self.version >= 0x08_0600
+    }
+
+    /// Whether a module can write "nothing" at the head of an RDB file.
+    pub(crate) const fn has_optional_aux(self) -> bool {
+        self.version >= 0x07_0200
+    }
+}

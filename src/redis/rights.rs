@@ -1,0 +1,65 @@
+//! What the server would say to a command that it is not asked to run.
+
+use std::ffi::c_int;
+
+use redis_module::raw;
+
+use super::api::{Ctx, OwnedStr, api};
+use crate::lock::table::Applicant;
+
+/// Whether the server would refuse a write: too few replicas, a disk error.
+///
+/// It is asked to run a write command that does nothing, under the rules for scripts, which include just these checks.
+/// A refusal is asked for as a reply: Valkey 9.1 aborts over one that is not.
+pub(super) fn refuses_writes(ctx: &Ctx) -> bool {
+    // SAFETY: a live context; the format takes no arguments; the reply is freed once.
+    unsafe {
+        match api!(RedisModule_Call, ctx.as_ptr(), c"LOCK.TICK".as_ptr(), c"SE".as_ptr()) {
+            Some(reply) if !reply.is_null() => {
+                let kind = api!(RedisModule_CallReplyType, reply);
+                api!(RedisModule_FreeCallReply, reply);
+                kind.is_none_or(|kind| kind as isize == raw::REDISMODULE_REPLY_ERROR)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Whether it has promised somebody that nothing is written now.
+pub(super) fn is_paused() -> bool {
+    // SAFETY: no arguments. On a server without it (Redis before 6.2) this module does not load.
+    unsafe { api!(RedisModule_AvoidReplicaTraffic) != Some(0) }
+}
+
+/// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
+pub(super) fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several, .. }: Applicant<'_>) -> bool {
+    let command = if wants_several { "LOCK.MACQUIRE" } else { "LOCK.ACQUIRE" };
+    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
+    // has no user yields null.
+    let user_name = unsafe {
+        let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
+        name.and_then(|name| OwnedStr::from_raw(ctx, name))
+    };
+    let (Some(user_name), Some(command), Some(one), Some(key)) =
+        (user_name, ctx.new_str(command.as_bytes()), ctx.new_str(b"1"), ctx.new_str(place.name))
+    else {
+        return false;
+    };
+    // As many arguments as the command needs at least: Redis 8.6 counts them. Only the key matters.
+    let (word, key) = (command.as_str().as_ptr(), key.as_str().as_ptr());
+    let one = one.as_str().as_ptr();
+    let mut one_key = [word, key, word, word, word];
+    let mut several = [word, one, key, word, word, word];
+    let argv: &mut [_] = if wants_several { &mut several } else { &mut one_key };
+    // SAFETY: 1. live strings; 2. the user is checked for null and freed once.
+    unsafe {
+        let user = api!(RedisModule_GetModuleUserFromUserName, user_name.as_str().as_ptr());
+        let Some(user) = user.filter(|user| !user.is_null()) else {
+            return false;
+        };
+        let argc = argv.len() as c_int;
+        let verdict = api!(RedisModule_ACLCheckCommandPermissions, user, argv.as_mut_ptr(), argc);
+        api!(RedisModule_FreeModuleUser, user);
+        verdict == Some(raw::REDISMODULE_OK as c_int)
+    }
+}

@@ -1,0 +1,54 @@
+//! Runs the pump behind the command or event that asked for it: by a timer of the server's of 0 ms.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::guard;
+use crate::engine::pump;
+
+/// A detached context, for what happens outside of commands and callbacks; null until load.
+static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+/// The server's timer for the run that was asked for last.
+static TIMER: AtomicU64 = AtomicU64::new(0);
+
+/// Makes the detached context. Once, at load.
+pub(super) fn begin(ctx: &Ctx) {
+    // SAFETY: a live context, within OnLoad; the detached one lives as long as the module.
+    let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext, ctx.as_ptr()) };
+    DETACHED.store(detached.unwrap_or(null_mut()), Ordering::Relaxed);
+}
+
+/// The detached context; `None` while the module is being loaded.
+pub(super) fn detached() -> Option<Ctx> {
+    let ctx = DETACHED.load(Ordering::Relaxed);
+    // SAFETY: it lives as long as the module.
+    (!ctx.is_null()).then(|| unsafe { Ctx::from_raw(ctx) })
+}
+
+/// Asks for a run. One that is late must go: the server looks at its timers in their order, and would look at none
+/// behind it.
+pub(super) fn run_soon(is_late: bool) {
+    let Some(ctx) = detached() else {
+        return;
+    };
+    // SAFETY: 1. our own detached context; 2. a late timer has not run, or it would not be late.
+    let timer = unsafe {
+        if is_late {
+            api!(RedisModule_StopTimer, ctx.as_ptr(), TIMER.load(Ordering::Relaxed), null_mut());
+        }
+        api!(RedisModule_CreateTimer, ctx.as_ptr(), 0, Some(on_timer), null_mut())
+    };
+    TIMER.store(timer.unwrap_or(0), Ordering::Relaxed);
+}
+
+extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    guard::callback((), || {
+        // SAFETY: the context of the running callback.
+        pump::run(&unsafe { Ctx::from_raw(ctx) });
+    });
+}

@@ -1,0 +1,41 @@
+//! Puts the timer into the server's event loop; when it fires, the pump is asked for.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+
+use redis_module::raw;
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+
+use super::api::{Ctx, api};
+use super::timer::Timer;
+use super::{guard, keeper};
+use crate::engine::events;
+
+/// Makes the timer and puts it into the server's event loop. Once, at load.
+pub(super) fn begin() -> Result<(), String> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let fd = timerfd_create(TimerfdClockId::Boottime, flags)
+        .map_err(|error| format!("no timer on the boot-time clock: {error}"))?;
+    let number = fd.as_raw_fd();
+    let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
+    // SAFETY: the descriptor lives in the state, which is never dropped.
+    let added = unsafe { api!(RedisModule_EventLoopAdd, number, mask, Some(on_fire), std::ptr::null_mut()) };
+    if added != Some(raw::REDISMODULE_OK as c_int) {
+        return Err("the server's event loop did not take the timer".to_owned());
+    }
+    let _ = keeper::with(|state| state.wake.alarm = Timer(Some(fd)));
+    Ok(())
+}
+
+extern "C" fn on_fire(fd: c_int, _data: *mut c_void, _mask: c_int) {
+    guard::callback((), || {
+        let mut ticks = [0_u8; 8];
+        let _ = keeper::with(|state| {
+            if let Some(timer) = state.wake.alarm.0.as_ref().filter(|timer| timer.as_raw_fd() == fd) {
+                // What it says does not matter; unread it would stay readable.
+                let _ = rustix::io::read(timer, &mut ticks);
+            }
+        });
+        events::woken(&Ctx::nowhere());
+    });
+}
