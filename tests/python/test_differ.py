@@ -97,6 +97,8 @@ def events(text, place=A):
     (1, "restore broken", 1),
     (1, "restore", 1),  # of the very lock that is there
     (1, "restore broken acquired", 1),
+    (0, "restore acquired broken", 1),  # what waited for its turn is told behind it
+    (2, "broken expired", 0),  # one of two was over when the lock was broken
 ])  # fmt: skip
 def test_lives_that_a_lock_can_have(start, text, end):
     # G15

@@ -94,23 +94,44 @@ def disordered(before, after, events):
 
 def can_lead(start, end, events):
     """Whether these events can make so many holders of so many."""
-    # (How many hold, how many holds were replaced whose end was not published yet.)
-    states = {(start, 0)}
+    # (How many hold, how many holds were replaced whose end was not published yet, how many were over when the others
+    # were broken, which may be published behind those, how many payloads are still to be restored). The server tells of
+    # RESTORE at once, and so perhaps ahead of what happened to locks before it: it may come anywhere.
+    states = with_restored({(start, 0, 0, events.count("restore"))}, end)
     for event in events:
-        states = {state for old in states for state in after_event(*old, event, end)}
-    return (end, 0) in states
+        if event != "restore":
+            states = {state for old in states for state in after_event(*old, event)}
+            states = with_restored(states, end)
+    return (end, 0, 0, 0) in states
 
 
-def after_event(live, owed, event, end):
-    """What can be so after one event."""
-    if event == "restore":
-        brought = {*range(RESTORED_MAX), *range(end, end + RESTORED_MAX)}
-        return {(number, due) for number in brought for due in ({0, 1} if live or owed else {0})}
+def with_restored(states, end):
+    """The same, and all that a RESTORE now may make of it."""
+    found, newest = set(states), states
+    while newest := {
+        (brought, owed, late, left - 1)
+        for live, replaced, late, left in newest
+        if left
+        for brought in {*range(RESTORED_MAX), *range(end, end + RESTORED_MAX)}
+        for owed in ({0, 1} if live or replaced else {0})
+    }:
+        found |= newest
+    return found
+
+
+def after_event(live, owed, late, left, event):
+    """What can be so after one event of the lock."""
+    after = set()
     if event == "lock.broken":
-        return {(live, 0)} if owed else {(0, 0)} if live else set()
-    if event == "lock.acquired":
-        return set() if owed else {(live + 1, 0)} | ({(live, 0)} if live else set())
-    return {(live - 1, owed)} if live else set()
+        after |= {(live, 0, late, left)} if owed else {(0, 0, late + over, left) for over in range(live)}
+    elif event == "lock.acquired":
+        # An upgrade is told as a grant alone.
+        after |= set() if owed else {(live + 1, 0, late, left)} | ({(live, 0, late, left)} if live else set())
+    elif live:
+        after.add((live - 1, owed, late, left))
+    if event == "lock.expired" and late:
+        after.add((live, owed, late - 1, left))
+    return after
 
 
 def overwritten(after, events):
