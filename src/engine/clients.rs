@@ -255,3 +255,72 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.all.capacity().max(self.in_queue.capacity()).max(self.confirming.capacity()).max(queues)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(clients: &mut Clients<u64>, number: u64) {
+        clients.wait_for_turn(number, ClientId(number), Reply::Renewed);
+    }
+
+    fn next(clients: &mut Clients<u64>) -> Option<u64> {
+        clients.take_paced().map(|(blocked, id, _)| {
+            assert_eq!(blocked, id.0);
+            blocked
+        })
+    }
+
+    #[test]
+    fn first_come_is_first_answered_and_who_went_is_passed_over() {
+        let mut clients = Clients::default();
+        for number in 1..=6 {
+            push(&mut clients, number);
+        }
+        assert_eq!(next(&mut clients), Some(1));
+        for gone in [2, 3, 6] {
+            assert!(clients.remove(gone).is_some());
+            assert!(clients.remove(gone).is_none(), "once");
+        }
+        assert!(clients.remove(1).is_none(), "it was answered");
+        push(&mut clients, 7);
+        // A server gives handles anew: whoever comes later by the same one waits for its own turn.
+        push(&mut clients, 2);
+        assert_eq!([(); 5].map(|()| next(&mut clients)), [Some(4), Some(5), Some(7), Some(2), None]);
+        assert!(!clients.has_paced());
+    }
+
+    #[test]
+    fn each_stage_has_its_way_in_and_all_have_one_way_out() {
+        let mut clients = Clients::default();
+        let (waiter, wait) = (WaiterId::from_number(7), WaitId::default());
+        clients.wait_in_queue(1, ClientId(10), waiter);
+        clients.wait_for_replicas(2, ClientId(20), wait, Reply::Renewed);
+        clients.wait_for_undo(3, ClientId(30), Reply::Renewed);
+        clients.wait_for_turn(4, ClientId(40), Reply::Renewed);
+        clients.note_answered(5, ClientId(50));
+        assert!(clients.has_undoing() && clients.has_paced());
+        assert_eq!((clients.room(), clients.room_behind_others()), (REPLIES_PER_TURN - 1, 0));
+        for (blocked, id) in [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)] {
+            assert_eq!(clients.remove(blocked).map(|client| client.id), Some(ClientId(id)));
+        }
+        assert!(!clients.has_undoing() && !clients.has_paced() && clients.room() == REPLIES_PER_TURN);
+        assert_eq!(clients.take_waiter(waiter), None);
+        assert!(clients.take_confirming(wait).is_none() && clients.take_undoing().is_none());
+    }
+
+    #[test]
+    fn their_memory_comes_back_when_nobody_is_blocked() {
+        for count in [20, 1_000] {
+            let mut clients = Clients::default();
+            for number in 1..=count {
+                push(&mut clients, number);
+            }
+            clients.give_back_memory();
+            assert_eq!(clients.all.len() as u64, count);
+            while next(&mut clients).is_some() {}
+            clients.give_back_memory();
+            assert_eq!(clients.capacity() == 0, count == 1_000, "{count}");
+        }
+    }
+}

@@ -38,3 +38,6 @@ pub mod step;
 pub mod sweep;
 pub mod values;
 pub mod work;
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,7 @@ pub struct Seen {
 
 /// The number of a wait for acknowledgements. They are given in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(test, derive(Default))]
 pub struct WaitId(u64);
 
 /// How a wait ended.

@@ -38,7 +38,7 @@ mod models;
 mod oracle;
 mod property;
 mod pump;
-pub(super) mod random;
+pub(crate) mod random;
 mod reader;
 mod regression;
 mod rules;

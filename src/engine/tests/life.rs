@@ -1,0 +1,345 @@
+//! Long random lives of a primary and its replica, run by the engine that ships.
+
+use std::collections::BTreeMap;
+
+use super::look::{Verdict, View, are_alike, must};
+use super::sim::{At, Part, Sim, Value};
+use super::world::{Said, World, at};
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+use crate::engine::work;
+use crate::lock::tests::random::Random;
+use crate::sabotage::{Rule, without};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const DBS: [u32; 2] = [0, 1];
+const CLIENTS: u64 = 6;
+const OWNERS: u64 = 7;
+
+/// What the setting max-holders is.
+const HOLDERS_MAX: usize = 10_000;
+
+/// Lives, and steps of each.
+const LIVES: u64 = 1_000;
+const STEPS: usize = 250;
+
+/// Lives until a bug that was put back has to be found.
+const LIVES_UNTIL_FOUND: u64 = 5_000;
+
+struct Life {
+    random: Random,
+    primary: World,
+    replica: World,
+    /// How much of the stream the replica has.
+    applied: usize,
+    /// Who is blocked, by which number.
+    busy: BTreeMap<u64, u64>,
+    places: Vec<At>,
+    /// What the last rest saw.
+    before: View,
+    /// Strings that were written and nobody took away.
+    texts: BTreeMap<At, Vec<u8>>,
+    dumps: Vec<(At, String)>,
+    notes: Vec<String>,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let replica = World::started();
+        replica.sim.flags.set(Flags { is_replica: true, ..Flags::default() });
+        let places: Vec<At> =
+            DBS.into_iter().flat_map(|db| NAMES.into_iter().map(move |name| at(db, name))).collect();
+        let primary = World::started();
+        (1..=CLIENTS).for_each(|client| primary.connect(client));
+        Self {
+            random: Random::new(seed),
+            primary,
+            replica,
+            applied: 0,
+            busy: BTreeMap::new(),
+            before: places.iter().map(|at| (at.clone(), super::look::Lock::default())).collect(),
+            places,
+            texts: BTreeMap::new(),
+            dumps: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn lives(mut self) -> Verdict {
+        for _ in 0..STEPS {
+            self.step().map_err(|verdict| self.told(&verdict))?;
+        }
+        self.ends().map_err(|verdict| self.told(&verdict))
+    }
+
+    fn told(&self, verdict: &str) -> String {
+        let last = self.notes.len().saturating_sub(25);
+        format!("{verdict}\n{}", self.notes[last..].join("\n"))
+    }
+
+    fn step(&mut self) -> Verdict {
+        match self.random.below(100) {
+            0..55 => self.asks(),
+            55..65 => self.meddles(),
+            65..70 => self.closes(),
+            70..73 => self.unblocks(),
+            73..76 => self.changes_server(),
+            76..85 => {
+                let ms = self.random.of(&[1, 3, 10, 50, 200]);
+                self.notes.push(format!("{ms} ms pass"));
+                self.primary.passes(ms);
+                self.replica.passes(ms);
+            }
+            85..88 => self.primary.free_late(),
+            88..92 => self.primary.turn(),
+            _ => return self.rest(),
+        }
+        self.hears();
+        // A lease that is told is counted from when it arrives: so it arrives before any time passes.
+        self.applies()
+    }
+
+    fn name(&mut self) -> &'static str {
+        self.random.of(&NAMES)
+    }
+
+    fn asks(&mut self) {
+        let free: Vec<u64> = (1..=CLIENTS).filter(|client| !self.busy.contains_key(client)).collect();
+        if free.is_empty() {
+            return;
+        }
+        let client = self.random.of(&free);
+        let (name, owner, db) = (self.name(), self.random.below(OWNERS), self.random.of(&DBS));
+        let lease = self.random.of(&[5, 40, 60_000]);
+        let text = match self.random.below(10) {
+            0..5 => {
+                let kind = self.random.of(&["", "", "SHARED", "LIMIT 2", "SHARED"]);
+                let tie = self.random.of(&["", "", "EPHEMERAL 20", "KEEPALIVE"]);
+                let how =
+                    self.random.of(&["", "BLOCK 30", "BLOCK 5000", "BLOCK 0", "QUEUE 50", "QUEUE 5000"]);
+                let again = if kind.is_empty() && self.random.percent(20) { "REENTRANT" } else { "" };
+                format!("LOCK.ACQUIRE {name} o{owner} PX {lease} {kind} {again} {tie} {how}")
+            }
+            5 => {
+                let other = NAMES[(NAMES.iter().position(|n| *n == name).unwrap_or(0) + 1) % NAMES.len()];
+                let how = self.random.of(&["", "BLOCK 30", "BLOCK 5000"]);
+                format!("LOCK.MACQUIRE 2 {name} {other} o{owner} PX {lease} {how}")
+            }
+            6..9 => format!("LOCK.RELEASE {name} o{owner}"),
+            _ => format!("LOCK.RENEW {name} o{owner} PX {lease}"),
+        };
+        self.sends(client, db, &text);
+    }
+
+    fn sends(&mut self, client: u64, db: u32, text: &str) -> Said {
+        let said = self.primary.send(client, db, text);
+        self.notes.push(format!("client {client} db {db}: {text} -> {said:?}"));
+        if let Said::Later(handle) = said {
+            self.busy.insert(client, handle);
+        }
+        said
+    }
+
+    /// Somebody does something to keys.
+    fn meddles(&mut self) {
+        let (name, other, db) = (self.name(), self.name(), self.random.of(&DBS));
+        let place = at(db, name);
+        let now_ms = self.primary.sim.wall_us() / 1000;
+        let text = match self.random.below(10) {
+            0..3 => format!("DEL {name}"),
+            3 => format!("SET {name} text"),
+            4 => format!("RENAME {name} {other}"),
+            5 => format!("PEXPIREAT {name} {}", now_ms + self.random.of(&[20, 5_000, 90_000])),
+            6 => format!("PERSIST {name}"),
+            7 => match self.random.below(3) {
+                0 => "FLUSHALL".to_owned(),
+                1 => "FLUSHDB".to_owned(),
+                _ => "SWAPDB 0 1".to_owned(),
+            },
+            8 => {
+                if let Some(dump) = self.primary.dump(&place) {
+                    self.dumps.push((place, dump));
+                }
+                return;
+            }
+            _ => match self.dumps.pop() {
+                Some((place, dump)) => {
+                    let name = String::from_utf8_lossy(&place.1).into_owned();
+                    return self.meddles_with(place.0, &format!("RESTORE {name} {dump}"));
+                }
+                None => return,
+            },
+        };
+        self.meddles_with(db, &text);
+    }
+
+    fn meddles_with(&mut self, db: u32, text: &str) {
+        self.sends(0, db, text);
+        // What was written stays until somebody takes it away.
+        let inside = self.primary.sim.inside.borrow();
+        let texts = inside.keys.iter().filter_map(|(at, entry)| match &entry.value {
+            Value::Text(text) if entry.until_ms.is_none() => Some((at.clone(), text.clone())),
+            _ => None,
+        });
+        self.texts = texts.collect();
+    }
+
+    fn closes(&mut self) {
+        let client = 1 + self.random.below(CLIENTS);
+        self.notes.push(format!("client {client} closes"));
+        self.busy.remove(&client);
+        self.primary.close(client);
+        self.primary.turn();
+        self.primary.connect(client);
+    }
+
+    fn unblocks(&mut self) {
+        if let Some(&client) = self.busy.keys().next() {
+            self.notes.push(format!("client {client} is unblocked"));
+            self.primary.unblock(client);
+        }
+    }
+
+    fn changes_server(&mut self) {
+        let client = 1 + self.random.below(CLIENTS);
+        let sim = &self.primary.sim;
+        match self.random.below(4) {
+            0 => sim.is_paused.set(true),
+            1 => sim.refuses_writes.set(true),
+            2 => _ = sim.inside.borrow_mut().forbidden.insert(client),
+            _ => {
+                sim.inside.borrow_mut().forbidden.clear();
+                self.primary.cron();
+            }
+        }
+    }
+
+    /// Clients read their answers.
+    fn hears(&mut self) {
+        let world = &mut self.primary;
+        let answered = |handle: &u64| world.answers.iter().any(|(other, _)| other == handle);
+        let over: Vec<u64> =
+            self.busy.iter().filter(|(_, handle)| answered(handle)).map(|(client, _)| *client).collect();
+        for client in over {
+            self.busy.remove(&client);
+        }
+        world.answers.clear();
+    }
+
+    /// Nothing is to be done any more, and all must be right.
+    fn rest(&mut self) -> Verdict {
+        let was_open =
+            !self.primary.sim.is_paused.replace(false) & !self.primary.sim.refuses_writes.replace(false);
+        self.primary.free_late();
+        must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+        if was_open {
+            // The cron has not come by: whoever made work has asked for the pump.
+            let view = self.primary.look(&self.places);
+            self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
+        }
+        self.applies()?;
+        // After a pause the pump looks again, and the cron has what was freed elsewhere buried.
+        self.passes(60);
+        self.primary.cron();
+        must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+        self.hears();
+        self.catches_up()?;
+        let view = self.primary.look(&self.places);
+        let events = std::mem::take(&mut self.primary.sim.inside.borrow_mut().published);
+        self.notes.push(format!("rest: published {events:?}"));
+        self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
+        self.primary.nobody_is_forgotten(&view)?;
+        self.primary.counts_are_right(&view)?;
+        self.primary.events_tell_the_story(&self.before, &view, &events)?;
+        are_alike(&view, &self.replica.look(&self.places))?;
+        self.texts_stay()?;
+        self.before = view;
+        Ok(())
+    }
+
+    fn passes(&mut self, ms: u64) {
+        self.primary.passes(ms);
+        self.replica.passes(ms);
+    }
+
+    fn applies(&mut self) -> Verdict {
+        let news: Vec<_> = self.primary.sim.inside.borrow().stream[self.applied..].to_vec();
+        self.applied += news.len();
+        for told in news {
+            let reply = self.replica.apply(&told);
+            let is_error = matches!(reply.first(), Some(Part::Error(_)));
+            must(!is_error, || format!("G13: the replica refuses {told:?}: {reply:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn catches_up(&mut self) -> Verdict {
+        self.applies()?;
+        self.replica.free_late();
+        self.replica.cron();
+        must(self.replica.rests(), || "G3: the replica never comes to rest".to_owned())
+    }
+
+    /// A grant does not take the place of what a user wrote (SPEC 5).
+    fn texts_stay(&self) -> Verdict {
+        let inside = self.primary.sim.inside.borrow();
+        let is_there = |at: &At| inside.keys.get(at).is_some_and(|e| matches!(e.value, Value::Text(_)));
+        let lost = self.texts.keys().find(|at| !is_there(at));
+        must(lost.is_none(), || format!("SPEC 5: what was written at {lost:?} is gone"))
+    }
+
+    /// When all have left and all leases are over, nothing is left.
+    fn ends(&mut self) -> Verdict {
+        for client in 1..=CLIENTS {
+            self.primary.close(client);
+        }
+        self.busy.clear();
+        for _ in 0..5 {
+            self.applies()?;
+            self.passes(100_000);
+            self.primary.cron();
+            must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+        }
+        self.rest()?;
+        let left: Vec<_> = self.before.iter().filter(|(_, lock)| !lock.holders.is_empty()).collect();
+        must(left.is_empty(), || format!("G3: {left:?} are held for ever"))?;
+        let sim: &Sim = &self.primary.sim;
+        let waiters = sim.with(|state| state.table.waiters());
+        must(waiters == Some(0), || format!("G8: {waiters:?} wait, and nobody is connected"))?;
+        must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
+        must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
+    }
+}
+
+fn first_fault(lives: u64) -> Option<(u64, String)> {
+    (0..lives).find_map(|seed| Life::new(seed).lives().err().map(|fault| (seed, fault)))
+}
+
+#[test]
+fn lives_keep_all_promises() {
+    // G3, G6, G7, G8, G13, G15
+    if let Some((seed, fault)) = first_fault(LIVES) {
+        panic!("seed {seed}: {fault}");
+    }
+}
+
+#[test]
+fn bugs_that_are_put_back_are_found() {
+    let rules = [
+        Rule::LeaverWakes,
+        Rule::BesideReservations,
+        Rule::TimeToLive,
+        Rule::EventOrder,
+        Rule::RestoredBroken,
+        Rule::WrittenOver,
+        Rule::WakeUp,
+        Rule::Disconnect,
+        Rule::Replicas,
+        Rule::ExpiryLate,
+    ];
+    for rule in rules {
+        let found = without(Some(rule), || first_fault(LIVES_UNTIL_FOUND));
+        let (seed, fault) = found.unwrap_or_else(|| panic!("{rule:?} can be left out, and no life notices"));
+        println!("{rule:?}: life {seed}: {}", fault.lines().next().unwrap_or(""));
+    }
+}

@@ -1,0 +1,242 @@
+//! What can be seen of a simulated server, and what must be so when nothing is to be done any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::sim::{At, Published, Value};
+use super::world::World;
+use crate::engine::server::{Key, Server};
+use crate::lock::effect::Event;
+use crate::lock::types::{Mode, Place};
+
+/// A hold, as LOCK.INFO shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Holder {
+    pub(super) owner: Vec<u8>,
+    token: Option<u64>,
+    left_ms: u64,
+    count: u32,
+    is_paused: bool,
+}
+
+/// A request in a queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Waiting {
+    pub(super) owner: Vec<u8>,
+    client: Option<u64>,
+    mode: Mode,
+}
+
+/// A lock.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Lock {
+    kind: Option<Mode>,
+    pub(super) holders: Vec<Holder>,
+    pub(super) queue: Vec<Waiting>,
+    until_ms: Option<u64>,
+    is_text: bool,
+}
+
+/// All locks of a server.
+pub(super) type View = BTreeMap<At, Lock>;
+
+pub(super) type Verdict = Result<(), String>;
+
+pub(super) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(broken()) }
+}
+
+impl World {
+    pub(super) fn look(&self, places: &[At]) -> View {
+        places.iter().map(|at| (at.clone(), self.look_at(at))).collect()
+    }
+
+    fn look_at(&self, at: &At) -> Lock {
+        self.sim.db.set(at.0);
+        let found = self.sim.open_to_read(&at.1).found();
+        let now = self.sim.boot();
+        let place = Place { db: at.0, name: &at.1 };
+        let entry = self.sim.inside.borrow().keys.get(at).cloned();
+        let seen = self.sim.with(|state| {
+            let lock = state.table.describe(now, place, found, &[], usize::MAX)?;
+            let holder = |hold: &crate::lock::table::HoldView<'_>| Holder {
+                owner: hold.owner.to_vec(),
+                token: hold.token.map(crate::lock::types::Token::get),
+                left_ms: hold.left_ms,
+                count: hold.count,
+                is_paused: hold.tie.is_paused(),
+            };
+            let waiting = |waiter: &crate::lock::table::WaiterView<'_>| Waiting {
+                owner: waiter.owner.to_vec(),
+                client: waiter.client.map(|client| client.0),
+                mode: waiter.mode,
+            };
+            Some(Lock {
+                kind: Some(lock.mode),
+                holders: lock.holds.iter().map(holder).collect(),
+                queue: lock.line.iter().map(waiting).collect(),
+                ..Lock::default()
+            })
+        });
+        let mut lock = seen.flatten().unwrap_or_default();
+        lock.is_text = entry.as_ref().is_some_and(|entry| matches!(entry.value, Value::Text(_)));
+        lock.until_ms = entry.and_then(|entry| entry.until_ms);
+        lock
+    }
+
+    /// Nobody waits for what it could have (G6), by those who hold and wait alone.
+    pub(super) fn nobody_waits_for_what_is_free(&self, view: &View, holders_max: usize) -> Verdict {
+        let mut requests: BTreeMap<(u32, u64), Vec<(&At, usize)>> = BTreeMap::new();
+        for (at, lock) in view {
+            for (place, waiting) in lock.queue.iter().enumerate() {
+                if let Some(client) = waiting.client {
+                    requests.entry((at.0, client)).or_default().push((at, place));
+                }
+            }
+        }
+        for ((_, client), places) in requests {
+            let is_party = places.len() > 1;
+            let fits = places.iter().all(|&(at, place)| fits(&view[at], place, holders_max, is_party));
+            must(!fits, || format!("G6: client {client} could have {places:?} and waits: {view:#?}"))?;
+        }
+        Ok(())
+    }
+
+    /// A blocked client that was not answered waits in a queue (G7).
+    pub(super) fn nobody_is_forgotten(&self, view: &View) -> Verdict {
+        let queued: BTreeSet<u64> =
+            view.values().flat_map(|lock| lock.queue.iter().filter_map(|waiting| waiting.client)).collect();
+        let inside = self.sim.inside.borrow();
+        let lost = inside.blocked.values().find(|client| !queued.contains(client));
+        must(lost.is_none(), || format!("G7: client {lost:?} is blocked and waits nowhere"))
+    }
+
+    /// What INFO counts is what there is (G15), and the core finds nothing wrong with its records.
+    pub(super) fn counts_are_right(&self, view: &View) -> Verdict {
+        let held: usize = view.values().map(|lock| lock.holders.len()).sum();
+        let keys: Vec<_> = {
+            let inside = self.sim.inside.borrow();
+            let lock = |(at, entry): (&At, &super::sim::Entry)| match entry.value {
+                Value::Lock(lock) => Some((at.clone(), lock)),
+                Value::Text(_) => None,
+            };
+            inside.keys.iter().filter_map(lock).collect()
+        };
+        let checked = self.sim.with(|state| {
+            let keys = keys.iter().map(|(at, lock)| (Place { db: at.0, name: &at.1 }, *lock));
+            state.table.check(keys)?;
+            must(state.table.holds() == held, || {
+                format!("G15: {} holds are counted, there are {held}", state.table.holds())
+            })
+        });
+        checked.unwrap_or(Ok(()))
+    }
+
+    /// The events of each lock can have led from what was to what is (G15).
+    pub(super) fn events_tell_the_story(&self, before: &View, after: &View, events: &[Published]) -> Verdict {
+        for (at, lock) in after {
+            let (start, end) = (before.get(at).map_or(0, |lock| lock.holders.len()), lock.holders.len());
+            let told: Vec<&Published> = events.iter().filter(|event| is_at(event, at)).collect();
+            must(can_lead(start, end, &told), || {
+                format!("G15: {at:?}: {start} held, then {told:?}, and now {end} hold")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// How a lock may be after some events: how many hold it, whether a broken hold is still to be told of, how many
+/// payloads are still to be restored, and how many holds were over when the others were broken, which may be told of
+/// behind those. A RESTORE is told at once, and may be told ahead of what happened to locks before it, which waits for
+/// its turn: so it may come anywhere.
+type Story = (usize, bool, usize, usize);
+
+fn can_lead(start: usize, end: usize, told: &[&Published]) -> bool {
+    let restored = told.iter().filter(|event| matches!(event, Published::Key(_, "restore"))).count();
+    let mut stories = with_restored(BTreeSet::from([(start, false, restored, 0)]), end);
+    for event in told {
+        if let Published::Lock(_, event) = event {
+            stories = stories.into_iter().flat_map(|story| after_event(story, *event)).collect();
+            stories = with_restored(stories, end);
+        }
+    }
+    stories.contains(&(end, false, 0, 0))
+}
+
+/// The same, and all that a RESTORE now may make of it.
+fn with_restored(mut stories: BTreeSet<Story>, end: usize) -> BTreeSet<Story> {
+    const RESTORED_MAX: usize = 8;
+    for _ in 0..stories.iter().map(|story| story.2).max().unwrap_or(0) {
+        for (live, owed, left, late) in stories.clone().into_iter().filter(|story| story.2 > 0) {
+            for brought in 0..RESTORED_MAX + end {
+                stories.insert((brought, false, left - 1, late));
+                if live > 0 || owed {
+                    stories.insert((brought, true, left - 1, late));
+                }
+            }
+        }
+    }
+    stories
+}
+
+fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
+    let mut after = Vec::new();
+    match event {
+        Event::Broken if owed => after.push((live, false, left, late)),
+        Event::Broken => after.extend((0..live).map(|over| (0, false, left, late + over))),
+        Event::Acquired if !owed && live > 0 => {
+            // An upgrade is told as a grant alone.
+            after.extend([(live + 1, false, left, late), (live, false, left, late)]);
+        }
+        Event::Acquired if !owed => after.push((1, false, left, late)),
+        Event::Acquired => {}
+        Event::Released | Event::Expired if live > 0 => after.push((live - 1, owed, left, late)),
+        Event::Released | Event::Expired => {}
+    }
+    if event == Event::Expired && late > 0 {
+        after.push((live, owed, left, late - 1));
+    }
+    after
+}
+
+/// Whether nobody who holds the lock, or stands before it in the queue, is in the way of this one.
+fn fits(lock: &Lock, place: usize, holders_max: usize, is_party: bool) -> bool {
+    let waiting = &lock.queue[place];
+    let ahead = &lock.queue[..place];
+    let others = lock.holders.iter().filter(|holder| holder.owner != waiting.owner).count();
+    if ahead.iter().any(|other| other.client.is_some()) || (is_party && !ahead.is_empty()) {
+        return false;
+    }
+    let most = match waiting.mode {
+        Mode::Exclusive => return ahead.is_empty() && others == 0,
+        Mode::Shared => holders_max,
+        Mode::Limit(limit) => limit as usize,
+    };
+    let is_alike = (others == 0 || lock.kind == Some(waiting.mode))
+        && ahead.iter().all(|other| other.mode == waiting.mode);
+    is_alike && others + ahead.len() < most
+}
+
+fn is_at(event: &Published, at: &At) -> bool {
+    match event {
+        Published::Lock(place, _) | Published::Key(place, _) => place == at,
+        Published::All(_) => true,
+    }
+}
+
+/// A replica, or a file, has the same holds, with the same leases and times to live (G13).
+pub(super) fn are_alike(primary: &View, replica: &View) -> Verdict {
+    for (at, lock) in primary {
+        let copy = &replica[at];
+        // The queue is the primary's alone, and so is what a connection keeps alive.
+        let holds = |lock: &Lock| {
+            let hold =
+                |h: &Holder| (h.owner.clone(), h.token, h.count, if h.is_paused { 0 } else { h.left_ms });
+            lock.holders.iter().map(hold).collect::<Vec<_>>()
+        };
+        must(holds(lock) == holds(copy), || format!("G13: {at:?} is {lock:?}, there {copy:?}"))?;
+        must((lock.until_ms, lock.is_text) == (copy.until_ms, copy.is_text), || {
+            format!("G13: {at:?} lives until {:?}, there until {:?}", lock.until_ms, copy.until_ms)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,464 @@
+//! A simulated server. It behaves as a real one does where the engine could be wrong: it calls the engine back while a
+//! key is deleted or replaced, blocks clients and answers them in a later turn, frees values late, and has clocks of its
+//! own that nothing but the test moves.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::engine::clients::Reply;
+use crate::engine::flags::{Flags, Level, Quirks};
+use crate::engine::server::{self, MINTED_OWNER_BYTES, Server};
+use crate::engine::shared::Shared;
+use crate::engine::state::{Alarm, State};
+use crate::engine::values;
+use crate::lock::codec::SavedHold;
+use crate::lock::confirm::Seen;
+use crate::lock::effect::{Event, Found, LockId};
+use crate::lock::table::Applicant;
+use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+
+/// Where a key is.
+pub(super) type At = (u32, Vec<u8>);
+
+/// What a key has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Value {
+    Lock(LockId),
+    Text(Vec<u8>),
+}
+
+/// A key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    /// When it goes by itself, in milliseconds of the wall clock.
+    pub(super) until_ms: Option<u64>,
+}
+
+/// A part of a reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Error(String),
+    Integer(u64),
+    Null,
+    Ok,
+    Bool(bool),
+    Bytes(Vec<u8>),
+    Array(usize),
+    Map(usize),
+}
+
+/// What was published, in its order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Published {
+    Lock(At, Event),
+    /// The server's own: a key was written, or went.
+    Key(At, &'static str),
+    /// Of all keys.
+    All(&'static str),
+}
+
+/// What replicas are told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Told {
+    pub(super) db: u32,
+    pub(super) words: Vec<Vec<u8>>,
+}
+
+/// Sets the alarm of the server.
+#[derive(Default)]
+pub(super) struct Clockwork {
+    pub(super) at: Option<Moment>,
+}
+
+impl Alarm for Clockwork {
+    fn set(&mut self, at: Moment) -> bool {
+        self.at = Some(at);
+        true
+    }
+}
+
+/// All that the server has. Nobody keeps it borrowed while the engine is called.
+#[derive(Default)]
+pub(super) struct Inside {
+    pub(super) boot_us: u64,
+    pub(super) wall_us: u64,
+    pub(super) keys: BTreeMap<At, Entry>,
+    pub(super) stream: Vec<Told>,
+    pub(super) published: Vec<Published>,
+    pub(super) log: Vec<String>,
+    pub(super) connected: BTreeSet<u64>,
+    /// Blocked clients that the server has not let go of.
+    pub(super) blocked: BTreeMap<u64, u64>,
+    /// Those that were answered, or let go of, in this turn.
+    pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
+    pub(super) last_handle: u64,
+    pub(super) last_owner: u64,
+    /// The reply to the running command.
+    pub(super) reply: Vec<Part>,
+    pub(super) running: Vec<Vec<u8>>,
+    pub(super) has_blocked: bool,
+    pub(super) pump_is_due: bool,
+    pub(super) forbidden: BTreeSet<u64>,
+    /// Replicas that are connected, and how much of the stream each has acknowledged.
+    pub(super) replicas: BTreeMap<String, u64>,
+    pub(super) asked: u64,
+}
+
+/// The simulated server.
+pub(super) struct Sim {
+    pub(super) inside: RefCell<Inside>,
+    state: RefCell<State<u64, Clockwork>>,
+    shared: Shared,
+    pub(super) db: Cell<u32>,
+    pub(super) client: Cell<Option<u64>>,
+    pub(super) flags: Cell<Flags>,
+    pub(super) is_paused: Cell<bool>,
+    pub(super) refuses_writes: Cell<bool>,
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        let inside = Inside { boot_us: 5_000_000, wall_us: 1_700_000_000_000_000, ..Inside::default() };
+        Self {
+            inside: RefCell::new(inside),
+            state: RefCell::default(),
+            shared: Shared::new(),
+            db: Cell::new(0),
+            client: Cell::new(None),
+            flags: Cell::default(),
+            is_paused: Cell::new(false),
+            refuses_writes: Cell::new(false),
+        }
+    }
+}
+
+impl Sim {
+    /// Takes a key out of the keyspace. The engine hears of it as of a real server: first that it leaves its name, then
+    /// that its value is freed.
+    pub(super) fn take(&self, at: &At) -> Option<Entry> {
+        let entry = self.inside.borrow_mut().keys.remove(at)?;
+        self.gone(&entry.value);
+        Some(entry)
+    }
+
+    /// A value leaves its name and is freed.
+    pub(super) fn gone(&self, value: &Value) {
+        if let Value::Lock(lock) = *value
+            && !self.shared.is_letting_go(lock)
+        {
+            values::unlinked(self, lock);
+            values::freed(self, lock);
+        }
+    }
+
+    pub(super) fn put(&self, at: &At, entry: Entry) {
+        self.take(at);
+        self.inside.borrow_mut().keys.insert(at.clone(), entry);
+    }
+
+    fn tell(&self, words: &[&[u8]]) {
+        let words = words.iter().map(|word| word.to_vec()).collect();
+        self.inside.borrow_mut().stream.push(Told { db: self.db.get(), words });
+    }
+
+    fn say(&self, part: Part) {
+        self.inside.borrow_mut().reply.push(part);
+    }
+}
+
+/// A key that is open.
+pub(super) struct SimKey<'a> {
+    sim: &'a Sim,
+    at: At,
+}
+
+impl server::Key for SimKey<'_> {
+    fn found(&self) -> Found {
+        match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
+            None => Found::Nothing,
+            Some(Value::Lock(lock)) => Found::Lock(*lock),
+            Some(Value::Text(_)) => Found::Other,
+        }
+    }
+
+    fn string_ttl_ms(&self) -> Option<u64> {
+        let inside = self.sim.inside.borrow();
+        let entry = inside.keys.get(&self.at).filter(|entry| matches!(entry.value, Value::Text(_)))?;
+        entry.until_ms.map(|until| until.saturating_sub(inside.wall_us / 1000))
+    }
+
+    fn string(&self) -> Vec<u8> {
+        match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
+            Some(Value::Text(text)) => text.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn live_until(&self, wall_ms: u64) {
+        let mut inside = self.sim.inside.borrow_mut();
+        inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = Some(wall_ms);
+    }
+
+    fn persist(&self) {
+        let mut inside = self.sim.inside.borrow_mut();
+        inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = None;
+    }
+
+    fn touch(&self) {}
+
+    fn store(&self, lock: LockId) {
+        self.sim.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
+    }
+
+    fn delete(&self) {
+        self.sim.take(&self.at);
+    }
+}
+
+impl Server for Sim {
+    type Name<'a> = &'a [u8];
+    type NameBuf<'a> = Vec<u8>;
+    type Key<'a> = SimKey<'a>;
+    type Blocked = u64;
+    type Alarm = Clockwork;
+
+    fn with<R>(&self, use_it: impl FnOnce(&mut State<u64, Clockwork>) -> R) -> Option<R> {
+        // A caller further up is a bug of the engine, which a real server would hide.
+        Some(use_it(&mut self.state.try_borrow_mut().expect("nobody is within the engine")))
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn boot(&self) -> Moment {
+        Moment(self.inside.borrow().boot_us)
+    }
+
+    fn wall_us(&self) -> u64 {
+        self.inside.borrow().wall_us
+    }
+
+    fn now(&self) -> Now {
+        Now { boot: self.boot(), wall_us: self.wall_us() }
+    }
+
+    fn run_soon(&self, _is_late: bool) {
+        self.inside.borrow_mut().pump_is_due = true;
+    }
+
+    fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
+        let mut inside = self.inside.borrow_mut();
+        inside.last_owner += 1;
+        let text = format!("00000000-0000-4000-8000-{:012}", inside.last_owner);
+        text.as_bytes().try_into().expect("as long as a UUID")
+    }
+
+    fn flags(&self) -> Flags {
+        self.flags.get()
+    }
+
+    fn is_paused(&self) -> bool {
+        self.is_paused.get()
+    }
+
+    fn refuses_writes(&self) -> bool {
+        self.refuses_writes.get()
+    }
+
+    fn quirks(&self) -> Quirks {
+        Quirks { loses_answers: false, has_optional_aux: true }
+    }
+
+    fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
+        if self.flags.get().is_replica {
+            return None;
+        }
+        let inside = self.inside.borrow();
+        let seen = |(name, &acknowledged): (&String, &u64)| Seen {
+            name: crate::lock::confirm::ReplicaName(name.as_str().into()),
+            acknowledged,
+        };
+        Some((inside.stream.len() as u64, inside.replicas.iter().map(seen).collect()))
+    }
+
+    fn begin_to_listen(&self) {}
+
+    fn listen_to_replicas(&self) -> bool {
+        true
+    }
+
+    fn may_evict(&self) -> bool {
+        false
+    }
+
+    fn has_listeners(&self) -> bool {
+        true
+    }
+
+    fn log(&self, _level: Level, text: &str) {
+        self.inside.borrow_mut().log.push(text.to_owned());
+    }
+
+    fn place<'a>(&self, name: &'a [u8]) -> Place<'a>
+    where
+        'a: 'a,
+    {
+        Place { db: self.db.get(), name }
+    }
+
+    fn name_at(&self, place: &PlaceBuf) -> Option<Vec<u8>> {
+        self.db.set(place.db);
+        Some(place.name.to_vec())
+    }
+
+    fn name(name: &Vec<u8>) -> &[u8] {
+        name
+    }
+
+    fn open(&self, name: &[u8]) -> SimKey<'_> {
+        SimKey { sim: self, at: (self.db.get(), name.to_vec()) }
+    }
+
+    fn open_to_read(&self, name: &[u8]) -> SimKey<'_> {
+        self.open(name)
+    }
+
+    fn is_ours(&self, _name: &[u8]) -> bool {
+        true
+    }
+
+    fn has_not_left(&self, _name: &[u8]) -> bool {
+        true
+    }
+
+    fn redirection(&self, _name: &[u8]) -> String {
+        "MOVED 1 host:1".to_owned()
+    }
+
+    fn replicate_as_asked(&self) {
+        let words = self.inside.borrow().running.clone();
+        self.inside.borrow_mut().stream.push(Told { db: self.db.get(), words });
+    }
+
+    fn replicate_hold(&self, name: &[u8], mode: Mode, hold: &SavedHold) {
+        let (token, left_ms) = (hold.token.get().to_string(), hold.left_ms.to_string());
+        let mode_text = match mode {
+            Mode::Exclusive => "EXCLUSIVE".to_owned(),
+            Mode::Shared => "SHARED".to_owned(),
+            Mode::Limit(limit) => limit.to_string(),
+        };
+        let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+        let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+            (false, _) => "NO",
+            (true, false) => "YES",
+            (true, true) => "RUNS",
+        };
+        let count = hold.count.to_string();
+        let (token, left_ms) = (token.as_bytes(), left_ms.as_bytes());
+        let said = [mode_text.as_bytes(), count.as_bytes(), cut.as_bytes(), kept.as_bytes()];
+        let mut words = vec![&b"LOCK.APPLY"[..], name, b"HOLD", token, left_ms, &hold.owner];
+        words.extend(said);
+        self.tell(&words);
+    }
+
+    fn replicate_ended(&self, name: &[u8], token: u64) {
+        self.tell(&[b"LOCK.APPLY", name, b"ENDED", token.to_string().as_bytes()]);
+    }
+
+    fn replicate_delete(&self, name: &[u8]) {
+        self.tell(&[b"DEL", name]);
+    }
+
+    fn replicate_life(&self, name: &[u8], wall_ms: u64) {
+        self.tell(&[b"PEXPIREAT", name, wall_ms.to_string().as_bytes()]);
+    }
+
+    fn append_tick(&self, _last: u64, _told: u64) {}
+
+    fn tell_nothing(&self, last: u64) {
+        self.tell(&[b"LOCK.TICK", last.to_string().as_bytes(), b"0"]);
+    }
+
+    fn ask_replicas(&self) {
+        self.inside.borrow_mut().asked += 1;
+    }
+
+    fn publish(&self, name: &[u8], event: Event) {
+        let at = (self.db.get(), name.to_vec());
+        self.inside.borrow_mut().published.push(Published::Lock(at, event));
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        self.client.get().map(ClientId)
+    }
+
+    fn is_connected(&self, client: ClientId) -> bool {
+        self.inside.borrow().connected.contains(&client.0)
+    }
+
+    fn may_acquire(&self, who: Applicant<'_>) -> bool {
+        !self.inside.borrow().forbidden.contains(&who.client.0)
+    }
+
+    fn block(&self) -> Option<u64> {
+        let client = self.client.get().filter(|_| !self.flags.get().denies_blocking)?;
+        let mut inside = self.inside.borrow_mut();
+        inside.last_handle += 1;
+        let handle = inside.last_handle;
+        inside.blocked.insert(handle, client);
+        inside.has_blocked = true;
+        Some(handle)
+    }
+
+    fn unblock(&self, blocked: u64, reply: Option<Reply>) {
+        let mut inside = self.inside.borrow_mut();
+        assert!(inside.blocked.contains_key(&blocked), "G7: {blocked} was let go of before");
+        let is_new = inside.unblocked.iter().all(|(other, _)| *other != blocked);
+        assert!(is_new, "G7: {blocked} is answered twice");
+        inside.unblocked.push_back((blocked, reply));
+    }
+
+    fn close(&self, client: ClientId) {
+        self.inside.borrow_mut().connected.remove(&client.0);
+    }
+
+    fn reply_error(&self, text: &str) {
+        self.say(Part::Error(text.to_owned()));
+    }
+
+    fn reply_integer(&self, number: u64) {
+        self.say(Part::Integer(number));
+    }
+
+    fn reply_null(&self) {
+        self.say(Part::Null);
+    }
+
+    fn reply_ok(&self) {
+        self.say(Part::Ok);
+    }
+
+    fn reply_bool(&self, truth: bool) {
+        self.say(Part::Bool(truth));
+    }
+
+    fn reply_bytes(&self, bytes: &[u8]) {
+        self.say(Part::Bytes(bytes.to_vec()));
+    }
+
+    fn reply_array(&self, len: usize) {
+        self.say(Part::Array(len));
+    }
+
+    fn reply_map(&self, len: usize) {
+        self.say(Part::Map(len));
+    }
+
+    fn wrong_arity(&self) {
+        self.say(Part::Error("ERR wrong number of arguments".to_owned()));
+    }
+
+    fn tell_key_at(&self, _position: usize) {}
+}

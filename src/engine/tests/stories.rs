@@ -1,0 +1,140 @@
+//! What each promise is, in a few steps.
+
+use super::sim::Part;
+use super::world::{Said, World, at};
+use crate::command::error::GRANT_UNCONFIRMED;
+use crate::engine::clients::REPLIES_PER_TURN;
+use crate::engine::server::Server;
+use crate::engine::{confirm, events};
+
+fn with_clients(clients: u64) -> World {
+    let world = World::started();
+    (1..=clients).for_each(|client| world.connect(client));
+    world
+}
+
+/// One that confirms by its only replica.
+fn that_confirms() -> World {
+    let world = with_clients(3);
+    let settings = &world.sim.shared().settings;
+    settings.set_confirm(1);
+    let set = |name: &str, value| {
+        let numbers = settings.numbers();
+        numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
+    };
+    set("group-size", 2);
+    set("quarantine", 60_000);
+    world.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), 0);
+    events::settings_changed(&world.sim, true);
+    confirm::replica_changed(&world.sim);
+    world
+}
+
+fn later(said: Said) -> u64 {
+    match said {
+        Said::Later(handle) => handle,
+        Said::Now(parts) => panic!("it was replied {parts:?}"),
+    }
+}
+
+fn is_held(world: &World, name: &str) -> bool {
+    let place = at(0, name);
+    !world.look(std::slice::from_ref(&place))[&place].holders.is_empty()
+}
+
+#[test]
+fn a_lease_and_a_time_to_live_that_are_over_at_once_leave_nothing() {
+    // G15
+    let mut world = with_clients(1);
+    world.send(1, 0, "LOCK.ACQUIRE c alice PX 60000");
+    let until = 1_700_000_000_000_u64 + 90_000;
+    world.send(1, 0, &format!("PEXPIREAT c {until}"));
+    world.passes(100_000);
+    assert!(world.rests());
+    let view = world.look(&[at(0, "c")]);
+    assert_eq!(world.counts_are_right(&view), Ok(()));
+}
+
+#[test]
+fn a_grant_is_answered_when_the_replica_has_it() {
+    let mut world = that_confirms();
+    let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
+    assert!(world.rests());
+    assert!(is_held(&world, "k") && world.answers.is_empty(), "nobody has acknowledged it");
+    let offset = world.sim.inside.borrow().stream.len() as u64;
+    world.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), offset);
+    assert!(world.rests());
+    let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
+    assert!(*answered == handle && matches!(parts[..], [Part::Integer(_)]), "{parts:?}");
+    assert!(world.sim.inside.borrow().asked > 0, "the replica was asked");
+}
+
+#[test]
+fn what_is_not_confirmed_is_undone_first_and_told_then() {
+    // G8
+    let mut world = that_confirms();
+    let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
+    assert!(world.rests());
+    world.passes(1_001);
+    assert!(world.rests());
+    assert_eq!(world.answers, [(handle, vec![Part::Error(GRANT_UNCONFIRMED.to_owned())])]);
+    assert!(!is_held(&world, "k"));
+    // Nor does one whose client has gone stay.
+    later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
+    world.close(1);
+    assert!(world.rests());
+    assert!(!is_held(&world, "k") && world.sim.inside.borrow().blocked.is_empty());
+}
+
+#[test]
+fn whoever_waits_for_a_replica_is_told_when_its_server_follows_another() {
+    // G7
+    let mut world = that_confirms();
+    let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
+    let waiting = later(world.send(2, 0, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"));
+    assert!(world.rests());
+    let flags = crate::engine::flags::Flags { is_replica: true, ..Default::default() };
+    world.sim.flags.set(flags);
+    events::demoted(&world.sim);
+    assert!(world.rests());
+    let mut told: Vec<u64> = world.answers.iter().map(|(handle, _)| *handle).collect();
+    told.sort_unstable();
+    assert_eq!(told, [handle, waiting]);
+    let is_unblocked = |parts: &[Part]| matches!(parts, [Part::Error(text)] if text.starts_with("UNBLOCKED"));
+    assert!(world.answers.iter().all(|(_, parts)| is_unblocked(parts)), "{:?}", world.answers);
+}
+
+#[test]
+fn one_turn_answers_so_many_and_the_next_one_the_others() {
+    let clients = REPLIES_PER_TURN as u64 + 50;
+    let mut world = with_clients(clients + 1);
+    world.send(clients + 1, 0, "LOCK.ACQUIRE k writer PX 30000");
+    for client in 1..=clients {
+        later(world.send(client, 0, &format!("LOCK.ACQUIRE k r{client} PX 30000 SHARED BLOCK 0")));
+    }
+    world.send(clients + 1, 0, "LOCK.RELEASE k writer");
+    world.turn();
+    assert_eq!(world.answers.len(), REPLIES_PER_TURN);
+    // One who waits for its turn leaves: what it was granted is taken back.
+    world.close(clients);
+    assert!(world.rests());
+    assert_eq!(world.answers.len() as u64, clients - 1);
+    let place = at(0, "k");
+    assert_eq!(world.look(std::slice::from_ref(&place))[&place].holders.len() as u64, clients - 1);
+    // In order.
+    let handles: Vec<u64> = world.answers.iter().map(|(handle, _)| *handle).collect();
+    assert!(handles.is_sorted());
+}
+
+#[test]
+fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
+    // G6
+    let mut world = with_clients(4);
+    world.send(1, 0, "LOCK.ACQUIRE k reader PX 30000 SHARED");
+    let writer = later(world.send(2, 0, "LOCK.ACQUIRE k writer PX 30000 BLOCK 0"));
+    let second = later(world.send(3, 0, "LOCK.ACQUIRE k second PX 30000 SHARED BLOCK 0"));
+    world.unblock(2);
+    assert!(world.rests());
+    assert_eq!(world.answers[0], (writer, vec![Part::Null]));
+    assert_eq!(world.answers[1].0, second);
+}

@@ -1,0 +1,349 @@
+//! What happens to a simulated server.
+
+use super::sim::{At, Entry, Part, Published, Sim, Told, Value};
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+use crate::engine::{answers, commands, confirm, events, pump, values};
+use crate::lock::codec::{decode, encode};
+use crate::lock::types::{ClientId, Moment, Place};
+
+/// More turns than anything needs to come to rest.
+const TURNS_MAX: usize = 10_000;
+
+/// What a client has been replied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Said {
+    Now(Vec<Part>),
+    /// It is blocked, by this number.
+    Later(u64),
+}
+
+/// A server with its clients.
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) sim: Sim,
+    /// What blocked clients were sent: number of the block, reply.
+    pub(super) answers: Vec<(u64, Vec<Part>)>,
+    /// Values that a flush has left to be freed.
+    unfreed: Vec<Value>,
+}
+
+pub(super) fn words(text: &str) -> Vec<Vec<u8>> {
+    text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+pub(super) fn at(db: u32, name: &str) -> At {
+    (db, name.as_bytes().to_vec())
+}
+
+impl World {
+    pub(super) fn started() -> Self {
+        let world = Self::default();
+        events::settings_changed(&world.sim, false);
+        events::started(&world.sim);
+        world
+    }
+
+    pub(super) fn connect(&self, client: u64) {
+        self.sim.inside.borrow_mut().connected.insert(client);
+    }
+
+    /// A client sends this.
+    pub(super) fn send(&mut self, client: u64, db: u32, text: &str) -> Said {
+        self.run(Some(client), db, &words(text), self.sim.flags.get())
+    }
+
+    /// The same, for a fact.
+    pub(super) fn apply(&mut self, told: &Told) -> Vec<Part> {
+        let flags = Flags { is_fact: true, is_replica: true, ..Flags::default() };
+        match self.run(None, told.db, &told.words, flags) {
+            Said::Now(parts) => parts,
+            Said::Later(_) => panic!("a fact waits: {told:?}"),
+        }
+    }
+
+    fn run(&mut self, client: Option<u64>, db: u32, words: &[Vec<u8>], flags: Flags) -> Said {
+        self.expire_keys();
+        let before = self.sim.flags.replace(flags);
+        self.sim.db.set(db);
+        self.sim.client.set(client);
+        {
+            let mut inside = self.sim.inside.borrow_mut();
+            inside.reply = Vec::new();
+            inside.running = words.to_vec();
+            inside.has_blocked = false;
+        }
+        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        self.dispatch(db, &args);
+        self.sim.client.set(None);
+        self.sim.flags.set(before);
+        let mut inside = self.sim.inside.borrow_mut();
+        let reply = std::mem::take(&mut inside.reply);
+        if inside.has_blocked {
+            assert_eq!(reply, [], "G7: {words:?} is replied now and later");
+            return Said::Later(inside.last_handle);
+        }
+        assert!(!reply.is_empty(), "G7: {words:?} is not replied");
+        Said::Now(reply)
+    }
+
+    fn dispatch(&mut self, db: u32, args: &[&[u8]]) {
+        let sim = &self.sim;
+        match *args {
+            [b"LOCK.ACQUIRE", name, ref rest @ ..] => commands::acquire(sim, name, rest),
+            [b"LOCK.MACQUIRE", ref rest @ ..] => commands::macquire(sim, rest),
+            [b"LOCK.RELEASE", name, ref rest @ ..] => commands::release(sim, name, rest),
+            [b"LOCK.RENEW", name, ref rest @ ..] => commands::renew(sim, name, rest),
+            [b"LOCK.FENCE", name, ref rest @ ..] => commands::fence(sim, name, rest),
+            [b"LOCK.APPLY", name, ref rest @ ..] => commands::apply_record(sim, name, rest),
+            [b"LOCK.TICK", ref rest @ ..] => commands::tick(sim, rest),
+            [b"DEL", name] => self.delete(&(db, name.to_vec())),
+            [b"SET", name, value] => self.set(&(db, name.to_vec()), value),
+            [b"RENAME", from, to] => self.rename(&(db, from.to_vec()), &(db, to.to_vec())),
+            [b"PEXPIREAT", name, ms] => {
+                let ms = std::str::from_utf8(ms).unwrap().parse().unwrap();
+                self.live_until(&(db, name.to_vec()), Some(ms), args);
+            }
+            [b"PERSIST", name] => self.live_until(&(db, name.to_vec()), None, args),
+            [b"RESTORE", name, payload] => self.restore(&(db, name.to_vec()), payload),
+            [b"FLUSHALL"] => self.flush(None),
+            [b"FLUSHDB"] => self.flush(Some(db)),
+            [b"SWAPDB", a, b] => self.swap(number(a), number(b)),
+            _ => panic!("the simulated server does not know {args:?}"),
+        }
+    }
+
+    fn done(&self, args: &[&[u8]], event: Option<(At, &'static str)>, number: u64) {
+        let mut inside = self.sim.inside.borrow_mut();
+        if number > 0 {
+            let words = args.iter().map(|word| word.to_vec()).collect();
+            inside.stream.push(Told { db: self.sim.db.get(), words });
+            inside.published.extend(event.map(|(at, event)| Published::Key(at, event)));
+        }
+        inside.reply.push(Part::Integer(number));
+    }
+
+    fn delete(&mut self, at: &At) {
+        let was_there = self.sim.take(at).is_some();
+        self.done(&[b"DEL", &at.1], Some((at.clone(), "del")), u64::from(was_there));
+    }
+
+    fn set(&mut self, at: &At, value: &[u8]) {
+        self.sim.put(at, Entry { value: Value::Text(value.to_vec()), until_ms: None });
+        self.done(&[b"SET", &at.1, value], Some((at.clone(), "set")), 1);
+    }
+
+    fn rename(&mut self, from: &At, to: &At) {
+        let entry = self.sim.inside.borrow().keys.get(from).cloned();
+        let Some(entry) = entry.filter(|_| from != to) else {
+            return self.done(&[], None, 0);
+        };
+        self.sim.put(to, entry.clone());
+        // The value leaves its old name and is not freed.
+        if let Value::Lock(lock) = entry.value {
+            values::unlinked(&self.sim, lock);
+        }
+        self.sim.inside.borrow_mut().keys.remove(from);
+        self.sim.inside.borrow_mut().published.push(Published::Key(from.clone(), "rename_from"));
+        self.done(&[b"RENAME", &from.1, &to.1], Some((to.clone(), "rename_to")), 1);
+    }
+
+    fn live_until(&mut self, at: &At, until_ms: Option<u64>, args: &[&[u8]]) {
+        let mut inside = self.sim.inside.borrow_mut();
+        let entry = inside.keys.get_mut(at);
+        let is_there = entry.map(|entry| entry.until_ms = until_ms).is_some();
+        drop(inside);
+        self.done(args, Some((at.clone(), "expire")), u64::from(is_there));
+    }
+
+    /// What DUMP would give, as text.
+    pub(super) fn dump(&self, at: &At) -> Option<String> {
+        let value = self.sim.inside.borrow().keys.get(at)?.value.clone();
+        let Value::Lock(lock) = value else { return None };
+        let saved = values::saved(&self.sim, lock);
+        let mut numbers = Vec::new();
+        encode(&at.1, saved.as_ref(), |number| numbers.push(number.to_string()));
+        Some(numbers.join(","))
+    }
+
+    fn restore(&mut self, at: &At, payload: &[u8]) {
+        let text = String::from_utf8(payload.to_vec()).unwrap();
+        let mut numbers = text.split(',').map(|number| number.parse().unwrap());
+        let saved = decode(&at.1, || numbers.next()).expect("what was dumped can be restored");
+        let place = Place { db: at.0, name: &at.1 };
+        match values::load(&self.sim, place, saved.as_ref()) {
+            Ok(lock) => {
+                self.sim.put(at, Entry { value: Value::Lock(lock), until_ms: None });
+                self.done(&[b"RESTORE", &at.1, payload], Some((at.clone(), "restore")), 1);
+            }
+            Err(reason) => self.sim.reply_error(reason),
+        }
+    }
+
+    fn flush(&mut self, db: Option<u32>) {
+        events::flushed(&self.sim, db);
+        let mut inside = self.sim.inside.borrow_mut();
+        let keys = std::mem::take(&mut inside.keys);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|(at, _)| db.is_none_or(|db| db == at.0));
+        inside.keys = kept.into_iter().collect();
+        let word: &[u8] = if db.is_none() { b"FLUSHALL" } else { b"FLUSHDB" };
+        inside.stream.push(Told { db: self.sim.db.get(), words: vec![word.to_vec()] });
+        inside.published.push(Published::All("flush"));
+        inside.reply.push(Part::Ok);
+        drop(inside);
+        self.unfreed.extend(gone.into_iter().map(|(_, entry)| entry.value));
+    }
+
+    fn swap(&mut self, a: u32, b: u32) {
+        let swapped = |db: u32| match db {
+            _ if db == a => b,
+            _ if db == b => a,
+            _ => db,
+        };
+        let mut inside = self.sim.inside.borrow_mut();
+        let keys = std::mem::take(&mut inside.keys);
+        inside.keys = keys.into_iter().map(|((db, name), entry)| ((swapped(db), name), entry)).collect();
+        let words = vec![b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
+        inside.stream.push(Told { db: 0, words });
+        inside.published.push(Published::All("swap"));
+        inside.reply.push(Part::Ok);
+        drop(inside);
+        events::swapped(&self.sim, a, b);
+    }
+
+    /// A thread of the server's own frees what a flush has left.
+    pub(super) fn free_late(&mut self) {
+        for value in std::mem::take(&mut self.unfreed) {
+            if let Value::Lock(lock) = value {
+                self.sim.shared().bury_later(lock);
+            }
+        }
+    }
+
+    /// Keys whose time to live is over go. On a replica they wait for its primary.
+    fn expire_keys(&mut self) {
+        if self.sim.flags.get().is_replica {
+            return;
+        }
+        let now_ms = self.sim.wall_us() / 1000;
+        let over: Vec<At> = {
+            let inside = self.sim.inside.borrow();
+            let is_over = |entry: &Entry| entry.until_ms.is_some_and(|until| until <= now_ms);
+            inside.keys.iter().filter(|(_, entry)| is_over(entry)).map(|(at, _)| at.clone()).collect()
+        };
+        for at in over {
+            self.sim.take(&at);
+            let mut inside = self.sim.inside.borrow_mut();
+            inside.stream.push(Told { db: at.0, words: vec![b"DEL".to_vec(), at.1.clone()] });
+            inside.published.push(Published::Key(at, "expired"));
+        }
+    }
+
+    /// A client closes its connection.
+    pub(super) fn close(&mut self, client: u64) {
+        self.sim.inside.borrow_mut().connected.remove(&client);
+        let blocked: Vec<u64> = {
+            let inside = self.sim.inside.borrow();
+            inside.blocked.iter().filter(|(_, its)| **its == client).map(|(&handle, _)| handle).collect()
+        };
+        for handle in blocked {
+            answers::disconnected(&self.sim, handle);
+        }
+        events::client_closed(&self.sim, ClientId(client));
+    }
+
+    /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
+    pub(super) fn unblock(&mut self, client: u64) {
+        let handle = {
+            let inside = self.sim.inside.borrow();
+            let is_open = |handle: &u64| inside.unblocked.iter().all(|(other, _)| other != handle);
+            let found = inside.blocked.iter().find(|(handle, its)| **its == client && is_open(handle));
+            found.map(|(&handle, _)| handle)
+        };
+        if let Some(handle) = handle {
+            let reply = answers::unblocked(&self.sim, handle);
+            answers::reply(&self.sim, reply.as_ref());
+            let reply = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
+            self.answers.push((handle, reply));
+            // The server lets go of it when it finds nobody behind it.
+            let mut inside = self.sim.inside.borrow_mut();
+            inside.unblocked.retain(|(other, _)| *other != handle);
+            inside.blocked.remove(&handle);
+        }
+    }
+
+    /// One turn of the event loop.
+    pub(super) fn turn(&mut self) {
+        self.expire_keys();
+        if self.sim.shared().hears_replicas.is_set() {
+            confirm::turn(&self.sim);
+        }
+        self.send_answers();
+        if std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
+            pump::run(&self.sim);
+        }
+        let now = self.sim.boot();
+        let is_due = self.sim.with(|state| {
+            let is_due = state.wake.alarm.at.is_some_and(|at| at <= now);
+            if is_due {
+                state.wake.alarm.at = None;
+            }
+            is_due
+        });
+        if is_due == Some(true) {
+            events::woken(&self.sim);
+        }
+    }
+
+    /// The server's cron comes by: what nobody asked for is done here at last.
+    pub(super) fn cron(&self) {
+        events::cron(&self.sim);
+    }
+
+    fn send_answers(&mut self) {
+        let unblocked = std::mem::take(&mut self.sim.inside.borrow_mut().unblocked);
+        for (handle, reply) in unblocked {
+            let client = self.sim.inside.borrow_mut().blocked.remove(&handle).expect("it was blocked");
+            let is_gone = !self.sim.inside.borrow().connected.contains(&client);
+            let Some(reply) = reply else { continue };
+            if !is_gone {
+                answers::reply(&self.sim, Some(&reply));
+                let parts = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
+                self.answers.push((handle, parts));
+            }
+            answers::released(&self.sim, handle, reply, is_gone);
+        }
+    }
+
+    /// Whether there is anything to do in the next turn.
+    fn is_idle(&self) -> bool {
+        let inside = self.sim.inside.borrow();
+        let now = Moment(inside.boot_us);
+        let waits = !inside.pump_is_due && inside.unblocked.is_empty();
+        drop(inside);
+        let alarm = self.sim.with(|state| state.wake.alarm.at).flatten();
+        waits && alarm.is_none_or(|at| at > now)
+    }
+
+    /// Turns until nothing is to be done any more at this moment. `false`: it never ends.
+    pub(super) fn rests(&mut self) -> bool {
+        for _ in 0..TURNS_MAX {
+            self.turn();
+            if self.is_idle() {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn passes(&mut self, ms: u64) {
+        let mut inside = self.sim.inside.borrow_mut();
+        inside.boot_us += ms * 1000;
+        inside.wall_us += ms * 1000;
+    }
+}
+
+fn number(word: &[u8]) -> u32 {
+    std::str::from_utf8(word).unwrap().parse().unwrap()
+}
