@@ -90,7 +90,7 @@ def _ring(*_):
 
 def judge(case, command, driver):
     """Runs one case."""
-    stage = Stage(command, driver, case.needs)
+    stage = Stage(command, driver, case)
     signal.alarm(case.seconds)
     try:
         case.story(stage)

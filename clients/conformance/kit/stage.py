@@ -31,8 +31,8 @@ class Unsupported(Exception):
 class Stage:
     """One case's."""
 
-    def __init__(self, command, driver, needs):
-        self.command, self.driver, self.needs = command, driver, needs
+    def __init__(self, command, driver, case):
+        self.command, self.driver, self.case = command, driver, case
         self.yard = Yard()
         self.adapters, self.doors, self.servers, self.sentinels, self.notes = [], [], [], [], []
         #: The server on which the kit itself takes locks.
@@ -58,12 +58,12 @@ class Stage:
 
     def adapter(self, *addresses, mode="single", **members):
         """An adapter that has opened these servers."""
-        adapter = Adapter(self.command)
+        adapter = Adapter(self.command, self.case.environment)
         self.adapters.append(adapter)
         members = {"lease_ms": LONG_MS, "driver": self.driver, **members}
         answer = adapter("open", mode=mode, addresses=list(addresses), **members)
         adapter.features, adapter.drivers = frozenset(answer["features"]), answer["drivers"]
-        missing = [need for need in self.needs if need not in adapter.features]
+        missing = [need for need in self.case.needs if need not in adapter.features]
         if missing:
             raise Unsupported(", ".join(missing))
         return adapter

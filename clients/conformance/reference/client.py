@@ -90,6 +90,8 @@ class Locks:
         except BaseException as error:
             if isinstance(error, LockTimeout):
                 self.counts["timeouts"] += 1
+            if is_broken("cancelled-and-forgotten"):
+                raise
             if not isinstance(error, LockTimeout) or wait_ms != 0:
                 giving_up = self._shielded(self._give_up(hold))
                 try:
@@ -163,7 +165,8 @@ class Locks:
         try:
             line = await self.servers.new_line(hold.names[0])
             left = max(1, int(1000 * (until - time.monotonic()))) if until < math.inf else 0
-            tie = ("EPHEMERAL", EPHEMERAL_MS) if len(hold.names) == 1 and not is_broken("not-ephemeral") else ()
+            is_tied = len(hold.names) == 1 and not is_broken("not-ephemeral")
+            tie = ("EPHEMERAL", EPHEMERAL_MS) if is_tied and not is_broken("cancelled-and-forgotten") else ()
             await line.send(*hold.words("ACQUIRE", "BLOCK", left, *tie))
             return line
         except (*BROKEN, redis.RedisError):
@@ -312,10 +315,7 @@ class Locks:
 
     async def _shielded(self, work):
         """Does it to its end, though the task is cancelled."""
-        task = self._background(work)
-        if is_broken("cancelled-and-forgotten"):
-            task.cancel()
-        await asyncio.shield(task)
+        await asyncio.shield(self._background(work))
 
     def _background(self, work):
         task = asyncio.create_task(work)

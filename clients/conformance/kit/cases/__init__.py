@@ -17,6 +17,8 @@ class Case:
         self.story, self.points, self.needs, self.seconds, self.weight = story, points, needs, seconds, weight
         self.name = story.__name__.replace("_", "-")
         self.title = story.__doc__.strip().splitlines()[0]
+        #: What the adapter's process is told beside: REDISLOCK_BREAK, of the kit's own tests.
+        self.environment = {}
 
 
 def case(*points, needs=(), seconds=45, weight=1):
