@@ -4,6 +4,7 @@
 """
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from .cases import Case, load
 from .runner import FAIL, PASS, run_all
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+PAGE = REFERENCE.parents[2] / "docs" / "CLIENTS.md"
 sys.path.insert(0, str(REFERENCE))
 from breaks import BREAKS  # noqa: E402  (it is the reference's)
 
@@ -22,6 +24,14 @@ class Broken(Case):
     def __init__(self, name, case):
         super().__init__(case.story, case.points, case.needs, case.seconds, case.weight)
         self.broken, self.environment = name, {"REDISLOCK_BREAK": name}
+
+
+def named_by_the_page():
+    """The cases that docs/CLIENTS.md names in its table."""
+    rows = re.findall(r"^\|.*\|.*\| (`[a-z-]+-[a-z-]+`.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert len(found) >= 12, f"the page names {sorted(found)}"
+    return found
 
 
 def main():
@@ -35,6 +45,7 @@ def main():
     command = [str(REFERENCE / "adapter")]
     points = {point for point, _ in BREAKS.values()}
     assert points == set(range(1, 10)), f"breaks of points {sorted(points)} only"
+    faults += [f"docs/CLIENTS.md names a case that is none: {name}" for name in named_by_the_page() - set(cases)]
     if asked.only != "breaks":
         for case, verdict in run_all(list(cases.values()), command, None, asked.jobs):
             if verdict.word != PASS:

@@ -343,7 +343,7 @@ class Locks:
             cluster = self.servers.cluster
             found = await cluster.execute_command("LOCK.HELDBY", owner, target_nodes=cluster.get_primaries())
             rows = [row for rows in found.values() for row in rows]
-        return [row[0] for row in rows]
+        return [row[0] for row in rows if row[1] == "held"]
 
     async def close(self):
         """Gives up all, and closes all connections."""
