@@ -93,9 +93,9 @@ class Locks:
             if is_broken("cancelled-and-forgotten"):
                 raise
             if not isinstance(error, LockTimeout) or wait_ms != 0:
-                giving_up = self._shielded(self._give_up(hold))
                 try:
-                    await asyncio.wait_for(giving_up, PATIENCE)
+                    async with asyncio.timeout(PATIENCE):
+                        await self._shielded(self._give_up(hold))
                 except (asyncio.TimeoutError, LockError):
                     pass  # it goes on in the background; the answer does not wait for it
             raise
@@ -215,7 +215,9 @@ class Locks:
 
     async def _in_time(self, waiting, until):
         try:
-            await asyncio.wait_for(waiting, None if until == math.inf else max(0.001, until - time.monotonic()))
+            # Not wait_for: before Python 3.12 it can forget a cancellation that comes with the result.
+            async with asyncio.timeout(None if until == math.inf else max(0.001, until - time.monotonic())):
+                await waiting
         except asyncio.TimeoutError:
             raise LockTimeout("not to be had in time") from None
 
@@ -238,7 +240,8 @@ class Locks:
                 due = min(due, hold.until if not is_broken("no-deadline") else math.inf, hold.next_renewal)
             left = None if due == math.inf else max(0.001, due - time.monotonic())
             try:
-                await asyncio.wait_for(self.changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self.changed.wait()
             except asyncio.TimeoutError:
                 pass
 
@@ -351,7 +354,8 @@ class Locks:
             self.scheduler.cancel()
         for hold in list(self.holds) if not is_broken("closes-and-keeps") else []:
             try:
-                await asyncio.wait_for(self.release(hold), 3)
+                async with asyncio.timeout(PATIENCE):
+                    await self.release(hold)
             except Exception:  # the lease ends it
                 continue
         if self.tasks:

@@ -84,8 +84,11 @@ class Majority(Locks):
     async def _each(self, nodes, *words):
         """What each answers in time, or its error."""
         until = time.monotonic() + EACH
-        asked = [asyncio.wait_for(node.servers.ask(words[1], *words, until=until), 2 * EACH) for node in nodes]
-        replies = await asyncio.gather(*asked, return_exceptions=True)
+        async def ask(node):
+            async with asyncio.timeout(2 * EACH):
+                return await node.servers.ask(words[1], *words, until=until)
+
+        replies = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
         kinds = (LockError, asyncio.TimeoutError)
         assert all(not isinstance(each, Exception) or isinstance(each, kinds) for each in replies), replies
         return dict(zip(nodes, replies))

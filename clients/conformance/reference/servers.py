@@ -53,9 +53,9 @@ class Line:
 
     async def read(self, seconds, push=False):
         """The reply, or a push; BROKEN if it does not come in time."""
-        reading = self.raw.read_response(timeout=math.inf, push_request=push)
         try:
-            return await asyncio.wait_for(reading, None if seconds == math.inf else seconds)
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                return await self.raw.read_response(timeout=math.inf, push_request=push)
         except asyncio.TimeoutError:
             raise redis.TimeoutError("no reply in time") from None
 
@@ -201,7 +201,8 @@ class Pushes:
             except (*BROKEN, redis.RedisError):
                 return None
         try:
-            return await asyncio.wait_for(answer, PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                return await answer
         except asyncio.TimeoutError:
             return None
 

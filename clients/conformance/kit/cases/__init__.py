@@ -21,7 +21,7 @@ class Case:
         self.environment = {}
 
 
-def case(*points, needs=(), seconds=45, weight=1):
+def case(*points, needs=(), seconds=60, weight=1):
     """Makes a function a case: for these of the nine points, ended after so many seconds, early if it is heavy."""
     def add(story):
         new = Case(story, points, needs, seconds, weight)

@@ -52,13 +52,13 @@ def locks_all_over_a_cluster(stage):
     names = [f"k{number}" for number in range(12)]
     assert {three.slot(name) * 3 // 16384 for name in names} == {0, 1, 2}
     for name in names:
-        adapter("acquire", hold=name, name=name, lease_ms=1500, wait_ms=0)
+        adapter("acquire", hold=name, name=name, lease_ms=4000, wait_ms=0)
     asked = {name: adapter.ask("acquire", hold=f"w{name}", name=name, wait_ms=20_000) for name in names[:4]}
     for name in asked:
         three.use(name)
         stage.waiting(name, 1)
     three.use("k11")
-    stage.stays(lambda: stage.info("k11")["holders"], "it is renewed", 2.5)
+    stage.stays(lambda: stage.info("k11")["holders"], "it is renewed", 5)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
     stage.server.admin("DEL", "k11")
     adapter.told("lost", hold="k11", limit=8)

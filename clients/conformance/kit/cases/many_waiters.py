@@ -8,7 +8,7 @@ from . import case
 THOUSAND = 1000
 
 
-@case(5, needs=("tasks",), seconds=75, weight=9)
+@case(5, needs=("tasks",), seconds=150, weight=9)
 def a_thousand_tasks_wait_over_few_connections(stage):
     """A thousand tasks of one process wait for one lock: few connections, and served in the order of their arrival."""
     waiting, pool = 4, 4

@@ -51,14 +51,14 @@ def what_an_owner_holds(stage):
     assert adapter("held", owner=owner)["names"] == []
 
 
-@case(3, 9, seconds=75, weight=10)
+@case(3, 9, seconds=210, weight=10)
 def ten_thousand_locks_leave_no_trace(stage):
     """Ten thousand locks are taken and given up: no more threads, connections or memory than after two thousand."""
     _, door, adapter = stage.single()
-    adapter("cycle", name="k", wait_ms=0, times=2000, within=40)
+    adapter("cycle", name="k", wait_ms=0, times=2000, within=90)
     before = adapter("threads")
     asked = adapter.ask("cycle", name="k", wait_ms=0, times=CYCLES - 2000)
-    assert asked.result(60)["times"] == CYCLES - 2000
+    assert asked.result(120)["times"] == CYCLES - 2000
     after = adapter("threads")
     stage.note(f"{1e6 * asked.seconds / (CYCLES - 2000):.0f} us each; before {before}, after {after}")
     assert after["threads"] <= before["threads"] + 1, f"threads: {before['threads']}, then {after['threads']}"

@@ -62,14 +62,14 @@ def renewals_outlive_broken_connections(stage):
 def a_hundred_holds_are_renewed_by_one_scheduler(stage):
     """A hundred holds need neither threads nor connections of their own, and all are renewed."""
     _, door, adapter = stage.single(pool=2, waiting_connections=2)
-    adapter("acquire", hold="first", name="first", lease_ms=3000, wait_ms=0)
+    adapter("acquire", hold="first", name="first", lease_ms=6000, wait_ms=0)
     before = adapter("threads")["threads"]
-    asked = [adapter.ask("acquire", hold=f"h{n}", name=f"k{n}", lease_ms=3000, wait_ms=5000) for n in range(100)]
+    asked = [adapter.ask("acquire", hold=f"h{n}", name=f"k{n}", lease_ms=6000, wait_ms=5000) for n in range(100)]
     for each in asked:
         each.result()
     # Those that the adapter had for its requests may still be there for a moment.
     stage.eventually(lambda: adapter("threads")["threads"] <= before + 8, "no thread for each hold")
-    time.sleep(5)
+    time.sleep(8)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')[:3]}"
     held = stage.server.info("redislock")["redislock_holds"]
     assert held == "101", f"{held} of 101 are held"
