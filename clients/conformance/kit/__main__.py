@@ -13,18 +13,20 @@ import time
 
 from harness.server import NAME
 
-from .cases import load
+from .cases import Case, load
 from .runner import FAIL, PASS, UNSUPPORTED, run_all
 from .stage import Stage
 
 MAY_LACK = "fork"
+#: What a driver for threads may lack besides, if another driver of the library has it.
+NOT_FOR_THREADS = {"cancel", "body", "tasks"}
 
 
 def arguments():
     """What was asked for."""
     parser = argparse.ArgumentParser(prog="kit", description="Tests a client library of redislock.")
     parser.add_argument("adapter", nargs="*", help="the command that starts the adapter")
-    parser.add_argument("--driver", help="which of the library's drivers (open's answer lists them); all: each in turn")
+    parser.add_argument("--driver", help="which of the library's drivers; all: each in turn")
     parser.add_argument("--case", action="append", help="only the cases of such a name: cancel-*")
     parser.add_argument("--jobs", type=int, default=12, help="how many cases run side by side")
     parser.add_argument("--may-lack", default=MAY_LACK, help="features that may be missing (default: %(default)s)")
@@ -42,17 +44,23 @@ def chosen(patterns):
 
 
 def drivers_of(command):
-    """The drivers that the adapter says it has."""
-    stage = Stage(command, None, next(iter(load().values())))
+    """The drivers that the adapter says it has, with the features of each."""
+    stage = Stage(command, None, Case(drivers_of, (), (), 0, 0))
     try:
-        return list(stage.adapter(stage.door(stage.start()).address).drivers)
+        address = stage.door(stage.start()).address
+        return {driver: opened(stage, address, driver).features for driver in opened(stage, address, None).drivers}
     finally:
         stage.clear()
 
 
-def run(cases, asked, driver):
+def opened(stage, address, driver):
+    """An adapter that has opened the server with this driver."""
+    stage.driver = driver
+    return stage.adapter(address)
+
+
+def run(cases, asked, driver, lacking):
     """Runs the cases with this driver, prints verdicts; how many failed."""
-    lacking = set(filter(None, asked.may_lack.split(",")))
     began = time.monotonic()
     counts = {PASS: 0, FAIL: 0, UNSUPPORTED: 0}
     for case, verdict in run_all(cases, asked.adapter, driver, asked.jobs):
@@ -80,8 +88,13 @@ def main():
         return 0
     if not asked.adapter:
         sys.exit("kit: which adapter? kit --help")
-    drivers = drivers_of(asked.adapter) if asked.driver == "all" else [asked.driver]
-    return 1 if sum(run(cases, asked, driver) for driver in drivers) else 0
+    drivers = drivers_of(asked.adapter) if asked.driver == "all" else {asked.driver: frozenset()}
+    lacking = set(filter(None, asked.may_lack.split(",")))
+    failed = 0
+    for driver, features in drivers.items():
+        others = set().union(*(has for other, has in drivers.items() if other != driver))
+        failed += run(cases, asked, driver, lacking | (NOT_FOR_THREADS & others - features))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

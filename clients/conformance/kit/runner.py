@@ -43,7 +43,7 @@ def run_all(cases, command, driver, jobs):
             for inlet in multiprocessing.connection.wait(list(running), timeout=0.5):
                 case, process, began = running.pop(inlet)
                 yield case, _verdict(inlet, process, time.monotonic() - began)
-            for inlet, (case, process, began) in running.items():
+            for case, process, began in running.values():
                 if time.monotonic() - began > case.seconds + 2 * TIDY_SECONDS:
                     _end_group(process)
     finally:

@@ -201,7 +201,7 @@ class Locks:
             line = await self._begin_to_wait(hold, until)
 
     async def _count_anew(self, hold):
-        """After a wait: asks again over the main connections: that renews it, and unties it from the one that waited."""
+        """After a wait: asks again over the main connections, which renews it and unties it from the other."""
         sent = time.monotonic()
         if is_broken("stays-ephemeral"):
             await self.servers.ask(hold.names[0], "LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease)
