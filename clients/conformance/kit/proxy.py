@@ -32,6 +32,10 @@ class Call:
         """Whether this option is given."""
         return option in (word.upper() for word in self.words[2:])
 
+    def owner(self):
+        """Whose request this is."""
+        return self.words[2 + int(self.words[1])] if self.name == "LOCK.MACQUIRE" else self.words[2]
+
     def is_granted(self):
         """Whether the reply is a token."""
         return self.name in ("LOCK.ACQUIRE", "LOCK.MACQUIRE") and (self.reply or b"").startswith(b":")
@@ -51,6 +55,7 @@ class Link:
     def __init__(self, number, client, server):
         self.number, self.client, self.server = number, client, server
         self.open_calls, self.received = [], bytearray()
+        self.is_silent = False
 
 
 class Proxy:
@@ -81,7 +86,7 @@ class Proxy:
     # What a case does
 
     def drop(self, kind, times=1, then="cut"):
-        """Swallows the next replies of this kind; `then` is "cut", or "hold" to leave the connection silent."""
+        """Swallows the next replies of this kind; then the connection is "cut", or "silent" for good."""
         with self.guard:
             self._drops += [(kind, then)] * times
 
@@ -230,12 +235,13 @@ class Proxy:
             then = self._dropped(call)
             if then == "cut":
                 raise ConnectionError("cut by the case")
-            if then == "hold":
-                return
+            if then == "silent":
+                link.is_silent = True
             if self.delay is not None and (seconds := self.delay(call)):
                 time.sleep(seconds)
         self._flows.wait()
-        link.client.sendall(frame)
+        if not link.is_silent:
+            link.client.sendall(frame)
 
     def _dropped(self, call):
         with self.guard:

@@ -157,7 +157,7 @@ class Stage:
             server.close_connections()  # the kit's own
             self._wait_for(lambda server=server: connections_of(server), "connections that are open", QUIET)
         for door in self.doors:
-            minted = [call for call in door.calls("LOCK.ACQUIRE", "LOCK.MACQUIRE") if "*" in call.words]
+            minted = [call for call in door.calls("LOCK.ACQUIRE", "LOCK.MACQUIRE") if call.owner() == "*"]
             assert not minted, f"a request without an owner of its own: {minted[0]}"
 
     def _wait_for(self, left, what, limit):

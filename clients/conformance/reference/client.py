@@ -19,6 +19,8 @@ from servers import BROKEN, MARGIN, PATIENCE, PAUSE, Pushes, Servers, is_elsewhe
 DRIFT, ROUNDING = 0.01, 0.002
 #: When a server is asked again to tell of changes that could not be asked before.
 AGAIN = 0.5
+#: How often the first in the process's own line asks, and how long the server keeps its place.
+ASK_EVERY, KEEP_MS = 0.2, 2000
 #: What is left of a lease whose waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
 
@@ -115,23 +117,23 @@ class Locks:
             raise LockTimeout(f"others wait for {hold.names}")
         await self._in_time(gate.acquire(), until)
         try:
-            sent, at_once = time.monotonic(), max(until, time.monotonic() + 1)
+            sent, at_once = time.monotonic(), until
+            if wait_ms == 0:
+                at_once = time.monotonic() + 1
             try:
                 reply = await self._ask_at_once(hold, at_once)
             except Quarantine:
                 if wait_ms == 0:
                     raise
                 reply = None  # who waits waits for its end, too
+            if reply is None and wait_ms == 0:
+                raise LockTimeout(f"{hold.names} is taken")
+            if reply is None:
+                self.counts["waits"] += 1
+                sent, reply = await self._stand_in_line(hold, until)
             if reply is not None:
                 hold.token = reply
                 return hold.counts_from(sent)
-            if wait_ms == 0:
-                raise LockTimeout(f"{hold.names} is taken")
-            self.counts["waits"] += 1
-            if is_broken("waits-in-the-pool"):
-                await self.servers.slots.acquire()
-            else:
-                await self._in_time(self.servers.waiting.acquire(), until)
             try:
                 line = await self._begin_to_wait(hold, until)
             except BaseException:
@@ -158,6 +160,22 @@ class Locks:
                 hold.owner = new_owner()
                 await asyncio.sleep(PAUSE)
         raise ConnectionFailed("no server")
+
+    async def _stand_in_line(self, hold, until):
+        """Until a connection may wait; others may wait on all of them for what does not come, so it asks meanwhile."""
+        if is_broken("waits-in-the-pool"):
+            return 0, await self.servers.slots.acquire() and None
+        while True:
+            try:
+                await self._in_time(self.servers.waiting.acquire(), min(until, time.monotonic() + ASK_EVERY))
+                return 0, None
+            except LockTimeout:
+                if time.monotonic() >= until:
+                    raise
+            sent, place = time.monotonic(), ("QUEUE", KEEP_MS) if len(hold.names) == 1 else ()
+            reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place))
+            if reply is not None:
+                return sent, reply
 
     async def _begin_to_wait(self, hold, until):
         """Sends the request that waits; None if no connection could be made, which is tried again later."""

@@ -4,6 +4,7 @@ import itertools
 import time
 
 from . import case
+from .waiting import served
 
 THOUSAND = 1000
 
@@ -88,6 +89,44 @@ def two_processes_with_many_waiters_take_turns(stage):
     longest = max(len(list(row)) for _, row in itertools.groupby(both))
     assert longest <= 4 * waiting, f"{longest} grants in a row to one process, while the other waited"
     stage.note(f"at most {longest} in a row to one process")
+
+
+@case(5)
+def who_waits_for_one_lock_does_not_starve_another(stage):
+    """As many as may wait for a lock that does not come: who waits for another lock gets that one."""
+    _, _, adapter = stage.single(waiting_connections=2)
+    stage.hold("never")
+    stage.hold("soon")
+    stuck = [adapter.ask("acquire", hold=f"h{n}", name="never", wait_ms=60_000) for n in range(3)]
+    stage.eventually(lambda: stage.waiters("never") >= 1, "they wait")
+    time.sleep(0.3)
+    asked = adapter.ask("acquire", hold="s", name="soon", wait_ms=60_000)
+    time.sleep(0.3)
+    stage.give_up("soon")
+    asked.wait(10)
+    adapter("release", hold="s")
+    stage.give_up("never")
+    served(adapter, {f"h{n}": each for n, each in enumerate(stuck)})
+
+
+@case(5)
+def a_crowd_that_dies_holds_nobody_up(stage):
+    """A process with many waiters is killed: who waits behind them in another process is served soon."""
+    _, door, first = stage.single(waiting_connections=4)
+    second = stage.adapter(door.address)
+    stage.hold("k")
+    for number in range(30):
+        first.ask("acquire", hold=f"h{number}", name="k", wait_ms=60_000)
+    stage.eventually(lambda: stage.waiters("k") >= 1, "they wait")
+    time.sleep(0.5)
+    asked = second.ask("acquire", hold="s", name="k", wait_ms=60_000)
+    time.sleep(0.3)
+    first.kill()
+    stage.give_up("k")
+    began = time.monotonic()
+    asked.result(20)
+    stage.note(f"served {time.monotonic() - began:.1f} s after the others died")
+    second("release", hold="s")
 
 
 def last(turns, who):
