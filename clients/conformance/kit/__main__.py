@@ -27,6 +27,7 @@ def arguments():
     parser = argparse.ArgumentParser(prog="kit", description="Tests a client library of redislock.")
     parser.add_argument("adapter", nargs="*", help="the command that starts the adapter")
     parser.add_argument("--driver", help="which of the library's drivers; all: each in turn")
+    parser.add_argument("--part", default="0/1", help="with --driver all: I/N, each Nth of them from the Ith on")
     parser.add_argument("--case", action="append", help="only the cases of such a name: cancel-*")
     parser.add_argument("--jobs", type=int, default=12, help="how many cases run side by side")
     parser.add_argument("--may-lack", default=MAY_LACK, help="features that may be missing (default: %(default)s)")
@@ -51,6 +52,14 @@ def drivers_of(command):
         return {driver: opened(stage, address, driver).features for driver in opened(stage, address, None).drivers}
     finally:
         stage.clear()
+
+
+def of_this_part(drivers, part):
+    """Those of this part: I/N is each Nth of them, from the Ith on; one alone belongs to all parts."""
+    number, parts = (int(word) for word in part.split("/"))
+    if len(drivers) == 1:
+        return drivers
+    return {driver: drivers[driver] for at, driver in enumerate(drivers) if at % parts == number % parts}
 
 
 def opened(stage, address, driver):
@@ -91,7 +100,7 @@ def main():
     drivers = drivers_of(asked.adapter) if asked.driver == "all" else {asked.driver: frozenset()}
     lacking = set(filter(None, asked.may_lack.split(",")))
     failed = 0
-    for driver, features in drivers.items():
+    for driver, features in of_this_part(drivers, asked.part).items():
         others = set().union(*(has for other, has in drivers.items() if other != driver))
         failed += run(cases, asked, driver, lacking | (NOT_FOR_THREADS & others - features))
     return 1 if failed else 0

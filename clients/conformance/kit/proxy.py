@@ -9,6 +9,7 @@
     door.calls("LOCK.RENEW")             what passed
 """
 
+import queue
 import selectors
 import socket
 import threading
@@ -56,6 +57,8 @@ class Link:
         self.number, self.client, self.server = number, client, server
         self.open_calls, self.received = [], bytearray()
         self.is_silent = False
+        #: Replies on their way, and when they arrive.
+        self.queue = queue.SimpleQueue()
 
 
 class Proxy:
@@ -167,7 +170,8 @@ class Proxy:
             self.links.append(link)
             self.most = max(self.most, len(self.links))
         self._waiting.register(client, selectors.EVENT_READ, link)
-        threading.Thread(target=self._be_back, args=[link], daemon=True).start()
+        for way in (self._back, self._deliver):
+            threading.Thread(target=self._run, args=[way, link], daemon=True).start()
 
     def _forget(self, link):
         if link is None:
@@ -200,12 +204,14 @@ class Proxy:
             link.server.sendall(link.received[:whole])
             del link.received[:whole]
 
-    def _be_back(self, link):
+    def _run(self, way, link):
         try:
-            self._back(link)
+            way(link)
         except OSError:
             pass  # one of the two sides is gone
-        self._shut_link(link)
+        link.queue.put(None)
+        if way == self._deliver:
+            self._shut_link(link)
 
     def _shut_link(self, link):
         """Lets the other thread see the end, which closes the link: a closed socket must not be waited for."""
@@ -228,20 +234,28 @@ class Proxy:
                 self._reply(link, frame)
 
     def _reply(self, link, frame):
-        call = None
+        """Passes a reply on, or puts it in the link's queue: a delay is the time on the way, and not of each reply."""
+        call, due = None, time.monotonic()
         if not frame.startswith(b">") and link.open_calls:
             call = link.open_calls.pop(0)
             call.reply, call.replied = frame, time.monotonic()
             then = self._dropped(call)
             if then == "cut":
+                self._shut_link(link)
                 raise ConnectionError("cut by the case")
             if then == "silent":
                 link.is_silent = True
-            if self.delay is not None and (seconds := self.delay(call)):
-                time.sleep(seconds)
-        self._flows.wait()
-        if not link.is_silent:
-            link.client.sendall(frame)
+            due += self.delay(call) if self.delay is not None else 0
+        link.queue.put((due, frame))
+
+    def _deliver(self, link):
+        """Sends what is in the queue, in its order, when it is due; ends with None."""
+        while (item := link.queue.get()) is not None:
+            due, frame = item
+            time.sleep(max(0.0, due - time.monotonic()))
+            self._flows.wait()
+            if not link.is_silent:
+                link.client.sendall(frame)
 
     def _dropped(self, call):
         with self.guard:

@@ -50,6 +50,9 @@ class Line:
         """Sends a command."""
         await self.raw.connect()
         await self.raw.send_command(*words)
+        # The driver sends by wait_for, which before Python 3.12 can forget a cancellation that comes just then.
+        if asyncio.current_task().cancelling():
+            raise asyncio.CancelledError
 
     async def read(self, seconds, push=False):
         """The reply, or a push; BROKEN if it does not come in time."""

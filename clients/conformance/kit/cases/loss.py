@@ -108,14 +108,14 @@ def what_a_holder_does_itself_is_no_loss(stage):
     """Releases, renewals, and other holders of the same lock before and after tell of no loss."""
     _, _, adapter = stage.single()
     stage.hold("pool", "LIMIT", 3)
-    adapter("acquire", hold="p", name="pool", kind="semaphore", limit=3, lease_ms=900, wait_ms=0)
+    adapter("acquire", hold="p", name="pool", kind="semaphore", limit=3, lease_ms=2400, wait_ms=0)
     for number in range(30):
-        adapter("acquire", hold=f"h{number}", name="k", lease_ms=900, wait_ms=0)
+        adapter("acquire", hold=f"h{number}", name="k", lease_ms=2400, wait_ms=0)
         if number % 3 == 0:
             time.sleep(0.05)
         adapter("release", hold=f"h{number}")
     stage.give_up("pool")  # another permit of the same lock
-    time.sleep(1.2)
+    time.sleep(2.6)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')[:3]}"
     adapter("check", hold="p")
     adapter("release", hold="p")
