@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring mutants spec spec-small lint fmt clean
+.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring clients mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -33,6 +33,8 @@ help:
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
 	@echo "make spec-small    the small ones of them (about a minute)"
 	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
+	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
+	@echo "                   (under 10 minutes; scripts/clients python|node|rust|kit)"
 	@echo "make lint          formatting, clippy, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
@@ -107,6 +109,9 @@ spec-small:
 
 monitoring:
 	@scripts/test monitoring
+
+clients:
+	@scripts/clients
 
 lint:
 	@scripts/lint

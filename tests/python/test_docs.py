@@ -30,6 +30,7 @@ PAGES = sorted(
     [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
     + list((ROOT / "docs").rglob("*.md"))
     + list((ROOT / "examples").rglob("*.md"))
+    + list((ROOT / "clients" / "conformance").rglob("*.md"))
 )
 COMMAND_PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
 WITH_TRANSCRIPTS = [page for page in PAGES if steps_of(page.read_text())]
@@ -136,7 +137,7 @@ def test_every_test_that_a_page_names_exists():
 
 def test_every_source_file_that_a_page_names_exists():
     text = "".join(page.read_text() for page in PAGES)
-    for name in re.findall(r"`((?:src|tests|docs|examples|scripts)/[\w/.-]+)`", text):
+    for name in re.findall(r"`((?:src|tests|docs|examples|scripts|clients)/[\w/.-]+)`", text):
         assert (ROOT / name).exists(), name
 
 

@@ -1,0 +1,39 @@
+"""The cases: functions of a stage, each with a name, the points that it is for and the features that it needs."""
+
+import importlib
+
+#: By name.
+CASES = {}
+MODULES = (
+    "owner", "deadline", "renewal", "loss", "waiting", "many_waiters", "leaving", "failover", "cluster", "errors",
+    "harm", "outside", "kinds", "leader", "independent",
+)  # fmt: skip
+
+
+class Case:
+    """What is known of a case before it runs."""
+
+    def __init__(self, story, points, needs, seconds, weight):
+        self.story, self.points, self.needs, self.seconds, self.weight = story, points, needs, seconds, weight
+        self.name = story.__name__.replace("_", "-")
+        self.title = story.__doc__.strip().splitlines()[0]
+        #: What the adapter's process is told beside: REDISLOCK_BREAK, of the kit's own tests.
+        self.environment = {}
+
+
+def case(*points, needs=(), seconds=60, weight=1):
+    """Makes a function a case: for these of the nine points, ended after so many seconds, early if it is heavy."""
+    def add(story):
+        new = Case(story, points, needs, seconds, weight)
+        assert new.name not in CASES, new.name
+        CASES[new.name] = new
+        return story
+
+    return add
+
+
+def load():
+    """All cases."""
+    for name in MODULES:
+        importlib.import_module(f"{__name__}.{name}")
+    return CASES

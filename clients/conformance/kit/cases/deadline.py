@@ -1,0 +1,119 @@
+"""Point 2: the hold lasts until a deadline of the holder's own, which is never later than the server's."""
+
+import time
+
+from ..adapter import Refused
+from . import case
+
+#: What passes between the end of a lease and the moment at which an event must have come, at most.
+LATE = 1.0
+
+
+@case(2)
+def the_time_on_the_way_is_taken_off(stage):
+    """A reply that takes long shortens what the holder counts on."""
+    _, door, adapter = stage.single()
+    adapter("release", hold=adapter_hold(adapter, "warm"))  # connections are made
+    door.delay = lambda call: 0.4 if call.name == "LOCK.ACQUIRE" else 0
+    got = adapter("acquire", hold="h1", name="k", lease_ms=3000, wait_ms=0, renew=False)
+    assert 0 < got["remaining_ms"] <= 2600, f"{got['remaining_ms']} ms of 3000 remain, and the reply took 400"
+    never_more_than_the_server(stage, adapter, "h1", "k")
+    adapter("release", hold="h1")
+
+
+@case(2, 5)
+def a_grant_after_a_wait_is_counted_from_a_renewal(stage):
+    """The reply to who waited takes long: the deadline is that of the renewal after it, or earlier."""
+    _, door, adapter = stage.single()
+    stage.hold("k")
+    asked = adapter.ask("acquire", hold="h1", name="k", lease_ms=3000, wait_ms=15_000, renew=False)
+    stage.waiting("k", 1)
+    door.delay = lambda call: 0.5 if call.name == "LOCK.ACQUIRE" else 0
+    time.sleep(0.3)
+    stage.give_up("k")
+    got = asked.result()
+    assert got["remaining_ms"] > 0, "nothing remains, though the lease was renewed or is young"
+    never_more_than_the_server(stage, adapter, "h1", "k")
+    adapter("release", hold="h1")
+
+
+@case(2, 4)
+def a_paused_server_is_survived_by_nobody(stage):
+    """The server is stopped: the holder is told of the loss before the lease ends on the server."""
+    server, door, adapter = stage.single()
+    lease = 2
+    adapter("acquire", hold="h1", name="k", lease_ms=lease * 1000, wait_ms=0)
+    stage.eventually(lambda: len(answered(door)) >= 2, "two renewals")
+    server.process.send_signal(19)
+    try:
+        # What was sent and not answered may be done when the server goes on; what it said counts.
+        end = max(call.sent for call in answered(door)) + lease
+        at = adapter.told("lost", hold="h1", limit=lease + 5)["at"]
+        assert at <= end + LATE, f"told {at - end:.3f} s after the end of the lease"
+        stage.note(f"told {1000 * (end - at):.0f} ms before the end of the lease")
+        assert adapter.refusal("check", hold="h1").kind == "LockLost"
+    finally:
+        server.process.send_signal(18)
+    time.sleep(0.3)
+    assert len(adapter.seen("lost", hold="h1")) == 1, "told more than once"
+    adapter.ask("release", hold="h1").kind()
+
+
+@case(2)
+def at_the_end_of_the_lease_the_holder_knows(stage):
+    """From the moment at which the lease is over by the server's clock, check() refuses, though no reply comes."""
+    _, door, adapter = stage.single()
+    for number in range(3):
+        hold = f"h{number}"
+        adapter("acquire", hold=hold, name="k", lease_ms=1000, wait_ms=0, renew=False)
+        end = time.monotonic() + stage.lease_left_ms("k") / 1000
+        door.stall()
+        time.sleep(max(0.0, end - time.monotonic()))
+        answer = adapter.ask("check", hold=hold).kind()
+        door.flow()
+        assert answer == "LockLost", f"after the end of the lease check() answers {answer}"
+        adapter.told("lost", hold=hold, limit=LATE + 5)
+        adapter.ask("release", hold=hold).kind()
+        stage.free_soon("k")
+
+
+@case(2, 4, 6)
+def a_holder_that_was_paused_knows_at_once(stage):
+    """The holder is stopped for longer than its lease: then it knows, and does no harm to the next holder."""
+    _, _, adapter = stage.single()
+    adapter("acquire", hold="h1", name="k", lease_ms=1000, wait_ms=0)
+    adapter.pause()
+    try:
+        stage.eventually(lambda: stage.is_free("k"), "the lease ends")
+        token = stage.hold("k")
+    finally:
+        adapter.go_on()
+    assert adapter.refusal("check", hold="h1").kind == "LockLost"
+    adapter.told("lost", hold="h1")
+    assert adapter.ask("release", hold="h1").kind() in ("ok", "LockLost")
+    assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "the next holder's lock was given up"
+    assert len(adapter.seen("lost", hold="h1")) == 1, "told more than once"
+    stage.give_up("k")
+
+
+def adapter_hold(adapter, name):
+    """A hold of this lock."""
+    adapter("acquire", hold=name, name=name, wait_ms=0)
+    return name
+
+
+def answered(door):
+    """Renewals that the server has answered with yes."""
+    return [call for call in door.calls("LOCK.RENEW") if call.reply == b":1\r\n"]
+
+
+def never_more_than_the_server(stage, adapter, hold, name, times=5):
+    """What the holder counts on is never more than what the server has just said to be left."""
+    for _ in range(times):
+        left = stage.lease_left_ms(name)
+        try:
+            remaining = adapter("check", hold=hold)["remaining_ms"]
+        except Refused as refused:
+            raise AssertionError(f"{left} ms are left, and check says {refused}") from None
+        assert remaining <= left, f"the holder counts on {remaining} ms, the server on {left}"
+        time.sleep(0.02)

@@ -1,0 +1,141 @@
+"""Point 8: errors that one can tell apart."""
+
+import json
+
+from harness.replicas import AT_ONCE
+
+from . import case
+
+
+@case(8)
+def the_kind_of_the_lock(stage):
+    """A semaphore is asked for as an exclusive lock: LockKindMismatch."""
+    _, _, adapter = stage.single()
+    stage.hold("k", "LIMIT", 2)
+    for number, members in enumerate([{}, {"kind": "semaphore", "limit": 3}, {"kind": "read"}]):
+        for wait_ms in (0, 5000):
+            asked = adapter.ask("acquire", hold=f"h{number}.{wait_ms}", name="k", wait_ms=wait_ms, **members)
+            assert asked.kind(5) == "LockKindMismatch", f"answered with {asked.answer}"
+    stage.give_up("k")
+
+
+@case(8)
+def a_deadlock(stage):
+    """An owner would wait for one that waits for it: Deadlock, which names the cycle."""
+    _, _, adapter = stage.single()
+    adapter("acquire", hold="a", name="left", owner="kit-ann", wait_ms=0)
+    stage.hold("right", owner="kit-ben")
+    request = stage.server.ask("LOCK.ACQUIRE", "left", "kit-ben", "PX", 60_000, "BLOCK", 60_000)
+    refused = adapter.refusal("acquire", hold="b", name="right", owner="kit-ann", wait_ms=20_000)
+    assert refused.kind == "Deadlock", f"answered with {refused}"
+    cycle = json.dumps(refused.error.get("cycle"))
+    assert all(word in cycle for word in ("kit-ann", "kit-ben", "left", "right")), f"the cycle is {cycle}"
+    adapter("release", hold="a")
+    assert isinstance(request.answer(), int)
+    stage.server.admin("LOCK.RELEASE", "left", "kit-ben")
+    stage.give_up("right")
+
+
+@case(8)
+def the_line_is_full(stage):
+    """As many wait as may: QueueFull."""
+    _, _, adapter = stage.single(module_arguments=("max-waiters-per-lock", 1))
+    stage.hold("k")
+    request = stage.server.ask("LOCK.ACQUIRE", "k", "kit-waits", "PX", 60_000, "BLOCK", 60_000)
+    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=10_000)
+    assert asked.kind(5) == "QueueFull", f"answered with {asked.answer}"
+    stage.give_up("k")
+    assert isinstance(request.answer(), int)
+    stage.server.admin("LOCK.RELEASE", "k", "kit-waits")
+
+
+@case(8)
+def the_server_is_in_quarantine(stage):
+    """The server grants nothing yet: Quarantine, with the time that is left; who waits is granted after it."""
+    _, _, adapter = stage.single(module_arguments=("quarantine", 60_000), lease_ms=2000)
+    refused = adapter.refusal("acquire", hold="h0", name="k", lease_ms=2000, wait_ms=0)
+    assert refused.kind == "Quarantine", f"answered with {refused}"
+    assert 0 < refused.error.get("left_ms", 0) <= 60_000, f"the time left is {refused.error.get('left_ms')}"
+    _, _, adapter = stage.single(module_arguments=("quarantine", 5000), lease_ms=2000)
+    adapter("acquire", hold="h1", name="k", lease_ms=2000, wait_ms=25_000)
+    adapter("release", hold="h1")
+
+
+@case(8)
+def too_few_replicas(stage):
+    """No replica confirms the grant: NotConfirmed, and nothing is held."""
+    arguments = ("quarantine", 1500, "group-size", 2, "confirm", "all", "confirm-timeout", 300)
+    server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=1000)
+    stage.eventually(lambda: server.info("redislock")["redislock_quarantine_left_ms"] == "0", "it may grant")
+    refused = adapter.refusal("acquire", hold="h", name="k", wait_ms=0)
+    assert refused.kind == "NotConfirmed", f"answered with {refused}"
+    stage.free_soon("k")
+
+
+@case(8)
+def the_module_is_missing(stage):
+    """The server does not know the commands: ModuleMissing, which says how to load the module."""
+    server = stage.start(with_module=False)
+    stage.leaves.add(server)
+    door = stage.door(server)
+    try:
+        adapter = stage.adapter(door.address)
+    except Exception as refused:  # open may say it, too
+        kind, message = getattr(refused, "kind", None), getattr(refused, "message", "")
+    else:
+        refused = adapter.refusal("acquire", hold="h", name="k", wait_ms=0)
+        kind, message = refused.kind, refused.message
+    assert kind == "ModuleMissing", f"answered with {kind}: {message}"
+    assert "loadmodule" in message.lower(), f"it does not say how to load the module: {message}"
+
+
+@case(8, needs=("fence",))
+def tokens_that_are_dead_are_refused(stage):
+    """A hold's token may be asked about as often as it likes; that of an earlier hold is Fenced."""
+    _, _, adapter = stage.single()
+    first = adapter("acquire", hold="h1", name="k", wait_ms=0)["token"]
+    for _ in range(2):  # the second write of one hold is as good as the first
+        adapter("fence", name="k", token=first)
+    adapter("release", hold="h1")
+    second = adapter("acquire", hold="h2", name="k", wait_ms=0)["token"]
+    assert second > first, "tokens do not rise"
+    assert adapter.refusal("fence", name="k", token=first).kind == "Fenced"
+    adapter("fence", name="k", token=second)
+    adapter("release", hold="h2")
+    assert adapter.refusal("fence", name="k", token=second).kind == "Fenced"
+
+
+@case(8)
+def what_was_lost_and_what_was_not_to_be_had(stage):
+    """LockTimeout for who does not get it, LockLost for who has it no more; a value in its place is another error."""
+    _, _, adapter = stage.single()
+    stage.hold("k")
+    assert adapter.refusal("acquire", hold="h0", name="k", wait_ms=0).kind == "LockTimeout"
+    stage.give_up("k")
+    adapter("acquire", hold="h1", name="k", wait_ms=0)
+    stage.server.admin("DEL", "k")
+    adapter.told("lost", hold="h1", limit=30)
+    assert adapter.refusal("check", hold="h1").kind == "LockLost"
+    adapter.ask("release", hold="h1").kind()
+    stage.server.admin("SET", "value", 1)
+    refused = adapter.refusal("acquire", hold="h2", name="value", wait_ms=2000)
+    assert refused.kind == "Other" and "WRONGTYPE" in refused.message, f"answered with {refused}"
+
+
+@case(7, 8)
+def no_server_is_there(stage):
+    """The server is gone: an error within the time, and locks again when it is back."""
+    _, door, adapter = stage.single()
+    adapter("acquire", hold="h0", name="k", wait_ms=0)
+    adapter("release", hold="h0")
+    door.shut()
+    door.cut()
+    for number, wait_ms in enumerate((0, 1500)):
+        asked = adapter.ask("acquire", hold=f"a{number}", name="k", wait_ms=wait_ms)
+        kind = asked.kind(25)
+        assert kind in ("ConnectionFailed", "LockTimeout"), f"answered with {asked.answer}"
+        assert asked.seconds <= wait_ms / 1000 + 10, f"after {asked.seconds:.1f} s"
+    door.open()
+    asked = adapter.ask("acquire", hold="h1", name="k", wait_ms=10_000)
+    assert asked.kind() == "ok", f"the server is back, and it answers {asked.answer}"
+    adapter("release", hold="h1")

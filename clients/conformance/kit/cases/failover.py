@@ -1,0 +1,134 @@
+"""Point 7: the primary changes, and nobody loses more than time."""
+
+import time
+
+from harness.replicas import AT_ONCE, is_linked
+from harness.sentinel import GROUP, watched
+
+from . import case
+
+#: How long a failover by sentinels may take.
+FAILOVER = 25.0
+
+
+class Pair:
+    """A primary and a replica, which sentinels watch."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        self.primary, self.replica = (stage.start(*AT_ONCE) for _ in range(2))
+        self.replica.admin("REPLICAOF", "127.0.0.1", self.primary.port)
+        is_linked(self.replica)
+        self.sentinels = watched(stage.yard, self.primary.port, replicas=1)
+        stage.sentinels += self.sentinels
+
+    def adapter(self, **members):
+        """An adapter that knows the sentinels alone."""
+        addresses = [f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels]
+        return self.stage.adapter(*addresses, mode="sentinel", service=GROUP, **members)
+
+    def changed(self):
+        """Waits until the replica is the primary, and all sentinels say so."""
+        def has_changed():
+            found = [sentinel.primary() for sentinel in self.sentinels]
+            return found == [self.replica.port] * len(found) and role_of(self.replica) == "master"
+
+        self.stage.eventually(has_changed, "the replica is the primary", FAILOVER)
+        self.stage.server = self.replica
+
+
+@case(7, needs=("sentinel",), seconds=75, weight=4)
+def a_planned_failover(stage):
+    """Sentinel makes the replica the primary: what is held is held on, and who waits is granted by the new one."""
+    pair = Pair(stage)
+    adapter = pair.adapter()
+    got, asked = hold_and_wait(stage, adapter)
+    # Else the new primary may not have heard of the hold.
+    stage.eventually(lambda: pair.replica.admin("LOCK.FENCE", "k") == got["token"], "the replica knows of the hold")
+    began = time.monotonic()
+    pair.sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
+    pair.changed()
+    # Until it is told otherwise, the old primary takes itself for one: no client can know better.
+    stage.eventually(lambda: role_of(pair.primary) == "slave", "the old primary follows", FAILOVER)
+    finish(stage, adapter, got, asked, began)
+
+
+@case(7, needs=("sentinel",), seconds=75, weight=4)
+def a_killed_primary(stage):
+    """The primary is killed: what its replica knows of is held on, and who waits is granted by the new one."""
+    pair = Pair(stage)
+    adapter = pair.adapter()
+    got, asked = hold_and_wait(stage, adapter)
+    stage.eventually(lambda: pair.replica.admin("LOCK.FENCE", "k") == got["token"], "the replica knows of the hold")
+    began = time.monotonic()
+    pair.primary.kill()
+    pair.changed()
+    finish(stage, adapter, got, asked, began)
+
+
+@case(4, 7)
+def a_server_that_comes_back_empty(stage):
+    """The server is killed and has forgotten all: the holder is told, and who waits is granted."""
+    server, _, adapter = stage.single()
+    adapter("acquire", hold="h", name="k", lease_ms=4000, wait_ms=0)
+    asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
+    stage.waiting("k", 1)
+    time.sleep(0.3)
+    server.kill()
+    time.sleep(0.3)
+    server.start()
+    adapter.told("lost", hold="h", limit=8)
+    asked.result(15)
+    adapter.ask("release", hold="h").kind()
+    adapter("check", hold="w")
+    adapter("release", hold="w")
+
+
+@case(3, 7)
+def a_server_that_restarts_with_its_file(stage):
+    """The server restarts with what its file has: the hold goes on, and no loss is told."""
+    server, _, adapter = stage.single("--appendonly", "yes", "--appendfsync", "always")
+    token = adapter("acquire", hold="h", name="k", lease_ms=8000, wait_ms=0)["token"]
+    asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
+    stage.waiting("k", 1)
+    server.kill()
+    server.start()
+    stage.waiting("k", 1)
+    assert server.admin("LOCK.FENCE", "k", token) == 1
+    time.sleep(4)
+    assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
+    adapter("check", hold="h")
+    adapter("release", hold="h")
+    asked.result()
+    adapter("release", hold="w")
+
+
+def hold_and_wait(stage, adapter):
+    """The adapter holds a lock, and somebody else in it waits for it."""
+    got = adapter("acquire", hold="h", name="k", lease_ms=12_000, wait_ms=10_000)
+    asked = adapter.ask("acquire", hold="w", name="k", wait_ms=60_000)
+    stage.waiting("k", 1)
+    return got, asked
+
+
+def finish(stage, adapter, got, asked, began):
+    """The lock is still held by the first; when it gives it up, who waited is granted by the new primary."""
+    stage.note(f"failover {time.monotonic() - began:.1f} s")
+    assert not asked.is_answered(), f"who waited was answered with {asked.answer}, while the lock is held"
+    assert stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "the new primary does not know of the hold"
+    again = time.monotonic()
+    adapter("release", hold="h", within=25)
+    token = asked.result(25)["token"]
+    stage.note(f"released and granted anew in {time.monotonic() - again:.1f} s")
+    assert token > got["token"]
+    assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "it was granted by another than the new primary"
+    assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
+    adapter("release", hold="w")
+
+
+def role_of(server):
+    """master or slave; nothing if it does not answer, as at a change of roles."""
+    try:
+        return server.info("replication").get("role")
+    except Exception:  # it closes connections when its role changes
+        return None

@@ -1,0 +1,121 @@
+"""One lock over three servers that know nothing of each other: docs/REDLOCK.md."""
+
+import time
+
+from . import case
+
+
+class Servers:
+    """Three of them, with a door to each."""
+
+    def __init__(self, stage):
+        self.nodes = [stage.start() for _ in range(3)]
+        self.doors = [stage.door(node) for node in self.nodes]
+        self.addresses = [door.address for door in self.doors]
+
+    def live(self, name, token):
+        """On how many the token is live."""
+        return sum(node.admin("LOCK.FENCE", name, token) for node in self.nodes if node.is_alive())
+
+    def free(self, stage, name):
+        """Waits until nobody holds it anywhere."""
+        alive = [node for node in self.nodes if node.is_alive()]
+        stage.eventually(lambda: all(node.admin("LOCK.INFO", name) is None for node in alive), f"{name} is free", 5)
+
+
+@case(1, 2, 3, needs=("independent",))
+def a_majority_has_the_raised_token(stage):
+    """One server's tokens are ahead: a majority has the highest token, it is renewed, and the next one is higher."""
+    servers = Servers(stage)
+    ahead = servers.nodes[2]
+    token = stage_ahead(ahead)
+    adapter = stage.adapter(*servers.addresses, mode="independent")
+    got = adapter("acquire", hold="h1", name="k", lease_ms=1500, wait_ms=10_000)
+    assert got["token"] > token, "the token is not the highest of the majority's"
+    assert 0 < got["remaining_ms"] <= 1500 * 0.99, f"{got['remaining_ms']} ms remain of 1500"
+    stage.stays(lambda: servers.live("k", got["token"]) >= 2, "a majority has the token", 4)
+    assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
+    adapter("release", hold="h1")
+    servers.free(stage, "k")
+    servers.doors[2].shut()
+    servers.doors[2].cut()
+    second = adapter("acquire", hold="h2", name="k", wait_ms=15_000)
+    assert second["token"] > got["token"], "the next holder's token is not higher, without the server that was ahead"
+    adapter("release", hold="h2")
+
+
+@case(7, needs=("independent",))
+def a_minority_is_down(stage):
+    """One of three is killed: the lock is held on, and taken anew."""
+    servers = Servers(stage)
+    adapter = stage.adapter(*servers.addresses, mode="independent")
+    adapter("acquire", hold="h1", name="k", lease_ms=2000, wait_ms=10_000)
+    servers.nodes[1].kill()
+    time.sleep(3.5)
+    assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
+    adapter("check", hold="h1")
+    adapter("release", hold="h1")
+    adapter("acquire", hold="h2", name="k", wait_ms=15_000)
+    adapter("release", hold="h2")
+    servers.free(stage, "k")
+
+
+@case(6, 7, needs=("independent",))
+def without_a_majority_nothing_is_left(stage):
+    """Two of three cannot be reached: no lock, and nothing is left on the one that granted it."""
+    servers = Servers(stage)
+    adapter = stage.adapter(*servers.addresses, mode="independent")
+    adapter("release", hold=taken(adapter, "warm"))
+    for door in servers.doors[:2]:
+        door.shut()
+        door.cut()
+    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=1500)
+    assert asked.kind(25) in ("LockTimeout", "ConnectionFailed"), f"answered with {asked.answer}"
+    servers.free(stage, "k")
+
+
+@case(4, needs=("independent",))
+def a_lost_majority_is_told(stage):
+    """The lock is broken on one server: nothing is lost. On two: the holder is told."""
+    servers = Servers(stage)
+    adapter = stage.adapter(*servers.addresses, mode="independent")
+    adapter("acquire", hold="h", name="k", lease_ms=2000, wait_ms=10_000)
+    servers.nodes[0].admin("DEL", "k")
+    time.sleep(2.5)
+    assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
+    servers.nodes[1].admin("DEL", "k")
+    adapter.told("lost", hold="h", limit=6)
+    assert adapter.refusal("check", hold="h").kind == "LockLost"
+    adapter.ask("release", hold="h").kind()
+    servers.free(stage, "k")
+
+
+@case(5, 6, needs=("independent",))
+def one_at_a_time_over_independent_servers(stage):
+    """Two processes want the lock of a majority: one gets it, the other when it is given up."""
+    servers = Servers(stage)
+    first, second = (stage.adapter(*servers.addresses, mode="independent") for _ in range(2))
+    token = first("acquire", hold="h", name="k", wait_ms=10_000)["token"]
+    assert second.refusal("acquire", hold="no", name="k", wait_ms=300).kind == "LockTimeout"
+    asked = second.ask("acquire", hold="w", name="k", wait_ms=20_000)
+    time.sleep(0.5)
+    assert not asked.is_answered(), "two hold it"
+    assert servers.live("k", token) >= 2, "the attempts of the other have harmed the holder"
+    first("release", hold="h")
+    assert asked.result()["token"] > token
+    second("release", hold="w")
+    servers.free(stage, "k")
+
+
+def stage_ahead(node, by=20_000_000):
+    """Lets the tokens of this server run ahead, by 20 seconds of its clock; returns the last one."""
+    token = node.admin("LOCK.ACQUIRE", "ahead", "kit", "PX", 60_000) + by
+    assert node.admin("LOCK.RENEW", "ahead", "kit", "PX", 60_000, "RAISE", token) == 1
+    assert node.admin("LOCK.RELEASE", "ahead", "kit") == 1
+    return token
+
+
+def taken(adapter, name):
+    """A hold of this lock."""
+    adapter("acquire", hold=name, name=name, wait_ms=10_000)
+    return name

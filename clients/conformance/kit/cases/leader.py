@@ -1,0 +1,73 @@
+"""Elections: one leader at a time, told when it begins and when it ends."""
+
+import time
+
+from . import case
+
+
+@case(3, 4, needs=("leader",))
+def a_leader_is_elected_and_resigns(stage):
+    """Of two one leads, beyond its lease; when it resigns the other leads, with a higher token."""
+    first, second, door = two(stage)
+    token = first.told("elected", leader="A")["token"]
+    assert stage.server.admin("LOCK.FENCE", "job", token) == 1, "the token is not that of the hold"
+    second("lead", leader="B", name="job", lease_ms=1000)
+    stage.stays(lambda: not second.seen("elected"), "there is one leader", 2.5)
+    first("resign", leader="A")
+    assert second.told("elected", leader="B")["token"] > token
+    time.sleep(0.3)
+    assert not first.seen("deposed"), "who resigned was told that it was deposed"
+    second("resign", leader="B")
+    stage.free_soon("job")
+
+
+@case(4, needs=("leader",))
+def a_leader_that_loses_its_lock_is_deposed(stage):
+    """The lock of the leader is broken: it is told at once, before or while another leads; it stands again."""
+    first, second, door = two(stage)
+    token = first.told("elected", leader="A")["token"]
+    second("lead", leader="B", name="job", lease_ms=1000)
+    stage.waiting("job", 1)
+    began = time.monotonic()
+    stage.server.admin("DEL", "job")
+    deposed = first.told("deposed", leader="A")["at"] - began
+    elected = second.told("elected", leader="B")
+    assert elected["token"] > token
+    stage.note(f"deposed after {1000 * deposed:.1f} ms, the next elected after {1000 * (elected['at'] - began):.1f} ms")
+    stage.waiting("job", 1)
+    second("resign", leader="B")
+    stage.eventually(lambda: len(first.seen("elected", leader="A")) == 2, "the first leads again")
+    first("resign", leader="A")
+    stage.free_soon("job")
+
+
+@case(2, 4, needs=("leader",))
+def a_leader_that_is_cut_off_deposes_itself(stage):
+    """The leader cannot reach the server: it is deposed before the lease ends there, and another is elected."""
+    server = stage.start()
+    doors = [stage.door(server), stage.door(server)]
+    first, second = [stage.adapter(door.address) for door in doors]
+    first("lead", leader="A", name="job", lease_ms=2000)
+    first.told("elected", leader="A")
+    second("lead", leader="B", name="job", lease_ms=2000)
+    stage.waiting("job", 1)
+    time.sleep(0.8)
+    doors[0].shut()
+    doors[0].cut()
+    deposed = first.told("deposed", leader="A", limit=10)["at"]
+    elected = second.told("elected", leader="B", limit=10)["at"]
+    assert deposed <= elected + 0.5, f"deposed {deposed - elected:.3f} s after the next one was elected"
+    stage.note(f"deposed {1000 * (elected - deposed):.0f} ms before the next one was elected")
+    second("resign", leader="B")
+    asked = first.ask("resign", leader="A")
+    doors[0].open()
+    asked.kind()
+    stage.free_soon("job")
+
+
+def two(stage):
+    """Two processes, of which the first leads."""
+    _, door, first = stage.single()
+    second = stage.adapter(door.address)
+    first("lead", leader="A", name="job", lease_ms=1000)
+    return first, second, door

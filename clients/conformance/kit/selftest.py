@@ -1,0 +1,69 @@
+"""Tests the kit itself: the reference passes, and each way to break it fails the case that is meant for it.
+
+    python -m kit.selftest [--jobs N] [--only breaks]
+"""
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+from .cases import Case, load
+from .runner import FAIL, PASS, run_all
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+PAGE = REFERENCE.parents[2] / "docs" / "CLIENTS.md"
+sys.path.insert(0, str(REFERENCE))
+from breaks import BREAKS  # noqa: E402  (it is the reference's)
+
+
+class Broken(Case):
+    """A case that runs against the reference with one break."""
+
+    def __init__(self, name, case):
+        super().__init__(case.story, case.points, case.needs, case.seconds, case.weight)
+        self.broken, self.environment = name, {"REDISLOCK_BREAK": name}
+
+
+def named_by_the_page():
+    """The cases that docs/CLIENTS.md names in its table."""
+    rows = re.findall(r"^\|.*\|.*\| (`[a-z-]+-[a-z-]+`.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert len(found) >= 12, f"the page names {sorted(found)}"
+    return found
+
+
+def main():
+    """Runs all; 0 if the kit is right."""
+    parser = argparse.ArgumentParser(prog="kit.selftest", description="Tests the conformance kit itself.")
+    parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--only", choices=["reference", "breaks"])
+    asked = parser.parse_args()
+    began, faults = time.monotonic(), []
+    cases = load()
+    command = [str(REFERENCE / "adapter")]
+    points = {point for point, _ in BREAKS.values()}
+    assert points == set(range(1, 10)), f"breaks of points {sorted(points)} only"
+    faults += [f"docs/CLIENTS.md names a case that is none: {name}" for name in named_by_the_page() - set(cases)]
+    if asked.only != "breaks":
+        for case, verdict in run_all(list(cases.values()), command, None, asked.jobs):
+            if verdict.word != PASS:
+                faults.append(f"the reference: {case.name}: {verdict.word}: {verdict.reason}")
+    if asked.only != "reference":
+        broken = [Broken(name, cases[case]) for name, (_, case) in BREAKS.items()]
+        for case, verdict in run_all(broken, command, None, asked.jobs):
+            point = BREAKS[case.broken][0]
+            first = verdict.reason.partition("\n")[0]
+            word = "caught" if verdict.word == FAIL else "MISSED"
+            print(f"{word} point {point}: {case.broken:26} {case.name}: {first[:120]}", flush=True)
+            if verdict.word != FAIL:
+                faults.append(f"the kit lets the reference pass with {case.broken}, which {case.name} is to fail")
+    for fault in faults:
+        print(f"FAULT {fault}")
+    print(f"{len(cases)} cases, {len(BREAKS)} breaks, {len(faults)} faults; {time.monotonic() - began:.0f} s")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

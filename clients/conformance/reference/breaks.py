@@ -1,0 +1,41 @@
+"""What a client can do wrong, one at a time: the kit must fail each at the case meant for it.
+
+REDISLOCK_BREAK=NAME switches one on. `is_broken(NAME)` stands in the reference where the wrong thing is done.
+"""
+
+import os
+
+#: By name: the point, and the case that must fail.
+BREAKS = {
+    "new-owner-for-each-try": (1, "a-reply-is-lost-after-the-grant"),
+    "deadline-from-the-reply": (2, "the-time-on-the-way-is-taken-off"),
+    "no-deadline": (2, "a-paused-server-is-survived-by-nobody"),
+    "no-renewal": (3, "a-lock-is-held-far-beyond-its-lease"),
+    "no-longest-hold": (3, "renewal-stops-at-the-longest-hold"),
+    "no-push": (4, "a-loss-is-told-by-push"),
+    "told-twice": (4, "a-loss-is-told-once"),
+    "own-release-is-a-loss": (4, "what-a-holder-does-itself-is-no-loss"),
+    "waits-in-the-pool": (5, "waiters-do-not-starve-the-pool"),
+    "wait-begins-anew": (5, "a-wait-whose-connection-is-cut-ends-when-it-should"),
+    "not-ephemeral": (5, "who-dies-just-after-its-grant-leaves-nothing"),
+    "stays-ephemeral": (5, "a-hold-outlives-the-connection-that-waited-for-it"),
+    "last-come-first": (5, "a-thousand-tasks-wait-over-few-connections"),
+    "cancelled-and-forgotten": (6, "cancelled-with-a-grant-on-its-way"),
+    "release-hides-the-body": (6, "a-release-that-fails-hides-nothing"),
+    "closes-and-keeps": (6, "the-end-gives-up-all"),
+    "old-primary": (7, "a-planned-failover"),
+    "first-error-ends-the-wait": (7, "a-wait-whose-connection-is-cut-ends-with-the-lock"),
+    "child-releases": (8, "a-child-has-no-holds"),
+    "one-kind-of-error": (8, "the-kind-of-the-lock"),
+    "counts-nothing": (9, "hooks-count"),
+    "keeps-a-kilobyte": (9, "ten-thousand-locks-leave-no-trace"),
+}
+
+_CHOSEN = os.environ.get("REDISLOCK_BREAK", "")
+assert not _CHOSEN or _CHOSEN in BREAKS, f"no such break: {_CHOSEN}"
+
+
+def is_broken(name):
+    """Whether this is to be done wrong."""
+    assert name in BREAKS, name
+    return name == _CHOSEN

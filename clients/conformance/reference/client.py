@@ -1,0 +1,383 @@
+"""A client that is right, and no more than that: what stands in docs/CLIENTS.md, over redis-py's connections."""
+
+import asyncio
+import math
+import os
+import random
+import socket
+import time
+import uuid
+from collections import Counter
+
+import redis
+
+from breaks import is_broken
+from errors import ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, Quarantine, translated
+from servers import BROKEN, MARGIN, PATIENCE, PAUSE, Pushes, Servers, is_elsewhere
+
+#: What a server's clock may be faster by, of a lease, and a little for what the two round.
+DRIFT, ROUNDING = 0.01, 0.002
+#: When a server is asked again to tell of changes that could not be asked before.
+AGAIN = 0.5
+#: How often the first in the process's own line asks, and how long the server keeps its place.
+ASK_EVERY, KEEP_MS = 0.2, 2000
+#: What is left of a lease whose waiter dies between the grant and the reply.
+EPHEMERAL_MS = 0
+
+
+def new_owner():
+    """An owner that nobody had before."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
+
+
+class Hold:
+    """Locks that were taken together; one, mostly."""
+
+    def __init__(self, locks, names, owner, options):
+        self.locks, self.names, self.owner = locks, names, owner
+        self.kind, self.limit = options.get("kind", "exclusive"), options.get("limit")
+        self.lease = options.get("lease_ms") or locks.lease_ms
+        self.renews = options.get("renew", True)
+        self.longest = options.get("longest")
+        self.token, self.until, self.began, self.lost = None, 0.0, 0.0, None
+        self.pid, self.next_renewal, self.told = os.getpid(), math.inf, None
+
+    def counts_from(self, sent):
+        """A grant or a renewal that was sent then is for a lease from then."""
+        if is_broken("deadline-from-the-reply"):
+            sent = time.monotonic()
+        seconds = self.lease / 1000
+        self.until = max(self.until, sent + seconds * (1 - DRIFT) - ROUNDING)
+        self.next_renewal = sent + seconds / 3 if self.renews and not is_broken("no-renewal") else math.inf
+
+    def left_ms(self):
+        """How long it is sure to last; LockLost if it is not."""
+        if self.pid != os.getpid():
+            raise LockLost("a child has no holds")
+        if self.lost is None and time.monotonic() >= self.until and not is_broken("no-deadline"):
+            self.locks.lose(self, "deadline")
+        if self.lost is not None:
+            raise LockLost(f"{self.names} lost by {self.lost}")
+        return int(1000 * (self.until - time.monotonic()))
+
+    def words(self, command, *more):
+        """The request for it."""
+        kind = {"read": ("SHARED",), "semaphore": ("LIMIT", self.limit)}.get(self.kind, ())
+        if command == "ACQUIRE" and len(self.names) > 1:
+            return ("LOCK.MACQUIRE", len(self.names), *self.names, self.owner, "PX", self.lease, *more, *kind)
+        return ("LOCK.ACQUIRE", self.names[0], self.owner, "PX", self.lease, *more, *kind)
+
+
+class Locks:
+    """The locks of some servers."""
+
+    def __init__(self, mode, addresses, lease_ms=30_000, service=None, pool=8, waiting_connections=16):
+        self.servers = Servers(mode, addresses, service, pool, waiting_connections)
+        self.lease_ms = lease_ms
+        self.counts = Counter()
+        self.holds, self.gates, self.pushes, self.tasks = set(), {}, {}, set()
+        self.changed, self.scheduler = asyncio.Event(), None
+        self.keeps = []
+
+    # Taking
+
+    async def acquire(self, names, wait_ms=None, owner=None, **options):
+        """Takes them; LockTimeout if they are not to be had in time."""
+        if self.scheduler is None:
+            self.scheduler = asyncio.create_task(self._schedule())
+        hold = Hold(self, names, owner or new_owner(), options)
+        until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
+        try:
+            await self._take(hold, until, wait_ms)
+        except BaseException as error:
+            if isinstance(error, LockTimeout):
+                self.counts["timeouts"] += 1
+            if is_broken("cancelled-and-forgotten"):
+                raise
+            if not isinstance(error, LockTimeout) or wait_ms != 0:
+                try:
+                    async with asyncio.timeout(PATIENCE):
+                        await self._shielded(self._give_up(hold))
+                except (asyncio.TimeoutError, LockError):
+                    pass  # it goes on in the background; the answer does not wait for it
+            raise
+        self.counts["grants"] += 1
+        hold.began = time.monotonic()
+        self.holds.add(hold)
+        self.changed.set()
+        self._background(self._follow(hold))
+        return hold
+
+    async def _take(self, hold, until, wait_ms):
+        gate = self.gates.setdefault(hold.names[0], asyncio.Lock())
+        # First come, first served: who comes later stands behind the gate until this one's request is sent.
+        if is_broken("last-come-first"):
+            await asyncio.sleep(random.uniform(0, 0.2))
+        if wait_ms == 0 and gate.locked():
+            raise LockTimeout(f"others wait for {hold.names}")
+        await self._in_time(gate.acquire(), until)
+        try:
+            sent, at_once = time.monotonic(), until
+            if wait_ms == 0:
+                at_once = time.monotonic() + 1
+            try:
+                reply = await self._ask_at_once(hold, at_once)
+            except Quarantine:
+                if wait_ms == 0:
+                    raise
+                reply = None  # who waits waits for its end, too
+            if reply is None and wait_ms == 0:
+                raise LockTimeout(f"{hold.names} is taken")
+            if reply is None:
+                self.counts["waits"] += 1
+                sent, reply = await self._stand_in_line(hold, until)
+            if reply is not None:
+                hold.token = reply
+                return hold.counts_from(sent)
+            try:
+                line = await self._begin_to_wait(hold, until)
+            except BaseException:
+                self.servers.waiting.release()
+                raise
+        finally:
+            gate.release()
+        try:
+            line = await self._wait(hold, until, line)
+            # The connection that waited stays open until then: the hold is tied to it.
+            await self._count_anew(hold)
+        finally:
+            await self.servers.discard(line)
+            (self.servers.slots if is_broken("waits-in-the-pool") else self.servers.waiting).release()
+
+    async def _ask_at_once(self, hold, until):
+        """The token, or None; each attempt with the same owner."""
+        if not is_broken("new-owner-for-each-try"):
+            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until)
+        while time.monotonic() < until:
+            try:
+                return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=time.monotonic())
+            except ConnectionFailed:
+                hold.owner = new_owner()
+                await asyncio.sleep(PAUSE)
+        raise ConnectionFailed("no server")
+
+    async def _stand_in_line(self, hold, until):
+        """Until a connection may wait; others may wait on all of them for what does not come, so it asks meanwhile."""
+        if is_broken("waits-in-the-pool"):
+            return 0, await self.servers.slots.acquire() and None
+        while True:
+            try:
+                await self._in_time(self.servers.waiting.acquire(), min(until, time.monotonic() + ASK_EVERY))
+                return 0, None
+            except LockTimeout:
+                if time.monotonic() >= until:
+                    raise
+            sent, place = time.monotonic(), ("QUEUE", KEEP_MS) if len(hold.names) == 1 else ()
+            reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place))
+            if reply is not None:
+                return sent, reply
+
+    async def _begin_to_wait(self, hold, until):
+        """Sends the request that waits; None if no connection could be made, which is tried again later."""
+        line = None
+        try:
+            line = await self.servers.new_line(hold.names[0])
+            left = max(1, int(1000 * (until - time.monotonic()))) if until < math.inf else 0
+            is_tied = len(hold.names) == 1 and not is_broken("not-ephemeral")
+            tie = ("EPHEMERAL", EPHEMERAL_MS) if is_tied and not is_broken("cancelled-and-forgotten") else ()
+            await line.send(*hold.words("ACQUIRE", "BLOCK", left, *tie))
+            return line
+        except (*BROKEN, redis.RedisError):
+            await self.servers.discard(line)
+            await self.servers.moved()
+            return None
+        except BaseException:
+            await self.servers.discard(line)
+            raise
+
+    async def _wait(self, hold, until, line):
+        """Reads the reply; a connection that is lost begins anew with the time that is left."""
+        began, whole = time.monotonic(), until - time.monotonic()
+        while True:
+            try:
+                hold.token = await line.read(until - time.monotonic() + MARGIN) if line is not None else None
+                if hold.token is not None:
+                    return line
+            except (*BROKEN, redis.RedisError) as error:
+                if is_broken("first-error-ends-the-wait") or not is_elsewhere(error):
+                    raise translated(error) from error
+                await self.servers.moved()
+            finally:
+                if hold.token is None:
+                    await self.servers.discard(line)
+                    line = None
+            if is_broken("wait-begins-anew"):
+                until = time.monotonic() + whole
+            if time.monotonic() >= until:
+                raise LockTimeout(f"{hold.names} was not to be had in {time.monotonic() - began:.1f} s")
+            await asyncio.sleep(PAUSE)
+            line = await self._begin_to_wait(hold, until)
+
+    async def _count_anew(self, hold):
+        """After a wait: asks again over the main connections, which renews it and unties it from the other."""
+        sent = time.monotonic()
+        if is_broken("stays-ephemeral"):
+            await self.servers.ask(hold.names[0], "LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease)
+            return hold.counts_from(sent)
+        tie = ("EPHEMERAL", hold.lease) if len(hold.names) == 1 else ()
+        token = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *tie))
+        if token is None:
+            raise LockTimeout(f"{hold.names} was lost just after its grant")
+        hold.token = token
+        hold.counts_from(sent)
+
+    async def _in_time(self, waiting, until):
+        try:
+            # Not wait_for: before Python 3.12 it can forget a cancellation that comes with the result.
+            async with asyncio.timeout(None if until == math.inf else max(0.001, until - time.monotonic())):
+                await waiting
+        except asyncio.TimeoutError:
+            raise LockTimeout("not to be had in time") from None
+
+    # Keeping
+
+    async def _schedule(self):
+        """Renews what is due, and loses what is over: one task for all holds."""
+        while True:
+            now, due = time.monotonic(), math.inf
+            self.changed.clear()
+            for hold in list(self.holds):
+                if now >= hold.until and not is_broken("no-deadline"):
+                    self.lose(hold, "deadline")
+                    continue
+                if hold.longest and now >= hold.began + hold.longest / 1000 and not is_broken("no-longest-hold"):
+                    hold.next_renewal = math.inf
+                if now >= hold.next_renewal:
+                    hold.next_renewal = now + hold.lease / 3000
+                    self._background(self._renew(hold))
+                due = min(due, hold.until if not is_broken("no-deadline") else math.inf, hold.next_renewal)
+            left = None if due == math.inf else max(0.001, due - time.monotonic())
+            try:
+                async with asyncio.timeout(left):
+                    await self.changed.wait()
+            except asyncio.TimeoutError:
+                pass
+
+    async def _renew(self, hold):
+        sent = time.monotonic()
+        for name in hold.names:
+            words = ("LOCK.RENEW", name, hold.owner, "PX", hold.lease, "TOKEN", hold.token)
+            try:
+                reply = await self.servers.ask(name, *words, until=hold.until)
+            except ConnectionFailed:
+                return  # the deadline will tell
+            if reply != 1:
+                return self.lose(hold, "renewal")
+        if hold in self.holds:
+            hold.counts_from(sent)
+            self.changed.set()
+
+    async def _follow(self, hold):
+        """Has the server tell of changes of it; a change was told, or may have been missed."""
+        if is_broken("no-push"):
+            return
+        for name in hold.names:
+            address = await self.servers.address(name)
+            if address not in self.pushes:
+                self.pushes[address] = Pushes(address, self._told)
+            live = await self.pushes[address].is_live(name, hold.token)
+            if live == 0 and hold in self.holds:
+                return self.lose(hold, "push")
+            if live is None:  # not reached, or refused: renewals tell meanwhile
+                return self._background(self._follow_soon(hold, AGAIN))
+
+    def _told(self, names):
+        for hold in list(self.holds):
+            if names is None or set(names) & set(hold.names):
+                self._background(self._follow_soon(hold, PAUSE if names is None else 0))
+
+    async def _follow_soon(self, hold, seconds):
+        await asyncio.sleep(seconds)
+        if hold in self.holds:
+            await self._follow(hold)
+
+    def lose(self, hold, reason):
+        """It is lost: told once."""
+        if hold in self.holds or (is_broken("told-twice") and hold.lost):
+            self.holds.discard(hold)
+            self.counts["losses"] += 1
+            hold.lost = reason
+            if hold.told is not None:
+                hold.told(hold, reason)
+                if is_broken("told-twice"):
+                    hold.told(hold, reason)
+
+    # Giving up
+
+    async def release(self, hold):
+        """Gives it up."""
+        if hold.pid != os.getpid() and not is_broken("child-releases"):
+            raise LockLost("a child has no holds")
+        if hold.lost is not None:
+            await self._give_up(hold)
+            raise LockLost(f"{hold.names} was lost by {hold.lost}")
+        self.holds.discard(hold)
+        self.counts["releases"] += 1
+        if is_broken("keeps-a-kilobyte"):
+            self.keeps.append(bytearray(1024))
+        if is_broken("own-release-is-a-loss") and hold.told is not None:
+            hold.told(hold, "push")
+        await self._shielded(self._give_up(hold))
+
+    async def _give_up(self, hold):
+        for name in hold.names:
+            which = ("TOKEN", hold.token) if hold.token else ()
+            await self.servers.ask(name, "LOCK.RELEASE", name, hold.owner, *which)
+
+    async def _shielded(self, work):
+        """Does it to its end, though the task is cancelled."""
+        await asyncio.shield(self._background(work))
+
+    def _background(self, work):
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task):
+        self.tasks.discard(task)
+        task.cancelled() or task.exception()  # who awaits it is told; in the background the deadline tells
+
+    # Beside
+
+    async def fence(self, name, token):
+        """Fenced if the token is not that of a live hold."""
+        if await self.servers.ask(name, "LOCK.FENCE", name, token) != 1:
+            raise Fenced(f"{token} is not live")
+
+    async def held(self, owner):
+        """The names of all that this owner holds."""
+        if self.servers.mode != "cluster":
+            rows = await self.servers.ask("", "LOCK.HELDBY", owner)
+        else:
+            await self.servers.address("")
+            cluster = self.servers.cluster
+            found = await cluster.execute_command("LOCK.HELDBY", owner, target_nodes=cluster.get_primaries())
+            rows = [row for rows in found.values() for row in rows]
+        return [row[0] for row in rows if row[1] == "held"]
+
+    async def close(self):
+        """Gives up all, and closes all connections."""
+        if self.scheduler is not None:
+            self.scheduler.cancel()
+        for hold in list(self.holds) if not is_broken("closes-and-keeps") else []:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self.release(hold)
+            except Exception:  # the lease ends it
+                continue
+        if self.tasks:
+            await asyncio.wait(list(self.tasks), timeout=3)
+        for pushes in self.pushes.values():
+            await pushes.close()
+        await self.servers.close()

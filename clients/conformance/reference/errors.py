@@ -1,0 +1,79 @@
+"""Errors that one can tell apart."""
+
+import re
+
+from breaks import is_broken
+
+
+class LockError(Exception):
+    """Any of them; `more` goes beside the kind."""
+
+    def __init__(self, message="", **more):
+        super().__init__(message)
+        self.more = more
+
+
+class LockTimeout(LockError):
+    """It was not to be had in time."""
+
+
+class LockLost(LockError):
+    """It is held no more."""
+
+
+class Deadlock(LockError):
+    """The wait would never end."""
+
+
+class Fenced(LockError):
+    """The token is dead."""
+
+
+class LockKindMismatch(LockError):
+    """The lock is of another kind."""
+
+
+class QueueFull(LockError):
+    """Too many wait."""
+
+
+class Quarantine(LockError):
+    """Nothing is granted yet."""
+
+
+class NotConfirmed(LockError):
+    """Too few replicas."""
+
+
+class ModuleMissing(LockError):
+    """The commands are not known."""
+
+
+class ConnectionFailed(LockError):
+    """No server was reached."""
+
+
+class Other(LockError):
+    """All else."""
+
+
+CODES = {
+    "LOCKKIND": LockKindMismatch, "LOCKQUEUE": QueueFull, "NOREPLICAS": NotConfirmed, "FENCED": Fenced,
+}  # fmt: skip
+
+
+def translated(error):
+    """The error of a driver as one of these."""
+    text = str(error)
+    code = text.partition(" ")[0]
+    if is_broken("one-kind-of-error"):
+        return Other(text)
+    if code in CODES:
+        return CODES[code](text)
+    if code == "DEADLOCK":
+        return Deadlock(text, cycle=re.findall(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'", text))
+    if code == "QUARANTINE":
+        return Quarantine(text, left_ms=int(text.split()[1]))
+    if "unknown command" in text:
+        return ModuleMissing(f"{text}: load the module, by `loadmodule /path/to/libredislock.so` in the configuration")
+    return Other(f"{getattr(error, 'status_code', '')} {type(error).__name__} {text}")

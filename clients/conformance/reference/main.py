@@ -1,0 +1,236 @@
+"""The adapter of the reference (PROTOCOL.md)."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+
+import redis
+
+from breaks import is_broken
+from client import Locks
+from errors import LockError, LockLost
+from majority import Majority
+
+FEATURES = [
+    "sentinel", "cluster", "independent", "push", "cancel", "body", "tasks", "leader", "held", "fence", "stats", "fork",
+]  # fmt: skip
+
+
+class BodyRaised(Exception):
+    """What a body raises."""
+
+
+class Adapter:
+    """Answers requests."""
+
+    def __init__(self):
+        self.locks, self.holds, self.requests, self.leaders = None, {}, {}, {}
+
+    def write(self, **message):
+        """One line."""
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+    def take(self, message):
+        """Begins a request."""
+        task = asyncio.create_task(self.answer(message))
+        self.requests[message["id"]] = task
+
+    async def answer(self, message):
+        """Does what is asked and says what came of it."""
+        number = message["id"]
+        try:
+            ok = await getattr(self, "do_" + message["op"])(message)
+            self.write(id=number, ok=ok or {})
+        except LockError as error:
+            kind = type(error).__name__
+            self.write(id=number, error={"kind": kind, "message": str(error), **error.more})
+        except asyncio.CancelledError:
+            self.write(id=number, error={"kind": "Cancelled", "message": "cancelled"})
+        except Exception as error:
+            self.write(id=number, error={"kind": "Other", "message": f"{type(error).__name__} {error}"})
+        finally:
+            self.requests.pop(number, None)
+
+    async def do_open(self, message):
+        """Opens the servers."""
+        more = {name: message[name] for name in ("lease_ms", "pool", "waiting_connections") if name in message}
+        if message["mode"] == "independent":
+            self.locks = Majority(message["addresses"], **more)
+        else:
+            self.locks = Locks(message["mode"], message["addresses"], service=message.get("service"), **more)
+        return {"drivers": ["redis-py"], "features": FEATURES}
+
+    async def acquired(self, message):
+        """The hold of a request."""
+        options = {
+            {"longest_ms": "longest"}.get(name, name): message[name]
+            for name in ("kind", "limit", "lease_ms", "renew", "wait_ms", "owner") if name in message
+        }  # fmt: skip
+        names = message.get("names") or [message["name"]]
+        hold = await self.locks.acquire(names, **options, longest=message.get("longest_ms"))
+        hold.id, hold.told = message.get("hold"), self.lost
+        return hold
+
+    def lost(self, hold, reason):
+        """Tells of a loss."""
+        if hold.id is not None:
+            self.write(event="lost", hold=hold.id, reason=reason)
+
+    async def do_acquire(self, message):
+        """Takes it."""
+        hold = await self.acquired(message)
+        self.holds[message["hold"]] = hold
+        return {"token": hold.token, "remaining_ms": hold.left_ms(), "owner": hold.owner}
+
+    async def do_check(self, message):
+        """Asks the library."""
+        return {"remaining_ms": self.holds[message["hold"]].left_ms()}
+
+    async def do_release(self, message):
+        """Gives it up."""
+        await self.locks.release(self.holds.pop(message["hold"]))
+
+    async def do_run(self, message):
+        """A block around a body that sleeps."""
+        hold = await self.acquired(message)
+        body = asyncio.create_task(self.body(message))
+        hold.told = lambda hold, reason: body.cancel()
+        raised = ended = None
+        try:
+            await asyncio.shield(body)
+        except BodyRaised as error:
+            raised = error
+        except asyncio.CancelledError:
+            ended = "cancelled"
+            body.cancel()
+        try:
+            await self.locks.release(hold)
+        except LockLost as lost:
+            lost.more["body"] = ended or "finished"
+            raise
+        except LockError:
+            if raised is None or is_broken("release-hides-the-body"):
+                raise
+        if ended:
+            raise asyncio.CancelledError
+        return {"token": hold.token, "body": "raised" if raised else "finished"}
+
+    async def body(self, message):
+        """What is done with the lock."""
+        await asyncio.sleep(message.get("body_ms", 0) / 1000)
+        if message.get("raise"):
+            raise BodyRaised
+
+    async def do_cycle(self, message):
+        """Takes and gives up, again and again."""
+        for _ in range(message["times"]):
+            await self.locks.release(await self.acquired(message))
+        return {"times": message["times"]}
+
+    async def do_cancel(self, message):
+        """Cancels another request."""
+        task = self.requests.get(message["of"])
+        if task is not None:
+            task.cancel()
+
+    async def do_fence(self, message):
+        """Asks about a token."""
+        await self.locks.fence(message["name"], message["token"])
+
+    async def do_held(self, message):
+        """What an owner holds."""
+        return {"names": await self.locks.held(message["owner"])}
+
+    async def do_lead(self, message):
+        """Stands for election."""
+        self.leaders[message["leader"]] = asyncio.create_task(self.lead(message))
+
+    async def lead(self, message):
+        """Until it resigns."""
+        name = message["leader"]
+        while True:
+            hold = await self.locks.acquire([message["name"]], lease_ms=message["lease_ms"])
+            hold.id, over = None, asyncio.get_running_loop().create_future()
+            hold.told = lambda hold, reason, over=over: over.done() or over.set_result(reason)
+            self.write(event="elected", leader=name, token=hold.token)
+            try:
+                reason = await over
+            except asyncio.CancelledError:
+                await self.locks.release(hold)
+                raise
+            self.write(event="deposed", leader=name, reason=reason)
+
+    async def do_resign(self, message):
+        """Stands no more."""
+        task = self.leaders.pop(message["leader"])
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def do_fork(self, message):
+        """A child tries to use and to give up the hold."""
+        hold = self.holds[message["hold"]]
+        child = os.fork()
+        if child == 0:
+            os._exit(self.be_a_child(hold))
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            await asyncio.sleep(0.01)
+            continue
+        return {"child": "refused" if not is_broken("child-releases") else "used"}
+
+    def be_a_child(self, hold):
+        """0 if the library refuses."""
+        if is_broken("child-releases"):
+            host, port = self.locks.servers.addresses[0]
+            redis.Redis(host, port).execute_command("LOCK.RELEASE", hold.names[0], hold.owner)
+            return 1
+        for use in (hold.left_ms, lambda: self.locks.release(hold).send(None)):
+            try:
+                use()
+                return 1
+            except LockLost:
+                continue
+        return 0
+
+    async def do_stats(self, message):
+        """What was counted."""
+        names = ("grants", "timeouts", "losses", "releases", "waits")
+        return {name: 0 if is_broken("counts-nothing") else self.locks.counts[name] for name in names}
+
+    async def do_threads(self, message):
+        """What the process uses."""
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            pages = int(statm.read().split()[1])
+        lines = sum(len(locks.servers.lines) for locks in [self.locks, *getattr(self.locks, "nodes", [])])
+        lines += sum(pushes.line is not None for pushes in self.locks.pushes.values())
+        return {"threads": threading.active_count(), "connections": lines, "memory_kb": pages * 4}
+
+    async def do_close(self, message):
+        """Closes the locks."""
+        await self.close(besides=message["id"])
+
+    async def close(self, besides=None):
+        """Ends what runs, then the locks."""
+        tasks = [task for number, task in self.requests.items() if number != besides] + list(self.leaders.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
+        if self.locks is not None:
+            await self.locks.close()
+
+
+async def main():
+    """Until standard input ends."""
+    adapter, reader = Adapter(), asyncio.StreamReader(limit=1 << 20)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        adapter.take(json.loads(line))
+    await adapter.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,102 @@
+"""One lock over independent servers (docs/REDLOCK.md): a majority grants it, and has the highest of their tokens."""
+
+import asyncio
+import math
+import random
+import time
+
+from breaks import is_broken
+from client import Hold, Locks, new_owner
+from errors import LockError, LockTimeout
+
+#: How long one server may take to answer.
+EACH = 0.4
+#: Between two attempts, at most.
+BACK_OFF = 0.2
+
+
+class Majority(Locks):
+    """Locks of a majority of servers."""
+
+    def __init__(self, addresses, lease_ms=30_000, **more):
+        super().__init__("single", addresses, lease_ms, **more)
+        self.nodes = [Locks("single", [address], lease_ms, **more) for address in addresses]
+        self.most = len(addresses) // 2 + 1
+
+    async def acquire(self, names, wait_ms=None, owner=None, **options):
+        """Attempts until it is had, or the time is over."""
+        if self.scheduler is None:
+            self.scheduler = asyncio.create_task(self._schedule())
+        until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
+        while True:
+            hold = Hold(self, names, owner or new_owner(), options)
+            try:
+                if await self._attempt(hold):
+                    break
+            finally:
+                if hold.token is None:
+                    await self._shielded(self._give_up(hold))
+            if time.monotonic() + BACK_OFF > until:
+                self.counts["timeouts"] += 1
+                raise LockTimeout(f"{names}: no majority in time")
+            await asyncio.sleep(random.uniform(0, BACK_OFF))
+        self.counts["grants"] += 1
+        hold.began = time.monotonic()
+        self.holds.add(hold)
+        self.changed.set()
+        return hold
+
+    async def _attempt(self, hold):
+        sent = time.monotonic()
+        replies = await self._each(self.nodes, *hold.words("ACQUIRE"))
+        granted = {node: token for node, token in replies.items() if isinstance(token, int)}
+        while len(granted) >= self.most:
+            highest = max(granted.values())
+            words = ("LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease, "RAISE", highest)
+            if await self._count(granted, *words) >= self.most:
+                hold.counts_from(sent)
+                if time.monotonic() < hold.until:
+                    hold.token = highest
+                return hold.token is not None
+            # Its clock may be so far ahead that the others refuse the token: then without it.
+            granted = {node: token for node, token in granted.items() if token < highest}
+        return False
+
+    async def _renew(self, hold):
+        sent = time.monotonic()
+        words = ("LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease, "TOKEN", hold.token)
+        replies = await self._each(self.nodes, *words)
+        if list(replies.values()).count(1) >= self.most and hold in self.holds:
+            hold.counts_from(sent)
+            self.changed.set()
+        elif list(replies.values()).count(0) > len(self.nodes) - self.most:
+            self.lose(hold, "renewal")
+
+    async def _follow(self, hold):
+        """Renewals tell."""
+
+    async def _give_up(self, hold):
+        await self._each(self.nodes, "LOCK.RELEASE", hold.names[0], hold.owner)
+
+    async def _count(self, nodes, *words):
+        return list((await self._each(nodes, *words)).values()).count(1)
+
+    async def _each(self, nodes, *words):
+        """What each answers in time, or its error."""
+        until = time.monotonic() + EACH
+        async def ask(node):
+            async with asyncio.timeout(2 * EACH):
+                return await node.servers.ask(words[1], *words, until=until)
+
+        replies = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+        kinds = (LockError, asyncio.TimeoutError)
+        assert all(not isinstance(each, Exception) or isinstance(each, kinds) for each in replies), replies
+        return dict(zip(nodes, replies))
+
+    async def close(self):
+        """Gives up all, and closes all connections."""
+        if is_broken("closes-and-keeps"):
+            self.holds.clear()
+        await super().close()
+        for node in self.nodes:
+            await node.close()
