@@ -1,0 +1,580 @@
+"""Talks with the servers: finds the primary, sends and repeats requests, waits in line, hears pushes.
+
+It runs in one event loop: that of the program for asyncio, that of one thread for all else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import hooks as _hooks
+from ._hold import BaseHold, Keeper
+from ._link import Broken, Link
+from ._resp import Command, Push, ReplyError
+from ._rules import (
+    ATTEMPT,
+    FIRST_LEASE_MS,
+    KEEP_MOST,
+    KEEP_MS,
+    KEEP_STEP,
+    LONGEST_PAUSE,
+    PATIENCE,
+    PAUSE,
+    WAIT_MARGIN,
+    Address,
+    Grant,
+    Step,
+    Wanted,
+    clock,
+    deadline,
+    judge,
+    longest_wait_ms,
+    milliseconds,
+    slot_of,
+)
+from ._settings import Settings
+from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerRefused, translate
+
+#: How long a wait without an end is asked for in one request over a connection of its own.
+_LONG = 60.0
+#: How often a client asks whether it is its turn, where the server may not tell it.
+_POLL = 0.1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply, and when the request was sent that got it."""
+
+    reply: Any
+    sent: float
+
+
+@dataclass(eq=False)
+class Line:
+    """The waiters of this process for one lock, in the order in which the server knows them."""
+
+    name: bytes
+    waiters: list[asyncio.Event] = field(default_factory=list)
+    #: Whether the server tells of the next change of the lock.
+    is_watched: bool = False
+
+    def watch(self) -> Command | None:
+        """What has to be asked before, so that the server tells of the next change."""
+        if self.is_watched:
+            return None
+        self.is_watched = True
+        return ("LOCK.FENCE", self.name)
+
+    def keep_ms(self) -> int:
+        """For how long the server is asked to keep a place."""
+        return KEEP_MS * min(KEEP_MOST, 1 + len(self.waiters) // KEEP_STEP)
+
+    def call_first(self) -> None:
+        """It may be the turn of the first of them."""
+        if self.waiters:
+            self.waiters[0].set()
+
+
+class Core(Keeper):
+    """The servers of one client."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int
+    ) -> None:
+        super().__init__(loop, hooks)
+        self._settings, self._login = settings, settings.login
+        self._nodes = list(settings.addresses)
+        self._slots: dict[int, Address] = {}
+        self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
+        self._links: dict[Address, Link] = {}
+        self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
+        self._lines: dict[bytes, Line] = {}
+        self._waiting = asyncio.Semaphore(waiting)
+        self._longest_queue_ms = KEEP_MOST * KEEP_MS
+        self._longest_block_ms = 0
+        self._blocked: set[Link] = set()
+        self._is_closing = self._is_closed = False
+        #: Who has the holds that this server tells of.
+        self.keeper: Keeper = self
+
+    # Where the servers are.
+
+    def address(self, name: bytes) -> Address | None:
+        """The server of this lock, as far as it is known."""
+        return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
+
+    async def primaries(self) -> list[Address]:
+        """All servers that grant locks."""
+        if self._settings.mode == "cluster":
+            await self._find()
+            return sorted(set(self._slots.values()))
+        if self._primary is None:
+            await self._find()
+        return [self._primary] if self._primary else []
+
+    def _forget(self, address: Address | None) -> None:
+        """This server may be the primary no more."""
+        if self._settings.mode == "cluster":
+            self._slots = {slot: at for slot, at in self._slots.items() if at != address}
+        elif self._settings.mode == "sentinel" and self._primary == address:
+            self._primary = None
+
+    async def _find_for(self, name: bytes) -> None:
+        """Finds the server of this lock, unless another task has just done so."""
+        if self.address(name) is None:
+            await self._find()
+
+    async def _find(self) -> None:
+        """Asks where the primary is, or the primaries of a cluster; leaves it unknown if nobody can tell."""
+        if self._settings.mode == "cluster":
+            await self._find_cluster()
+            return
+        for address, login in self._settings.sentinels:
+            found = await self._ask(address, login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
+            if isinstance(found, list):
+                self._primary = (found[0].decode(), int(found[1]))
+                return
+
+    async def _find_cluster(self) -> None:
+        for address in list(self._nodes):
+            found = await self._ask(address, self._login, "CLUSTER", "SLOTS")
+            if not isinstance(found, list) or not found:
+                continue
+            nodes: list[Address] = []
+            for first, last, *servers in found:
+                addresses = [(at[0].decode() if at[0] else address[0], int(at[1])) for at in servers]
+                nodes += addresses
+                self._slots.update(dict.fromkeys(range(first, last + 1), addresses[0]))
+            self._nodes = list(dict.fromkeys([*nodes, *self._settings.addresses]))
+            return
+
+    @staticmethod
+    async def _ask(address: Address, login: Any, *command: Any) -> Any:
+        """The reply of a server that is asked nothing else, or None."""
+        try:
+            link = await Link.connect(address, login)
+        except (Broken, ReplyError):
+            return None
+        try:
+            return await link.call(command, ATTEMPT)
+        except Broken:
+            return None
+        finally:
+            link.close()
+
+    # Connections.
+
+    def _ready(self, address: Address | None) -> Link | None:
+        link = self._links.get(address) if address else None
+        return link if link is not None and link.is_open else None
+
+    async def _gate(self, address: Address | None, work: Callable[[], Any]) -> Any:
+        """Lets one task after the other connect, in the order in which they came."""
+        lock, inside = self._gates.setdefault(address, (asyncio.Lock(), []))
+        inside.append(None)
+        try:
+            async with lock:
+                return await work()
+        finally:
+            inside.pop()
+
+    async def _link(self, name: bytes, at: Address | None = None) -> Link:
+        """The connection to the server of this lock. Who is first here, sends first."""
+        address = at or self.address(name)
+        if address is None:
+            await self._gate(None, lambda: self._find_for(name))
+            address = self.address(name)
+            if address is None:
+                raise Broken("nobody knows which server is the primary")
+        waits = address in self._gates and self._gates[address][1]
+        link = None if waits else self._ready(address)
+        return link or await self._gate(address, lambda: self._connect(address))
+
+    async def _connect(self, address: Address) -> Link:
+        link = self._ready(address)
+        if link is None:
+            if self._is_closed:
+                raise ConnectionFailed("these locks were closed")
+            on_end: Callable[[Link], None] = lambda ended: self._on_end(address, ended)  # noqa: E731
+            link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
+            self._links[address] = link
+        return link
+
+    def _on_end(self, address: Address, link: Link) -> None:
+        if self._links.get(address) is link:
+            del self._links[address]
+        self._on_change(None)
+
+    def _on_push(self, push: Push) -> None:
+        if push[:1] == [b"invalidate"]:
+            self._on_change(push[1])
+
+    def _on_change(self, names: list[bytes] | None) -> None:
+        """These locks have changed, or, without names, any of them may have."""
+        lines = list(self._lines.values()) if names is None else [self._lines.get(name) for name in names]
+        for line in lines:
+            if line is not None:
+                line.is_watched = False
+                line.call_first()
+        changed = None if names is None else set(names)
+        for hold in list(self.keeper.holds):
+            if changed is None or not changed.isdisjoint(hold._wanted.names):
+                hold._watch_at = clock()
+                self.keeper._alarm(hold)
+
+    # Requests.
+
+    async def request(
+        self,
+        name: bytes,
+        command: Command,
+        until: float,
+        wanted: Wanted | None = None,
+        before: Callable[[], Command | None] | None = None,
+    ) -> Answer:
+        """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
+        pause, asking, failure = PAUSE, False, ""
+        at: Address | None = None
+        while (left := until - clock()) > 0 or not failure:
+            address = at or self.address(name)
+            try:
+                async with asyncio.timeout(max(left, ATTEMPT)):
+                    link = await self._link(name, at)
+                sent = clock()
+                if asking:
+                    link.send("ASKING")
+                if before is not None and link.is_told and (first := before()) is not None:
+                    link.send(*first)
+                try:
+                    reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
+                except Broken:
+                    if wanted is not None:
+                        wanted.is_doubtful = True
+                    raise
+                if not isinstance(reply, ReplyError):
+                    return Answer(reply, sent)
+                raise reply
+            except (Broken, TimeoutError) as error:
+                failure, at, asking = str(error) or "it took too long", None, False
+                self._forget(address)
+            except ReplyError as error:
+                verdict, failure = judge(str(error)), str(error)
+                if verdict.step is Step.FAIL:
+                    raise translate(failure) from None
+                at, asking = None, verdict.step is Step.ASK
+                if verdict.step is Step.MOVED:
+                    self._slots[verdict.slot] = (verdict.address[0] or (address or ("", 0))[0], verdict.address[1])
+                    continue
+                if asking:
+                    at = verdict.address
+                    continue
+                self._leave(address, failure)
+            await asyncio.sleep(min(pause, max(0.0, until - clock())))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        raise ConnectionFailed(f"no server answered in time: {failure}")
+
+    def _leave(self, address: Address | None, failure: str) -> None:
+        """Looks for the primary anew, after a server said that it is none."""
+        self._forget(address)
+        link = self._links.get(address) if address else None
+        if link is not None and failure.startswith("READONLY") and self._settings.mode != "single":
+            link.close()
+
+    # Acquiring.
+
+    async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
+        """The grant; or LockTimeout and whatever the server refuses. Nothing is left behind after an exception."""
+        began = clock()
+        try:
+            is_waiting = wait is None or wait > 0
+            if not is_waiting:
+                grant = await self._try(wanted)
+            elif len(wanted.names) > 1:
+                grant = await self._wait_blocked(wanted, wait, began)
+            else:
+                grant = await self._wait_in_line(wanted, wait, began)
+            if grant is not None:
+                return grant
+        except BaseException:
+            self.abandon(wanted)
+            raise
+        if is_waiting or wanted.is_doubtful:
+            self.abandon(wanted)
+        raise too_late(wanted, wait)
+
+    async def _try(self, wanted: Wanted) -> Grant | None:
+        answer = await self.request(wanted.names[0], wanted.acquire(), clock() + WAIT_MARGIN, wanted)
+        return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
+
+    async def _wait_in_line(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
+        """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
+        (name,) = wanted.names
+        line = self._lines.setdefault(name, Line(name))
+        turn = asyncio.Event()
+        line.waiters.append(turn)
+        try:
+            lease_ms = milliseconds(wanted.lease)
+            times = 0
+            while True:
+                turn.clear()
+                self._refuse_if_closing()
+                until = clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
+                before = line.watch if times else None
+                try:
+                    keep_ms = min(self._longest_queue_ms, line.keep_ms())
+                    command = wanted.acquire(lease_ms=lease_ms, queue_ms=keep_ms)
+                    answer = await self.request(name, command, until, wanted, before)
+                except ServerRefused as error:
+                    await self._bear(error, wait, began)
+                    continue
+                if isinstance(answer.reply, int):
+                    grant = await self._begin(wanted, Grant(answer.reply, answer.sent), lease_ms)
+                    if grant is not None:
+                        return grant
+                if (left := _left(wait, began)) <= 0:
+                    return None
+                times += 1
+                lease_ms = min(lease_ms, FIRST_LEASE_MS)
+                if times == 1:
+                    _hooks.call(self.hooks, "waiting", _names(wanted))
+                if line.is_watched or line.waiters[0] is not turn:
+                    await self._sleep(turn, min(left, keep_ms / 3000))
+                elif times > 1:  # the server does not tell
+                    await self._sleep(turn, min(left, _POLL))
+        finally:
+            was_first = line.waiters[0] is turn
+            line.waiters.remove(turn)
+            if not line.waiters:
+                del self._lines[name]
+            elif was_first:
+                line.call_first()
+
+    async def _sleep(self, turn: asyncio.Event, seconds: float) -> None:
+        alarm = self.loop.call_later(seconds, turn.set)
+        try:
+            await turn.wait()
+        finally:
+            alarm.cancel()
+
+    async def _bear(self, error: ServerRefused, wait: float | None, began: float) -> None:
+        """Waits for what passes, learns what the server allows; raises all else."""
+        if isinstance(error, Quarantine) and error.left < _left(wait, began):
+            await asyncio.sleep(error.left + PAUSE)
+        elif (most := longest_wait_ms(error.message)) is not None and most < self._longest_queue_ms:
+            self._longest_queue_ms = most
+        else:
+            raise error
+
+    async def _begin(self, wanted: Wanted, grant: Grant, lease_ms: int) -> Grant | None:
+        """Renews once after a wait, and counts from that; None if the lock was lost already."""
+        if lease_ms >= milliseconds(wanted.lease):
+            return grant
+        sent = await self.renewed(wanted, grant.token, deadline(grant.sent, lease_ms / 1000))
+        return None if sent is None else Grant(grant.token, sent)
+
+    async def renewed(self, wanted: Wanted, token: int, until: float) -> float | None:
+        """From when the leases count anew; None if any of the locks is lost."""
+        commands = [(name, wanted.renew(name, token)) for name in wanted.names]
+        work = [self.request(name, command, until) for name, command in commands]
+        answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        return min(answer.sent for answer in answers) if all(answer.reply == 1 for answer in answers) else None
+
+    async def _wait_blocked(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
+        """Waits for several locks at once, over a connection of its own (BLOCK)."""
+        try:
+            if (grant := await self._try(wanted)) is not None:
+                return grant
+        except Quarantine:
+            pass  # who waits is let in when it is over
+        _hooks.call(self.hooks, "waiting", _names(wanted))
+        lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
+        reached = clock()
+        while (left := _left(wait, began)) > 0:
+            self._refuse_if_closing()
+            try:
+                async with asyncio.timeout(None if wait is None else left):
+                    await self._waiting.acquire()
+            except TimeoutError:
+                break
+            try:
+                reply, sent = await self._block(wanted, lease_ms, _left(wait, began))
+            except Broken as error:
+                self._forget(self.address(wanted.names[0]))
+                if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
+                    raise ConnectionFailed(f"no server answered in time: {error}") from error
+                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, _left(wait, began))))
+                continue
+            finally:
+                self._waiting.release()
+            reached = clock()
+            if isinstance(reply, int):
+                grant = await self._begin(wanted, Grant(reply, sent), lease_ms)
+                if grant is None:
+                    raise LockLost("the locks were lost before they were had", reason="renewal")
+                return grant
+        return None
+
+    async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> tuple[Any, float]:
+        """One request that waits; nil too if the server said that another one has to be asked."""
+        name = wanted.names[0]
+        block = min(left, _LONG)
+        block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))
+        await self._find_for(name)
+        address = self.address(name)
+        if address is None:
+            raise Broken("nobody knows which server is the primary")
+        try:
+            link = await Link.connect(address, self._login)
+        except ReplyError as error:
+            raise translate(str(error)) from None
+        self._blocked.add(link)
+        try:
+            sent = clock()
+            reply = await link.call(wanted.acquire(lease_ms=lease_ms, block_ms=block_ms), block + WAIT_MARGIN)
+        finally:
+            self._blocked.discard(link)
+            link.close()
+        if not isinstance(reply, ReplyError):
+            return reply, sent
+        text, verdict = str(reply), judge(str(reply))
+        if (most := longest_wait_ms(text)) is not None:
+            self._longest_block_ms = most
+        elif verdict.step is Step.FAIL:
+            raise translate(text)
+        else:
+            self._forget(address)
+            if verdict.step is Step.MOVED:
+                self._slots[verdict.slot] = (verdict.address[0] or address[0], verdict.address[1])
+            await asyncio.sleep(PAUSE)
+        return None, sent
+
+    def _refuse_if_closing(self) -> None:
+        if self._is_closing:
+            raise ConnectionFailed("these locks were closed")
+
+    # Holding.
+
+    async def renew(self, hold: BaseHold) -> None:
+        try:
+            sent = await self.renewed(hold._wanted, hold.token, hold._deadline)
+        except ConnectionFailed:
+            return  # the deadline tells
+        except ServerRefused as error:
+            # It may pass, as a lack of replicas does; the deadline tells if it does not.
+            hold._renew_at = clock() + LONGEST_PAUSE
+            if error.message.startswith("WRONGTYPE"):
+                hold._lose("renewal")
+            return
+        if sent is None:
+            hold._lose("renewal")
+        else:
+            hold._count_from(sent)
+
+    async def look(self, hold: BaseHold) -> None:
+        for name in hold._wanted.names:
+            try:
+                link = await self._link(name)
+                reply = await link.call(("LOCK.FENCE", name, hold.token), ATTEMPT)
+            except (Broken, ReplyError):
+                self._forget(self.address(name))
+                hold._watch_at = clock() + LONGEST_PAUSE
+                return
+            if isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL:
+                self._forget(self.address(name))
+                hold._watch_at = clock() + LONGEST_PAUSE
+                return
+            if reply == 0 or (isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE")):
+                hold._lose("push")
+                return
+
+    # Giving up.
+
+    async def release(self, wanted: Wanted, token: int) -> bool:
+        """Whether all was still held. Goes on in the background if no server answers in time."""
+        until = clock() + WAIT_MARGIN
+        work = [self.request(name, wanted.release(name, token), until) for name in wanted.names]
+        try:
+            answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        except BaseException:
+            self.abandon(wanted)
+            raise
+        if wanted.is_doubtful:
+            self.abandon(wanted)
+        return all(answer.reply == 1 for answer in answers)
+
+    def abandon(self, wanted: Wanted) -> None:
+        for name in wanted.names:
+            # At once, behind whatever was asked over this connection: the event loop may be about to end.
+            link = self._ready(self.address(name))
+            sent = None if link is None else link.send(*wanted.release(name))
+            self.begin(self._abandon(wanted, name, sent))
+
+    async def _abandon(self, wanted: Wanted, name: bytes, sent: asyncio.Future[Any] | None) -> None:
+        began, pause = clock(), 2 * LONGEST_PAUSE
+        try:
+            reply = None if sent is None else await asyncio.wait_for(sent, ATTEMPT)
+        except (Broken, TimeoutError):
+            wanted.is_doubtful, reply = True, None
+        if isinstance(reply, int) and not wanted.is_doubtful:
+            return
+        # What was sent and not answered may still arrive: then it is given up a little later.
+        while clock() - began < min(wanted.lease, 3 * PATIENCE):
+            try:
+                await self.request(name, wanted.release(name), clock() + PATIENCE)
+                if not wanted.is_doubtful or self._is_closing:
+                    return
+            except (ConnectionFailed, ServerRefused):
+                pass
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    # Asking.
+
+    async def fence(self, name: bytes, token: int) -> bool:
+        """Whether the token is that of a live hold."""
+        return bool((await self.request(name, ("LOCK.FENCE", name, token), clock() + WAIT_MARGIN)).reply == 1)
+
+    async def held(self, owner: bytes) -> list[bytes]:
+        """The names of all locks that this owner holds, on all servers."""
+        names: list[bytes] = []
+        for address in await self.primaries():
+            rows = await (await self._link(b"", address)).call(("LOCK.HELDBY", owner), ATTEMPT)
+            if isinstance(rows, ReplyError):
+                raise translate(str(rows))
+            names += [row[0] for row in rows if row[1] == b"held"]
+        return names
+
+    async def close(self) -> None:
+        """Gives up all holds and waits, ends all connections."""
+        self._is_closing = True
+        for link in list(self._blocked):
+            link.close()
+        for line in self._lines.values():
+            for turn in line.waiters:
+                turn.set()
+        await asyncio.sleep(0)
+        for hold in list(self.holds):
+            if hold._finish():
+                self.abandon(hold._wanted)
+        await self._stop()
+        self._is_closed = True
+        for link in list(self._links.values()):
+            link.close()
+
+
+def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
+    """The error of who did not get the lock."""
+    return LockTimeout(f"{_names(wanted)} was not to be had" + (f" in {wait} s" if wait else ", and nobody waited"))
+
+
+def _names(wanted: Wanted) -> str:
+    return ", ".join(name.decode(errors="replace") for name in wanted.names)
+
+
+def _left(wait: float | None, began: float) -> float:
+    """The seconds that are left of a wait."""
+    return float("inf") if wait is None else began + wait - clock()
+
