@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import os
@@ -149,7 +150,7 @@ class Common:
         if request.get("lease_ms"):
             options["lease"] = seconds(request, "lease_ms")
         if request.get("waiting_connections"):
-            options["waiting_connections"] = request["waiting_connections"]
+            options["waiting"] = request["waiting_connections"]
         self.client = clients_of(request, driver)
         self.locks = kind(self.client, **options)
         more = ["cancel", "body", "tasks"] if kind is redislock.AsyncLocks else []
@@ -338,14 +339,12 @@ class Threads(Common):
 
 async def serve_tasks(lines: asyncio.Queue[str], first: dict[str, Any], driver: str) -> None:
     """Answers requests by tasks until the input ends."""
-    side, running = Tasks(), dict[int, asyncio.Task[None]]()
+    side, running = Tasks(), dict[int, asyncio.Task[dict[str, Any]]]()
 
-    async def answer(request: dict[str, Any]) -> None:
-        try:
-            say({"id": request["id"], "ok": await side.do(request)})
-        except (Exception, asyncio.CancelledError) as error:
-            say({"id": request["id"], "error": failure(error)})
-        running.pop(request["id"], None)
+    def answer(number: int, task: asyncio.Task[dict[str, Any]]) -> None:
+        del running[number]
+        error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        say({"id": number, "ok": task.result()} if error is None else {"id": number, "error": failure(error)})
 
     try:
         say({"id": first["id"], "ok": side.make(first, driver, redislock.AsyncLocks)})
@@ -358,7 +357,8 @@ async def serve_tasks(lines: asyncio.Queue[str], first: dict[str, Any], driver: 
                 task.cancel()
             say({"id": request["id"], "ok": {}})
         else:
-            running[request["id"]] = asyncio.create_task(answer(request))
+            running[request["id"]] = task = asyncio.create_task(side.do(request))
+            task.add_done_callback(functools.partial(answer, request["id"]))
     await side.close()
     if running:
         await asyncio.wait(list(running.values()), timeout=5)

@@ -17,9 +17,7 @@ from ._resp import Command, Push, ReplyError
 from ._rules import (
     ATTEMPT,
     FIRST_LEASE_MS,
-    KEEP_MOST,
     KEEP_MS,
-    KEEP_STEP,
     LONGEST_PAUSE,
     PATIENCE,
     PAUSE,
@@ -39,7 +37,7 @@ from ._settings import Settings
 from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerRefused, translate
 
 #: How long a wait without an end is asked for in one request over a connection of its own.
-_LONG = 60.0
+LONG = 60.0
 #: How often a client asks whether it is its turn, where the server may not tell it.
 _POLL = 0.1
 
@@ -50,6 +48,8 @@ class Answer:
 
     reply: Any
     sent: float
+    #: Whether the request was sent before and not answered: it may have been done then.
+    is_repeated: bool = False
 
 
 @dataclass(eq=False)
@@ -57,6 +57,7 @@ class Line:
     """The waiters of this process for one lock, in the order in which the server knows them."""
 
     name: bytes
+    most: int
     waiters: list[asyncio.Event] = field(default_factory=list)
     #: Whether the server tells of the next change of the lock.
     is_watched: bool = False
@@ -68,9 +69,18 @@ class Line:
         self.is_watched = True
         return ("LOCK.FENCE", self.name)
 
-    def keep_ms(self) -> int:
-        """For how long the server is asked to keep a place."""
-        return KEEP_MS * min(KEEP_MOST, 1 + len(self.waiters) // KEEP_STEP)
+    def may_ask(self, waiter: asyncio.Event) -> bool:
+        """Whether this waiter may stand in the line of the server."""
+        return waiter in self.waiters[: self.most]
+
+    def leave(self, waiter: asyncio.Event) -> None:
+        """Goes, and calls who moves up: the next first one, and the one who may stand in the server's line now."""
+        place = self.waiters.index(waiter)
+        del self.waiters[place]
+        if place == 0:
+            self.call_first()
+        if place < self.most <= len(self.waiters):
+            self.waiters[self.most - 1].set()
 
     def call_first(self) -> None:
         """It may be the turn of the first of them."""
@@ -92,8 +102,9 @@ class Core(Keeper):
         self._links: dict[Address, Link] = {}
         self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
         self._lines: dict[bytes, Line] = {}
+        self._most = waiting
         self._waiting = asyncio.Semaphore(waiting)
-        self._longest_queue_ms = KEEP_MOST * KEEP_MS
+        self._keep_ms = KEEP_MS
         self._longest_block_ms = 0
         self._blocked: set[Link] = set()
         self._is_closing = self._is_closed = False
@@ -236,7 +247,7 @@ class Core(Keeper):
         before: Callable[[], Command | None] | None = None,
     ) -> Answer:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
-        pause, asking, failure = PAUSE, False, ""
+        pause, asking, is_repeated, failure = PAUSE, False, False, ""
         at: Address | None = None
         while (left := until - clock()) > 0 or not failure:
             address = at or self.address(name)
@@ -251,11 +262,12 @@ class Core(Keeper):
                 try:
                     reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
                 except Broken:
+                    is_repeated = True
                     if wanted is not None:
                         wanted.is_doubtful = True
                     raise
                 if not isinstance(reply, ReplyError):
-                    return Answer(reply, sent)
+                    return Answer(reply, sent, is_repeated)
                 raise reply
             except (Broken, TimeoutError) as error:
                 failure, at, asking = str(error) or "it took too long", None, False
@@ -312,7 +324,7 @@ class Core(Keeper):
     async def _wait_in_line(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
         """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
         (name,) = wanted.names
-        line = self._lines.setdefault(name, Line(name))
+        line = self._lines.setdefault(name, Line(name, self._most))
         turn = asyncio.Event()
         line.waiters.append(turn)
         try:
@@ -321,11 +333,17 @@ class Core(Keeper):
             while True:
                 turn.clear()
                 self._refuse_if_closing()
+                if not line.may_ask(turn):
+                    if (left := _left(wait, began)) <= 0:
+                        return None
+                    self._told_of_waiting(wanted, times)
+                    times = 1
+                    await self._sleep(turn, min(left, LONG))
+                    continue
                 until = clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
                 before = line.watch if times else None
                 try:
-                    keep_ms = min(self._longest_queue_ms, line.keep_ms())
-                    command = wanted.acquire(lease_ms=lease_ms, queue_ms=keep_ms)
+                    command = wanted.acquire(lease_ms=lease_ms, queue_ms=self._keep_ms)
                     answer = await self.request(name, command, until, wanted, before)
                 except ServerRefused as error:
                     await self._bear(error, wait, began)
@@ -338,19 +356,20 @@ class Core(Keeper):
                     return None
                 times += 1
                 lease_ms = min(lease_ms, FIRST_LEASE_MS)
-                if times == 1:
-                    _hooks.call(self.hooks, "waiting", _names(wanted))
+                self._told_of_waiting(wanted, times - 1)
                 if line.is_watched or line.waiters[0] is not turn:
-                    await self._sleep(turn, min(left, keep_ms / 3000))
+                    await self._sleep(turn, min(left, self._keep_ms / 3000))
                 elif times > 1:  # the server does not tell
                     await self._sleep(turn, min(left, _POLL))
         finally:
-            was_first = line.waiters[0] is turn
-            line.waiters.remove(turn)
+            line.leave(turn)
             if not line.waiters:
                 del self._lines[name]
-            elif was_first:
-                line.call_first()
+
+    def _told_of_waiting(self, wanted: Wanted, times: int) -> None:
+        """Tells the hooks, the first time."""
+        if times == 0:
+            _hooks.call(self.hooks, "waiting", _names(wanted))
 
     async def _sleep(self, turn: asyncio.Event, seconds: float) -> None:
         alarm = self.loop.call_later(seconds, turn.set)
@@ -363,8 +382,8 @@ class Core(Keeper):
         """Waits for what passes, learns what the server allows; raises all else."""
         if isinstance(error, Quarantine) and error.left < _left(wait, began):
             await asyncio.sleep(error.left + PAUSE)
-        elif (most := longest_wait_ms(error.message)) is not None and most < self._longest_queue_ms:
-            self._longest_queue_ms = most
+        elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
+            self._keep_ms = most
         else:
             raise error
 
@@ -420,7 +439,7 @@ class Core(Keeper):
     async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> tuple[Any, float]:
         """One request that waits; nil too if the server said that another one has to be asked."""
         name = wanted.names[0]
-        block = min(left, _LONG)
+        block = min(left, LONG)
         block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))
         await self._find_for(name)
         address = self.address(name)
@@ -492,8 +511,8 @@ class Core(Keeper):
 
     # Giving up.
 
-    async def release(self, wanted: Wanted, token: int) -> bool:
-        """Whether all was still held. Goes on in the background if no server answers in time."""
+    async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
+        """Whether all was still held, as far as one knows. Goes on in the background if no server answers in time."""
         until = clock() + WAIT_MARGIN
         work = [self.request(name, wanted.release(name, token), until) for name in wanted.names]
         try:
@@ -503,7 +522,7 @@ class Core(Keeper):
             raise
         if wanted.is_doubtful:
             self.abandon(wanted)
-        return all(answer.reply == 1 for answer in answers)
+        return is_repeated or all(answer.reply == 1 or answer.is_repeated for answer in answers)
 
     def abandon(self, wanted: Wanted) -> None:
         for name in wanted.names:

@@ -104,7 +104,7 @@ class Group(Keeper):
         if said.count(0) > len(said) - self._majority:
             hold._lose("push")
 
-    async def release(self, wanted: Wanted, token: int) -> bool:
+    async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
         """Whether a majority had it still."""
         (name,) = wanted.names
         command = wanted.release(name, token)
@@ -116,7 +116,7 @@ class Group(Keeper):
         said = list(replies.values())
         if said.count(1) < len(said):
             self.abandon(wanted)
-        return said.count(0) <= len(said) - self._majority
+        return is_repeated or said.count(0) <= len(said) - self._majority
 
     def abandon(self, wanted: Wanted) -> None:
         for core in self._cores:

@@ -17,6 +17,9 @@ from ._settings import Login
 class Broken(Exception):
     """The connection ended, was never made, or the server did not answer in time."""
 
+    #: Whether the request may have reached the server.
+    was_sent = False
+
 
 class Link(asyncio.Protocol):
     """A connection over which requests of many tasks go one behind the other; pushes come in between."""

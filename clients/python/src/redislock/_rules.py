@@ -25,8 +25,9 @@ DRIFT = 0.01
 MARGIN = 0.002
 #: A hold is renewed when this part of its lease is over.
 RENEW_AT = 1 / 3
-#: Most connections that wait (BLOCK, for several locks at once), unless the user says so.
-WAITING_CONNECTIONS = 16
+#: Most waiters of a process that stand in the line of one lock; the others stand behind them in the process. So a
+#: process with a thousand waiters does not keep another one out. Also the most connections that wait (BLOCK).
+WAITING = 16
 #: Seconds beyond its wait after which a request that is not answered fails.
 WAIT_MARGIN = 2.0
 #: Seconds for which a server may be out of reach, where a wait has no end.
@@ -35,8 +36,6 @@ PATIENCE = 10.0
 ATTEMPT = 2.0
 #: Milliseconds for which a place in line is kept for a client that does not ask again; it asks at each third of them.
 KEEP_MS = 5000
-#: That is multiplied by one more for each so many waiters of one line, up to the most, or asking is all they do.
-KEEP_STEP, KEEP_MOST = 100, 6
 #: Milliseconds of the first lease of who has waited: who dies before it renews holds up others no longer.
 FIRST_LEASE_MS = 5000
 #: Seconds from a grant until the server is asked to tell of its end: most holds are over before.

@@ -15,7 +15,7 @@ from ._core import Core
 from ._group import Group
 from ._hold import BaseHold
 from ._options import Options, check_busy, name_of_call, wanted
-from ._rules import LEASE, LONGEST_PAUSE, WAITING_CONNECTIONS, Kind, Name, as_bytes, clock
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, clock
 from ._settings import Settings, settings_of
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
@@ -163,8 +163,9 @@ class AsyncLock:
 class AsyncLocks:
     """Locks of the servers of one client of redis.asyncio or valkey.asyncio; of several for independent servers.
 
-    lease: seconds that a hold lasts unless it is renewed. waiting_connections: how many connections may wait for
-    several locks at once. Everything else shares one connection to each server.
+    lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
+    server's line for a lock; the others stand behind them, in order. All of them share one connection to each server,
+    but who waits for several locks at once has one of its own: so many at most.
     """
 
     def __init__(
@@ -172,10 +173,10 @@ class AsyncLocks:
         client: Any,
         *,
         lease: float = LEASE,
-        waiting_connections: int = WAITING_CONNECTIONS,
+        waiting: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
-        self.lease, self._waiting = lease, waiting_connections
+        self.lease, self._waiting = lease, waiting
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]
         is_many = isinstance(client, list | tuple)

@@ -39,6 +39,9 @@ class RedislockError(_LockError):
     def __str__(self) -> str:
         return self.message
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
 
 class LockTimeout(RedislockError):
     """The lock was not to be had in time."""

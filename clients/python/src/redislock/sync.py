@@ -27,7 +27,7 @@ from ._rules import (
     ATTEMPT,
     LEASE,
     LONGEST_PAUSE,
-    WAITING_CONNECTIONS,
+    WAITING,
     Grant,
     Kind,
     Name,
@@ -92,6 +92,32 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+class _Busy:
+    """The locks that threads of this process hold, wait for or ask for."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[bytes, int] = {}
+
+    def enter(self, names: Sequence[bytes]) -> bool:
+        """Whether any of these was there already; from now on they are."""
+        with self._guard:
+            is_busy = False
+            for name in names:
+                count = self._counts.get(name, 0)
+                is_busy = is_busy or count > 0
+                self._counts[name] = count + 1
+            return is_busy
+
+    def leave(self, names: Sequence[bytes]) -> None:
+        """One less asks for these or has them."""
+        with self._guard:
+            for name in names:
+                self._counts[name] -= 1
+                if not self._counts[name]:
+                    del self._counts[name]
+
+
 class _Engine:
     """What talks with the servers, in this process."""
 
@@ -99,6 +125,7 @@ class _Engine:
         self.pid = os.getpid()
         self.background = _the_background()
         self.pool: Pool | None = None
+        self.busy = _Busy()
         loop = self.background.loop
         self.core: Core | Group
         if isinstance(settings, list):
@@ -114,8 +141,8 @@ class _Engine:
             raise Broken("the server is not known")
         try:
             reply = self.pool.call(address, command, ATTEMPT / 2)
-        except Broken:
-            request.is_doubtful = True
+        except Broken as error:
+            request.is_doubtful = error.was_sent = True
             raise
         if isinstance(reply, ReplyError):
             if judge(str(reply)).step is Step.FAIL:
@@ -125,37 +152,43 @@ class _Engine:
 
     def acquire(self, request: Wanted, wait: float | None) -> Grant:
         """The grant. Nothing is left behind after an exception."""
-        began = clock()
+        began, waits = clock(), wait is None or wait > 0
+        is_busy = self.busy.enter(request.names)
         try:
-            sent = clock()
-            try:
-                token = self.once(request.names[0], request.acquire(), request)
-            except Broken:
-                pass
-            except RedislockError:
-                if wait is not None and wait <= 0:
-                    raise
-            else:
-                if token is not None:
-                    return Grant(token, sent)
-                if wait is not None and wait <= 0:
-                    raise too_late(request, wait)
+            # Behind others of this process who want to wait, for they came first.
+            reply = None if is_busy and waits else self._try(request, waits)
+            if isinstance(reply, Grant):
+                return reply
+            if reply is False and not waits:
+                raise too_late(request, wait)
             left = None if wait is None else max(0.0, began + wait - clock())
             return self.background.run(self.core.acquire(request, left))
-        except LockTimeout:
-            if request.is_doubtful:
+        except BaseException as error:
+            self.busy.leave(request.names)
+            if request.is_doubtful or not isinstance(error, LockTimeout):
                 self.core.soon(self.core.abandon, request)
             raise
-        except BaseException:
-            self.core.soon(self.core.abandon, request)
+
+    def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
+        """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
+        sent = clock()
+        try:
+            token = self.once(request.names[0], request.acquire(), request)
+        except Broken:
+            return None
+        except RedislockError:
+            if waits:
+                return None  # who waits may get it all the same, as after a quarantine
             raise
+        return False if token is None else Grant(token, sent)
 
     def release(self, request: Wanted, token: int) -> bool:
         """Whether all was still held."""
         try:
             replies = [self.once(name, request.release(name, token), request) for name in request.names]
-        except Broken:
-            return self.background.run(self.core.release(request, token))
+        except Broken as error:
+            # What was sent may have been done, though its reply is lost: then 0 is no news.
+            return self.background.run(self.core.release(request, token, error.was_sent))
         except BaseException:
             self.core.soon(self.core.abandon, request)
             raise
@@ -187,8 +220,16 @@ def _close_later(engines: list[_Engine]) -> None:
 class Hold(BaseHold):
     """A lock that is held. Any thread may use it."""
 
-    _engine: _Engine
-    _locks: Locks
+    def __init__(self, locks: Locks, engine: _Engine, request: Wanted, grant: Grant, **options: Any) -> None:
+        # A hold keeps its locks alive: their end would end the hold.
+        self._locks, self._engine = locks, engine
+        super().__init__(engine.core, grant.wanted or request, grant, **options)
+
+    def _finish(self) -> bool:
+        if not super()._finish():
+            return False
+        self._engine.busy.leave(self._wanted.names)
+        return True
 
     def release(self) -> None:
         """Gives it up. Raises LockLost if it was lost before."""
@@ -265,9 +306,7 @@ class Lock:
             raise
         _hooks.call(locks.hooks, "granted", name, clock() - began)
         renew, longest = options.get("renew", True), options.get("longest")
-        hold = Hold(engine.core, grant.wanted or request, grant, renew=renew, longest=longest)
-        hold._engine, hold._locks = engine, locks
-        return hold
+        return Hold(locks, engine, request, grant, renew=renew, longest=longest)
 
     def __enter__(self) -> Hold:
         if self._hold is not None:
@@ -293,8 +332,9 @@ class Lock:
 class Locks:
     """Locks of the servers of one client of redis-py or valkey-py; of several for independent servers.
 
-    lease: seconds that a hold lasts unless it is renewed. waiting_connections: how many connections may wait for
-    several locks at once; waits for one lock share one connection to each server.
+    lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
+    server's line for a lock; the others stand behind them, in order. All of them share one connection to each server,
+    but who waits for several locks at once has one of its own: so many at most.
     """
 
     def __init__(
@@ -302,10 +342,10 @@ class Locks:
         client: Any,
         *,
         lease: float = LEASE,
-        waiting_connections: int = WAITING_CONNECTIONS,
+        waiting: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
-        self.lease, self._waiting = lease, waiting_connections
+        self.lease, self._waiting = lease, waiting
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]
         is_many = isinstance(client, list | tuple)
@@ -472,9 +512,8 @@ class Leader:
         if not future.done() and future.cancel():
             return None
         grant = future.result()
-        hold = Hold(engine.core, grant.wanted or request, grant)
-        hold._engine, hold._locks = engine, self._locks
-        return hold
+        engine.busy.enter(request.names)
+        return Hold(self._locks, engine, request, grant)
 
     def _lead(self, hold: Hold) -> None:
         self._changed.clear()
