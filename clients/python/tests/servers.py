@@ -8,12 +8,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "python"))
 
-from harness.cluster import NODE, is_up, meet, share_slots  # type: ignore[import-not-found]  # noqa: E402
-from harness.limits import eventually  # type: ignore[import-not-found]  # noqa: E402
-from harness.proxy import Proxy  # type: ignore[import-not-found]  # noqa: E402
-from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found]  # noqa: E402
-from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]  # noqa: E402
-from harness.server import Server, Yard  # type: ignore[import-not-found]  # noqa: E402
+from harness.cluster import NODE, is_up, meet, share_slots  # type: ignore[import-not-found]
+from harness.limits import eventually  # type: ignore[import-not-found]
+from harness.proxy import Proxy  # type: ignore[import-not-found]
+from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found]
+from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]
+from harness.server import Server, Yard  # type: ignore[import-not-found]
 
 __all__ = ["GROUP", "Proxy", "Server", "Yard", "cluster_of_three", "eventually", "pair_with_sentinels"]
 

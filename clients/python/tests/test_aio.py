@@ -48,7 +48,7 @@ def test_a_lock_is_held_and_given_up(server: Any) -> None:
 
 def test_a_loss_cancels_the_body_which_ends_in_lock_lost(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
-        seen = []
+        seen: list[str] = []
         with pytest.raises(redislock.LockLost) as caught:
             async with locks.lock("k") as hold:
                 hold.on_lost(seen.append)

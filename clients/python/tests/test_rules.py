@@ -11,12 +11,12 @@ from redislock._rules import Step, Wanted, deadline, judge, longest_wait_ms, new
 from redislock.errors import translate
 
 WIRE = (
-    b"+OK\r\n:12\r\n$3\r\na\r\n\r\n_\r\n$-1\r\n-ERR no\r\n*2\r\n:1\r\n$1\r\nx\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
-    b"%1\r\n+a\r\n:1\r\n#t\r\n,1.5\r\n|1\r\n+x\r\n+y\r\n:7\r\n:-1\r\n~1\r\n:3\r\n(123\r\n=5\r\ntxt:a\r\n"
+    b"+OK\r\n:12\r\n$3\r\na\r\n\r\n_\r\n$-1\r\n-ERR no\r\n*2\r\n:1\r\n$1\r\nx\r\n>2\r\n$10\r\ninvalidate\r\n"
+    b"*1\r\n$1\r\nk\r\n%1\r\n+a\r\n:1\r\n#t\r\n,1.5\r\n|1\r\n+x\r\n+y\r\n:7\r\n:-1\r\n~1\r\n:3\r\n(123\r\n=5\r\ntxt:a\r\n"
 )
 REPLIES = [
-    b"OK", 12, b"a\r\n", None, None, "ERR no", [1, b"x"], [b"invalidate", [b"k"]], {b"a": 1}, True, 1.5, 7, -1, [3], 123,
-    b"txt:a",
+    b"OK", 12, b"a\r\n", None, None, "ERR no", [1, b"x"], [b"invalidate", [b"k"]], {b"a": 1}, True, 1.5, 7, -1, [3],
+    123, b"txt:a",
 ]  # fmt: skip
 
 
@@ -133,4 +133,4 @@ def test_requests_say_what_was_asked() -> None:
 )  # fmt: skip
 def test_requests_that_make_no_sense_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match=r"."):
-        Wanted(**{"names": (b"k",), **wrong})  # type: ignore[arg-type]
+        Wanted(**{"names": (b"k",), **wrong})

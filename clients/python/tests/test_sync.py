@@ -96,7 +96,7 @@ def test_a_hold_lasts_for_many_leases(locks: redislock.Locks, client: redis.Redi
 
 def test_without_renewal_and_after_the_longest_hold_the_lease_ends(locks: redislock.Locks) -> None:
     for options in ({"renew": False}, {"longest": 0.5}):
-        hold = locks.lock("k", lease=0.5, **options).acquire()  # type: ignore[arg-type]
+        hold = locks.lock("k", lease=0.5, **options).acquire()
         assert hold.wait_until_lost(10) == "deadline"
         with pytest.raises(redislock.LockLost, match="deadline"):
             hold.check()
@@ -151,9 +151,7 @@ def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
 
 def test_a_leader_is_elected_deposed_and_elected_again(locks: redislock.Locks, client: redis.Redis) -> None:
     events: list[str] = []
-    leader = locks.leader(
-        "job", on_elected=lambda hold: events.append("elected"), on_lost=lambda reason: events.append(reason)
-    )
+    leader = locks.leader("job", on_elected=lambda hold: events.append("elected"), on_lost=events.append)
     with leader:
         eventually(lambda: leader.hold is not None, "it leads")
         client.delete("job")

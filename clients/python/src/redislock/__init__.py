@@ -1,8 +1,8 @@
 """Locks of Redis and Valkey servers that have the module redislock.
 
-    locks = redislock.Locks(redis.Redis())
-    with locks.lock("invoice:42", wait=5) as hold:
-        print(hold.token)
+locks = redislock.Locks(redis.Redis())
+with locks.lock("invoice:42", wait=5) as hold:
+    print(hold.token)
 """
 
 from .aio import AsyncHold, AsyncLeader, AsyncLock, AsyncLocks, AsyncRedlock

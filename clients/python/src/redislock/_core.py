@@ -91,9 +91,7 @@ class Line:
 class Core(Keeper):
     """The servers of one client."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int) -> None:
         super().__init__(loop, hooks)
         self._settings, self._login = settings, settings.login
         self._nodes = list(settings.addresses)
@@ -596,4 +594,3 @@ def _names(wanted: Wanted) -> str:
 def _left(wait: float | None, began: float) -> float:
     """The seconds that are left of a wait."""
     return float("inf") if wait is None else began + wait - clock()
-

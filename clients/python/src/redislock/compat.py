@@ -152,7 +152,6 @@ class AsyncLock(_Base):
 
     async def acquire(
         self,
-        sleep: float | None = None,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,

@@ -144,6 +144,8 @@ class _Engine:
         except Broken as error:
             request.is_doubtful = error.was_sent = True
             raise
+        except ReplyError as error:  # the login was refused
+            raise translate(str(error)) from None
         if isinstance(reply, ReplyError):
             if judge(str(reply)).step is Step.FAIL:
                 raise translate(str(reply))
@@ -288,9 +290,7 @@ class Hold(BaseHold):
 class Lock:
     """What `with` takes: one lock, or several at once."""
 
-    def __init__(
-        self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
-    ) -> None:
+    def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
         self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
         self._hold: Hold | None = None
 
