@@ -13,9 +13,21 @@ from harness.limits import eventually  # type: ignore[import-not-found]
 from harness.proxy import Proxy  # type: ignore[import-not-found]
 from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found]
 from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]
-from harness.server import Server, Yard  # type: ignore[import-not-found]
+from harness.server import Port, Server, Yard  # type: ignore[import-not-found]
+from harness.wire import Closed, ServerError  # type: ignore[import-not-found]
 
-__all__ = ["GROUP", "Proxy", "Server", "Yard", "cluster_of_three", "eventually", "pair_with_sentinels"]
+__all__ = [
+    "GROUP",
+    "Port",
+    "Proxy",
+    "Server",
+    "ServerError",
+    "Yard",
+    "cluster_of_three",
+    "eventually",
+    "pair_with_sentinels",
+    "role_of",
+]
 
 
 def cluster_of_three(start: Any) -> list[Any]:
@@ -34,3 +46,11 @@ def pair_with_sentinels(start: Any) -> tuple[Any, Any, list[Any]]:
     replica.admin("REPLICAOF", "127.0.0.1", primary.port)
     is_linked(replica)
     return primary, replica, watched(start, primary.port, replicas=1)
+
+
+def role_of(server: Any) -> str:
+    """The role that a server says it has. It ends connections when that changes."""
+    try:
+        return str(server.admin("ROLE")[0])
+    except Closed:
+        return "changing"

@@ -102,6 +102,35 @@ def test_without_renewal_and_after_the_longest_hold_the_lease_ends(locks: redisl
             hold.check()
 
 
+def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) -> None:
+    hold = locks.lock("k", renew=False).acquire()
+    hold.extend(20)
+    assert 19 < hold.check() <= 20
+    client.execute_command("LOCK.RELEASE", "k", hold.owner)
+    for _ in range(2):
+        with pytest.raises(redislock.LockLost):
+            hold.extend(20)
+
+
+def test_a_grant_that_comes_after_its_lease_is_none(client: redis.Redis, server: Any) -> None:
+    with redislock.Locks(client, lease=0.002) as locks, pytest.raises(redislock.LockLost, match="deadline"):
+        locks.lock("k").acquire()
+    eventually(lambda: not client.exists("k"), "it is free")
+
+
+def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
+    locks: redislock.Locks, client: redis.Redis
+) -> None:
+    hold = locks.lock("k", owner="ann").acquire()
+    client.delete("k")
+    token = client.execute_command("LOCK.ACQUIRE", "k", "ann", "PX", 60_000)
+    assert hold.wait_until_lost(10) == "push"
+    with pytest.raises(redislock.LockLost):
+        hold.release()
+    assert client.execute_command("LOCK.FENCE", "k", token) == 1
+    client.delete("k")
+
+
 def test_kinds(locks: redislock.Locks) -> None:
     with locks.read("k") as first, locks.read("k") as second:
         assert second.token > first.token

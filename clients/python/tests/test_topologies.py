@@ -16,7 +16,7 @@ import redis.sentinel
 
 import redislock
 
-from .servers import GROUP, cluster_of_three, eventually, pair_with_sentinels
+from .servers import GROUP, cluster_of_three, eventually, pair_with_sentinels, role_of
 
 NAMES = [f"k{number}" for number in range(12)]
 
@@ -79,9 +79,9 @@ def test_a_failover_by_sentinel(start_server: Any) -> None:
         eventually(lambda: replica.admin("LOCK.FENCE", "k") == hold.token, "the replica knows of it")
         sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
         eventually(lambda: sentinels[0].primary() == replica.port, "the replica is the primary", 30)
-        eventually(lambda: replica.admin("ROLE")[0] == "master", "it knows")
+        eventually(lambda: role_of(replica) == "master", "it knows")
         # Until the old primary knows, too, it grants and releases what the new one never hears of.
-        eventually(lambda: primary.admin("ROLE")[0] == "slave", "so does the old one", 30)
+        eventually(lambda: role_of(primary) == "slave", "so does the old one", 30)
         assert hold.check() > 0 and not told
         with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
             pass

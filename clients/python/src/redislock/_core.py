@@ -1,4 +1,4 @@
-"""Talks with the servers: finds the primary, sends and repeats requests, waits in line, hears pushes.
+"""Acquires, waits in line, renews, hears of losses, gives up.
 
 It runs in one event loop: that of the program for asyncio, that of one thread for all else.
 """
@@ -6,14 +6,13 @@ It runs in one event loop: that of the program for asyncio, that of one thread f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import hooks as _hooks
 from ._hold import BaseHold, Keeper
 from ._link import Broken, Link
-from ._resp import Command, Push, ReplyError
+from ._resp import Command, ReplyError
 from ._rules import (
     ATTEMPT,
     FIRST_LEASE_MS,
@@ -22,7 +21,6 @@ from ._rules import (
     PATIENCE,
     PAUSE,
     WAIT_MARGIN,
-    Address,
     Grant,
     Step,
     Wanted,
@@ -31,8 +29,8 @@ from ._rules import (
     judge,
     longest_wait_ms,
     milliseconds,
-    slot_of,
 )
+from ._servers import Servers
 from ._settings import Settings
 from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerRefused, translate
 
@@ -40,16 +38,6 @@ from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerR
 LONG = 60.0
 #: How often a client asks whether it is its turn, where the server may not tell it.
 _POLL = 0.1
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A reply, and when the request was sent that got it."""
-
-    reply: Any
-    sent: float
-    #: Whether the request was sent before and not answered: it may have been done then.
-    is_repeated: bool = False
 
 
 @dataclass(eq=False)
@@ -89,137 +77,23 @@ class Line:
 
 
 class Core(Keeper):
-    """The servers of one client."""
+    """The locks of the servers of one client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int) -> None:
         super().__init__(loop, hooks)
-        self._settings, self._login = settings, settings.login
-        self._nodes = list(settings.addresses)
-        self._slots: dict[int, Address] = {}
-        self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
-        self._links: dict[Address, Link] = {}
-        self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
+        self.servers = Servers(settings)
+        self.servers.on_change = self._on_change
+        self.request, self.address = self.servers.request, self.servers.address
+        self._login = settings.login
         self._lines: dict[bytes, Line] = {}
         self._most = waiting
         self._waiting = asyncio.Semaphore(waiting)
         self._keep_ms = KEEP_MS
         self._longest_block_ms = 0
         self._blocked: set[Link] = set()
-        self._is_closing = self._is_closed = False
+        self._is_closing = False
         #: Who has the holds that this server tells of.
         self.keeper: Keeper = self
-
-    # Where the servers are.
-
-    def address(self, name: bytes) -> Address | None:
-        """The server of this lock, as far as it is known."""
-        return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
-
-    async def primaries(self) -> list[Address]:
-        """All servers that grant locks."""
-        if self._settings.mode == "cluster":
-            await self._find()
-            return sorted(set(self._slots.values()))
-        if self._primary is None:
-            await self._find()
-        return [self._primary] if self._primary else []
-
-    def _forget(self, address: Address | None) -> None:
-        """This server may be the primary no more."""
-        if self._settings.mode == "cluster":
-            self._slots = {slot: at for slot, at in self._slots.items() if at != address}
-        elif self._settings.mode == "sentinel" and self._primary == address:
-            self._primary = None
-
-    async def _find_for(self, name: bytes) -> None:
-        """Finds the server of this lock, unless another task has just done so."""
-        if self.address(name) is None:
-            await self._find()
-
-    async def _find(self) -> None:
-        """Asks where the primary is, or the primaries of a cluster; leaves it unknown if nobody can tell."""
-        if self._settings.mode == "cluster":
-            await self._find_cluster()
-            return
-        for address, login in self._settings.sentinels:
-            found = await self._ask(address, login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
-            if isinstance(found, list):
-                self._primary = (found[0].decode(), int(found[1]))
-                return
-
-    async def _find_cluster(self) -> None:
-        for address in list(self._nodes):
-            found = await self._ask(address, self._login, "CLUSTER", "SLOTS")
-            if not isinstance(found, list) or not found:
-                continue
-            nodes: list[Address] = []
-            for first, last, *servers in found:
-                addresses = [(at[0].decode() if at[0] else address[0], int(at[1])) for at in servers]
-                nodes += addresses
-                self._slots.update(dict.fromkeys(range(first, last + 1), addresses[0]))
-            self._nodes = list(dict.fromkeys([*nodes, *self._settings.addresses]))
-            return
-
-    @staticmethod
-    async def _ask(address: Address, login: Any, *command: Any) -> Any:
-        """The reply of a server that is asked nothing else, or None."""
-        try:
-            link = await Link.connect(address, login)
-        except (Broken, ReplyError):
-            return None
-        try:
-            return await link.call(command, ATTEMPT)
-        except Broken:
-            return None
-        finally:
-            link.close()
-
-    # Connections.
-
-    def _ready(self, address: Address | None) -> Link | None:
-        link = self._links.get(address) if address else None
-        return link if link is not None and link.is_open else None
-
-    async def _gate(self, address: Address | None, work: Callable[[], Any]) -> Any:
-        """Lets one task after the other connect, in the order in which they came."""
-        lock, inside = self._gates.setdefault(address, (asyncio.Lock(), []))
-        inside.append(None)
-        try:
-            async with lock:
-                return await work()
-        finally:
-            inside.pop()
-
-    async def _link(self, name: bytes, at: Address | None = None) -> Link:
-        """The connection to the server of this lock. Who is first here, sends first."""
-        address = at or self.address(name)
-        if address is None:
-            await self._gate(None, lambda: self._find_for(name))
-            address = self.address(name)
-            if address is None:
-                raise Broken("nobody knows which server is the primary")
-        waits = address in self._gates and self._gates[address][1]
-        link = None if waits else self._ready(address)
-        return link or await self._gate(address, lambda: self._connect(address))
-
-    async def _connect(self, address: Address) -> Link:
-        link = self._ready(address)
-        if link is None:
-            if self._is_closed:
-                raise ConnectionFailed("these locks were closed")
-            on_end: Callable[[Link], None] = lambda ended: self._on_end(address, ended)  # noqa: E731
-            link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
-            self._links[address] = link
-        return link
-
-    def _on_end(self, address: Address, link: Link) -> None:
-        if self._links.get(address) is link:
-            del self._links[address]
-        self._on_change(None)
-
-    def _on_push(self, push: Push) -> None:
-        if push[:1] == [b"invalidate"]:
-            self._on_change(push[1])
 
     def _on_change(self, names: list[bytes] | None) -> None:
         """These locks have changed, or, without names, any of them may have."""
@@ -233,65 +107,6 @@ class Core(Keeper):
             if changed is None or not changed.isdisjoint(hold._wanted.names):
                 hold._watch_at = clock()
                 self.keeper._alarm(hold)
-
-    # Requests.
-
-    async def request(
-        self,
-        name: bytes,
-        command: Command,
-        until: float,
-        wanted: Wanted | None = None,
-        before: Callable[[], Command | None] | None = None,
-    ) -> Answer:
-        """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
-        pause, asking, is_repeated, failure = PAUSE, False, False, ""
-        at: Address | None = None
-        while (left := until - clock()) > 0 or not failure:
-            address = at or self.address(name)
-            try:
-                async with asyncio.timeout(max(left, ATTEMPT)):
-                    link = await self._link(name, at)
-                sent = clock()
-                if asking:
-                    link.send("ASKING")
-                if before is not None and link.is_told and (first := before()) is not None:
-                    link.send(*first)
-                try:
-                    reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
-                except Broken:
-                    is_repeated = True
-                    if wanted is not None:
-                        wanted.is_doubtful = True
-                    raise
-                if not isinstance(reply, ReplyError):
-                    return Answer(reply, sent, is_repeated)
-                raise reply
-            except (Broken, TimeoutError) as error:
-                failure, at, asking = str(error) or "it took too long", None, False
-                self._forget(address)
-            except ReplyError as error:
-                verdict, failure = judge(str(error)), str(error)
-                if verdict.step is Step.FAIL:
-                    raise translate(failure) from None
-                at, asking = None, verdict.step is Step.ASK
-                if verdict.step is Step.MOVED:
-                    self._slots[verdict.slot] = (verdict.address[0] or (address or ("", 0))[0], verdict.address[1])
-                    continue
-                if asking:
-                    at = verdict.address
-                    continue
-                self._leave(address, failure)
-            await asyncio.sleep(min(pause, max(0.0, until - clock())))
-            pause = min(2 * pause, LONGEST_PAUSE)
-        raise ConnectionFailed(f"no server answered in time: {failure}")
-
-    def _leave(self, address: Address | None, failure: str) -> None:
-        """Looks for the primary anew, after a server said that it is none."""
-        self._forget(address)
-        link = self._links.get(address) if address else None
-        if link is not None and failure.startswith("READONLY") and self._settings.mode != "single":
-            link.close()
 
     # Acquiring.
 
@@ -419,7 +234,7 @@ class Core(Keeper):
             try:
                 reply, sent = await self._block(wanted, lease_ms, _left(wait, began))
             except Broken as error:
-                self._forget(self.address(wanted.names[0]))
+                self.servers.forget(self.address(wanted.names[0]))
                 if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
                     raise ConnectionFailed(f"no server answered in time: {error}") from error
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, _left(wait, began))))
@@ -439,7 +254,7 @@ class Core(Keeper):
         name = wanted.names[0]
         block = min(left, LONG)
         block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))
-        await self._find_for(name)
+        await self.servers.find_for(name)
         address = self.address(name)
         if address is None:
             raise Broken("nobody knows which server is the primary")
@@ -462,9 +277,9 @@ class Core(Keeper):
         elif verdict.step is Step.FAIL:
             raise translate(text)
         else:
-            self._forget(address)
+            self.servers.forget(address)
             if verdict.step is Step.MOVED:
-                self._slots[verdict.slot] = (verdict.address[0] or address[0], verdict.address[1])
+                self.servers.moved(verdict.slot, verdict.address, address)
             await asyncio.sleep(PAUSE)
         return None, sent
 
@@ -474,33 +289,34 @@ class Core(Keeper):
 
     # Holding.
 
-    async def renew(self, hold: BaseHold) -> None:
+    async def renew(self, hold: BaseHold) -> bool:
         try:
             sent = await self.renewed(hold._wanted, hold.token, hold._deadline)
         except ConnectionFailed:
-            return  # the deadline tells
+            return False  # the deadline tells
         except ServerRefused as error:
             # It may pass, as a lack of replicas does; the deadline tells if it does not.
             hold._renew_at = clock() + LONGEST_PAUSE
             if error.message.startswith("WRONGTYPE"):
                 hold._lose("renewal")
-            return
+            return False
         if sent is None:
             hold._lose("renewal")
         else:
             hold._count_from(sent)
+        return sent is not None
 
     async def look(self, hold: BaseHold) -> None:
         for name in hold._wanted.names:
             try:
-                link = await self._link(name)
+                link = await self.servers.link(name)
                 reply = await link.call(("LOCK.FENCE", name, hold.token), ATTEMPT)
             except (Broken, ReplyError):
-                self._forget(self.address(name))
+                self.servers.forget(self.address(name))
                 hold._watch_at = clock() + LONGEST_PAUSE
                 return
             if isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL:
-                self._forget(self.address(name))
+                self.servers.forget(self.address(name))
                 hold._watch_at = clock() + LONGEST_PAUSE
                 return
             if reply == 0 or (isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE")):
@@ -522,14 +338,14 @@ class Core(Keeper):
             self.abandon(wanted)
         return is_repeated or all(answer.reply == 1 or answer.is_repeated for answer in answers)
 
-    def abandon(self, wanted: Wanted) -> None:
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
         for name in wanted.names:
             # At once, behind whatever was asked over this connection: the event loop may be about to end.
-            link = self._ready(self.address(name))
-            sent = None if link is None else link.send(*wanted.release(name))
-            self.begin(self._abandon(wanted, name, sent))
+            link = self.servers.ready(self.address(name))
+            command = wanted.release(name, token)
+            self.begin(self._abandon(wanted, name, command, None if link is None else link.send(*command)))
 
-    async def _abandon(self, wanted: Wanted, name: bytes, sent: asyncio.Future[Any] | None) -> None:
+    async def _abandon(self, wanted: Wanted, name: bytes, command: Command, sent: asyncio.Future[Any] | None) -> None:
         began, pause = clock(), 2 * LONGEST_PAUSE
         try:
             reply = None if sent is None else await asyncio.wait_for(sent, ATTEMPT)
@@ -540,7 +356,7 @@ class Core(Keeper):
         # What was sent and not answered may still arrive: then it is given up a little later.
         while clock() - began < min(wanted.lease, 3 * PATIENCE):
             try:
-                await self.request(name, wanted.release(name), clock() + PATIENCE)
+                await self.request(name, command, clock() + PATIENCE)
                 if not wanted.is_doubtful or self._is_closing:
                     return
             except (ConnectionFailed, ServerRefused):
@@ -557,8 +373,8 @@ class Core(Keeper):
     async def held(self, owner: bytes) -> list[bytes]:
         """The names of all locks that this owner holds, on all servers."""
         names: list[bytes] = []
-        for address in await self.primaries():
-            rows = await (await self._link(b"", address)).call(("LOCK.HELDBY", owner), ATTEMPT)
+        for address in await self.servers.primaries():
+            rows = await (await self.servers.link(b"", address)).call(("LOCK.HELDBY", owner), ATTEMPT)
             if isinstance(rows, ReplyError):
                 raise translate(str(rows))
             names += [row[0] for row in rows if row[1] == b"held"]
@@ -575,11 +391,9 @@ class Core(Keeper):
         await asyncio.sleep(0)
         for hold in list(self.holds):
             if hold._finish():
-                self.abandon(hold._wanted)
+                self.abandon(hold._wanted, hold.token)
         await self._stop()
-        self._is_closed = True
-        for link in list(self._links.values()):
-            link.close()
+        self.servers.close()
 
 
 def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from . import hooks as _hooks
-from ._core import Answer, Core, too_late
+from ._core import Core, too_late
 from ._hold import BaseHold, Keeper
 from ._resp import Command
 from ._rules import LONGEST_PAUSE, Grant, Wanted, clock, deadline, majority, new_owner
+from ._servers import Answer
 from ._settings import Settings
 from .errors import ConnectionFailed, ServerRefused
 
@@ -84,7 +85,7 @@ class Group(Keeper):
             if token is None:
                 self.abandon(wanted)
 
-    async def renew(self, hold: BaseHold) -> None:
+    async def renew(self, hold: BaseHold) -> bool:
         (name,), sent = hold._wanted.names, clock()
         command = hold._wanted.renew(name, hold.token)
         replies = await self._ask(self._cores, hold._wanted.lease, name, command)
@@ -95,6 +96,7 @@ class Group(Keeper):
             hold._lose("renewal")
         else:
             hold._renew_at = clock() + LONGEST_PAUSE
+        return said.count(1) >= self._majority
 
     async def look(self, hold: BaseHold) -> None:
         (name,) = hold._wanted.names
@@ -118,7 +120,8 @@ class Group(Keeper):
             self.abandon(wanted)
         return is_repeated or said.count(0) <= len(said) - self._majority
 
-    def abandon(self, wanted: Wanted) -> None:
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+        # Without the token: where it could not be raised, the hold has a lower one.
         for core in self._cores:
             core.abandon(wanted)
 

@@ -97,7 +97,7 @@ class BaseHold:
             return
         self._reason = reason
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
-        self._keeper.soon(self._keeper.abandon, self._wanted)
+        self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         self._tell(reason)
 
     def _tell(self, reason: str) -> None:
@@ -115,16 +115,16 @@ class Keeper(ABC):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @abstractmethod
-    async def renew(self, hold: BaseHold) -> None:
-        """Begins the lease of the hold anew, or loses it."""
+    async def renew(self, hold: BaseHold) -> bool:
+        """Begins the lease of the hold anew, or loses it; whether it was renewed."""
 
     @abstractmethod
     async def look(self, hold: BaseHold) -> None:
         """Asks the servers whether the hold lasts, and to tell when that changes."""
 
     @abstractmethod
-    def abandon(self, wanted: Wanted) -> None:
-        """Gives up whatever this request got or may still get."""
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+        """Gives up whatever this request got or may still get, or, with a token, the hold that has it."""
 
     def keep(self, hold: BaseHold) -> None:
         """From now on the hold is looked after. Any thread may call this."""
@@ -184,7 +184,7 @@ class Keeper(ABC):
         if first < _NEVER:
             self._arm(first)
 
-    async def _then_alarm(self, work: Coroutine[Any, Any, None], hold: BaseHold) -> None:
+    async def _then_alarm(self, work: Coroutine[Any, Any, object], hold: BaseHold) -> None:
         await work
         if hold in self.holds:
             self._alarm(hold)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._core import Core
+from ._engine import inherited
 from ._group import Group
 from ._hold import BaseHold
 from ._options import Options, check_busy, name_of_call, wanted
@@ -22,8 +23,6 @@ from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockEr
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
 R = TypeVar("R")
-#: What a forked child has inherited. It is kept, for to end it would harm the parent.
-_inherited: list[object] = []
 
 
 class AsyncHold(BaseHold):
@@ -60,9 +59,11 @@ class AsyncHold(BaseHold):
         """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
         self.check()
         keeper: Core | Group = self._keeper  # type: ignore[assignment]
-        self._wanted.lease = lease
-        await keeper.renew(self)
-        self.check()
+        self._wanted.lease, before = lease, self._wanted.lease
+        if not await keeper.renew(self):
+            self._wanted.lease = before
+            self.check()
+            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
 
     async def until_lost(self) -> str:
         """Waits until the hold is lost, and returns why; waits for ever if it is given up."""
@@ -133,7 +134,9 @@ class AsyncLock:
             raise
         _hooks.call(core.hooks, "granted", name, clock() - began)
         renew, longest = options.get("renew", True), options.get("longest")
-        return AsyncHold(core, grant.wanted or request, grant, renew=renew, longest=longest)
+        hold = AsyncHold(core, grant.wanted or request, grant, renew=renew, longest=longest)
+        hold.check()  # the reply may have taken as long as the lease
+        return hold
 
     async def __aenter__(self) -> AsyncHold:
         if self._hold is not None:
@@ -189,7 +192,7 @@ class AsyncLocks:
         if self._kept is not None:
             core, pid = self._kept
             if pid != os.getpid():
-                _inherited.append(self._kept)
+                inherited.append(self._kept)
             elif core.loop is loop:
                 return core
             elif not core.loop.is_closed():

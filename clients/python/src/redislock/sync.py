@@ -9,220 +9,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
-from ._core import Core, too_late
-from ._group import Group
+from ._engine import Engine, close_later, current
 from ._hold import BaseHold
-from ._link import Broken, Pool
 from ._options import Options, check_busy, name_of_call, wanted
-from ._resp import Command, ReplyError
-from ._rules import (
-    ATTEMPT,
-    LEASE,
-    LONGEST_PAUSE,
-    WAITING,
-    Grant,
-    Kind,
-    Name,
-    Step,
-    Wanted,
-    as_bytes,
-    clock,
-    judge,
-)
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, clock
 from ._settings import Settings, settings_of
-from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError, translate
+from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-#: What a forked child has inherited. It is kept, for to end it would harm the parent.
-_inherited: list[object] = []
-
-
-class _Background:
-    """The event loop of the process for all that is not asyncio's own, in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="redislock", daemon=True).start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
-_background: _Background | None = None
-_guard = threading.Lock()
-
-
-def _the_background() -> _Background:
-    global _background
-    with _guard:
-        if _background is None:
-            _background = _Background()
-        return _background
-
-
-def _in_child() -> None:
-    global _background, _guard
-    _guard = threading.Lock()
-    if _background is not None:
-        _inherited.append(_background)
-        _background = None
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-class _Busy:
-    """The locks that threads of this process hold, wait for or ask for."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._counts: dict[bytes, int] = {}
-
-    def enter(self, names: Sequence[bytes]) -> bool:
-        """Whether any of these was there already; from now on they are."""
-        with self._guard:
-            is_busy = False
-            for name in names:
-                count = self._counts.get(name, 0)
-                is_busy = is_busy or count > 0
-                self._counts[name] = count + 1
-            return is_busy
-
-    def leave(self, names: Sequence[bytes]) -> None:
-        """One less asks for these or has them."""
-        with self._guard:
-            for name in names:
-                self._counts[name] -= 1
-                if not self._counts[name]:
-                    del self._counts[name]
-
-
-class _Engine:
-    """What talks with the servers, in this process."""
-
-    def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> None:
-        self.pid = os.getpid()
-        self.background = _the_background()
-        self.pool: Pool | None = None
-        self.busy = _Busy()
-        loop = self.background.loop
-        self.core: Core | Group
-        if isinstance(settings, list):
-            self.core = Group(loop, settings, hooks, waiting)
-        else:
-            self.core = Core(loop, settings, hooks, waiting)
-            self.pool = Pool(settings.login, settings.pool)
-
-    def once(self, name: bytes, command: Command, request: Wanted) -> Any:
-        """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
-        address = self.core.address(name) if isinstance(self.core, Core) else None
-        if self.pool is None or address is None:
-            raise Broken("the server is not known")
-        try:
-            reply = self.pool.call(address, command, ATTEMPT / 2)
-        except Broken as error:
-            request.is_doubtful = error.was_sent = True
-            raise
-        except ReplyError as error:  # the login was refused
-            raise translate(str(error)) from None
-        if isinstance(reply, ReplyError):
-            if judge(str(reply)).step is Step.FAIL:
-                raise translate(str(reply))
-            raise Broken(str(reply))
-        return reply
-
-    def acquire(self, request: Wanted, wait: float | None) -> Grant:
-        """The grant. Nothing is left behind after an exception."""
-        began, waits = clock(), wait is None or wait > 0
-        is_busy = self.busy.enter(request.names)
-        try:
-            # Behind others of this process who want to wait, for they came first.
-            reply = None if is_busy and waits else self._try(request, waits)
-            if isinstance(reply, Grant):
-                return reply
-            if reply is False and not waits:
-                raise too_late(request, wait)
-            left = None if wait is None else max(0.0, began + wait - clock())
-            return self.background.run(self.core.acquire(request, left))
-        except BaseException as error:
-            self.busy.leave(request.names)
-            if request.is_doubtful or not isinstance(error, LockTimeout):
-                self.core.soon(self.core.abandon, request)
-            raise
-
-    def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
-        """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
-        sent = clock()
-        try:
-            token = self.once(request.names[0], request.acquire(), request)
-        except Broken:
-            return None
-        except RedislockError:
-            if waits:
-                return None  # who waits may get it all the same, as after a quarantine
-            raise
-        return False if token is None else Grant(token, sent)
-
-    def release(self, request: Wanted, token: int) -> bool:
-        """Whether all was still held."""
-        try:
-            replies = [self.once(name, request.release(name, token), request) for name in request.names]
-        except Broken as error:
-            # What was sent may have been done, though its reply is lost: then 0 is no news.
-            return self.background.run(self.core.release(request, token, error.was_sent))
-        except BaseException:
-            self.core.soon(self.core.abandon, request)
-            raise
-        if request.is_doubtful:
-            self.core.soon(self.core.abandon, request)
-        return all(reply == 1 for reply in replies)
-
-    def close(self) -> None:
-        """Gives up all holds and all waits, ends all connections."""
-        if self.pid != os.getpid():
-            _inherited.append(self)
-            return
-        self.background.run(self.core.close())
-        if self.pool is not None:
-            self.pool.close()
-
-
-def _close_later(engines: list[_Engine]) -> None:
-    """Ends the connections of locks that nobody has any more."""
-    for engine in engines:
-        if engine.pid != os.getpid():
-            _inherited.append(engine)
-            continue
-        if engine.pool is not None:
-            engine.pool.close()
-        engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close()))
 
 
 class Hold(BaseHold):
     """A lock that is held. Any thread may use it."""
 
-    def __init__(self, locks: Locks, engine: _Engine, request: Wanted, grant: Grant, **options: Any) -> None:
+    def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
         # A hold keeps its locks alive: their end would end the hold.
         self._locks, self._engine = locks, engine
         super().__init__(engine.core, grant.wanted or request, grant, **options)
@@ -258,9 +67,11 @@ class Hold(BaseHold):
     def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
         self.check()
-        self._wanted.lease = lease
-        self._engine.background.run(self._engine.core.renew(self))
-        self.check()
+        self._wanted.lease, before = lease, self._wanted.lease
+        if not self._engine.background.run(self._engine.core.renew(self)):
+            self._wanted.lease = before
+            self.check()
+            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason, in a thread of its own, when the hold is lost."""
@@ -306,7 +117,9 @@ class Lock:
             raise
         _hooks.call(locks.hooks, "granted", name, clock() - began)
         renew, longest = options.get("renew", True), options.get("longest")
-        return Hold(locks, engine, request, grant, renew=renew, longest=longest)
+        hold = Hold(locks, engine, request, grant, renew=renew, longest=longest)
+        hold.check()  # the reply may have taken as long as the lease
+        return hold
 
     def __enter__(self) -> Hold:
         if self._hold is not None:
@@ -350,20 +163,11 @@ class Locks:
         self._settings: Settings | list[Settings]
         is_many = isinstance(client, list | tuple)
         self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
-        self._engines: list[_Engine] = []
-        weakref.finalize(self, _close_later, self._engines)
+        self._engines: list[Engine] = []
+        weakref.finalize(self, close_later, self._engines)
 
-    def _engine(self) -> _Engine:
-        engines = self._engines
-        if not engines or engines[0].pid != os.getpid():
-            with _guard:
-                if engines and engines[0].pid != os.getpid():
-                    _inherited.append(engines.pop())
-            made = _Engine(self._settings, self.hooks, self._waiting)
-            with _guard:
-                if not engines:
-                    engines.append(made)
-        return engines[0]
+    def _engine(self) -> Engine:
+        return current(self._engines, self._settings, self.hooks, self._waiting)
 
     def lock(self, name: Name, **options: Unpack[Options]) -> Lock:
         """An exclusive lock."""
@@ -510,6 +314,7 @@ class Leader:
             self._changed.wait()
             self._changed.clear()
         if not future.done() and future.cancel():
+            engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
             return None
         grant = future.result()
         engine.busy.enter(request.names)
