@@ -146,7 +146,7 @@ def test_cancelled_at_each_turn_of_the_event_loop(server: Any, wait: float) -> N
             await is_free(client, "k")
         assert asyncio.CancelledError in outcomes
 
-    play(server, story)
+    play(server, story, lease=60)  # longer than is waited for a lock to be free
 
 
 def test_cancelled_while_waiting_and_just_after_the_grant(server: Any) -> None:
@@ -163,7 +163,7 @@ def test_cancelled_while_waiting_and_just_after_the_grant(server: Any) -> None:
                 await outcome.release()
             await is_free(client, "k")
 
-    play(server, story)
+    play(server, story, lease=60)  # longer than is waited for a lock to be free
 
 
 def test_a_release_goes_on_to_its_end_though_its_task_is_cancelled(server: Any) -> None:
@@ -219,6 +219,20 @@ def test_five_hundred_tasks_wait_over_one_connection_in_order(server: Any) -> No
             assert info["connected_clients"] <= 3
         await asyncio.gather(*tasks)
         assert order == list(range(500))
+
+    play(server, story, lease=30)
+
+
+def test_who_has_waited_counts_from_a_renewal(server: Any) -> None:
+    async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
+        before = await calls(client, "lock.renew")
+        async with locks.lock("k"):
+            waits = asyncio.create_task(locks.lock("k").acquire())
+            await asyncio.sleep(0.1)
+        hold = await waits
+        assert hold.remaining > 29, "it was granted with a short lease, and renewed to its full length"
+        assert await calls(client, "lock.renew") == before + 1
+        await hold.release()
 
     play(server, story, lease=30)
 
@@ -353,3 +367,9 @@ async def is_free(client: redis.asyncio.Redis, name: str) -> None:
     async with asyncio.timeout(10):
         while await client.execute_command("LOCK.INFO", name):
             await asyncio.sleep(0.001)
+
+
+async def calls(client: redis.asyncio.Redis, command: str) -> int:
+    """How often the server has run this command."""
+    found = await client.info("commandstats")
+    return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ def test_a_cluster(start_server: Any) -> None:
             slot_goes(nodes, "k0")
             time.sleep(2)
             assert holds[0].check(), "it is renewed on the node to which its slot went"
+        finish = slot_is_on_its_way(nodes, "k1")
+        with locks.lock("k1", wait=5) as hold:
+            assert hold.check(), "a new lock of that slot is made on the other node (ASK)"
+        finish()
         with locks.many(["{tag}a", "{tag}b"], wait=5):
             pass
         with pytest.raises(redislock.ServerRefused, match="CROSSSLOT"), locks.many(["k0", "k1"], wait=0):
@@ -56,16 +61,25 @@ def test_a_cluster(start_server: Any) -> None:
 
 def slot_goes(nodes: list[Any], name: str) -> None:
     """The slot of this name goes to another node with what is in it."""
+    slot_is_on_its_way(nodes, name)()
+
+
+def slot_is_on_its_way(nodes: list[Any], name: str) -> Callable[[], None]:
+    """The slot of this name begins to go to another node; what is returned ends that."""
     slot = nodes[0].admin("CLUSTER", "KEYSLOT", name)
     ids = [node.admin("CLUSTER", "MYID") for node in nodes]
     source = slot * 3 // 16384
     target = (source + 1) % 3
     nodes[target].admin("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
     nodes[source].admin("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
-    names = nodes[source].admin("CLUSTER", "GETKEYSINSLOT", slot, 100)
-    nodes[source].admin("MIGRATE", "127.0.0.1", nodes[target].port, "", 0, 5000, "KEYS", *names)
-    for node in (nodes[target], *nodes):
-        node.admin("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
+    def finish() -> None:
+        if names := nodes[source].admin("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            nodes[source].admin("MIGRATE", "127.0.0.1", nodes[target].port, "", 0, 5000, "KEYS", *names)
+        for node in (nodes[target], *nodes):
+            node.admin("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
+    return finish
 
 
 @pytest.mark.timeout(120)
@@ -204,8 +218,13 @@ def test_a_socket_of_the_machine(start_server: Any, tmp_path: Any) -> None:
 def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
     server = start_server(module_arguments=("max-wait", 300))
     with redislock.Locks(redis.Redis(port=server.port)) as locks, locks.lock("k"):
+        server.admin("CONFIG", "RESETSTAT")
         for waits in (locks.lock("k", wait=1), locks.many(["k", "j"], wait=1)):
             began = time.monotonic()
             with pytest.raises(redislock.LockTimeout), waits:
                 pass
             assert time.monotonic() - began >= 1
+    calls = sum(
+        int(line.split("calls=")[1].split(",")[0]) for line in server.info("commandstats").values() if "calls=" in line
+    )
+    assert calls < 60, "it asked again and again"

@@ -334,7 +334,8 @@ class Leader:
                 return
             self._changed.wait()
             self._changed.clear()
-        self._tell(self._on_lost, hold.lost)
+        if not self._has_resigned:
+            self._tell(self._on_lost, hold.lost)
 
     def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
         if call is not None:
