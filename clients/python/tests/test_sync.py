@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -268,6 +270,19 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     thread.join(10)
     assert len(failed) == 1 and not client.exists("a")
     eventually(lambda: server.info("redislock")["redislock_waiters"] == "0", "nobody waits")
+
+
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)"])
+def test_a_program_that_ends_gives_up_what_it_holds(server: Any, client: redis.Redis, end: str) -> None:
+    source = f"""
+import redis, redislock
+locks = redislock.Locks(redis.Redis(port={server.port}), lease=60)
+hold = locks.lock("k").acquire()
+{end}
+"""
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not client.exists("k")
 
 
 def test_hooks_are_told(server: Any, client: redis.Redis) -> None:

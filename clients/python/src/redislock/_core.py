@@ -91,7 +91,6 @@ class Core(Keeper):
         self._keep_ms = KEEP_MS
         self._longest_block_ms = 0
         self._blocked: set[Link] = set()
-        self._is_closing = False
         #: Who has the holds that this server tells of.
         self.keeper: Keeper = self
 
@@ -113,6 +112,7 @@ class Core(Keeper):
     async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
         """The grant; or LockTimeout and whatever the server refuses. Nothing is left behind after an exception."""
         began = clock()
+        self._acquiring += 1
         try:
             is_waiting = wait is None or wait > 0
             if not is_waiting:
@@ -122,10 +122,13 @@ class Core(Keeper):
             else:
                 grant = await self._wait_in_line(wanted, wait, began)
             if grant is not None:
+                self._refuse_if_closing()
                 return grant
         except BaseException:
             self.abandon(wanted)
             raise
+        finally:
+            self._acquiring -= 1
         if is_waiting or wanted.is_doubtful:
             self.abandon(wanted)
         raise too_late(wanted, wait)
@@ -283,9 +286,12 @@ class Core(Keeper):
             await asyncio.sleep(PAUSE)
         return None, sent
 
-    def _refuse_if_closing(self) -> None:
-        if self._is_closing:
-            raise ConnectionFailed("these locks were closed")
+    def call_waiters(self) -> None:
+        for link in list(self._blocked):
+            link.close()
+        for line in self._lines.values():
+            for turn in line.waiters:
+                turn.set()
 
     # Holding.
 
@@ -382,13 +388,7 @@ class Core(Keeper):
 
     async def close(self) -> None:
         """Gives up all holds and waits, ends all connections."""
-        self._is_closing = True
-        for link in list(self._blocked):
-            link.close()
-        for line in self._lines.values():
-            for turn in line.waiters:
-                turn.set()
-        await asyncio.sleep(0)
+        await self.stop_waiting()
         for hold in list(self.holds):
             if hold._finish():
                 self.abandon(hold._wanted, hold.token)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +23,9 @@ from .errors import LockTimeout, RedislockError, translate
 T = TypeVar("T")
 #: What a forked child has inherited. It is kept, for to end it would harm the parent.
 inherited: list[object] = []
+#: Those of this process, and of its parents.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+logger = logging.getLogger("redislock")
 
 
 class _Background:
@@ -97,6 +103,7 @@ class Engine:
 
     def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> None:
         self.pid = os.getpid()
+        _engines.add(self)
         self.background = _the_background()
         self.pool: Pool | None = None
         self.busy = _Busy()
@@ -177,6 +184,14 @@ class Engine:
         if self.pid != os.getpid():
             inherited.append(self)
             return
+        self.background.run(self.core.stop_waiting())
+        for hold in list(self.core.holds):
+            # Here, not in the event loop, which can make no new connections when the program is about to end.
+            if hold._finish():
+                try:
+                    self.release(hold._wanted, hold.token)
+                except RedislockError as error:
+                    logger.warning("%s was not given up: %s", hold.name, error)
         self.background.run(self.core.close())
         if self.pool is not None:
             self.pool.close()
@@ -191,6 +206,16 @@ def close_later(engines: list[Engine]) -> None:
         if engine.pool is not None:
             engine.pool.close()
         engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close()))
+
+
+@atexit.register
+def _close_all() -> None:
+    """Gives up what a program still holds or waits for when it ends."""
+    for engine in list(_engines):
+        try:
+            engine.close()
+        except Exception:
+            logger.debug("locks were not given up", exc_info=True)
 
 
 def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> Engine:

@@ -52,10 +52,21 @@ class Group(Keeper):
         """The grant of a majority; tries again at random times, for nobody waits in line here."""
         if wanted.kind != "exclusive" or len(wanted.names) > 1:
             raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
+        self._acquiring += 1
+        try:
+            return await self._acquire(wanted, wait)
+        finally:
+            self._acquiring -= 1
+
+    async def _acquire(self, wanted: Wanted, wait: float | None) -> Grant:
         began, is_first = clock(), True
         while True:
+            self._refuse_if_closing()
             grant, answers = await self._attempt(replace(wanted, owner=new_owner(), is_doubtful=False))
             if grant is not None:
+                if self._is_closing:
+                    self.abandon(grant.wanted or wanted)
+                    self._refuse_if_closing()
                 return grant
             if wait is not None and clock() - began >= wait:
                 if sum(not isinstance(each, ConnectionFailed) for each in answers) < self._majority:
@@ -84,6 +95,9 @@ class Group(Keeper):
         finally:
             if token is None:
                 self.abandon(wanted)
+
+    def call_waiters(self) -> None:
+        pass  # they look around at the end of their pause
 
     async def renew(self, hold: BaseHold) -> bool:
         (name,), sent = hold._wanted.names, clock()
@@ -137,6 +151,7 @@ class Group(Keeper):
 
     async def close(self) -> None:
         """Gives up all holds, ends all connections."""
+        await self.stop_waiting()
         for hold in list(self.holds):
             if hold._finish():
                 self.abandon(hold._wanted)

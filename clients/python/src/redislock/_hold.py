@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from . import hooks as _hooks
-from ._rules import RENEW_AT, WATCH_AFTER, Grant, Wanted, clock, deadline
-from .errors import LockLost
+from ._rules import PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline
+from .errors import ConnectionFailed, LockLost
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
@@ -113,6 +113,8 @@ class Keeper(ABC):
         self._wake_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._acquiring = 0
+        self._is_closing = False
 
     @abstractmethod
     async def renew(self, hold: BaseHold) -> bool:
@@ -125,6 +127,22 @@ class Keeper(ABC):
     @abstractmethod
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
         """Gives up whatever this request got or may still get, or, with a token, the hold that has it."""
+
+    @abstractmethod
+    def call_waiters(self) -> None:
+        """Lets all who wait look around."""
+
+    def _refuse_if_closing(self) -> None:
+        if self._is_closing:
+            raise ConnectionFailed("these locks were closed")
+
+    async def stop_waiting(self) -> None:
+        """Refuses all who wait, and waits until they have gone."""
+        self._is_closing = True
+        until = clock() + WAIT_MARGIN
+        while self._acquiring and clock() < until:
+            self.call_waiters()
+            await asyncio.sleep(PAUSE)
 
     def keep(self, hold: BaseHold) -> None:
         """From now on the hold is looked after. Any thread may call this."""

@@ -164,7 +164,7 @@ class Locks:
         is_many = isinstance(client, list | tuple)
         self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
         self._engines: list[Engine] = []
-        weakref.finalize(self, close_later, self._engines)
+        weakref.finalize(self, close_later, self._engines).atexit = False  # at the end all are closed
 
     def _engine(self) -> Engine:
         return current(self._engines, self._settings, self.hooks, self._waiting)
