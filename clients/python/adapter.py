@@ -1,0 +1,416 @@
+"""The adapter for clients/conformance: requests as lines of JSON in, answers and events as lines of JSON out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import redislock
+
+DRIVERS = {
+    "asyncio": "redis.asyncio",
+    "redis-py": "redis",
+    "valkey-asyncio": "valkey.asyncio",
+    "valkey-py": "valkey",
+}
+FEATURES = ["sentinel", "cluster", "independent", "push", "leader", "held", "fence", "stats", "fork"]
+NAMES = {"redis": ("Redis", "RedisCluster"), "valkey": ("Valkey", "ValkeyCluster")}
+KINDS = [
+    "LockTimeout", "LockLost", "Deadlock", "Fenced", "LockKindMismatch", "QueueFull", "Quarantine", "NotConfirmed",
+    "ModuleMissing", "ConnectionFailed",
+]  # fmt: skip
+_OUT = threading.Lock()
+
+
+class BodyError(Exception):
+    """What the body of a block raises if it is told to."""
+
+
+def say(line: dict[str, Any]) -> None:
+    """Writes a line at once."""
+    with _OUT:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """An error as the kit wants it."""
+    kind = type(error).__name__
+    said: dict[str, Any] = {"kind": kind if kind in KINDS else "Other", "message": str(error)}
+    if isinstance(error, asyncio.CancelledError):
+        said["kind"] = "Cancelled"
+    if isinstance(error, NotImplementedError):
+        said["kind"] = "Unsupported"
+    if isinstance(error, redislock.Deadlock):
+        said["cycle"] = [list(each) for each in error.cycle]
+    if isinstance(error, redislock.Quarantine):
+        said["left_ms"] = round(1000 * error.left)
+    if isinstance(error, redislock.LockLost) and (body := getattr(error, "body", None)):
+        said["body"] = body
+    return said
+
+
+def clients_of(request: dict[str, Any], driver: str) -> Any:
+    """The client or the clients of this driver that a user would make."""
+    package = DRIVERS[driver]
+    module = importlib.import_module(package)
+    single, cluster = NAMES[package.partition(".")[0]]
+    places = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in request["addresses"])]
+    pool = {"max_connections": request["pool"]} if request.get("pool") else {}
+    if request["mode"] == "sentinel":
+        sentinel = importlib.import_module(f"{package}.sentinel").Sentinel(places)
+        return sentinel.master_for(request["service"], **pool)
+    if request["mode"] == "cluster":
+        nodes = [importlib.import_module(f"{package}.cluster").ClusterNode(*place) for place in places]
+        return getattr(importlib.import_module(f"{package}.cluster"), cluster)(startup_nodes=nodes, **pool)
+    made = [getattr(module, single)(host=host, port=port, **pool) for host, port in places]
+    return made if request["mode"] == "independent" else made[0]
+
+
+def seconds(request: dict[str, Any], name: str) -> float:
+    """A time of the request."""
+    return float(request[name]) / 1000
+
+
+def lock_of(locks: Any, request: dict[str, Any]) -> Any:
+    """The lock that the request asks for."""
+    options: dict[str, Any] = {}
+    for name, ours in (("lease_ms", "lease"), ("wait_ms", "wait"), ("longest_ms", "longest")):
+        if request.get(name) is not None:
+            options[ours] = seconds(request, name)
+    for name in ("renew", "owner"):
+        if request.get(name) is not None:
+            options[name] = request[name]
+    kind = request.get("kind", "exclusive")
+    if "names" in request:
+        return locks.many(request["names"], shared=kind == "read", **options)
+    if kind == "semaphore":
+        return locks.semaphore(request["name"], request["limit"], **options)
+    return {"exclusive": locks.lock, "read": locks.read, "write": locks.write}[kind](request["name"], **options)
+
+
+def told(hold: Any) -> dict[str, Any]:
+    """What is answered to an acquire."""
+    return {"token": hold.token, "remaining_ms": int(1000 * hold.remaining), "owner": hold.owner}
+
+
+def usage() -> dict[str, int]:
+    """Threads, connections and memory of this process."""
+    inodes = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/self/fd/{number}").removeprefix("socket:[").rstrip("]"))
+        except OSError:
+            continue
+    rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "connections": sum(row[3] == "01" and row[9] in inodes for row in rows),
+        "memory_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+    }
+
+
+def child_of(use: Any, release: Any) -> str:
+    """Whether a child that was forked is refused to use and to release what its parent holds."""
+    pid = os.fork()
+    if pid == 0:
+        refused = 0
+        for work in (use, release):
+            try:
+                work()
+            except redislock.LockLost:
+                refused += 1
+            except BaseException:
+                break
+        os._exit(0 if refused == 2 else 1)
+    return "refused" if os.waitpid(pid, 0)[1] == 0 else "used"
+
+
+class Common:
+    """What both kinds of clients have."""
+
+    def __init__(self) -> None:
+        self.locks: Any = None
+        self.holds: dict[str, Any] = {}
+        self.leaders: dict[str, Any] = {}
+        self.counters = redislock.Counters()
+
+    def make(self, request: dict[str, Any], driver: str, kind: Any) -> dict[str, Any]:
+        """Opens."""
+        options: dict[str, Any] = {"hooks": self.counters}
+        if request.get("lease_ms"):
+            options["lease"] = seconds(request, "lease_ms")
+        if request.get("waiting_connections"):
+            options["waiting"] = request["waiting_connections"]
+        self.client = clients_of(request, driver)
+        self.locks = kind(self.client, **options)
+        more = ["cancel", "body", "tasks"] if kind is redislock.AsyncLocks else []
+        return {"drivers": list(DRIVERS), "features": [*FEATURES, *more]}
+
+    def keep(self, request: dict[str, Any], hold: Any) -> dict[str, Any]:
+        """A new hold."""
+        name = request["hold"]
+        self.holds[name] = hold
+        hold.on_lost(lambda reason: say({"event": "lost", "hold": name, "reason": reason}))
+        return told(hold)
+
+    def check(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"remaining_ms": int(1000 * self.holds[request["hold"]].check())}
+
+    def stats(self) -> dict[str, Any]:
+        names = ("grants", "timeouts", "losses", "releases", "waits")
+        return {name: getattr(self.counters, name) for name in names}
+
+    def leader(self, request: dict[str, Any], elected: Any, deposed: Any) -> Any:
+        lease = seconds(request, "lease_ms") if request.get("lease_ms") else None
+        made = self.locks.leader(request["name"], on_elected=elected, on_lost=deposed, lease=lease)
+        self.leaders[request["leader"]] = made
+        return made
+
+
+class Tasks(Common):
+    """Requests as tasks, for asyncio."""
+
+    async def do(self, request: dict[str, Any]) -> dict[str, Any]:
+        op = request["op"]
+        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign"):
+            return await getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
+        if op == "fence":
+            await self.locks.fence(request["name"], request["token"])
+            return {}
+        if op == "held":
+            return {"names": await self.locks.held(request["owner"])}
+        if op == "stats":
+            return self.stats()
+        if op == "threads":
+            return usage()
+        if op == "close":
+            await self.close()
+            return {}
+        raise NotImplementedError(op)
+
+    async def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.keep(request, await lock_of(self.locks, request).acquire())
+
+    async def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.check(request)
+
+    async def do_release(self, request: dict[str, Any]) -> dict[str, Any]:
+        await self.holds[request["hold"]].release()
+        return {}
+
+    async def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
+        body = ""
+        try:
+            async with lock_of(self.locks, request) as hold:
+                try:
+                    await asyncio.sleep(seconds(request, "body_ms"))
+                except asyncio.CancelledError:
+                    body = "cancelled"
+                    raise
+                body = "finished"
+                if request.get("raise"):
+                    raise BodyError
+        except BodyError:
+            body = "raised"
+        except redislock.LockLost as error:
+            error.body = body  # type: ignore[attr-defined]
+            raise
+        return {"token": hold.token, "body": body}
+
+    async def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(request["times"]):
+            async with lock_of(self.locks, request):
+                pass
+        return {"times": request["times"]}
+
+    async def do_fork(self, request: dict[str, Any]) -> dict[str, Any]:
+        hold = self.holds[request["hold"]]
+        return {"child": child_of(hold.check, lambda: hold.release().send(None))}
+
+    async def do_lead(self, request: dict[str, Any]) -> dict[str, Any]:
+        name = request["leader"]
+
+        async def elected(hold: Any) -> None:
+            say({"event": "elected", "leader": name, "token": hold.token})
+
+        async def deposed(reason: str) -> None:
+            say({"event": "deposed", "leader": name, "reason": reason})
+
+        self.leader(request, elected, deposed).start()
+        return {}
+
+    async def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:
+        await self.leaders.pop(request["leader"]).resign()
+        return {}
+
+    async def close(self) -> None:
+        for leader in list(self.leaders.values()):
+            await leader.resign()
+        self.leaders.clear()
+        if self.locks is not None:
+            await self.locks.close()
+
+
+class Threads(Common):
+    """Requests as threads."""
+
+    def do(self, request: dict[str, Any]) -> dict[str, Any]:
+        op = request["op"]
+        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign"):
+            return getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
+        if op == "fence":
+            self.locks.fence(request["name"], request["token"])
+            return {}
+        if op == "held":
+            return {"names": self.locks.held(request["owner"])}
+        if op == "stats":
+            return self.stats()
+        if op == "threads":
+            return usage()
+        if op == "close":
+            self.close()
+            return {}
+        raise NotImplementedError(op)
+
+    def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.keep(request, lock_of(self.locks, request).acquire())
+
+    def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.check(request)
+
+    def do_release(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.holds[request["hold"]].release()
+        return {}
+
+    def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
+        body = "finished"
+        try:
+            with lock_of(self.locks, request) as hold:
+                time.sleep(seconds(request, "body_ms"))
+                if request.get("raise"):
+                    raise BodyError
+        except BodyError:
+            body = "raised"
+        except redislock.LockLost as error:
+            error.body = body  # type: ignore[attr-defined]
+            raise
+        return {"token": hold.token, "body": body}
+
+    def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(request["times"]):
+            with lock_of(self.locks, request):
+                pass
+        return {"times": request["times"]}
+
+    def do_fork(self, request: dict[str, Any]) -> dict[str, Any]:
+        hold = self.holds[request["hold"]]
+        return {"child": child_of(hold.check, hold.release)}
+
+    def do_lead(self, request: dict[str, Any]) -> dict[str, Any]:
+        name = request["leader"]
+        self.leader(
+            request,
+            lambda hold: say({"event": "elected", "leader": name, "token": hold.token}),
+            lambda reason: say({"event": "deposed", "leader": name, "reason": reason}),
+        ).start()
+        return {}
+
+    def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.leaders.pop(request["leader"]).resign()
+        return {}
+
+    def close(self) -> None:
+        for leader in list(self.leaders.values()):
+            leader.resign()
+        self.leaders.clear()
+        if self.locks is not None:
+            self.locks.close()
+
+
+async def serve_tasks(lines: asyncio.Queue[str], first: dict[str, Any], driver: str) -> None:
+    """Answers requests by tasks until the input ends."""
+    side, running = Tasks(), dict[int, asyncio.Task[dict[str, Any]]]()
+
+    def answer(number: int, task: asyncio.Task[dict[str, Any]]) -> None:
+        del running[number]
+        error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        say({"id": number, "ok": task.result()} if error is None else {"id": number, "error": failure(error)})
+
+    try:
+        say({"id": first["id"], "ok": side.make(first, driver, redislock.AsyncLocks)})
+    except Exception as error:
+        say({"id": first["id"], "error": failure(error)})
+    while line := await lines.get():
+        request = json.loads(line)
+        if request["op"] == "cancel":
+            if task := running.get(request["of"]):
+                task.cancel()
+            say({"id": request["id"], "ok": {}})
+        else:
+            running[request["id"]] = task = asyncio.create_task(side.do(request))
+            task.add_done_callback(functools.partial(answer, request["id"]))
+    await side.close()
+    if running:
+        await asyncio.wait(list(running.values()), timeout=5)
+
+
+def serve_threads(first: dict[str, Any], driver: str) -> None:
+    """Answers requests by threads until the input ends."""
+    side = Threads()
+
+    def answer(request: dict[str, Any]) -> None:
+        try:
+            say({"id": request["id"], "ok": side.do(request)})
+        except Exception as error:
+            say({"id": request["id"], "error": failure(error)})
+
+    try:
+        say({"id": first["id"], "ok": side.make(first, driver, redislock.Locks)})
+    except Exception as error:
+        say({"id": first["id"], "error": failure(error)})
+    for line in sys.stdin:
+        threading.Thread(target=answer, args=[json.loads(line)], daemon=True).start()
+    side.close()
+
+
+async def read_and_serve(first: dict[str, Any], driver: str) -> None:
+    """Reads lines in a thread, for a pipe need not be one that an event loop can read."""
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+        loop.call_soon_threadsafe(lines.put_nowait, "")
+
+    threading.Thread(target=read, daemon=True).start()
+    await serve_tasks(lines, first, driver)
+
+
+def main() -> None:
+    """Serves one case."""
+    line = sys.stdin.readline()
+    if not line:
+        return
+    first = json.loads(line)
+    driver = first.get("driver") or next(iter(DRIVERS))
+    if driver not in DRIVERS:
+        say({"id": first["id"], "error": {"kind": "Unsupported", "message": f"there is no driver {driver}"}})
+    elif driver.endswith("asyncio"):
+        asyncio.run(read_and_serve(first, driver))
+    else:
+        serve_threads(first, driver)
+
+
+if __name__ == "__main__":
+    main()

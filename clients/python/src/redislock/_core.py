@@ -1,0 +1,410 @@
+"""Acquires, waits in line, renews, hears of losses, gives up.
+
+It runs in one event loop: that of the program for asyncio, that of one thread for all else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import hooks as _hooks
+from ._hold import BaseHold, Keeper
+from ._link import Broken, Link
+from ._resp import Command, ReplyError
+from ._rules import (
+    ATTEMPT,
+    FIRST_LEASE_MS,
+    KEEP_MS,
+    LONGEST_PAUSE,
+    PATIENCE,
+    PAUSE,
+    WAIT_MARGIN,
+    Grant,
+    Step,
+    Wanted,
+    clock,
+    deadline,
+    judge,
+    longest_wait_ms,
+    milliseconds,
+)
+from ._servers import Servers
+from ._settings import Settings
+from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerRefused, translate
+
+#: How long a wait without an end is asked for in one request over a connection of its own.
+LONG = 60.0
+#: How often a client asks whether it is its turn, where the server may not tell it.
+_POLL = 0.1
+
+
+@dataclass(eq=False)
+class Line:
+    """The waiters of this process for one lock, in the order in which the server knows them."""
+
+    name: bytes
+    most: int
+    waiters: list[asyncio.Event] = field(default_factory=list)
+    #: Whether the server tells of the next change of the lock.
+    is_watched: bool = False
+
+    def watch(self) -> Command | None:
+        """What has to be asked before, so that the server tells of the next change."""
+        if self.is_watched:
+            return None
+        self.is_watched = True
+        return ("LOCK.FENCE", self.name)
+
+    def may_ask(self, waiter: asyncio.Event) -> bool:
+        """Whether this waiter may stand in the line of the server."""
+        return waiter in self.waiters[: self.most]
+
+    def leave(self, waiter: asyncio.Event) -> None:
+        """Goes, and calls who moves up: the next first one, and the one who may stand in the server's line now."""
+        place = self.waiters.index(waiter)
+        del self.waiters[place]
+        if place == 0:
+            self.call_first()
+        if place < self.most <= len(self.waiters):
+            self.waiters[self.most - 1].set()
+
+    def call_first(self) -> None:
+        """It may be the turn of the first of them."""
+        if self.waiters:
+            self.waiters[0].set()
+
+
+class Core(Keeper):
+    """The locks of the servers of one client."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int) -> None:
+        super().__init__(loop, hooks)
+        self.servers = Servers(settings)
+        self.servers.on_change = self._on_change
+        self.request, self.address = self.servers.request, self.servers.address
+        self._login = settings.login
+        self._lines: dict[bytes, Line] = {}
+        self._most = waiting
+        self._waiting = asyncio.Semaphore(waiting)
+        self._keep_ms = KEEP_MS
+        self._longest_block_ms = 0
+        self._blocked: set[Link] = set()
+        #: Who has the holds that this server tells of.
+        self.keeper: Keeper = self
+
+    def _on_change(self, names: list[bytes] | None) -> None:
+        """These locks have changed, or, without names, any of them may have."""
+        lines = list(self._lines.values()) if names is None else [self._lines.get(name) for name in names]
+        for line in lines:
+            if line is not None:
+                line.is_watched = False
+                line.call_first()
+        changed = None if names is None else set(names)
+        for hold in list(self.keeper.holds):
+            if changed is None or not changed.isdisjoint(hold._wanted.names):
+                hold._watch_at = clock()
+                self.keeper._alarm(hold)
+
+    # Acquiring.
+
+    async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
+        """The grant; or LockTimeout and whatever the server refuses. Nothing is left behind after an exception."""
+        began = clock()
+        self._acquiring += 1
+        try:
+            is_waiting = wait is None or wait > 0
+            if not is_waiting:
+                grant = await self._try(wanted)
+            elif len(wanted.names) > 1:
+                grant = await self._wait_blocked(wanted, wait, began)
+            else:
+                grant = await self._wait_in_line(wanted, wait, began)
+            if grant is not None:
+                self._refuse_if_closing()
+                return grant
+        except BaseException:
+            self.abandon(wanted)
+            raise
+        finally:
+            self._acquiring -= 1
+        if is_waiting or wanted.is_doubtful:
+            self.abandon(wanted)
+        raise too_late(wanted, wait)
+
+    async def _try(self, wanted: Wanted) -> Grant | None:
+        answer = await self.request(wanted.names[0], wanted.acquire(), clock() + WAIT_MARGIN, wanted)
+        return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
+
+    async def _wait_in_line(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
+        """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
+        (name,) = wanted.names
+        line = self._lines.setdefault(name, Line(name, self._most))
+        turn = asyncio.Event()
+        line.waiters.append(turn)
+        try:
+            lease_ms = milliseconds(wanted.lease)
+            times = 0
+            while True:
+                turn.clear()
+                self._refuse_if_closing()
+                if not line.may_ask(turn):
+                    if (left := _left(wait, began)) <= 0:
+                        return None
+                    self._told_of_waiting(wanted, times)
+                    times = 1
+                    await self._sleep(turn, min(left, LONG))
+                    continue
+                until = clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
+                before = line.watch if times else None
+                try:
+                    command = wanted.acquire(lease_ms=lease_ms, queue_ms=self._keep_ms)
+                    answer = await self.request(name, command, until, wanted, before)
+                except ServerRefused as error:
+                    await self._bear(error, wait, began)
+                    continue
+                if isinstance(answer.reply, int):
+                    grant = await self._begin(wanted, Grant(answer.reply, answer.sent), lease_ms)
+                    if grant is not None:
+                        return grant
+                if (left := _left(wait, began)) <= 0:
+                    return None
+                times += 1
+                lease_ms = min(lease_ms, FIRST_LEASE_MS)
+                self._told_of_waiting(wanted, times - 1)
+                if line.is_watched or line.waiters[0] is not turn:
+                    await self._sleep(turn, min(left, self._keep_ms / 3000))
+                elif times > 1:  # the server does not tell
+                    await self._sleep(turn, min(left, _POLL))
+        finally:
+            line.leave(turn)
+            if not line.waiters:
+                del self._lines[name]
+
+    def _told_of_waiting(self, wanted: Wanted, times: int) -> None:
+        """Tells the hooks, the first time."""
+        if times == 0:
+            _hooks.call(self.hooks, "waiting", _names(wanted))
+
+    async def _sleep(self, turn: asyncio.Event, seconds: float) -> None:
+        alarm = self.loop.call_later(seconds, turn.set)
+        try:
+            await turn.wait()
+        finally:
+            alarm.cancel()
+
+    async def _bear(self, error: ServerRefused, wait: float | None, began: float) -> None:
+        """Waits for what passes, learns what the server allows; raises all else."""
+        if isinstance(error, Quarantine) and error.left < _left(wait, began):
+            await asyncio.sleep(error.left + PAUSE)
+        elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
+            self._keep_ms = most
+        else:
+            raise error
+
+    async def _begin(self, wanted: Wanted, grant: Grant, lease_ms: int) -> Grant | None:
+        """Renews once after a wait, and counts from that; None if the lock was lost already."""
+        if lease_ms >= milliseconds(wanted.lease):
+            return grant
+        sent = await self.renewed(wanted, grant.token, deadline(grant.sent, lease_ms / 1000))
+        return None if sent is None else Grant(grant.token, sent)
+
+    async def renewed(self, wanted: Wanted, token: int, until: float) -> float | None:
+        """From when the leases count anew; None if any of the locks is lost."""
+        commands = [(name, wanted.renew(name, token)) for name in wanted.names]
+        work = [self.request(name, command, until) for name, command in commands]
+        answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        return min(answer.sent for answer in answers) if all(answer.reply == 1 for answer in answers) else None
+
+    async def _wait_blocked(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
+        """Waits for several locks at once, over a connection of its own (BLOCK)."""
+        try:
+            if (grant := await self._try(wanted)) is not None:
+                return grant
+        except Quarantine:
+            pass  # who waits is let in when it is over
+        _hooks.call(self.hooks, "waiting", _names(wanted))
+        lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
+        reached = clock()
+        while (left := _left(wait, began)) > 0:
+            self._refuse_if_closing()
+            try:
+                async with asyncio.timeout(None if wait is None else left):
+                    await self._waiting.acquire()
+            except TimeoutError:
+                break
+            try:
+                reply, sent = await self._block(wanted, lease_ms, _left(wait, began))
+            except Broken as error:
+                self.servers.forget(self.address(wanted.names[0]))
+                if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
+                    raise ConnectionFailed(f"no server answered in time: {error}") from error
+                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, _left(wait, began))))
+                continue
+            finally:
+                self._waiting.release()
+            reached = clock()
+            if isinstance(reply, int):
+                grant = await self._begin(wanted, Grant(reply, sent), lease_ms)
+                if grant is None:
+                    raise LockLost("the locks were lost before they were had", reason="renewal")
+                return grant
+        return None
+
+    async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> tuple[Any, float]:
+        """One request that waits; nil too if the server said that another one has to be asked."""
+        name = wanted.names[0]
+        block = min(left, LONG)
+        block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))
+        await self.servers.find_for(name)
+        address = self.address(name)
+        if address is None:
+            raise Broken("nobody knows which server is the primary")
+        try:
+            link = await Link.connect(address, self._login)
+        except ReplyError as error:
+            raise translate(str(error)) from None
+        self._blocked.add(link)
+        try:
+            sent = clock()
+            reply = await link.call(wanted.acquire(lease_ms=lease_ms, block_ms=block_ms), block + WAIT_MARGIN)
+        finally:
+            self._blocked.discard(link)
+            link.close()
+        if not isinstance(reply, ReplyError):
+            return reply, sent
+        text, verdict = str(reply), judge(str(reply))
+        if (most := longest_wait_ms(text)) is not None:
+            self._longest_block_ms = most
+        elif verdict.step is Step.FAIL:
+            raise translate(text)
+        else:
+            self.servers.forget(address)
+            if verdict.step is Step.MOVED:
+                self.servers.moved(verdict.slot, verdict.address, address)
+            await asyncio.sleep(PAUSE)
+        return None, sent
+
+    def call_waiters(self) -> None:
+        for link in list(self._blocked):
+            link.close()
+        for line in self._lines.values():
+            for turn in line.waiters:
+                turn.set()
+
+    # Holding.
+
+    async def renew(self, hold: BaseHold) -> bool:
+        try:
+            sent = await self.renewed(hold._wanted, hold.token, hold._deadline)
+        except ConnectionFailed:
+            return False  # the deadline tells
+        except ServerRefused as error:
+            # It may pass, as a lack of replicas does; the deadline tells if it does not.
+            hold._renew_at = clock() + LONGEST_PAUSE
+            if error.message.startswith("WRONGTYPE"):
+                hold._lose("renewal")
+            return False
+        if sent is None:
+            hold._lose("renewal")
+        else:
+            hold._count_from(sent)
+        return sent is not None
+
+    async def look(self, hold: BaseHold) -> None:
+        for name in hold._wanted.names:
+            try:
+                link = await self.servers.link(name)
+                reply = await link.call(("LOCK.FENCE", name, hold.token), ATTEMPT)
+            except (Broken, ReplyError):
+                self.servers.forget(self.address(name))
+                hold._watch_at = clock() + LONGEST_PAUSE
+                return
+            if isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL:
+                self.servers.forget(self.address(name))
+                hold._watch_at = clock() + LONGEST_PAUSE
+                return
+            if reply == 0 or (isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE")):
+                hold._lose("push")
+                return
+
+    # Giving up.
+
+    async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
+        """Whether all was still held, as far as one knows. Goes on in the background if no server answers in time."""
+        until = clock() + WAIT_MARGIN
+        work = [self.request(name, wanted.release(name, token), until) for name in wanted.names]
+        try:
+            answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        except BaseException:
+            self.abandon(wanted)
+            raise
+        if wanted.is_doubtful:
+            self.abandon(wanted)
+        return is_repeated or all(answer.reply == 1 or answer.is_repeated for answer in answers)
+
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+        for name in wanted.names:
+            # At once, behind whatever was asked over this connection: the event loop may be about to end.
+            link = self.servers.ready(self.address(name))
+            command = wanted.release(name, token)
+            self.begin(self._abandon(wanted, name, command, None if link is None else link.send(*command)))
+
+    async def _abandon(self, wanted: Wanted, name: bytes, command: Command, sent: asyncio.Future[Any] | None) -> None:
+        began, pause = clock(), 2 * LONGEST_PAUSE
+        try:
+            reply = None if sent is None else await asyncio.wait_for(sent, ATTEMPT)
+        except (Broken, TimeoutError):
+            wanted.is_doubtful, reply = True, None
+        if isinstance(reply, int) and not wanted.is_doubtful:
+            return
+        # What was sent and not answered may still arrive: then it is given up a little later.
+        while clock() - began < min(wanted.lease, 3 * PATIENCE):
+            try:
+                await self.request(name, command, clock() + PATIENCE)
+                if not wanted.is_doubtful or self._is_closing:
+                    return
+            except (ConnectionFailed, ServerRefused):
+                pass
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    # Asking.
+
+    async def fence(self, name: bytes, token: int) -> bool:
+        """Whether the token is that of a live hold."""
+        return bool((await self.request(name, ("LOCK.FENCE", name, token), clock() + WAIT_MARGIN)).reply == 1)
+
+    async def held(self, owner: bytes) -> list[bytes]:
+        """The names of all locks that this owner holds, on all servers."""
+        names: list[bytes] = []
+        for address in await self.servers.primaries():
+            rows = await (await self.servers.link(b"", address)).call(("LOCK.HELDBY", owner), ATTEMPT)
+            if isinstance(rows, ReplyError):
+                raise translate(str(rows))
+            names += [row[0] for row in rows if row[1] == b"held"]
+        return names
+
+    async def close(self) -> None:
+        """Gives up all holds and waits, ends all connections."""
+        await self.stop_waiting()
+        for hold in list(self.holds):
+            if hold._finish():
+                self.abandon(hold._wanted, hold.token)
+        await self._stop()
+        self.servers.close()
+
+
+def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
+    """The error of who did not get the lock."""
+    return LockTimeout(f"{_names(wanted)} was not to be had" + (f" in {wait} s" if wait else ", and nobody waited"))
+
+
+def _names(wanted: Wanted) -> str:
+    return ", ".join(name.decode(errors="replace") for name in wanted.names)
+
+
+def _left(wait: float | None, began: float) -> float:
+    """The seconds that are left of a wait."""
+    return float("inf") if wait is None else began + wait - clock()

@@ -1,0 +1,229 @@
+"""What threads share: the thread of the process in which an event loop runs, and connections for what does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from . import hooks as _hooks
+from ._core import Core, too_late
+from ._group import Group
+from ._link import Broken, Pool
+from ._resp import Command, ReplyError
+from ._rules import ATTEMPT, Grant, Step, Wanted, clock, judge
+from ._settings import Settings
+from .errors import LockTimeout, RedislockError, translate
+
+T = TypeVar("T")
+#: What a forked child has inherited. It is kept, for to end it would harm the parent.
+inherited: list[object] = []
+#: Those of this process, and of its parents.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+logger = logging.getLogger("redislock")
+
+
+class _Background:
+    """The event loop of the process for all that is not asyncio's own, in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="redislock", daemon=True).start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_background: _Background | None = None
+_guard = threading.RLock()
+
+
+def _the_background() -> _Background:
+    global _background
+    with _guard:
+        if _background is None:
+            _background = _Background()
+        return _background
+
+
+def _in_child() -> None:
+    global _background, _guard
+    _guard = threading.RLock()
+    if _background is not None:
+        inherited.append(_background)
+        _background = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class _Busy:
+    """The locks that threads of this process hold, wait for or ask for."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[bytes, int] = {}
+
+    def enter(self, names: Sequence[bytes]) -> bool:
+        """Whether any of these was there already; from now on they are."""
+        with self._guard:
+            is_busy = False
+            for name in names:
+                count = self._counts.get(name, 0)
+                is_busy = is_busy or count > 0
+                self._counts[name] = count + 1
+            return is_busy
+
+    def leave(self, names: Sequence[bytes]) -> None:
+        """One less asks for these or has them."""
+        with self._guard:
+            for name in names:
+                self._counts[name] -= 1
+                if not self._counts[name]:
+                    del self._counts[name]
+
+
+class Engine:
+    """What talks with the servers, in this process."""
+
+    def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> None:
+        self.pid = os.getpid()
+        _engines.add(self)
+        self.background = _the_background()
+        self.pool: Pool | None = None
+        self.busy = _Busy()
+        loop = self.background.loop
+        self.core: Core | Group
+        if isinstance(settings, list):
+            self.core = Group(loop, settings, hooks, waiting)
+        else:
+            self.core = Core(loop, settings, hooks, waiting)
+            self.pool = Pool(settings.login, settings.pool)
+
+    def once(self, name: bytes, command: Command, request: Wanted) -> Any:
+        """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
+        address = self.core.address(name) if isinstance(self.core, Core) else None
+        if self.pool is None or address is None:
+            raise Broken("the server is not known")
+        try:
+            reply = self.pool.call(address, command, ATTEMPT / 2)
+        except Broken as error:
+            request.is_doubtful = error.was_sent = True
+            raise
+        except ReplyError as error:  # the login was refused
+            raise translate(str(error)) from None
+        if isinstance(reply, ReplyError):
+            if judge(str(reply)).step is Step.FAIL:
+                raise translate(str(reply))
+            raise Broken(str(reply))
+        return reply
+
+    def acquire(self, request: Wanted, wait: float | None) -> Grant:
+        """The grant. Nothing is left behind after an exception."""
+        began, waits = clock(), wait is None or wait > 0
+        is_busy = self.busy.enter(request.names)
+        try:
+            # Behind others of this process who want to wait, for they came first.
+            reply = None if is_busy and waits else self._try(request, waits)
+            if isinstance(reply, Grant):
+                return reply
+            if reply is False and not waits:
+                raise too_late(request, wait)
+            left = None if wait is None else max(0.0, began + wait - clock())
+            return self.background.run(self.core.acquire(request, left))
+        except BaseException as error:
+            self.busy.leave(request.names)
+            if request.is_doubtful or not isinstance(error, LockTimeout):
+                self.core.soon(self.core.abandon, request)
+            raise
+
+    def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
+        """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
+        sent = clock()
+        try:
+            token = self.once(request.names[0], request.acquire(), request)
+        except Broken:
+            return None
+        except RedislockError:
+            if waits:
+                return None  # who waits may get it all the same, as after a quarantine
+            raise
+        return False if token is None else Grant(token, sent)
+
+    def release(self, request: Wanted, token: int) -> bool:
+        """Whether all was still held."""
+        try:
+            replies = [self.once(name, request.release(name, token), request) for name in request.names]
+        except Broken as error:
+            # What was sent may have been done, though its reply is lost: then 0 is no news.
+            return self.background.run(self.core.release(request, token, error.was_sent))
+        except BaseException:
+            self.core.soon(self.core.abandon, request)
+            raise
+        if request.is_doubtful:
+            self.core.soon(self.core.abandon, request)
+        return all(reply == 1 for reply in replies)
+
+    def close(self) -> None:
+        """Gives up all holds and all waits, ends all connections."""
+        if self.pid != os.getpid():
+            inherited.append(self)
+            return
+        self.background.run(self.core.stop_waiting())
+        for hold in list(self.core.holds):
+            # Here, not in the event loop, which can make no new connections when the program is about to end.
+            if hold._finish():
+                try:
+                    self.release(hold._wanted, hold.token)
+                except RedislockError as error:
+                    logger.warning("%s was not given up: %s", hold.name, error)
+        self.background.run(self.core.close())
+        if self.pool is not None:
+            self.pool.close()
+
+
+def close_later(engines: list[Engine]) -> None:
+    """Ends the connections of locks that nobody has any more."""
+    for engine in engines:
+        if engine.pid != os.getpid():
+            inherited.append(engine)
+            continue
+        if engine.pool is not None:
+            engine.pool.close()
+        engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close()))
+
+
+@atexit.register
+def _close_all() -> None:
+    """Gives up what a program still holds or waits for when it ends."""
+    for engine in list(_engines):
+        try:
+            engine.close()
+        except Exception:
+            logger.debug("locks were not given up", exc_info=True)
+
+
+def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> Engine:
+    """The engine of this process, which is made at its first use."""
+    if not engines or engines[0].pid != os.getpid():
+        with _guard:
+            if engines and engines[0].pid != os.getpid():
+                inherited.append(engines.pop())
+            if not engines:
+                engines.append(Engine(settings, hooks, waiting))
+    return engines[0]

@@ -1,0 +1,170 @@
+"""One lock over several independent servers (Redlock, with tokens that are raised to be the group's own)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from . import hooks as _hooks
+from ._core import Core, too_late
+from ._hold import BaseHold, Keeper
+from ._resp import Command
+from ._rules import LONGEST_PAUSE, Grant, Wanted, clock, deadline, majority, new_owner
+from ._servers import Answer
+from ._settings import Settings
+from .errors import ConnectionFailed, ServerRefused
+
+#: The part of a lease for which each server may take to answer, and the most seconds.
+_PART, _MOST = 0.1, 0.5
+#: The longest pause, at random, between two attempts.
+_BACK_OFF = 0.2
+
+
+class Group(Keeper):
+    """Servers that know nothing of each other; a majority of them decides."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: Sequence[Settings], hooks: _hooks.Hooks, waiting: int
+    ) -> None:
+        super().__init__(loop, hooks)
+        self._cores = [Core(loop, each, _hooks.Hooks(), waiting) for each in settings]
+        self._majority = majority(len(self._cores))
+        for core in self._cores:
+            core.keeper = self
+
+    async def _ask(
+        self, cores: Sequence[Core], lease: float, name: bytes, command: Command, wanted: Wanted | None = None
+    ) -> dict[Core, Any]:
+        """What each of these servers answers in time, or the exception."""
+        until = clock() + min(_MOST, _PART * lease)
+        replies = await asyncio.gather(
+            *(core.request(name, command, until, wanted) for core in cores), return_exceptions=True
+        )
+        for reply in replies:
+            if isinstance(reply, asyncio.CancelledError):
+                raise reply
+        return dict(zip(cores, [_reply_of(reply) for reply in replies], strict=True))
+
+    async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
+        """The grant of a majority; tries again at random times, for nobody waits in line here."""
+        if wanted.kind != "exclusive" or len(wanted.names) > 1:
+            raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
+        self._acquiring += 1
+        try:
+            return await self._acquire(wanted, wait)
+        finally:
+            self._acquiring -= 1
+
+    async def _acquire(self, wanted: Wanted, wait: float | None) -> Grant:
+        began, is_first = clock(), True
+        while True:
+            self._refuse_if_closing()
+            grant, answers = await self._attempt(replace(wanted, owner=new_owner(), is_doubtful=False))
+            if grant is not None:
+                if self._is_closing:
+                    self.abandon(grant.wanted or wanted)
+                    self._refuse_if_closing()
+                return grant
+            if wait is not None and clock() - began >= wait:
+                if sum(not isinstance(each, ConnectionFailed) for each in answers) < self._majority:
+                    raise ConnectionFailed(f"too few of {len(self._cores)} servers answered: {answers}")
+                raise _refusal_of_all(answers) or too_late(wanted, wait)
+            if is_first:
+                _hooks.call(self.hooks, "waiting", wanted.names[0].decode(errors="replace"))
+            is_first = False
+            await asyncio.sleep(random.uniform(0, _BACK_OFF))
+
+    async def _attempt(self, wanted: Wanted) -> tuple[Grant | None, list[Any]]:
+        sent, (name,) = clock(), wanted.names
+        token: int | None = None
+        try:
+            replies = await self._ask(self._cores, wanted.lease, name, wanted.acquire(), wanted)
+            granted = {core: reply for core, reply in replies.items() if isinstance(reply, int)}
+            while token is None and len(granted) >= self._majority:
+                highest = max(granted.values())
+                raise_it = wanted.renew(name, highest, "RAISE")
+                raised = await self._ask(list(granted), wanted.lease, name, raise_it)
+                if list(raised.values()).count(1) >= self._majority and clock() < deadline(sent, wanted.lease):
+                    token = highest
+                # The clock of a server may be so far ahead that the others refuse its token: then without it.
+                granted = {core: its for core, its in granted.items() if its < highest}
+            return (None if token is None else Grant(token, sent, wanted)), list(replies.values())
+        finally:
+            if token is None:
+                self.abandon(wanted)
+
+    def call_waiters(self) -> None:
+        pass  # they look around at the end of their pause
+
+    async def renew(self, hold: BaseHold) -> bool:
+        (name,), sent = hold._wanted.names, clock()
+        command = hold._wanted.renew(name, hold.token)
+        replies = await self._ask(self._cores, hold._wanted.lease, name, command)
+        said = list(replies.values())
+        if said.count(1) >= self._majority:
+            hold._count_from(sent)
+        elif said.count(0) > len(said) - self._majority:
+            hold._lose("renewal")
+        else:
+            hold._renew_at = clock() + LONGEST_PAUSE
+        return said.count(1) >= self._majority
+
+    async def look(self, hold: BaseHold) -> None:
+        (name,) = hold._wanted.names
+        command = ("LOCK.FENCE", name, hold.token)
+        replies = await self._ask(self._cores, hold._wanted.lease, name, command)
+        said = list(replies.values())
+        if said.count(0) > len(said) - self._majority:
+            hold._lose("push")
+
+    async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
+        """Whether a majority had it still."""
+        (name,) = wanted.names
+        command = wanted.release(name, token)
+        try:
+            replies = await self._ask(self._cores, wanted.lease, name, command)
+        except BaseException:
+            self.abandon(wanted)
+            raise
+        said = list(replies.values())
+        if said.count(1) < len(said):
+            self.abandon(wanted)
+        return is_repeated or said.count(0) <= len(said) - self._majority
+
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+        # Without the token: where it could not be raised, the hold has a lower one.
+        for core in self._cores:
+            core.abandon(wanted)
+
+    async def fence(self, name: bytes, token: int) -> bool:
+        """Whether a majority knows a live hold with this token."""
+        said = await asyncio.gather(*(core.fence(name, token) for core in self._cores), return_exceptions=True)
+        return said.count(True) >= self._majority
+
+    async def held(self, owner: bytes) -> list[bytes]:
+        """The names of all locks that this owner holds, on any of the servers."""
+        said = await asyncio.gather(*(core.held(owner) for core in self._cores), return_exceptions=True)
+        return sorted({name for names in said if isinstance(names, list) for name in names})
+
+    async def close(self) -> None:
+        """Gives up all holds, ends all connections."""
+        await self.stop_waiting()
+        for hold in list(self.holds):
+            if hold._finish():
+                self.abandon(hold._wanted)
+        await self._stop()
+        await asyncio.gather(*(core.close() for core in self._cores))
+
+
+def _reply_of(reply: Any) -> Any:
+    return reply.reply if isinstance(reply, Answer) else reply
+
+
+def _refusal_of_all(answers: Sequence[Any]) -> ServerRefused | None:
+    """What the servers refuse, if all that answered refuse it."""
+    refusals = [each for each in answers if not isinstance(each, ConnectionFailed)]
+    is_refused = refusals and all(isinstance(each, ServerRefused) for each in refusals)
+    return refusals[0] if is_refused else None

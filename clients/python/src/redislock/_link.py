@@ -1,0 +1,221 @@
+"""Connections: one that many tasks share, and one for a thread that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from ._resp import Command, Parser, Push, ReplyError, pack
+from ._rules import Address
+from ._settings import Login
+
+
+class Broken(Exception):
+    """The connection ended, was never made, or the server did not answer in time."""
+
+    #: Whether the request may have reached the server.
+    was_sent = False
+
+
+class Link(asyncio.Protocol):
+    """A connection over which requests of many tasks go one behind the other; pushes come in between."""
+
+    def __init__(self, on_push: Callable[[Push], None], on_end: Callable[[Link], None]) -> None:
+        self._parser = Parser()
+        self._pending: deque[asyncio.Future[Any]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._on_push, self._on_end = on_push, on_end
+        self._loop = asyncio.get_running_loop()
+        self.is_open = False
+        #: Whether the server tells of what becomes of the keys that were read here.
+        self.is_told = False
+
+    @classmethod
+    async def connect(
+        cls,
+        address: Address,
+        login: Login,
+        on_push: Callable[[Push], None] = lambda _: None,
+        on_end: Callable[[Link], None] = lambda _: None,
+        *,
+        is_told: bool = False,
+    ) -> Link:
+        """A new connection; Broken if there is none in time, ReplyError if the server refuses the login."""
+        link = cls(on_push, on_end)
+        try:
+            async with asyncio.timeout(login.timeout):
+                await link._open(address, login)
+                if is_told:
+                    told = await link.send("CLIENT", "TRACKING", "ON")
+                    link.is_told = not isinstance(told, ReplyError)
+        except (OSError, TimeoutError, Broken) as error:
+            link.close()
+            raise Broken(f"{address[0]}:{address[1]} does not answer: {error or type(error).__name__}") from error
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    async def _open(self, address: Address, login: Login) -> None:
+        host, port = address
+        if port == 0:
+            await self._loop.create_unix_connection(lambda: self, host)
+        else:
+            name = host if login.tls is not None else None
+            await self._loop.create_connection(lambda: self, host, port, ssl=login.tls, server_hostname=name)
+        for command in login.handshake():
+            reply = await self.send(*command)
+            if isinstance(reply, ReplyError):
+                raise reply
+
+    def send(self, *command: Any) -> asyncio.Future[Any]:
+        """Sends at once and in order; the future has the reply, a ReplyError among them, or Broken."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._transport is None or self._transport.is_closing():
+            future.set_exception(Broken("the connection is closed"))
+            future.exception()  # seen: not everybody who sends looks
+            return future
+        self._pending.append(future)
+        self._transport.write(pack(*command))
+        return future
+
+    async def call(self, command: Command, timeout: float) -> Any:
+        """The reply. If none comes in time the connection is given up, for nobody knows what else is missing."""
+        future = self.send(*command)
+        alarm = self._loop.call_later(timeout, self._too_late, future)
+        try:
+            return await future
+        finally:
+            alarm.cancel()
+
+    def _too_late(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            self._fail(Broken("the server does not answer"))
+
+    def close(self) -> None:
+        """Ends the connection; who waits for a reply is told Broken."""
+        self._fail(Broken("the connection was closed"))
+
+    def _fail(self, error: Broken) -> None:
+        was_open, self.is_open = self.is_open, False
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, deque()
+        for future in pending:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: who was cancelled does not look
+        if was_open:
+            self._on_end(self)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+        known = transport.get_extra_info("socket")
+        if known is not None:
+            known.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        for reply in self._parser.feed(data):
+            if isinstance(reply, Push):
+                self._on_push(reply)
+            elif self._pending:
+                future = self._pending.popleft()
+                if not future.done():
+                    future.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(Broken(f"the connection ended: {exc or 'closed by the server'}"))
+
+
+class BlockingLink:
+    """A connection for one request at a time."""
+
+    def __init__(self, address: Address, login: Login) -> None:
+        self.address = address
+        self._parser = Parser()
+        try:
+            self._socket = self._open(address, login)
+            for command in login.handshake():
+                reply = self.call(command, login.timeout)
+                if isinstance(reply, ReplyError):
+                    raise reply
+        except OSError as error:
+            raise Broken(str(error)) from error
+
+    @staticmethod
+    def _open(address: Address, login: Login) -> socket.socket:
+        host, port = address
+        if port == 0:
+            opened = socket.socket(socket.AF_UNIX)
+            opened.settimeout(login.timeout)
+            opened.connect(host)
+            return opened
+        opened = socket.create_connection(address, login.timeout)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return opened if login.tls is None else login.tls.wrap_socket(opened, server_hostname=host)
+
+    def call(self, command: Command, timeout: float) -> Any:
+        """The reply, a ReplyError among them. After an exception the connection is of no use."""
+        try:
+            if self._socket.gettimeout() != timeout:
+                self._socket.settimeout(timeout)
+            self._socket.sendall(pack(*command))
+            while data := self._socket.recv(65536):
+                if replies := list(self._parser.feed(data)):
+                    return replies[0]
+        except OSError as error:
+            raise Broken(str(error)) from error
+        raise Broken("the server closed the connection")
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
+
+class Pool:
+    """Blocking connections for threads, at most so many at work."""
+
+    def __init__(self, login: Login, most: int) -> None:
+        self._login = login
+        self._places = threading.Semaphore(most)
+        self._idle: dict[Address, list[BlockingLink]] = {}
+        self._is_closed = False
+
+    def call(self, address: Address, command: Command, timeout: float) -> Any:
+        """The reply, a ReplyError among them; Broken if there is none in time."""
+        if not self._places.acquire(timeout=timeout):
+            raise Broken("all connections are busy")
+        try:
+            idle = self._idle.setdefault(address, [])
+            try:
+                link = idle.pop()
+            except IndexError:
+                link = BlockingLink(address, self._login)
+            try:
+                reply = link.call(command, timeout)
+            except BaseException:
+                link.close()
+                raise
+            idle.append(link)
+            if self._is_closed:
+                self.close()
+            return reply
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        """Ends all idle connections; those that are busy end after their reply."""
+        self._is_closed = True
+        for idle in list(self._idle.values()):
+            while idle:
+                try:
+                    idle.pop().close()
+                except IndexError:
+                    break

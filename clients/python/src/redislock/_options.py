@@ -1,0 +1,49 @@
+"""What the sync and the asyncio client accept, read once for both."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+from ._rules import Kind, Name, Wanted, as_bytes, new_owner
+
+
+class Options(TypedDict, total=False):
+    """The options of each lock. Times are seconds."""
+
+    #: How long to wait; 0: not at all; None, which is the default: for as long as it takes.
+    wait: float | None
+    #: The lease. Default: that of Locks.
+    lease: float
+    #: Whether the lease is renewed while the lock is held. Default: it is.
+    renew: bool
+    #: Nothing is renewed when the hold has lasted so long.
+    longest: float | None
+    #: The owner, instead of a fresh one. Use no owner twice.
+    owner: Name
+
+
+def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:
+    """The request that one acquire makes of its options."""
+    owner = options.get("owner")
+    return Wanted(
+        names=tuple(as_bytes(name) for name in names),
+        lease=options.get("lease", lease),
+        kind=kind,
+        limit=limit,
+        owner=new_owner() if owner is None else as_bytes(owner),
+    )
+
+
+def name_of_call(template: str, function: Callable[..., Any], arguments: Any, keywords: Any) -> str:
+    """The name of the lock of one call: "report:{id}" with the call's own argument `id`."""
+    bound = inspect.signature(function).bind(*arguments, **keywords)
+    bound.apply_defaults()
+    return template.format(**bound.arguments)
+
+
+def check_busy(busy: str) -> None:
+    """Refuses a word that is not known."""
+    if busy not in ("raise", "skip"):
+        raise ValueError(f'busy is "raise" or "skip", not {busy!r}')

@@ -1,0 +1,181 @@
+"""The decisions, without input or output: commands, deadlines, and what follows from a reply.
+
+The sync and the asyncio client share them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+import socket
+import time
+import uuid
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from ._resp import Command
+
+#: Seconds that a hold lasts unless it is renewed.
+LEASE = 30.0
+#: The part of a lease that a holder does not count on, for clocks that run at different speeds.
+DRIFT = 0.01
+#: Seconds that it does not count on beside that.
+MARGIN = 0.002
+#: A hold is renewed when this part of its lease is over.
+RENEW_AT = 1 / 3
+#: Most waiters of a process that stand in the line of one lock; the others stand behind them in the process. So a
+#: process with a thousand waiters does not keep another one out. Also the most connections that wait (BLOCK).
+WAITING = 16
+#: Seconds beyond its wait after which a request that is not answered fails.
+WAIT_MARGIN = 2.0
+#: Seconds for which a server may be out of reach, where a wait has no end.
+PATIENCE = 10.0
+#: Seconds after which a request that is not answered is sent again, over a new connection.
+ATTEMPT = 2.0
+#: Milliseconds for which a place in line is kept for a client that does not ask again; it asks at each third of them.
+KEEP_MS = 5000
+#: Milliseconds of the first lease of who has waited: who dies before it renews holds up others no longer.
+FIRST_LEASE_MS = 5000
+#: Seconds from a grant until the server is asked to tell of its end: most holds are over before.
+WATCH_AFTER = 0.02
+#: Seconds between two attempts, and at most, for they double.
+PAUSE, LONGEST_PAUSE = 0.01, 0.25
+
+Kind = Literal["exclusive", "read", "write", "semaphore"]
+Name = str | bytes
+Address = tuple[str, int]
+
+
+def clock() -> float:
+    """Seconds on a clock that nobody sets and that goes on while the machine sleeps, if there is one."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 1))
+_HOST = socket.gethostname()
+
+
+def new_owner() -> bytes:
+    """An owner that nobody had before, and that tells an operator who it is."""
+    return f"{_HOST}:{os.getpid()}:{uuid.uuid4()}"[-256:].encode()
+
+
+def deadline(sent: float, lease: float) -> float:
+    """Until when a hold is sure to last, if the request was sent then."""
+    return sent + lease - (lease * DRIFT + MARGIN)
+
+
+def as_bytes(name: Name) -> bytes:
+    """A name as the server knows it."""
+    return name if isinstance(name, bytes) else name.encode()
+
+
+def milliseconds(seconds: float) -> int:
+    """A lease or a wait as the server wants it, at least one."""
+    return max(1, round(seconds * 1000))
+
+
+@dataclass(eq=False)
+class Wanted:
+    """What one acquire asks for, with an owner of its own."""
+
+    names: tuple[bytes, ...]
+    lease: float = LEASE
+    kind: Kind = "exclusive"
+    limit: int | None = None
+    owner: bytes = field(default_factory=new_owner)
+    #: Whether a request went unanswered: it may reach the server late.
+    is_doubtful: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("name at least one lock")
+        if self.lease <= 0:
+            raise ValueError(f"a lease must be longer than 0 seconds, not {self.lease}")
+        if (self.kind == "semaphore") != (self.limit is not None):
+            raise ValueError("a semaphore needs a limit, and nothing else has one")
+
+    def acquire(self, *, lease_ms: int = 0, queue_ms: int = 0, block_ms: int | None = None) -> Command:
+        """Takes the lock or all of the locks, waits, or keeps a place in line."""
+        lease = ("PX", lease_ms or milliseconds(self.lease))
+        wait: Command = ("QUEUE", queue_ms) if queue_ms else () if block_ms is None else ("BLOCK", block_ms)
+        mode: Command = ("SHARED",) if self.kind == "read" else ()
+        if len(self.names) > 1:
+            if self.kind == "semaphore":
+                raise ValueError("several semaphores cannot be taken together")
+            return ("LOCK.MACQUIRE", len(self.names), *self.names, self.owner, *lease, *wait, *mode)
+        if self.limit is not None:
+            mode = ("LIMIT", self.limit)
+        return ("LOCK.ACQUIRE", self.names[0], self.owner, *lease, *wait, *mode)
+
+    def renew(self, name: bytes, token: int, which: str = "TOKEN", lease: float | None = None) -> Command:
+        """Begins the lease anew."""
+        return ("LOCK.RENEW", name, self.owner, "PX", milliseconds(lease or self.lease), which, token)
+
+    def release(self, name: bytes, token: int | None = None) -> Command:
+        """Gives up the hold; without a token, the place in line too."""
+        which: Command = () if token is None else ("TOKEN", token)
+        return ("LOCK.RELEASE", name, self.owner, *which)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What was had: the token, and when the request that got it was sent."""
+
+    token: int
+    sent: float
+    #: The request, if it is another than the first: each attempt at independent servers has its own.
+    wanted: Wanted | None = None
+
+
+class Step(Enum):
+    """What a client does next when the server replied an error."""
+
+    FAIL = "fail"
+    AGAIN = "again"  # after a pause, at the server that is the primary then
+    MOVED = "moved"
+    ASK = "ask"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A step, and the address that the server named."""
+
+    step: Step
+    slot: int = -1
+    address: Address = ("", 0)
+
+
+_AGAIN = {"READONLY", "UNBLOCKED", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"}
+_REDIRECTION = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)$")
+_RANGE = re.compile(r"ERR (QUEUE|BLOCK) must be an integer from \d+ to (\d+)")
+
+
+def judge(text: str) -> Verdict:
+    """What follows from an error of the server."""
+    if found := _REDIRECTION.match(text):
+        word, slot, host, port = found.groups()
+        return Verdict(Step.MOVED if word == "MOVED" else Step.ASK, int(slot), (host, int(port)))
+    return Verdict(Step.AGAIN if text.partition(" ")[0] in _AGAIN else Step.FAIL)
+
+
+def longest_wait_ms(text: str) -> int | None:
+    """The longest wait that this server allows (redislock.max-wait), if this error tells it."""
+    found = _RANGE.match(text)
+    return int(found.group(2)) if found else None
+
+
+def slot_of(name: bytes) -> int:
+    """The slot of a name in a cluster."""
+    begin = name.find(b"{")
+    end = name.find(b"}", begin + 1)
+    if begin >= 0 and end > begin + 1:
+        name = name[begin + 1 : end]
+    return binascii.crc_hqx(name, 0) % 16384
+
+
+def majority(servers: int) -> int:
+    """How many of so many servers are more than half."""
+    return servers // 2 + 1

@@ -1,0 +1,223 @@
+"""Finds the servers of locks, keeps a connection to each, and sends and repeats requests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ._link import Broken, Link
+from ._resp import Command, Push, ReplyError
+from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Wanted, clock, judge, slot_of
+from ._settings import Settings
+from .errors import ConnectionFailed, translate
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply, and when the request was sent that got it."""
+
+    reply: Any
+    sent: float
+    #: Whether the request was sent before and not answered: it may have been done then.
+    is_repeated: bool = False
+
+
+class Servers:
+    """The servers of one client, in one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._login = settings, settings.login
+        self._nodes, self._sentinels = list(settings.addresses), list(settings.sentinels)
+        self._slots: dict[int, Address] = {}
+        self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
+        self._links: dict[Address, Link] = {}
+        self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
+        self._is_closed = False
+        #: Called with names that have changed, or with None if any may have.
+        self.on_change: Callable[[list[bytes] | None], None] = lambda names: None
+
+    # Where the servers are.
+
+    def address(self, name: bytes) -> Address | None:
+        """The server of this lock, as far as it is known."""
+        return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
+
+    async def primaries(self) -> list[Address]:
+        """All servers that grant locks."""
+        if self._settings.mode == "cluster":
+            await self._find()
+            return sorted(set(self._slots.values()))
+        if self._primary is None:
+            await self._find()
+        return [self._primary] if self._primary else []
+
+    def forget(self, address: Address | None) -> None:
+        """This server may be the primary no more."""
+        if self._settings.mode == "cluster":
+            self._slots = {slot: at for slot, at in self._slots.items() if at != address}
+        elif self._settings.mode == "sentinel" and self._primary == address:
+            self._primary = None
+
+    async def find_for(self, name: bytes) -> None:
+        """Finds the server of this lock, unless another task has just done so."""
+        if self.address(name) is None:
+            await self._find()
+
+    async def _find(self) -> None:
+        """Asks where the primary is, or the primaries of a cluster; leaves it unknown if nobody can tell."""
+        if self._settings.mode == "cluster":
+            await self._find_cluster()
+            return
+        for address, login in list(self._sentinels):
+            found = await self._ask(address, login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
+            if isinstance(found, list):
+                self._primary = (found[0].decode(), int(found[1]))
+                self._sentinels.sort(key=lambda each: each[0] != address)  # who answers is asked first
+                return
+
+    async def _find_cluster(self) -> None:
+        for address in list(self._nodes):
+            found = await self._ask(address, self._login, "CLUSTER", "SLOTS")
+            if not isinstance(found, list) or not found:
+                continue
+            nodes: list[Address] = []
+            for first, last, *servers in found:
+                addresses = [(at[0].decode() if at[0] else address[0], int(at[1])) for at in servers]
+                nodes += addresses
+                self._slots.update(dict.fromkeys(range(first, last + 1), addresses[0]))
+            self._nodes = list(dict.fromkeys([address, *nodes, *self._settings.addresses]))
+            return
+
+    @staticmethod
+    async def _ask(address: Address, login: Any, *command: Any) -> Any:
+        """The reply of a server that is asked nothing else, or None."""
+        try:
+            link = await Link.connect(address, login)
+        except (Broken, ReplyError):
+            return None
+        try:
+            return await link.call(command, ATTEMPT)
+        except Broken:
+            return None
+        finally:
+            link.close()
+
+    # Connections.
+
+    def ready(self, address: Address | None) -> Link | None:
+        """The connection to this server, if there is one."""
+        link = self._links.get(address) if address else None
+        return link if link is not None and link.is_open else None
+
+    async def _gate(self, address: Address | None, work: Callable[[], Any]) -> Any:
+        """Lets one task after the other connect, in the order in which they came."""
+        lock, inside = self._gates.setdefault(address, (asyncio.Lock(), []))
+        inside.append(None)
+        try:
+            async with lock:
+                return await work()
+        finally:
+            inside.pop()
+
+    async def link(self, name: bytes, at: Address | None = None) -> Link:
+        """The connection to the server of this lock. Who is first here, sends first."""
+        address = at or self.address(name)
+        if address is None:
+            await self._gate(None, lambda: self.find_for(name))
+            address = self.address(name)
+            if address is None:
+                raise Broken("nobody knows which server is the primary")
+        waits = address in self._gates and self._gates[address][1]
+        link = None if waits else self.ready(address)
+        return link or await self._gate(address, lambda: self._connect(address))
+
+    async def _connect(self, address: Address) -> Link:
+        link = self.ready(address)
+        if link is None:
+            if self._is_closed:
+                raise ConnectionFailed("these locks were closed")
+            on_end = functools.partial(self._on_end, address)
+            link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
+            self._links[address] = link
+        return link
+
+    def _on_end(self, address: Address, link: Link) -> None:
+        if self._links.get(address) is link:
+            del self._links[address]
+        self.on_change(None)
+
+    def _on_push(self, push: Push) -> None:
+        if push[:1] == [b"invalidate"]:
+            self.on_change(push[1])
+
+    def close(self) -> None:
+        """Ends all connections, and makes no new ones."""
+        self._is_closed = True
+        for link in list(self._links.values()):
+            link.close()
+
+    # Requests.
+
+    def moved(self, slot: int, to: Address, by: Address | None) -> None:
+        """A server says that another one has this slot."""
+        self._slots[slot] = (to[0] or (by or to)[0], to[1])
+
+    async def request(
+        self,
+        name: bytes,
+        command: Command,
+        until: float,
+        wanted: Wanted | None = None,
+        before: Callable[[], Command | None] | None = None,
+    ) -> Answer:
+        """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
+        pause, asking, is_repeated, failure = PAUSE, False, False, ""
+        at: Address | None = None
+        while (left := until - clock()) > 0 or not failure:
+            address = at or self.address(name)
+            try:
+                async with asyncio.timeout(max(left, 0.05)):
+                    link = await self.link(name, at)
+                sent = clock()
+                if asking:
+                    link.send("ASKING")
+                if before is not None and link.is_told and (first := before()) is not None:
+                    link.send(*first)
+                try:
+                    reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
+                except Broken:
+                    is_repeated = True
+                    if wanted is not None:
+                        wanted.is_doubtful = True
+                    raise
+                if not isinstance(reply, ReplyError):
+                    return Answer(reply, sent, is_repeated)
+                raise reply
+            except (Broken, TimeoutError) as error:
+                failure, at, asking = str(error) or "it took too long", None, False
+                self.forget(address)
+            except ReplyError as error:
+                verdict, failure = judge(str(error)), str(error)
+                if verdict.step is Step.FAIL:
+                    raise translate(failure) from None
+                at, asking = None, verdict.step is Step.ASK
+                if verdict.step is Step.MOVED:
+                    self.moved(verdict.slot, verdict.address, address)
+                    continue
+                if asking:
+                    at = verdict.address
+                    continue
+                self._leave(address, failure)
+            await asyncio.sleep(min(pause, max(0.0, until - clock())))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        raise ConnectionFailed(f"no server answered in time: {failure}")
+
+    def _leave(self, address: Address | None, failure: str) -> None:
+        """Looks for the primary anew, after a server said that it is none."""
+        self.forget(address)
+        link = self._links.get(address) if address else None
+        if link is not None and failure.startswith("READONLY") and self._settings.mode != "single":
+            link.close()

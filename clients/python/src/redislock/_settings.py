@@ -1,0 +1,125 @@
+"""Reads from a client of redis-py or valkey-py where its servers are and how to log in.
+
+The library opens connections of its own with these settings. So a lock never uses up the pool of
+the client, and the retries of the client never repeat a wait.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ._resp import Command
+from ._rules import ATTEMPT, Address
+
+Mode = Literal["single", "sentinel", "cluster"]
+_FILES = ("ssl_certfile", "ssl_keyfile", "ssl_password")
+
+
+@dataclass(frozen=True)
+class Login:
+    """How to begin a connection."""
+
+    username: str | None = None
+    password: str | None = None
+    provider: Any = None
+    db: int = 0
+    tls: ssl.SSLContext | None = None
+    timeout: float = ATTEMPT
+    name: str = "redislock"
+
+    def handshake(self) -> list[Command]:
+        """The commands that come first on a connection."""
+        username, password = self.username, self.password
+        if self.provider is not None:
+            credentials = self.provider.get_credentials()
+            username, password = ("default", *credentials)[-2:]
+        hello: Command = ("HELLO", 3)
+        if password:
+            hello = (*hello, "AUTH", username or "default", password)
+        select: list[Command] = [("SELECT", self.db)] if self.db else []
+        return [(*hello, "SETNAME", self.name), *select]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the servers are. An address with port 0 is the path of a socket."""
+
+    mode: Mode
+    addresses: tuple[Address, ...]
+    login: Login
+    #: Most connections of the sync client that do not wait.
+    pool: int = 16
+    service: str = ""
+    sentinels: tuple[tuple[Address, Login], ...] = field(default=())
+
+
+def settings_of(client: Any) -> Settings:
+    """The settings of a client: Redis, Valkey, RedisCluster, ValkeyCluster, or what Sentinel.master_for gives."""
+    if hasattr(client, "nodes_manager"):
+        return _of_cluster(client)
+    pool = getattr(client, "connection_pool", None)
+    kwargs: Mapping[str, Any] = getattr(pool, "connection_kwargs", {})
+    if pool is None:
+        raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
+    login = _login(kwargs, "SSL" in pool.connection_class.__name__)
+    most = min(int(getattr(pool, "max_connections", 16) or 16), 64)
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        return Settings("single", (_address(kwargs),), login, most)
+    if not getattr(pool, "is_master", True):
+        raise ValueError("locks need the primary: Sentinel.master_for, not slave_for")
+    sentinels = []
+    for each in manager.sentinels:
+        its_pool = each.connection_pool
+        its = its_pool.connection_kwargs
+        sentinels.append((_address(its), _login(its, "SSL" in its_pool.connection_class.__name__)))
+    return Settings("sentinel", (), login, most, str(pool.service_name), tuple(sentinels))
+
+
+def _of_cluster(client: Any) -> Settings:
+    manager = client.nodes_manager
+    kwargs = getattr(client, "connection_kwargs", None) or manager.connection_kwargs
+    nodes = manager.startup_nodes.values()
+    addresses = tuple((str(node.host), int(node.port)) for node in nodes)
+    login = _login(kwargs, bool(kwargs.get("ssl")) or "SSL" in str(kwargs.get("connection_class", "")))
+    return Settings("cluster", addresses, login, min(int(kwargs.get("max_connections") or 16), 64))
+
+
+def _address(kwargs: Mapping[str, Any]) -> Address:
+    if kwargs.get("path"):
+        return str(kwargs["path"]), 0
+    return str(kwargs.get("host") or "localhost"), int(kwargs.get("port") or 6379)
+
+
+def _login(kwargs: Mapping[str, Any], has_tls: bool) -> Login:
+    timeout = kwargs.get("socket_connect_timeout") or kwargs.get("socket_timeout") or ATTEMPT
+    return Login(
+        username=kwargs.get("username"),
+        password=kwargs.get("password"),
+        provider=kwargs.get("credential_provider"),
+        db=int(kwargs.get("db") or 0),
+        tls=_tls(kwargs) if has_tls else None,
+        timeout=min(float(timeout), ATTEMPT),
+        name=str(kwargs.get("client_name") or "redislock"),
+    )
+
+
+def _tls(kwargs: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(
+        cafile=kwargs.get("ssl_ca_certs"), capath=kwargs.get("ssl_ca_path"), cadata=kwargs.get("ssl_ca_data")
+    )
+    needed = kwargs.get("ssl_cert_reqs", "required")
+    context.check_hostname = bool(kwargs.get("ssl_check_hostname", True)) and needed not in ("none", ssl.CERT_NONE)
+    names = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED, None: ssl.CERT_NONE}
+    context.verify_mode = names[needed] if isinstance(needed, str) or needed is None else needed
+    certificate, key, password = (kwargs.get(name) for name in _FILES)
+    if certificate:
+        context.load_cert_chain(certificate, key, password)
+    if kwargs.get("ssl_min_version"):
+        context.minimum_version = kwargs["ssl_min_version"]
+    if kwargs.get("ssl_ciphers"):
+        context.set_ciphers(kwargs["ssl_ciphers"])
+    return context

@@ -1,0 +1,369 @@
+"""Locks for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from . import hooks as _hooks
+from ._core import Core
+from ._engine import inherited
+from ._group import Group
+from ._hold import BaseHold
+from ._options import Options, check_busy, name_of_call, wanted
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, clock
+from ._settings import Settings, settings_of
+from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
+
+logger = logging.getLogger("redislock")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncHold(BaseHold):
+    """A lock that is held."""
+
+    _body: asyncio.Task[Any] | None = None
+    _cancelled_before = 0
+    _has_cancelled = False
+
+    async def release(self) -> None:
+        """Gives it up. Raises LockLost if it was lost before. Goes on to its end if the task is cancelled."""
+        if not self._is_ours():
+            raise self._error("fork")
+        keeper: Core | Group = self._keeper  # type: ignore[assignment]
+        was_held = self._finish()
+        if not was_held and self._reason is None:
+            return  # it was given up before
+        work = keeper.begin(keeper.release(self._wanted, self.token))
+        try:
+            was_there = await asyncio.shield(work)
+        except ConnectionFailed:
+            if was_held:
+                raise
+            was_there = False
+        if was_held and was_there:
+            _hooks.call(keeper.hooks, "released", self.name, clock() - self._granted_at)
+            return
+        if was_held:
+            self._reason = "release"
+            _hooks.call(keeper.hooks, "lost", self.name, clock() - self._granted_at, "release")
+        raise self._error(self._reason or "release")
+
+    async def extend(self, lease: float) -> None:
+        """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
+        self.check()
+        keeper: Core | Group = self._keeper  # type: ignore[assignment]
+        self._wanted.lease, before = lease, self._wanted.lease
+        if not await keeper.renew(self):
+            self._wanted.lease = before
+            self.check()
+            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
+
+    async def until_lost(self) -> str:
+        """Waits until the hold is lost, and returns why; waits for ever if it is given up."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if self.lost is not None:
+            return self.lost
+
+        def tell(reason: str) -> None:
+            if not future.done():
+                future.set_result(reason)
+
+        self.on_lost(tell)
+        return await future
+
+    def on_lost(self, call: Callable[[str], object]) -> None:
+        """Calls this with the reason when the hold is lost; at once if it is lost already."""
+        if self.lost is not None:
+            call(self.lost)
+        else:
+            self._listeners.append(call)
+
+    def _tell(self, reason: str) -> None:
+        for call in self._listeners:
+            try:
+                call(reason)
+            except Exception:
+                logger.exception("what was to be called at the loss of %s failed", self.name)
+        # A moment later, when the body waits for something: it may be the body that has just looked.
+        self._keeper.loop.call_soon(self._cancel_body)
+
+    def _cancel_body(self) -> None:
+        if self._body is not None and not self._body.done():
+            self._has_cancelled = True
+            self._body.cancel(f"the lock {self.name} is lost ({self._reason})")
+
+    def _enter(self) -> None:
+        """From now on the task that runs is the body, which is cancelled if the lock is lost."""
+        self._body = asyncio.current_task()
+        self._cancelled_before = self._body.cancelling() if self._body is not None else 0
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
+        """The body is over. Whether it ended because the loss of the lock cancelled it, and for nothing else."""
+        body, self._body = self._body, None
+        if body is None or not self._has_cancelled:
+            return False
+        is_alone = body.uncancel() <= self._cancelled_before
+        return is_alone and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+
+class AsyncLock:
+    """What `async with` takes: one lock, or several at once."""
+
+    def __init__(
+        self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
+    ) -> None:
+        self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
+        self._hold: AsyncHold | None = None
+
+    async def acquire(self) -> AsyncHold:
+        """Takes the lock; LockTimeout if it is not to be had in time."""
+        options, locks = self._options, self._locks
+        request = wanted(self._names, self._kind, self._limit, locks.lease, options)
+        core, began, name = locks._core(), clock(), request.names[0].decode(errors="replace")
+        try:
+            grant = await core.acquire(request, options.get("wait"))
+        except LockTimeout:
+            _hooks.call(core.hooks, "timed_out", name, clock() - began)
+            raise
+        _hooks.call(core.hooks, "granted", name, clock() - began)
+        renew, longest = options.get("renew", True), options.get("longest")
+        hold = AsyncHold(core, grant.wanted or request, grant, renew=renew, longest=longest)
+        hold.check()  # the reply may have taken as long as the lease
+        return hold
+
+    async def __aenter__(self) -> AsyncHold:
+        if self._hold is not None:
+            raise RuntimeError("this lock is entered already: make another one for each block")
+        self._hold = hold = await self.acquire()
+        hold._enter()
+        return hold
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        was_cancelled = hold._leave(kind)
+        try:
+            await hold.release()
+        except LockLost as lost:
+            if kind is None:
+                raise
+            if was_cancelled:
+                raise lost from error
+        except RedislockError as failure:
+            logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
+
+
+class AsyncLocks:
+    """Locks of the servers of one client of redis.asyncio or valkey.asyncio; of several for independent servers.
+
+    lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
+    server's line for a lock; the others stand behind them, in order. All of them share one connection to each server,
+    but who waits for several locks at once has one of its own: so many at most.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        lease: float = LEASE,
+        waiting: int = WAITING,
+        hooks: _hooks.Hooks | None = None,
+    ) -> None:
+        self.lease, self._waiting = lease, waiting
+        self.hooks = hooks or _hooks.Hooks()
+        self._settings: Settings | list[Settings]
+        is_many = isinstance(client, list | tuple)
+        self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
+        self._kept: tuple[Core | Group, int] | None = None
+
+    def _core(self) -> Core | Group:
+        """What talks with the servers, in this event loop of this process."""
+        loop = asyncio.get_running_loop()
+        if self._kept is not None:
+            core, pid = self._kept
+            if pid != os.getpid():
+                inherited.append(self._kept)
+            elif core.loop is loop:
+                return core
+            elif not core.loop.is_closed():
+                raise RuntimeError("these locks belong to another event loop: make others for this one")
+        arguments = (loop, self._settings, self.hooks, self._waiting)
+        made: Core | Group = Group(*arguments) if isinstance(self._settings, list) else Core(*arguments)  # type: ignore[arg-type]
+        self._kept = made, os.getpid()
+        return made
+
+    def lock(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
+        """An exclusive lock."""
+        return AsyncLock(self, [name], "exclusive", None, options)
+
+    def read(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
+        """A lock that is shared with other readers."""
+        return AsyncLock(self, [name], "read", None, options)
+
+    def write(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
+        """The lock that readers share, for one alone."""
+        return AsyncLock(self, [name], "write", None, options)
+
+    def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> AsyncLock:
+        """One of so many permits."""
+        return AsyncLock(self, [name], "semaphore", limit, options)
+
+    def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> AsyncLock:
+        """All of these locks or none, with one token."""
+        return AsyncLock(self, list(names), "read" if shared else "exclusive", None, options)
+
+    def leader(
+        self,
+        name: Name,
+        *,
+        on_elected: Callable[[AsyncHold], Awaitable[object]] | None = None,
+        on_lost: Callable[[str], Awaitable[object]] | None = None,
+        lease: float | None = None,
+    ) -> AsyncLeader:
+        """Stands for election from `async with` or start() on, until it resigns."""
+        return AsyncLeader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
+
+    def locked(
+        self, name: str, *, busy: str = "raise", **options: Unpack[Options]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]:
+        """A decorator: each call runs under the lock, as "report:{id}" with the call's argument `id`.
+
+        busy="skip": a call that does not get the lock returns None and does nothing.
+        """
+        check_busy(busy)
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R | None]]:
+            @functools.wraps(function)
+            async def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
+                lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
+                try:
+                    await lock.__aenter__()
+                except LockTimeout:
+                    if busy == "skip":
+                        return None
+                    raise
+                return await _run(lock, function(*arguments, **keywords))
+
+            return call
+
+        return decorate
+
+    async def fence(self, name: Name, token: int) -> None:
+        """Raises Fenced if the token is not that of a live hold of this lock."""
+        if not await self._core().fence(as_bytes(name), token):
+            raise Fenced(f"the token {token} belongs to no live hold of {name!r}")
+
+    async def held(self, owner: Name) -> list[str]:
+        """The names of all locks that this owner holds, on all servers."""
+        names = await self._core().held(as_bytes(owner))
+        return [name.decode(errors="replace") for name in names]
+
+    async def close(self) -> None:
+        """Gives up all holds and all waits, ends all connections."""
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[1] == os.getpid():
+            await kept[0].close()
+
+    async def __aenter__(self) -> AsyncLocks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def _run(lock: AsyncLock, work: Awaitable[R]) -> R:
+    """Ends this work under a lock that is entered."""
+    try:
+        result = await work
+    except BaseException as error:
+        await lock.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await lock.__aexit__(None, None, None)
+    return result
+
+
+class AsyncRedlock(AsyncLocks):
+    """Locks that a majority of independent servers grants: one client for each of them."""
+
+    def __init__(self, clients: Sequence[Any], **options: Any) -> None:
+        super().__init__(list(clients), **options)
+
+
+class AsyncLeader:
+    """Leads while it holds the lock, and stands again when it was deposed."""
+
+    def __init__(
+        self,
+        locks: AsyncLocks,
+        name: Name,
+        on_elected: Callable[[AsyncHold], Awaitable[object]] | None,
+        on_lost: Callable[[str], Awaitable[object]] | None,
+        lease: float,
+    ) -> None:
+        self._locks, self._name, self._lease = locks, name, lease
+        self._on_elected, self._on_lost = on_elected, on_lost
+        self._task: asyncio.Task[None] | None = None
+        self._hold: AsyncHold | None = None
+
+    @property
+    def hold(self) -> AsyncHold | None:
+        """The hold by which it leads now."""
+        return self._hold if self._hold is not None and self._hold.lost is None else None
+
+    def start(self) -> None:
+        """Stands for election, in a task of its own."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._stand())
+
+    async def _stand(self) -> None:
+        while True:
+            try:
+                self._hold = await self._locks.lock(self._name, lease=self._lease).acquire()
+            except RedislockError as failure:
+                logger.warning("standing for %s: %s", self._name, failure)
+                await asyncio.sleep(LONGEST_PAUSE)
+                continue
+            work = asyncio.ensure_future(self._tell(self._on_elected, self._hold))
+            try:
+                reason = await self._hold.until_lost()
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+            await self._tell(self._on_lost, reason)
+
+    async def _tell(self, call: Callable[[Any], Awaitable[object]] | None, what: object) -> None:
+        if call is not None:
+            try:
+                await call(what)
+            except Exception:
+                logger.exception("what the leader of %s does failed", self._name)
+
+    async def resign(self) -> None:
+        """Stands no more, ends on_elected if it still runs, and gives up the lock."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            try:
+                await hold.release()
+            except (LockLost, ConnectionFailed):
+                pass  # it leads no more either way
+
+    async def __aenter__(self) -> AsyncLeader:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.resign()

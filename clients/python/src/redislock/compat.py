@@ -1,0 +1,206 @@
+"""In place of redis.lock.Lock, with the same constructor and methods: r.lock("k", lock_class=redislock.compat.Lock).
+
+Two things are better than there. Who waits is served in the order in which all came, without polling: `sleep` is of no
+use here and is ignored. And a lock without a timeout is renewed for as long as its process lives: if that dies, the
+lock is free after 30 seconds, not never.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from types import SimpleNamespace, TracebackType
+from typing import Any, Literal, TypeVar
+
+from ._options import Options
+from ._rules import LEASE, as_bytes
+from .aio import AsyncHold, AsyncLocks
+from .errors import LockLost, LockTimeout, RedislockError
+from .sync import Hold, Locks
+
+logger = logging.getLogger("redislock")
+_locks: weakref.WeakKeyDictionary[Any, Locks] = weakref.WeakKeyDictionary()
+_async_locks: weakref.WeakKeyDictionary[Any, AsyncLocks] = weakref.WeakKeyDictionary()
+AnyHold = TypeVar("AnyHold", Hold, AsyncHold)
+
+
+class NotHeld(RedislockError):
+    """What was asked needs a lock that is held, or one with a timeout."""
+
+
+class _Base:
+    def __init__(
+        self,
+        redis: Any,
+        name: str,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+    ) -> None:
+        self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self.blocking, self.blocking_timeout = blocking, blocking_timeout
+        self.thread_local = bool(thread_local)
+        self.raise_on_release_error = raise_on_release_error
+        self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self.local.token = None
+
+    def _options(self, blocking: bool | None, blocking_timeout: float | None, token: str | bytes | None) -> Options:
+        """What a request of this library's own says."""
+        waits = self.blocking if blocking is None else blocking
+        limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        options: Options = {"wait": limit if waits else 0, "lease": self.timeout or LEASE, "renew": not self.timeout}
+        if token is not None:
+            options["owner"] = as_bytes(token)
+        return options
+
+    def _got(self, hold: Hold | AsyncHold) -> Literal[True]:
+        self.local.hold, self.local.token = hold, hold._wanted.owner
+        return True
+
+    def _held(self, doing: str) -> Any:
+        """The hold of this thread."""
+        if getattr(self.local, "token", None) is None:
+            raise NotHeld(f"Cannot {doing} a lock that's not owned or is already unlocked.")
+        return self.local.hold
+
+    def _held_for_a_while(self, doing: str) -> Any:
+        hold = self._held(doing)
+        if self.timeout is None:
+            raise NotHeld(f"Cannot {doing} a lock with no timeout")
+        return hold
+
+    def _lease_after(self, hold: Hold | AsyncHold, additional_time: float, replace_ttl: bool) -> float:
+        return additional_time if replace_ttl else additional_time + hold.remaining
+
+
+class Lock(_Base):
+    """redis.lock.Lock by the module."""
+
+    def _locks(self) -> Locks:
+        if self.redis not in _locks:
+            _locks[self.redis] = Locks(self.redis)
+        return _locks[self.redis]
+
+    def acquire(
+        self,
+        sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Whether the lock was had."""
+        lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
+        try:
+            return self._got(lock.acquire())
+        except LockTimeout:
+            return False
+
+    def __enter__(self) -> Lock:
+        if self.acquire():
+            return self
+        raise LockTimeout("Unable to acquire lock within the time specified")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except (LockLost, NotHeld):
+            if self.raise_on_release_error and kind is None:
+                raise
+            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
+
+    def locked(self) -> bool:
+        """Whether anybody holds it."""
+        return self.redis.execute_command("LOCK.FENCE", self.name) is not None
+
+    def owned(self) -> bool:
+        """Whether this lock holds it."""
+        hold = getattr(self.local, "hold", None) if getattr(self.local, "token", None) is not None else None
+        return hold is not None and self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
+
+    def release(self) -> None:
+        """Gives it up."""
+        hold: Hold = self._held("release")
+        self.local.token = self.local.hold = None
+        hold.release()
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+        """Adds seconds to the lease, or begins one of so many."""
+        hold: Hold = self._held_for_a_while("extend")
+        hold.extend(self._lease_after(hold, additional_time, replace_ttl))
+        return True
+
+    def reacquire(self) -> Literal[True]:
+        """Begins the lease anew."""
+        hold: Hold = self._held_for_a_while("reacquire")
+        hold.extend(float(self.timeout or LEASE))
+        return True
+
+
+class AsyncLock(_Base):
+    """redis.asyncio.lock.Lock by the module."""
+
+    def _locks(self) -> AsyncLocks:
+        if self.redis not in _async_locks:
+            _async_locks[self.redis] = AsyncLocks(self.redis)
+        return _async_locks[self.redis]
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Whether the lock was had."""
+        lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
+        try:
+            return self._got(await lock.acquire())
+        except LockTimeout:
+            return False
+
+    async def __aenter__(self) -> AsyncLock:
+        if await self.acquire():
+            return self
+        raise LockTimeout("Unable to acquire lock within the time specified")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except (LockLost, NotHeld):
+            if self.raise_on_release_error and kind is None:
+                raise
+            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it."""
+        return await self.redis.execute_command("LOCK.FENCE", self.name) is not None
+
+    async def owned(self) -> bool:
+        """Whether this lock holds it."""
+        hold = getattr(self.local, "hold", None) if getattr(self.local, "token", None) is not None else None
+        return hold is not None and await self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
+
+    async def release(self) -> None:
+        """Gives it up."""
+        hold: AsyncHold = self._held("release")
+        self.local.token = self.local.hold = None
+        await hold.release()
+
+    async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+        """Adds seconds to the lease, or begins one of so many."""
+        hold: AsyncHold = self._held_for_a_while("extend")
+        await hold.extend(self._lease_after(hold, additional_time, replace_ttl))
+        return True
+
+    async def reacquire(self) -> Literal[True]:
+        """Begins the lease anew."""
+        hold: AsyncHold = self._held_for_a_while("reacquire")
+        await hold.extend(float(self.timeout or LEASE))
+        return True

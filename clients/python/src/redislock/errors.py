@@ -1,0 +1,118 @@
+"""What can go wrong. All are errors of the driver, too: of redis-py, and of valkey-py where it is installed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redis.exceptions import ConnectionError as _ConnectionError
+    from redis.exceptions import LockError as _LockError
+    from redis.exceptions import LockNotOwnedError as _NotOwned
+    from redis.exceptions import ResponseError as _ResponseError
+else:
+
+    def _of_drivers(name: str) -> type:
+        """A class that is an error of this name of each driver that is installed."""
+        found = []
+        for driver in ("redis", "valkey"):
+            try:
+                module = __import__(f"{driver}.exceptions", fromlist=[name])
+            except ImportError:
+                continue
+            found.append(getattr(module, name))
+        return type(name, tuple(found), {})
+
+    _LockError, _NotOwned = _of_drivers("LockError"), _of_drivers("LockNotOwnedError")
+    _ConnectionError, _ResponseError = _of_drivers("ConnectionError"), _of_drivers("ResponseError")
+
+
+class RedislockError(_LockError):
+    """The base of all errors of this library."""
+
+    def __init__(self, message: str = "", **attributes: Any) -> None:
+        Exception.__init__(self, message)
+        self.message: str = message
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+
+class LockTimeout(RedislockError):
+    """The lock was not to be had in time."""
+
+
+class LockLost(RedislockError, _NotOwned):
+    """The hold is over, though its holder did not give it up. `reason`: deadline, renewal, push, release or fork."""
+
+    reason: str = ""
+
+
+class ConnectionFailed(RedislockError, _ConnectionError):
+    """No server answered in time."""
+
+
+class ServerRefused(RedislockError, _ResponseError):
+    """The server refused the command, for a reason that has no class of its own."""
+
+
+class Deadlock(ServerRefused):
+    """The wait would never end. `cycle`: who waits for which lock and there for whom, as the server says it."""
+
+    cycle: tuple[tuple[str, str, str], ...] = ()
+
+
+class Fenced(ServerRefused):
+    """The fencing token belongs to no live hold of the lock."""
+
+
+class LockKindMismatch(ServerRefused):
+    """The lock is of another kind now: exclusive or shared, or a semaphore with another limit."""
+
+
+class QueueFull(ServerRefused):
+    """Too many wait already."""
+
+
+class Quarantine(ServerRefused):
+    """The server grants no new lock yet. `left`: for so many seconds."""
+
+    left: float = 0.0
+
+
+class NotConfirmed(ServerRefused):
+    """Too few replicas confirmed the grant, which was undone."""
+
+
+class ModuleMissing(ServerRefused):
+    """The server does not know the commands of redislock."""
+
+
+_CYCLE = re.compile(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'")
+_KINDS: dict[str, type[ServerRefused]] = {
+    "LOCKKIND": LockKindMismatch,
+    "LOCKQUEUE": QueueFull,
+    "FENCED": Fenced,
+    "NOREPLICAS": NotConfirmed,
+}
+
+
+def translate(text: str) -> ServerRefused:
+    """The error whose text the server has replied."""
+    code, _, rest = text.partition(" ")
+    if code == "DEADLOCK":
+        return Deadlock(text, cycle=tuple(_CYCLE.findall(rest)))
+    if code == "QUARANTINE":
+        left = rest.partition(" ")[0]
+        return Quarantine(text, left=int(left) / 1000 if left.isdigit() else 0.0)
+    if text.lower().startswith("err unknown command"):
+        return ModuleMissing(
+            f"{text}. The module redislock is not loaded on this server: start it with "
+            "'loadmodule /path/to/libredislock.so' in its configuration, or MODULE LOAD it once."
+        )
+    return _KINDS.get(code, ServerRefused)(text)

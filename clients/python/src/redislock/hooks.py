@@ -1,0 +1,66 @@
+"""What a program can be told about its locks: derive from Hooks, or use one that is here.
+
+A hook is called in the middle of the work, so it must be quick. An exception in it is logged and does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+logger = logging.getLogger("redislock")
+
+
+class Hooks:
+    """Does nothing. Names are those of the locks; times are seconds."""
+
+    def waiting(self, name: str) -> None:
+        """An acquire waits in line."""
+
+    def granted(self, name: str, waited: float) -> None:
+        """A lock was granted."""
+
+    def timed_out(self, name: str, waited: float) -> None:
+        """A lock was not to be had in time."""
+
+    def released(self, name: str, held: float) -> None:
+        """A hold was given up by its holder."""
+
+    def lost(self, name: str, held: float, reason: str) -> None:
+        """A hold was lost."""
+
+
+class Counters(Hooks):
+    """Counts."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self.grants = self.timeouts = self.losses = self.releases = self.waits = 0
+
+    def _add(self, which: str) -> None:
+        with self._guard:
+            setattr(self, which, getattr(self, which) + 1)
+
+    def waiting(self, name: str) -> None:
+        self._add("waits")
+
+    def granted(self, name: str, waited: float) -> None:
+        self._add("grants")
+
+    def timed_out(self, name: str, waited: float) -> None:
+        self._add("timeouts")
+
+    def released(self, name: str, held: float) -> None:
+        self._add("releases")
+
+    def lost(self, name: str, held: float, reason: str) -> None:
+        self._add("losses")
+
+
+def call(hooks: Hooks, what: str, *arguments: Any) -> None:
+    """Calls one of the hooks."""
+    try:
+        getattr(hooks, what)(*arguments)
+    except Exception:
+        logger.exception("the hook %s failed", what)

@@ -1,0 +1,361 @@
+"""Locks for threads.
+
+What a thread asks goes over a connection of its own thread's choosing from a small pool. Waiting, renewals and
+what the servers tell unasked are the work of one thread for the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from . import hooks as _hooks
+from ._engine import Engine, close_later, current
+from ._hold import BaseHold
+from ._options import Options, check_busy, name_of_call, wanted
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, clock
+from ._settings import Settings, settings_of
+from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
+
+logger = logging.getLogger("redislock")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Hold(BaseHold):
+    """A lock that is held. Any thread may use it."""
+
+    def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
+        # A hold keeps its locks alive: their end would end the hold.
+        self._locks, self._engine = locks, engine
+        super().__init__(engine.core, grant.wanted or request, grant, **options)
+
+    def _finish(self) -> bool:
+        if not super()._finish():
+            return False
+        self._engine.busy.leave(self._wanted.names)
+        return True
+
+    def release(self) -> None:
+        """Gives it up. Raises LockLost if it was lost before."""
+        if not self._is_ours():
+            raise self._error("fork")
+        was_held = self._finish()
+        if not was_held and self._reason is None:
+            return  # it was given up before
+        try:
+            was_there = self._engine.release(self._wanted, self.token)
+        except ConnectionFailed:
+            if was_held:
+                raise
+            was_there = False
+        hooks, held = self._keeper.hooks, clock() - self._granted_at
+        if was_held and was_there:
+            _hooks.call(hooks, "released", self.name, held)
+            return
+        if was_held:
+            self._reason = "release"
+            _hooks.call(hooks, "lost", self.name, held, "release")
+        raise self._error(self._reason or "release")
+
+    def extend(self, lease: float) -> None:
+        """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
+        self.check()
+        self._wanted.lease, before = lease, self._wanted.lease
+        if not self._engine.background.run(self._engine.core.renew(self)):
+            self._wanted.lease = before
+            self.check()
+            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
+
+    def on_lost(self, call: Callable[[str], object]) -> None:
+        """Calls this with the reason, in a thread of its own, when the hold is lost."""
+        self._listeners.append(call)
+        if self.lost is not None and call in self._listeners:
+            self._tell(self.lost)
+
+    def wait_until_lost(self, timeout: float | None = None) -> str | None:
+        """Waits until the hold is lost or given up or the time is over; the reason of the loss, or None."""
+        lost = threading.Event()
+        self.on_lost(lambda _: lost.set())
+        lost.wait(timeout)
+        return self.lost
+
+    def _tell(self, reason: str) -> None:
+        listeners, self._listeners = self._listeners, []
+        for call in listeners:
+            self._keeper.soon(self._keeper.loop.run_in_executor, None, self._call, call, reason)
+
+    def _call(self, call: Callable[[str], object], reason: str) -> None:
+        try:
+            call(reason)
+        except Exception:
+            logger.exception("what was to be called at the loss of %s failed", self.name)
+
+
+class Lock:
+    """What `with` takes: one lock, or several at once."""
+
+    def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
+        self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
+        self._hold: Hold | None = None
+
+    def acquire(self) -> Hold:
+        """Takes the lock; LockTimeout if it is not to be had in time."""
+        options, locks = self._options, self._locks
+        request = wanted(self._names, self._kind, self._limit, locks.lease, options)
+        engine, began, name = locks._engine(), clock(), request.names[0].decode(errors="replace")
+        try:
+            grant = engine.acquire(request, options.get("wait"))
+        except LockTimeout:
+            _hooks.call(locks.hooks, "timed_out", name, clock() - began)
+            raise
+        _hooks.call(locks.hooks, "granted", name, clock() - began)
+        renew, longest = options.get("renew", True), options.get("longest")
+        hold = Hold(locks, engine, request, grant, renew=renew, longest=longest)
+        hold.check()  # the reply may have taken as long as the lease
+        return hold
+
+    def __enter__(self) -> Hold:
+        if self._hold is not None:
+            raise RuntimeError("this lock is entered already: make another one for each block")
+        self._hold = self.acquire()
+        return self._hold
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        try:
+            hold.release()
+        except LockLost:
+            if kind is None:
+                raise
+        except RedislockError as failure:
+            logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
+
+
+class Locks:
+    """Locks of the servers of one client of redis-py or valkey-py; of several for independent servers.
+
+    lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
+    server's line for a lock; the others stand behind them, in order. All of them share one connection to each server,
+    but who waits for several locks at once has one of its own: so many at most.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        lease: float = LEASE,
+        waiting: int = WAITING,
+        hooks: _hooks.Hooks | None = None,
+    ) -> None:
+        self.lease, self._waiting = lease, waiting
+        self.hooks = hooks or _hooks.Hooks()
+        self._settings: Settings | list[Settings]
+        is_many = isinstance(client, list | tuple)
+        self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
+        self._engines: list[Engine] = []
+        weakref.finalize(self, close_later, self._engines).atexit = False  # at the end all are closed
+
+    def _engine(self) -> Engine:
+        return current(self._engines, self._settings, self.hooks, self._waiting)
+
+    def lock(self, name: Name, **options: Unpack[Options]) -> Lock:
+        """An exclusive lock."""
+        return Lock(self, [name], "exclusive", None, options)
+
+    def read(self, name: Name, **options: Unpack[Options]) -> Lock:
+        """A lock that is shared with other readers."""
+        return Lock(self, [name], "read", None, options)
+
+    def write(self, name: Name, **options: Unpack[Options]) -> Lock:
+        """The lock that readers share, for one alone."""
+        return Lock(self, [name], "write", None, options)
+
+    def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> Lock:
+        """One of so many permits."""
+        return Lock(self, [name], "semaphore", limit, options)
+
+    def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> Lock:
+        """All of these locks or none, with one token."""
+        return Lock(self, list(names), "read" if shared else "exclusive", None, options)
+
+    def leader(
+        self,
+        name: Name,
+        *,
+        on_elected: Callable[[Hold], object] | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        lease: float | None = None,
+    ) -> Leader:
+        """Stands for election from `with` or start() on, until it resigns."""
+        return Leader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
+
+    def locked(
+        self, name: str, *, busy: str = "raise", **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+        """A decorator: each call runs under the lock, as "report:{id}" with the call's argument `id`.
+
+        busy="skip": a call that does not get the lock returns None and does nothing.
+        """
+        check_busy(busy)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+            @functools.wraps(function)
+            def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
+                lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
+                try:
+                    lock.__enter__()
+                except LockTimeout:
+                    if busy == "skip":
+                        return None
+                    raise
+                try:
+                    result = function(*arguments, **keywords)
+                except BaseException as error:
+                    lock.__exit__(type(error), error, error.__traceback__)
+                    raise
+                lock.__exit__(None, None, None)
+                return result
+
+            return call
+
+        return decorate
+
+    def fence(self, name: Name, token: int) -> None:
+        """Raises Fenced if the token is not that of a live hold of this lock."""
+        engine = self._engine()
+        if not engine.background.run(engine.core.fence(as_bytes(name), token)):
+            raise Fenced(f"the token {token} belongs to no live hold of {name!r}")
+
+    def held(self, owner: Name) -> list[str]:
+        """The names of all locks that this owner holds, on all servers."""
+        engine = self._engine()
+        names = engine.background.run(engine.core.held(as_bytes(owner)))
+        return [name.decode(errors="replace") for name in names]
+
+    def close(self) -> None:
+        """Gives up all holds and all waits, ends all connections."""
+        while self._engines:
+            self._engines.pop().close()
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Redlock(Locks):
+    """Locks that a majority of independent servers grants: one client for each of them."""
+
+    def __init__(self, clients: Sequence[Any], **options: Any) -> None:
+        super().__init__(list(clients), **options)
+
+
+class Leader:
+    """Leads while it holds the lock, and stands again when it was deposed. It has a thread of its own."""
+
+    def __init__(
+        self,
+        locks: Locks,
+        name: Name,
+        on_elected: Callable[[Hold], object] | None,
+        on_lost: Callable[[str], object] | None,
+        lease: float,
+    ) -> None:
+        self._locks, self._name, self._lease = locks, name, lease
+        self._on_elected, self._on_lost = on_elected, on_lost
+        self._thread: threading.Thread | None = None
+        self._has_resigned = False
+        self._changed = threading.Event()
+        self._hold: Hold | None = None
+
+    @property
+    def hold(self) -> Hold | None:
+        """The hold by which it leads now."""
+        return self._hold if self._hold is not None and self._hold.lost is None else None
+
+    def start(self) -> None:
+        """Stands for election."""
+        if self._thread is None:
+            self._has_resigned = False
+            self._thread = threading.Thread(target=self._stand, name="redislock-leader", daemon=True)
+            self._thread.start()
+
+    def _stand(self) -> None:
+        while not self._has_resigned:
+            try:
+                hold = self._wait()
+            except RedislockError as failure:
+                logger.warning("standing for %s: %s", self._name, failure)
+                self._changed.wait(LONGEST_PAUSE)
+                continue
+            if hold is not None:
+                self._lead(hold)
+
+    def _wait(self) -> Hold | None:
+        """Waits in line without an end; None if it resigned meanwhile."""
+        engine = self._locks._engine()
+        request = wanted([self._name], "exclusive", None, self._lease, {})
+        self._changed.clear()
+        future = asyncio.run_coroutine_threadsafe(engine.core.acquire(request, None), engine.background.loop)
+        future.add_done_callback(lambda _: self._changed.set())
+        while not future.done() and not self._has_resigned:
+            self._changed.wait()
+            self._changed.clear()
+        if not future.done() and future.cancel():
+            engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
+            return None
+        grant = future.result()
+        engine.busy.enter(request.names)
+        return Hold(self._locks, engine, request, grant)
+
+    def _lead(self, hold: Hold) -> None:
+        self._changed.clear()
+        hold.on_lost(lambda _: self._changed.set())
+        self._hold = hold
+        self._tell(self._on_elected, hold)
+        while hold.lost is None:
+            if self._has_resigned:
+                try:
+                    hold.release()
+                except (LockLost, ConnectionFailed):
+                    pass  # it leads no more either way
+                return
+            self._changed.wait()
+            self._changed.clear()
+        if not self._has_resigned:
+            self._tell(self._on_lost, hold.lost)
+
+    def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
+        if call is not None:
+            try:
+                call(what)
+            except Exception:
+                logger.exception("what the leader of %s does failed", self._name)
+
+    def resign(self) -> None:
+        """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._has_resigned = True
+            self._changed.set()
+            thread.join()
+            self._hold = None
+
+    def __enter__(self) -> Leader:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resign()

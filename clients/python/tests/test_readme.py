@@ -1,0 +1,43 @@
+"""The examples of README.md are run as they stand, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+EXAMPLES = [found.groups() for found in re.finditer(r"(<!-- three servers -->\n)?```python\n(.*?)```", README, re.S)]
+OUTPUTS = [
+    "held with token", "held for 30 more seconds", "paid", "report of monday", "held by a majority", "in order",
+    "True",
+]  # fmt: skip
+
+
+def test_each_example_has_an_output_that_is_looked_for() -> None:
+    assert len(EXAMPLES) == len(OUTPUTS)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_example(number: int, start_server: Any, tmp_path: Path) -> None:
+    needs_three, source = EXAMPLES[number]
+    servers = [start_server() for _ in range(3 if needs_three else 1)]
+    ports = {7001 + index: server.port for index, server in enumerate(servers)}
+    for written, port in ports.items():
+        source = source.replace(str(written), str(port))
+    source = re.sub(r"Redis\(\)", f"Redis(port={servers[0].port})", source)
+    path = tmp_path / "example.py"
+    path.write_text(source)
+    ran = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=50, env=dict(os.environ), check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert OUTPUTS[number] in ran.stdout
+    for server in servers:
+        found = server.info("redislock")
+        assert (found["redislock_holds"], found["redislock_waiters"]) == ("0", "0")

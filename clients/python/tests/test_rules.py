@@ -1,0 +1,136 @@
+"""The pure parts: bytes, errors, commands, deadlines."""
+
+import pytest
+import redis.crc
+import redis.exceptions
+import valkey.exceptions
+
+import redislock
+from redislock._resp import Parser, Push, ReplyError, pack
+from redislock._rules import Step, Wanted, deadline, judge, longest_wait_ms, new_owner, slot_of
+from redislock.errors import translate
+
+WIRE = (
+    b"+OK\r\n:12\r\n$3\r\na\r\n\r\n_\r\n$-1\r\n-ERR no\r\n*2\r\n:1\r\n$1\r\nx\r\n>2\r\n$10\r\ninvalidate\r\n"
+    b"*1\r\n$1\r\nk\r\n%1\r\n+a\r\n:1\r\n#t\r\n,1.5\r\n|1\r\n+x\r\n+y\r\n:7\r\n:-1\r\n~1\r\n:3\r\n(123\r\n=5\r\ntxt:a\r\n"
+)
+REPLIES = [
+    b"OK", 12, b"a\r\n", None, None, "ERR no", [1, b"x"], [b"invalidate", [b"k"]], {b"a": 1}, True, 1.5, 7, -1, [3],
+    123, b"txt:a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_replies_may_arrive_in_pieces_of_any_size(size: int) -> None:
+    parser, found = Parser(), []
+    for begin in range(0, len(WIRE), size):
+        found += list(parser.feed(WIRE[begin : begin + size]))
+    assert [str(each) if isinstance(each, ReplyError) else each for each in found] == REPLIES
+    assert [type(each) for each in found].count(Push) == 1
+
+
+def test_what_is_no_reply_is_an_error() -> None:
+    with pytest.raises(ReplyError, match="does not speak RESP"):
+        list(Parser().feed(b"HTTP/1.1 400 Bad Request\r\n"))
+
+
+def test_commands_are_packed() -> None:
+    assert pack("GET", b"\xff", 12) == b"*3\r\n$3\r\nGET\r\n$1\r\n\xff\r\n$2\r\n12\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("LOCKKIND this lock is LIMIT 2 now", redislock.LockKindMismatch),
+        ("LOCKQUEUE 10000 requests wait for this lock already", redislock.QueueFull),
+        ("FENCED the token is dead", redislock.Fenced),
+        ("NOREPLICAS too few replicas confirmed the grant", redislock.NotConfirmed),
+        ("ERR unknown command 'LOCK.ACQUIRE', with args beginning with:", redislock.ModuleMissing),
+        ("WRONGTYPE Operation against a key", redislock.ServerRefused),
+    ],
+)
+def test_errors_are_told_apart(text: str, kind: type) -> None:
+    error = translate(text)
+    assert type(error) is kind and str(error).startswith(text)
+    for driver in (redis.exceptions, valkey.exceptions):
+        assert isinstance(error, driver.LockError) and isinstance(error, driver.ResponseError)
+
+
+def test_errors_tell_more_than_a_text() -> None:
+    error = translate(
+        "DEADLOCK this wait would never end: 'ben' waits for 'left' and there for 'ann', "
+        "'ann' waits for 'right' and there for 'ben'"
+    )
+    assert isinstance(error, redislock.Deadlock)
+    assert error.cycle == (("ben", "left", "ann"), ("ann", "right", "ben"))
+    quarantine = translate("QUARANTINE 4711 milliseconds are left in which this server grants no new lock")
+    assert isinstance(quarantine, redislock.Quarantine) and quarantine.left == 4.711
+    assert "loadmodule" in str(translate("ERR unknown command 'LOCK.ACQUIRE'"))
+
+
+def test_errors_of_this_library_are_the_drivers_own() -> None:
+    for driver in (redis.exceptions, valkey.exceptions):
+        assert issubclass(redislock.LockTimeout, driver.LockError)
+        assert issubclass(redislock.LockLost, driver.LockNotOwnedError)
+        assert issubclass(redislock.ConnectionFailed, driver.ConnectionError)
+    assert repr(redislock.ConnectionFailed("x")) == "ConnectionFailed('x')"
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("MOVED 866 127.0.0.1:7001", Step.MOVED),
+        ("ASK 866 ::1:7001", Step.ASK),
+        ("TRYAGAIN the slot of this lock is on its way", Step.AGAIN),
+        ("READONLY locks are granted by the primary", Step.AGAIN),
+        ("UNBLOCKED this server is no longer a primary", Step.AGAIN),
+        ("LOADING Redis is loading the dataset in memory", Step.AGAIN),
+        ("WRONGTYPE Operation", Step.FAIL),
+        ("NOPERM no", Step.FAIL),
+    ],
+)
+def test_what_follows_from_an_error(text: str, step: Step) -> None:
+    assert judge(text).step is step
+
+
+def test_redirections_name_an_address() -> None:
+    assert judge("MOVED 866 ::1:7001").address == ("::1", 7001)
+    assert judge("MOVED 866 :7001").address == ("", 7001)
+
+
+def test_the_longest_wait_is_read_from_the_error() -> None:
+    assert longest_wait_ms("ERR QUEUE must be an integer from 1 to 3000 (milliseconds)") == 3000
+    assert longest_wait_ms("ERR PX must be an integer from 1 to 3000 (milliseconds)") is None
+
+
+def test_a_deadline_allows_for_clocks_and_the_last_step() -> None:
+    assert deadline(100.0, 30.0) == pytest.approx(130 - 0.3 - 0.002)
+    assert deadline(0.0, 0.001) < 0, "a lease that is shorter than the allowance is never sure"
+
+
+def test_each_owner_is_another_and_tells_who_it_is() -> None:
+    owners = {new_owner() for _ in range(1000)}
+    assert len(owners) == 1000
+    assert all(len(owner.split(b":")) == 3 and len(owner) <= 256 for owner in owners)
+
+
+@pytest.mark.parametrize("name", [b"a", b"{user}:1", b"{}a", b"a{b}c{d}", b"", b"{", b"x}{y"])
+def test_slots_are_those_of_the_driver(name: bytes) -> None:
+    assert slot_of(name) == redis.crc.key_slot(name)
+
+
+def test_requests_say_what_was_asked() -> None:
+    wanted = Wanted((b"k",), 3.0, "semaphore", 2, b"o")
+    assert wanted.acquire(queue_ms=5) == ("LOCK.ACQUIRE", b"k", b"o", "PX", 3000, "QUEUE", 5, "LIMIT", 2)
+    both = Wanted((b"a", b"b"), 3.0, "read", None, b"o")
+    assert both.acquire(block_ms=0) == ("LOCK.MACQUIRE", 2, b"a", b"b", b"o", "PX", 3000, "BLOCK", 0, "SHARED")
+    assert wanted.release(b"k") == ("LOCK.RELEASE", b"k", b"o")
+    assert wanted.renew(b"k", 7) == ("LOCK.RENEW", b"k", b"o", "PX", 3000, "TOKEN", 7)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"names": ()}, {"lease": 0}, {"kind": "semaphore"}, {"limit": 3}]
+)  # fmt: skip
+def test_requests_that_make_no_sense_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ValueError, match=r"."):
+        Wanted(**{"names": (b"k",), **wrong})

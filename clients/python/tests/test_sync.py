@@ -1,0 +1,333 @@
+"""Locks for threads, against a real server."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+import valkey
+
+import redislock
+
+from .servers import eventually
+
+
+def test_a_lock_is_held_and_given_up(locks: redislock.Locks, client: redis.Redis) -> None:
+    with locks.lock("invoice:42", wait=5) as hold:
+        assert client.execute_command("LOCK.FENCE", "invoice:42", hold.token) == 1
+        assert 2.5 < hold.check() <= 3
+        assert hold.owner.split(":")[1] == str(os.getpid())
+        with pytest.raises(redislock.LockTimeout), locks.lock("invoice:42", wait=0):
+            pass
+        locks.fence("invoice:42", hold.token)
+        assert locks.held(hold.owner) == ["invoice:42"]
+    assert client.execute_command("LOCK.FENCE", "invoice:42") is None
+    with pytest.raises(redislock.LockLost):
+        hold.check()
+    with pytest.raises(redislock.Fenced):
+        locks.fence("invoice:42", hold.token)
+
+
+def test_a_wait_that_is_over_says_so(locks: redislock.Locks) -> None:
+    with locks.lock("k"):
+        began = time.monotonic()
+        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
+            pass
+        assert 0.2 <= time.monotonic() - began < 3
+
+
+def test_threads_are_served_in_the_order_in_which_they_came(locks: redislock.Locks, server: Any) -> None:
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        with locks.lock("k"):
+            order.append(number)
+
+    with ThreadPoolExecutor(40) as pool:
+        with locks.lock("k"):
+            for number in range(40):
+                pool.submit(work, number)
+                if number < 16:  # these stand in the line of the server
+                    eventually(lambda number=number: waiters(server, "k") >= number + 1, "it waits")
+                else:
+                    time.sleep(0.005)
+    assert order[:16] == list(range(16)) and sorted(order) == list(range(40))
+
+
+def test_the_body_s_own_error_is_not_hidden(locks: redislock.Locks, client: redis.Redis) -> None:
+    with pytest.raises(ZeroDivisionError), locks.lock("k"):
+        client.delete("k")
+        time.sleep(0.1)
+        raise ZeroDivisionError
+    assert not client.exists("k")
+
+
+def test_a_loss_is_told_once_by_the_server(locks: redislock.Locks, client: redis.Redis) -> None:
+    told: list[str] = []
+    hold = locks.lock("k", lease=60).acquire()
+    hold.on_lost(told.append)
+    eventually(lambda: client.info("stats")["tracking_total_keys"] > 0, "the server was asked to tell")
+    client.delete("k")
+    assert hold.wait_until_lost(10) == "push"
+    eventually(lambda: told, "it is told")
+    hold._lose("renewal")
+    assert told == ["push"] and hold.lost == "push"
+    with pytest.raises(redislock.LockLost, match="push"):
+        hold.release()
+
+
+def test_a_block_whose_lock_was_lost_ends_in_an_error(locks: redislock.Locks, client: redis.Redis) -> None:
+    with pytest.raises(redislock.LockLost), locks.lock("k") as hold:
+        client.delete("k")
+        hold.wait_until_lost(10)
+
+
+def test_a_hold_lasts_for_many_leases(locks: redislock.Locks, client: redis.Redis) -> None:
+    with locks.lock("k", lease=0.6) as hold:
+        for _ in range(20):
+            time.sleep(0.1)
+            assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+            assert hold.check() > 0
+
+
+def test_without_renewal_and_after_the_longest_hold_the_lease_ends(locks: redislock.Locks) -> None:
+    for options in ({"renew": False}, {"longest": 0.5}):
+        hold = locks.lock("k", lease=0.5, **options).acquire()
+        assert hold.wait_until_lost(10) == "deadline"
+        with pytest.raises(redislock.LockLost, match="deadline"):
+            hold.check()
+
+
+def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) -> None:
+    hold = locks.lock("k", renew=False).acquire()
+    hold.extend(20)
+    assert 19 < hold.check() <= 20
+    client.execute_command("LOCK.RELEASE", "k", hold.owner)
+    for _ in range(2):
+        with pytest.raises(redislock.LockLost):
+            hold.extend(20)
+
+
+def test_a_grant_that_comes_after_its_lease_is_none(client: redis.Redis, server: Any) -> None:
+    with redislock.Locks(client, lease=0.002) as locks, pytest.raises(redislock.LockLost, match="deadline"):
+        locks.lock("k").acquire()
+    eventually(lambda: not client.exists("k"), "it is free")
+
+
+def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
+    locks: redislock.Locks, client: redis.Redis
+) -> None:
+    hold = locks.lock("k", owner="ann").acquire()
+    client.delete("k")
+    token = client.execute_command("LOCK.ACQUIRE", "k", "ann", "PX", 60_000)
+    assert hold.wait_until_lost(10) == "push"
+    with pytest.raises(redislock.LockLost):
+        hold.release()
+    assert client.execute_command("LOCK.FENCE", "k", token) == 1
+    client.delete("k")
+
+
+def test_kinds(locks: redislock.Locks) -> None:
+    with locks.read("k") as first, locks.read("k") as second:
+        assert second.token > first.token
+        with pytest.raises(redislock.LockTimeout), locks.write("k", wait=0):
+            pass
+    with locks.semaphore("s", 2), locks.semaphore("s", 2, wait=0):
+        with pytest.raises(redislock.LockTimeout), locks.semaphore("s", 2, wait=0.1):
+            pass
+        with pytest.raises(redislock.LockKindMismatch), locks.lock("s", wait=1):
+            pass
+
+
+def test_many_locks_are_waited_for_together(locks: redislock.Locks, client: redis.Redis) -> None:
+    got: list[int] = []
+
+    def work() -> None:
+        with locks.many(["a", "b", "c"], wait=20) as hold:
+            got.append(hold.token)
+            assert all(client.execute_command("LOCK.FENCE", name, hold.token) == 1 for name in "abc")
+            assert hold.remaining > 2
+
+    with locks.lock("b"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        eventually(lambda: client.execute_command("LOCK.HELDBY", "nobody") == [], "the server answers")
+        time.sleep(0.1)
+        assert not got
+    thread.join()
+    assert len(got) == 1
+    with pytest.raises(redislock.LockTimeout), locks.lock("b"), locks.many(["a", "b"], wait=0.2):
+        pass
+
+
+def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
+    @locks.locked("report:{number}", wait=0, busy="skip")
+    def report(number: int) -> str:
+        with pytest.raises(redislock.LockTimeout), locks.lock(f"report:{number}", wait=0):
+            pass
+        return f"report {number}"
+
+    assert report(7) == "report 7"
+    with locks.lock("report:7"):
+        assert report(7) is None and report(number=8) == "report 8"
+    with pytest.raises(ValueError, match="busy"):
+        locks.locked("x", busy="maybe")
+
+
+def test_a_leader_is_elected_deposed_and_elected_again(locks: redislock.Locks, client: redis.Redis) -> None:
+    events: list[str] = []
+    leader = locks.leader("job", on_elected=lambda hold: events.append("elected"), on_lost=events.append)
+    with leader:
+        eventually(lambda: leader.hold is not None, "it leads")
+        client.delete("job")
+        eventually(lambda: events == ["elected", "push", "elected"], "it leads again")
+    assert not client.exists("job")
+    with locks.lock("job"), leader:
+        time.sleep(0.1)
+        assert leader.hold is None
+    assert events == ["elected", "push", "elected"]
+
+
+def test_a_child_has_no_holds(locks: redislock.Locks, client: redis.Redis) -> None:
+    with locks.lock("k") as hold:
+        child = os.fork()
+        if child == 0:
+            try:
+                refused = 0
+                for work in (hold.check, hold.release, lambda: hold.extend(1)):
+                    try:
+                        work()
+                    except redislock.LockLost as error:
+                        refused += error.reason == "fork"
+                # But it may take locks of its own.
+                with locks.lock("child", wait=5) as its:
+                    refused += its.owner.split(":")[1] == str(os.getpid())
+                os._exit(0 if refused == 4 and hold.remaining == 0 else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert hold.check() > 0
+        assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+        time.sleep(1.5)
+        assert hold.check() > 1, "it is renewed by the parent"
+
+
+def test_ten_thousand_locks_leave_nothing(locks: redislock.Locks, client: redis.Redis) -> None:
+    def cycle(times: int) -> None:
+        for number in range(times):
+            with locks.lock(f"k{number % 100}", wait=5):
+                pass
+
+    def footprint() -> tuple[int, int, int]:
+        gc.collect()
+        with open("/proc/self/statm") as statm:
+            pages = int(statm.read().split()[1])
+        return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * 4
+
+    cycle(2000)
+    before = footprint()
+    cycle(8000)
+    after = footprint()
+    assert after[0] <= before[0] and after[1] <= before[1]
+    assert after[2] - before[2] < 4000, f"memory grew from {before[2]} to {after[2]} kB"
+    assert client.dbsize() == 0
+
+
+def test_locks_that_nobody_has_any_more_end_their_connections(server: Any, client: redis.Redis) -> None:
+    made = redislock.Locks(client)
+    with made.lock("k", wait=5):
+        with pytest.raises(redislock.LockTimeout), made.lock("k", wait=0.1):
+            pass
+    before = int(server.info("clients")["connected_clients"])
+    del made
+    gc.collect()
+    eventually(lambda: int(server.info("clients")["connected_clients"]) < before, "they are closed")
+
+
+def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
+    made = redislock.Locks(client)
+    made.lock("a").acquire()
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            made.lock("a").acquire()
+        except redislock.ConnectionFailed as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: waiters(server, "a") == 1, "it waits")
+    made.close()
+    thread.join(10)
+    assert len(failed) == 1 and not client.exists("a")
+    eventually(lambda: server.info("redislock")["redislock_waiters"] == "0", "nobody waits")
+
+
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)"])
+def test_a_program_that_ends_gives_up_what_it_holds(server: Any, client: redis.Redis, end: str) -> None:
+    source = f"""
+import redis, redislock
+locks = redislock.Locks(redis.Redis(port={server.port}), lease=60)
+hold = locks.lock("k").acquire()
+{end}
+"""
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not client.exists("k")
+
+
+def test_hooks_are_told(server: Any, client: redis.Redis) -> None:
+    counters = redislock.Counters()
+    with redislock.Locks(client, hooks=counters) as made:
+        hold = made.lock("k").acquire()
+        with pytest.raises(redislock.LockTimeout), made.lock("k", wait=0.1):
+            pass
+        client.delete("k")
+        hold.wait_until_lost(10)
+        with made.lock("k"):
+            pass
+    found = counters.grants, counters.timeouts, counters.losses, counters.releases, counters.waits
+    assert found == (2, 1, 1, 1, 1)
+
+
+def test_a_hook_that_fails_does_no_harm(server: Any, client: redis.Redis) -> None:
+    class Broken(redislock.Hooks):
+        def granted(self, name: str, waited: float) -> None:
+            raise ZeroDivisionError
+
+    with redislock.Locks(client, hooks=Broken()) as made, made.lock("k") as hold:
+        assert hold.token
+
+
+def test_the_other_driver(server: Any) -> None:
+    with valkey.Valkey(port=server.port) as client, redislock.Locks(client) as locks, locks.lock("k") as hold:
+        with pytest.raises(valkey.exceptions.LockError), locks.lock("k", wait=0):
+            pass
+        assert hold.token
+
+
+def test_what_is_no_client_is_refused() -> None:
+    with pytest.raises(TypeError, match="a client of redis-py or valkey-py"):
+        redislock.Locks("redis://127.0.0.1")
+
+
+def test_a_lock_is_entered_once_at_a_time(locks: redislock.Locks) -> None:
+    lock = locks.lock("k")
+    with lock, pytest.raises(RuntimeError), lock:
+        pass
+    with lock:
+        pass
+
+
+def waiters(server: Any, name: str) -> int:
+    found = server.admin("LOCK.INFO", name)
+    return int(dict(zip(found[::2], found[1::2], strict=True))["waiters"]) if found else 0

@@ -1,0 +1,67 @@
+"""Connections by TLS, with the certificates that the driver's client was given."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import redislock
+
+from .servers import Port, ServerError
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, *words],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None:
+    cert, key = certificate
+    files = {"tls-cert-file": cert, "tls-key-file": key, "tls-auth-clients": "no"}
+    server, port = start_server(), Port()
+    try:
+        try:
+            for name, value in files.items():
+                server.admin("CONFIG", "SET", name, value)
+        except ServerError as error:
+            pytest.skip(f"this server was built without TLS: {error}")
+        server.admin("CONFIG", "SET", "tls-port", port.number)
+        options: dict[str, Any] = {"port": port.number, "host": "127.0.0.1", "ssl": True}
+        use_threads(redis.Redis(**options, ssl_ca_certs=str(cert)), server)
+        asyncio.run(use_tasks(redis.asyncio.Redis(**options, ssl_ca_certs=str(cert))))
+        with redislock.Locks(redis.Redis(**options)) as locks:  # who trusts nobody it does not know
+            with pytest.raises(redislock.ConnectionFailed, match="CERTIFICATE"), locks.lock("k", wait=0):
+                pass
+    finally:
+        port.give_back()
+
+
+def use_threads(client: redis.Redis, server: Any) -> None:
+    with redislock.Locks(client, lease=3) as locks:
+        hold = locks.lock("k", wait=5).acquire()
+        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
+            pass
+        server.admin("DEL", "k")
+        assert hold.wait_until_lost(10) == "push"
+
+
+async def use_tasks(client: redis.asyncio.Redis) -> None:
+    async with client, redislock.AsyncLocks(client) as locks, locks.lock("k", wait=5) as hold:
+        assert hold.check() > 0

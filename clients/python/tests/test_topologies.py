@@ -1,0 +1,230 @@
+"""Clients of a cluster, of Sentinel, and of independent servers, as the drivers make them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+
+import redislock
+
+from .servers import GROUP, cluster_of_three, eventually, pair_with_sentinels, role_of
+
+NAMES = [f"k{number}" for number in range(12)]
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster(start_server: Any) -> None:
+    nodes = cluster_of_three(start_server)
+    with redis.RedisCluster("127.0.0.1", nodes[0].port) as client, redislock.Locks(client, lease=2) as locks:
+        with contextlib.ExitStack() as stack:
+            holds = [stack.enter_context(locks.lock(name, wait=5, owner="ann")) for name in NAMES]
+            assert sorted(locks.held("ann")) == sorted(NAMES)
+            for name in NAMES[:4]:
+                with pytest.raises(redislock.LockTimeout), locks.lock(name, wait=0.1):
+                    pass
+            eventually(lambda: min(hold.remaining for hold in holds) > 1.5, "they are renewed")
+            time.sleep(2.5)
+            assert all(hold.check() for hold in holds)
+            slot_goes(nodes, "k0")
+            time.sleep(2)
+            assert holds[0].check(), "it is renewed on the node to which its slot went"
+        finish = slot_is_on_its_way(nodes, "k1")
+        with locks.lock("k1", wait=5) as hold:
+            assert hold.check(), "a new lock of that slot is made on the other node (ASK)"
+        finish()
+        with locks.many(["{tag}a", "{tag}b"], wait=5):
+            pass
+        with pytest.raises(redislock.ServerRefused, match="CROSSSLOT"), locks.many(["k0", "k1"], wait=0):
+            pass
+        assert locks.held("ann") == []
+
+    async def asynchronously() -> None:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes[1].port)
+        async with client, redislock.AsyncLocks(client, lease=2) as locks:
+            async with contextlib.AsyncExitStack() as stack:
+                for name in NAMES:
+                    await stack.enter_async_context(locks.lock(name, owner="ben"))
+                assert sorted(await locks.held("ben")) == sorted(NAMES)
+
+    asyncio.run(asynchronously())
+
+
+def slot_goes(nodes: list[Any], name: str) -> None:
+    """The slot of this name goes to another node with what is in it."""
+    slot_is_on_its_way(nodes, name)()
+
+
+def slot_is_on_its_way(nodes: list[Any], name: str) -> Callable[[], None]:
+    """The slot of this name begins to go to another node; what is returned ends that."""
+    slot = nodes[0].admin("CLUSTER", "KEYSLOT", name)
+    ids = [node.admin("CLUSTER", "MYID") for node in nodes]
+    source = slot * 3 // 16384
+    target = (source + 1) % 3
+    nodes[target].admin("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+    nodes[source].admin("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+
+    def finish() -> None:
+        if names := nodes[source].admin("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            nodes[source].admin("MIGRATE", "127.0.0.1", nodes[target].port, "", 0, 5000, "KEYS", *names)
+        for node in (nodes[target], *nodes):
+            node.admin("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
+    return finish
+
+
+@pytest.mark.timeout(120)
+def test_a_failover_by_sentinel(start_server: Any) -> None:
+    primary, replica, sentinels = pair_with_sentinels(start_server)
+    places = [("127.0.0.1", sentinel.port) for sentinel in sentinels]
+    told: list[str] = []
+    with redislock.Locks(redis.sentinel.Sentinel(places).master_for(GROUP), lease=20) as locks:
+        hold = locks.lock("k", wait=5).acquire()
+        hold.on_lost(told.append)
+        eventually(lambda: replica.admin("LOCK.FENCE", "k") == hold.token, "the replica knows of it")
+        sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
+        eventually(lambda: sentinels[0].primary() == replica.port, "the replica is the primary", 30)
+        eventually(lambda: role_of(replica) == "master", "it knows")
+        # Until the old primary knows, too, it grants and releases what the new one never hears of.
+        eventually(lambda: role_of(primary) == "slave", "so does the old one", 30)
+        assert hold.check() > 0 and not told
+        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
+            pass
+        hold.release()
+
+    async def asynchronously() -> None:
+        client = redis.asyncio.sentinel.Sentinel(places).master_for(GROUP)
+        async with redislock.AsyncLocks(client) as locks, locks.lock("k", wait=10) as hold:
+            assert replica.admin("LOCK.FENCE", "k", hold.token) == 1
+
+    asyncio.run(asynchronously())
+    with pytest.raises(ValueError, match="primary"):
+        redislock.Locks(redis.sentinel.Sentinel(places).slave_for(GROUP))
+
+
+@pytest.mark.timeout(120)
+def test_independent_servers(start_server: Any) -> None:
+    servers = [start_server() for _ in range(3)]
+    clients = [redis.Redis(port=server.port) for server in servers]
+    with redislock.Redlock(clients, lease=2) as locks:
+        with locks.lock("k", wait=5) as hold:
+            assert all(server.admin("LOCK.FENCE", "k", hold.token) == 1 for server in servers), "one token"
+            with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0):
+                pass
+            locks.fence("k", hold.token)
+            assert locks.held(hold.owner) == ["k"]
+            time.sleep(2.5)
+            assert hold.check() > 0, "it is renewed"
+            first = hold.token
+        with pytest.raises(ValueError, match="independent"), locks.semaphore("s", 2):
+            pass
+        servers[0].kill()
+        hold = locks.lock("k", wait=5).acquire()
+        assert hold.token > first
+        servers[1].admin("DEL", "k")
+        # One of three says no and one says nothing: that is no majority for either, so the deadline decides.
+        assert hold.wait_until_lost(20) == "deadline"
+        for work in (hold.check, hold.release):
+            with pytest.raises(redislock.LockLost):
+                work()
+        servers[0].start()
+        hold = locks.lock("k", wait=20).acquire()
+        for server in servers[:2]:
+            server.admin("DEL", "k")
+        assert hold.wait_until_lost(20) == "push"
+        servers[0].kill()
+        servers[1].kill()
+        with pytest.raises(redislock.ConnectionFailed), locks.lock("k", wait=0.5):
+            pass
+    for client in clients:
+        client.close()
+
+    async def asynchronously() -> None:
+        servers[0].start()
+        made = [redis.asyncio.Redis(port=server.port) for server in servers]
+        async with redislock.AsyncRedlock(made, lease=2) as locks:
+            async with locks.lock("k", wait=20) as hold:
+                assert hold.remaining > 0
+            task = asyncio.create_task(locks.lock("k", wait=5).acquire())
+            await asyncio.sleep(0.002)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            async with locks.lock("k", wait=10):
+                pass
+
+    asyncio.run(asynchronously())
+
+
+def test_no_module(start_server: Any) -> None:
+    server = start_server(with_module=False)
+    with redislock.Locks(redis.Redis(port=server.port)) as locks:
+        for wait in (0, 1):
+            with pytest.raises(redislock.ModuleMissing, match="loadmodule"), locks.lock("k", wait=wait):
+                pass
+
+
+def test_no_server(start_server: Any) -> None:
+    server = start_server()
+    server.kill()
+    with redislock.Locks(redis.Redis(port=server.port)) as locks:
+        began = time.monotonic()
+        with pytest.raises(redis.exceptions.ConnectionError), locks.lock("k", wait=0):
+            pass
+        assert time.monotonic() - began < 20
+
+
+def test_a_password_a_database_and_a_name(start_server: Any) -> None:
+    server = start_server()
+    server.admin("CONFIG", "SET", "requirepass", "secret")
+    client = redis.Redis(port=server.port, password="secret", db=3, client_name="shop")
+    with client, redislock.Locks(client) as locks, locks.lock("k", wait=5):
+        assert client.exists("k") == 1
+        assert {each["name"] for each in client.client_list()} == {"shop", ""}
+    with redislock.Locks(redis.Redis(port=server.port, password="wrong")) as locks:
+        with pytest.raises(redis.exceptions.ResponseError, match="WRONGPASS"), locks.lock("k", wait=1):
+            pass
+    client = redis.Redis(port=server.port, password="secret")
+    with client:
+        client.acl_setuser("ann", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-client|tracking"])
+        told: list[str] = []
+        other = redis.Redis(port=server.port, username="ann", password="word")
+        with redislock.Locks(other, lease=1) as locks:
+            hold = locks.lock("k").acquire()
+            hold.on_lost(told.append)
+            eventually(lambda: hold.remaining < 0.9, "the server was asked once, soon after the grant")
+            client.delete("k")
+            eventually(lambda: told == ["renewal"], "without pushes a renewal tells")
+            with locks.lock("k"), pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.3):
+                pass
+
+
+def test_a_socket_of_the_machine(start_server: Any, tmp_path: Any) -> None:
+    start_server("--unixsocket", tmp_path / "s")
+    with redislock.Locks(redis.Redis(unix_socket_path=str(tmp_path / "s"))) as locks, locks.lock("k", wait=5) as hold:
+        assert hold.token
+        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.1):
+            pass
+
+
+def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
+    server = start_server(module_arguments=("max-wait", 300))
+    with redislock.Locks(redis.Redis(port=server.port)) as locks, locks.lock("k"):
+        server.admin("CONFIG", "RESETSTAT")
+        for waits in (locks.lock("k", wait=1), locks.many(["k", "j"], wait=1)):
+            began = time.monotonic()
+            with pytest.raises(redislock.LockTimeout), waits:
+                pass
+            assert time.monotonic() - began >= 1
+    calls = sum(
+        int(line.split("calls=")[1].split(",")[0]) for line in server.info("commandstats").values() if "calls=" in line
+    )
+    assert calls < 60, "it asked again and again"
