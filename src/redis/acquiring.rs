@@ -53,6 +53,7 @@ fn acquire_as<const IS_PLAIN: bool>(ctx: &Ctx, name: Str<'_>, request: &acquire:
     if !tie.is_none() && own_connection(ctx, client).is_none() {
         return ctx.reply_error(error::NO_CONNECTION);
     }
+    let cannot_confirm = !IS_PLAIN && confirm::is_impossible();
     let mut is_parked = false;
     // A waiter is given its client before anything is published: whoever listens may free the lock.
     let park = |reply: &Acquired| {
@@ -72,6 +73,7 @@ fn acquire_as<const IS_PLAIN: bool>(ctx: &Ctx, name: Str<'_>, request: &acquire:
             client,
             bind_to: bind_to(ctx, client, table.may_have_ties() || !tie.is_none()),
             must_be_named: request.owner.is_none() || server::is_cluster(),
+            cannot_confirm,
         };
         table.acquire(now, place_of(ctx, name), found, &ask, &mut |who| gate.admit(who), fx)
     };

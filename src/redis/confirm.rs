@@ -200,21 +200,14 @@ fn listen(ctx: &Ctx) {
     }
 }
 
-/// Why a grant cannot be confirmed here and now. Before anything is done.
-///
-/// In a quarantine nothing new is granted anyway: who would wait waits, and the others are told how long.
+/// Why a grant to this client can never be confirmed. Before anything is done. Whether replicas could confirm it now
+/// is looked at by the core.
 #[cold]
 pub(crate) fn refusal_of_grant(ctx: &Ctx, tie: Tie) -> Option<&'static str> {
     if let Some(reason) = refusal_of_lease(tie.is_kept_alive) {
         return Some(reason);
     }
-    let now = clock::boot();
-    let is_quarantined = state::with(|state| state.table.quarantine_left_ms(now).is_some());
-    if ctx.flags().denies_blocking() {
-        Some(CANNOT_WAIT)
-    } else {
-        (is_quarantined != Some(true) && is_impossible()).then_some(CANNOT_CONFIRM)
-    }
+    ctx.flags().denies_blocking().then_some(CANNOT_WAIT)
 }
 
 /// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.

@@ -89,6 +89,7 @@ pub(super) fn asked_to_acquire(ctx: &Ctx, args: &[Str<'_>]) -> c_int {
         client,
         bind_to: None,
         must_be_named: request.owner.is_none() || server::is_cluster(),
+        cannot_confirm: confirm::is_impossible(),
     };
     let mut gate = Gate::of_command(ctx);
     let mut is_parked = false;

@@ -28,6 +28,8 @@ pub struct Ask<'a> {
     /// Whether a grant must travel as a record that names owner and token, because the client's own
     /// words do not tell them, or because somebody reads only a part of the stream.
     pub must_be_named: bool,
+    /// Whether a grant has to be confirmed by replicas, and too few of them could confirm one now.
+    pub cannot_confirm: bool,
 }
 
 impl Ask<'_> {
@@ -112,6 +114,8 @@ pub enum Refusal {
     OtherKind(Mode),
     /// The server may have forgotten locks, and grants none for so many milliseconds.
     Quarantine(u64),
+    /// Nothing could be confirmed, so nothing was done.
+    Unconfirmable,
     /// The module is to go, so no lock is granted any more.
     Leaving,
     /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
@@ -446,6 +450,7 @@ mod tests {
             client: None,
             bind_to: None,
             must_be_named: false,
+            cannot_confirm: false,
         };
         let step = table.acquire(now, place, Found::Nothing, &ask, &mut |_| Admission::Granted, &mut fx);
         let Change::Stored(lock) = step.change else { panic!("{step:?}") };
