@@ -30,7 +30,7 @@ mod wake;
 
 use std::collections::VecDeque;
 
-use super::deadlock::Link;
+use super::deadlock::{Link, Looked};
 use super::effect::{
     Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Stake, Step, Task, Undo, WaiterId,
 };
@@ -124,6 +124,8 @@ pub struct Table {
     is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     cycle: Vec<Link>,
+    /// How much the search for it looked at last.
+    looked: Looked,
 }
 
 impl Table {

@@ -306,8 +306,8 @@ impl Table {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
-        let Some(cycle) =
-            deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter, but)
+        let (holders_max, looked) = (self.limits.holders_max, &mut self.looked);
+        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, holders_max, waiter, but, looked)
         else {
             return false;
         };
