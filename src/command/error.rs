@@ -182,6 +182,7 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             "QUARANTINE {left_ms} milliseconds are left in which this server grants no new lock: it may have lost some"
         )
         .into(),
+        Refusal::Unconfirmable => CANNOT_CONFIRM.into(),
         Refusal::Leaving => LEAVING.into(),
         Refusal::Deadlock => deadlock(cycle).into(),
         Refusal::TooManyTimes => {

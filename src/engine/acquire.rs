@@ -55,6 +55,7 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
     if !tie.is_none() && own_connection(server, client).is_none() {
         return server.reply_error(error::NO_CONNECTION);
     }
+    let cannot_confirm = !IS_PLAIN && confirm::is_impossible(server);
     let mut is_parked = false;
     // A waiter is given its client before anything is published: whoever listens may free the lock.
     let park = |reply: &Acquired| {
@@ -74,6 +75,7 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
             client,
             bind_to: bind_to(server, client, table.may_have_ties() || !tie.is_none()),
             must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+            cannot_confirm,
         };
         table.acquire(now, server.place(name), found, &ask, &mut |who| gate.admit(who), fx)
     };
@@ -236,6 +238,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         client,
         bind_to: None,
         must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+        cannot_confirm: confirm::is_impossible(server),
     };
     let mut gate = Gate::of_command(server);
     let mut is_parked = false;

@@ -106,21 +106,14 @@ fn listen<S: Server>(server: &S) {
     }
 }
 
-/// Why a grant cannot be confirmed here and now. Before anything is done.
-///
-/// In a quarantine nothing new is granted anyway: who would wait waits, and the others are told how long.
+/// Why a grant to this client can never be confirmed. Before anything is done. Whether replicas could confirm it now is
+/// looked at by the core.
 #[cold]
 pub fn refusal_of_grant<S: Server>(server: &S, tie: Tie) -> Option<&'static str> {
     if let Some(reason) = refusal_of_lease(server, tie.is_kept_alive) {
         return Some(reason);
     }
-    let now = server.boot();
-    let is_quarantined = server.with(|state| state.table.quarantine_left_ms(now).is_some());
-    if server.flags().denies_blocking {
-        Some(CANNOT_WAIT)
-    } else {
-        (is_quarantined != Some(true) && is_impossible(server)).then_some(CANNOT_CONFIRM)
-    }
+    server.flags().denies_blocking.then_some(CANNOT_WAIT)
 }
 
 /// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.

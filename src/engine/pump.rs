@@ -350,7 +350,7 @@ pub fn has_dead<S: Server>(server: &S) -> bool {
 }
 
 /// Forgets some of the locks whose values were freed elsewhere. `false`: there are more.
-fn bury_some<S: Server>(server: &S, is_ours: bool) -> bool {
+pub fn bury_some<S: Server>(server: &S, is_ours: bool) -> bool {
     let mut dead = server.shared().take_dead();
     if !dead.is_empty() {
         let _ = server.with(|state| {

@@ -106,6 +106,13 @@ struct Graph<'a> {
     blockers: Vec<Blocker>,
 }
 
+/// How much the last search looked at. The next one most often looks at as much, so it begins with room for that.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Looked {
+    requests: usize,
+    owners: usize,
+}
+
 /// The cycle that this request, which stands in line, closes; `None` if it closes none. A shared lock has room for
 /// `holders_max`. The requests that `but` stands for count as gone: they are about to be replaced.
 #[must_use]
@@ -116,6 +123,7 @@ pub fn find(
     holders_max: usize,
     waiter: WaiterId,
     but: &[WaiterId],
+    looked: &mut Looked,
 ) -> Option<Vec<Link>> {
     if !may_close_one(queues, locks, waiter) {
         return None;
@@ -127,13 +135,13 @@ pub fn find(
         holders_max,
         but,
         steps: 0,
-        requests: Vec::new(),
-        by_lead: HashMap::new(),
-        owners: Vec::new(),
-        by_first: HashMap::new(),
-        requests_of_owners: Vec::new(),
-        conditions: Vec::new(),
-        blockers: Vec::new(),
+        requests: Vec::with_capacity(looked.requests),
+        by_lead: HashMap::with_capacity(looked.requests),
+        owners: Vec::with_capacity(looked.owners),
+        by_first: HashMap::with_capacity(looked.owners),
+        requests_of_owners: Vec::with_capacity(looked.requests),
+        conditions: Vec::with_capacity(looked.requests),
+        blockers: Vec::with_capacity(looked.requests),
     };
     let start = graph.request(waiter)?;
     let mut next = start;
@@ -142,6 +150,7 @@ pub fn find(
         next += 1;
     }
     graph.settle();
+    *looked = Looked { requests: graph.requests.len(), owners: graph.owners.len() };
     (graph.requests[start].unmet > 0).then(|| graph.cycle(start))
 }
 

@@ -9,6 +9,7 @@ import pytest
 from harness.kinds import count, held_by, take
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
+from harness.replies import module_info
 
 #: Each of these breaks the lock `door`, and leaves it free.
 WAYS = {
@@ -147,6 +148,18 @@ def fill(cli, count, owner="alice", options=""):
     for start in range(0, count, 10_000):
         commands = [f"LOCK.ACQUIRE lock:{number} {owner} PX 3600000 {options}" for number in range(start, start + 10_000)]
         assert all(isinstance(token, int) for token in cli.pipeline(*commands))
+
+
+def test_a_lock_that_went_with_one_of_several_databases_is_not_counted_till_the_next_cron(start_server):
+    # The server frees its value on a thread of its own
+    server = start_server("--hz", "1")
+    here, there = server.connect(), server.connect(db=2)
+    for cli in (here, there):
+        assert cli("LOCK.ACQUIRE door alice PX 60000") > 0
+    for _ in range(5):
+        assert here("LOCK.ACQUIRE door alice PX 60000") > 0
+        here("FLUSHDB ASYNC")
+        eventually(lambda: module_info(here)["locks"] == "1", "it is freed", limit=0.5)
 
 
 @pytest.mark.parametrize("how", ["SYNC", "ASYNC"])

@@ -10,9 +10,9 @@ import pytest
 from harness.group import freeze, is_primary, thaw
 from harness.limits import VALGRIND, eventually
 from harness.proxy import BACK, ONWARD
-from harness.roamers import LEASE_MS_MAX, Load, Roamer, double_holders
+from harness.roamers import LEASE_MS_MAX, Load, Roamer, double_holders, group_faults
 from harness.sentinel import GROUP
-from harness.wire import Closed, ServerError
+from harness.wire import Closed, ServerError, refused
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -219,6 +219,44 @@ def test_a_replica_that_has_just_come_over_vouches_for_nothing(start_group):
     group.follow(other, wrong)
     client.insists(("acquire", wrong, "door", "bob", STORY_MS))
     assert double_holders(client.history) == []
+
+
+@CONFIRMED
+def test_what_nobody_was_told_of_is_not_granted_under_its_old_token(start_group, confirm):
+    # G4: the promoted server knows a hold that the old one has undone. Its owner asks on and on, and somebody else is
+    # granted the lock on the old one meanwhile
+    group = start_group(confirm, quarantine_ms=STORY_MS)
+    old, other, wrong = group.nodes
+    client = Asker(Load(group.nodes), 0)
+    links = [group.follow_by_own_link(replica, old) for replica in (other, wrong)]
+    client.insists(("acquire", old, "door", "carol", STORY_MS))
+    client.ask("release", old, "door", "carol")
+    for link in links:
+        link.stall(ONWARD)
+    early = old.ask("LOCK.ACQUIRE", "door", "alice", "PX", STORY_MS)
+    eventually(lambda: wrong.admin("EXISTS door"), "the replica has heard of it")
+    links[1].stall(BACK)
+    promote(wrong)
+    with refused("NOREPLICAS"):
+        early.answer()
+    links[0].mend()
+    bob = client.ask("acquire", old, "door", "bob", STORY_MS)
+    assert (bob is not None) == (confirm == "majority")
+    group.follow(other, wrong)
+
+    def asks_until_the_quarantine_is_over():
+        asked = client.ask("acquire", wrong, "door", "alice", STORY_MS)
+        return asked or wrong.info("redislock")["redislock_quarantine_left_ms"] == "0"
+
+    eventually(asks_until_the_quarantine_is_over, "it may grant again", pause=0.02)
+    if confirm == "all":
+        group.follow(old, wrong)
+    client.insists(("acquire", wrong, "gate", "carol", STORY_MS))
+    client.insists(("acquire", wrong, "door", "alice", STORY_MS))
+    assert group_faults(client.history) == []
+    told = [request.reply for request in client.history if request.kind == "acquire" and request.reply is not None]
+    told = list(dict.fromkeys(told))
+    assert told == sorted(told)
 
 
 # One server's word

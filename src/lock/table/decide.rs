@@ -176,8 +176,8 @@ impl Table {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
-        let Some(cycle) =
-            deadlock::find(&self.queues, &self.locks, now, self.limits.holders_max, waiter, but)
+        let (holders_max, looked) = (self.limits.holders_max, &mut self.looked);
+        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, holders_max, waiter, but, looked)
         else {
             return false;
         };
@@ -303,6 +303,7 @@ mod tests {
             client: None,
             bind_to: None,
             must_be_named: false,
+            cannot_confirm: false,
         };
         let step = table.acquire(now, place, Found::Nothing, &ask, &mut |_| Admission::Granted, &mut fx);
         let Change::Stored(lock) = step.change else { panic!("{step:?}") };

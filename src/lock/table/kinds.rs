@@ -27,6 +27,9 @@ impl Table {
     ) -> Step<Acquired> {
         let mut at = At::new(place, found);
         self.leave_quarantine(now.boot);
+        if self.refuses_unconfirmed(ask, false) {
+            return Step::unchanged(Refused(Refusal::Unconfirmable));
+        }
         // Nobody holds it and nobody waits anywhere.
         if found == Found::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
             let reply = self.take(now, &mut at, ask, fx);
@@ -54,6 +57,7 @@ impl Table {
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
                 (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
+                _ if self.refuses_unconfirmed(ask, true) => Refused(Refusal::Unconfirmable),
                 (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, at, member, ask, fx),
                 _ => self.hold_again(now, at, member, ask, fx),
             };

@@ -50,6 +50,7 @@ mod tests {
             client,
             bind_to,
             must_be_named,
+            cannot_confirm: false,
         }
     }
 

@@ -17,6 +17,9 @@ impl Table {
         fx: &mut [Effects],
     ) -> Steps<Acquired> {
         self.leave_quarantine(now.boot);
+        if self.refuses_unconfirmed(ask, false) {
+            return (Refused(Refusal::Unconfirmable), spots.iter().map(|_| Step::unchanged(())).collect());
+        }
         let mut ats: Vec<At<'_>> = spots.iter().map(|spot| At::new(spot.place, spot.found)).collect();
         for (at, fx) in ats.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, at, Some(ask.owner), None, fx);
@@ -53,6 +56,10 @@ impl Table {
             if self.held_as(at).is_none() && at.found == Found::Other {
                 return Refused(Refusal::WrongType);
             }
+        }
+        let is_own = |mode| self.holds_all(ats, ask.owner, mode).is_some();
+        if self.refuses_unconfirmed(ask, is_own(ask.mode) || is_own(Mode::Exclusive)) {
+            return Refused(Refusal::Unconfirmable);
         }
         if let Some(token) = self.holds_all(ats, ask.owner, ask.mode) {
             return self.hold_all_again(now, ats, ask, token, fx);

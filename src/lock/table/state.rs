@@ -4,7 +4,7 @@ pub(super) use std::collections::VecDeque;
 
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
-pub(super) use crate::lock::deadlock::Link;
+pub(super) use crate::lock::deadlock::{Link, Looked};
 pub(super) use crate::lock::effect::{
     Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Stake, Step, Task, Undo, WaiterId,
 };
@@ -40,6 +40,8 @@ pub struct Table {
     pub(super) is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     pub(super) cycle: Vec<Link>,
+    /// How much the search for it looked at last.
+    pub(super) looked: Looked,
 }
 
 impl Table {

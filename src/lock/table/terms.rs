@@ -95,6 +95,8 @@ pub struct Ask<'a> {
     /// Whether a grant must travel as a record that names owner and token, because the client's own
     /// words do not tell them, or because somebody reads only a part of the stream.
     pub must_be_named: bool,
+    /// Whether a grant has to be confirmed by replicas, and too few of them could confirm one now.
+    pub cannot_confirm: bool,
 }
 
 /// How to wait in line.
@@ -138,6 +140,8 @@ pub enum Refusal {
     OtherKind(Mode),
     /// The server may have forgotten locks, and grants none for so many milliseconds.
     Quarantine(u64),
+    /// Nothing could be confirmed, so nothing was done.
+    Unconfirmable,
     /// The module is to go, so no lock is granted any more.
     Leaving,
     /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.

@@ -73,6 +73,7 @@ impl World {
             client: Some(ClientId(client)),
             bind_to,
             must_be_named: minted,
+            cannot_confirm: false,
         }
     }
 

@@ -33,6 +33,7 @@ pub(super) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
         client,
         bind_to: None,
         must_be_named: false,
+        cannot_confirm: false,
     }
 }
 

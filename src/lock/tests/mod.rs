@@ -47,6 +47,7 @@ mod server;
 // It leaves out rules, which only tests can.
 #[cfg(test)]
 mod simulation;
+mod unconfirmed;
 mod verdicts;
 mod views;
 pub(super) mod visits;

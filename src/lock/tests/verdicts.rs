@@ -357,6 +357,7 @@ impl Judge {
             }
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Leaving => (false, "leaving"),
+            Refusal::Unconfirmable => (false, "unconfirmable"),
             Refusal::Deadlock => {
                 let held = keys.first().and_then(|at| self.own(at, owner, world));
                 let wish = Wish { owner, keys, mode };

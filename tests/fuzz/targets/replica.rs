@@ -134,6 +134,7 @@ impl Replica {
             client: Some(client),
             bind_to: None,
             must_be_named: false,
+            cannot_confirm: false,
         };
         let before = self.table.last_token();
         let reply = self.step(name, |table, now, place, found, fx| {

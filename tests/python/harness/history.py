@@ -37,6 +37,7 @@ class Request(NamedTuple):
     reply: Optional[int]
     lease: float = 0.0
     block: float = 0.0
+    error: str = ""
 
 
 class Hold(NamedTuple):
@@ -116,17 +117,27 @@ def early_ends(history):
 def token_faults(history):
     """G4: tokens that go down, or that two grants share."""
     grants = [r for r in history if r.kind == "acquire" and r.reply is not None]
-    found, owners = [], {}
+    return twice_given(grants, lambda grant: (grant.lock, grant.owner)) + falling_tokens(grants)
+
+
+def twice_given(grants, hold_of):
+    """G4: tokens of two holds."""
+    found, holds = [], {}
     for grant in grants:
-        first = owners.setdefault(grant.reply, (grant.lock, grant.owner))
-        if first != (grant.lock, grant.owner):
+        first = holds.setdefault(grant.reply, hold_of(grant))
+        if first != hold_of(grant):
             found.append(f"one token, two holds: {first} and {grant}")
-    # Sweep: by the time a request is sent, no token answered before may be higher.
+    return found
+
+
+def falling_tokens(grants, asked=lambda grant: grant.sent):
+    """G4: by the time that a grant was asked for, no token answered before may have been higher."""
+    found = []
     answered = sorted(grants, key=lambda grant: grant.answered)
     highest, index = 0, 0
     seen = {}
-    for grant in sorted(grants, key=lambda grant: grant.sent):
-        while index < len(answered) and answered[index].answered < grant.sent:
+    for grant in sorted(grants, key=asked):
+        while index < len(answered) and answered[index].answered < asked(grant):
             highest = max(highest, answered[index].reply)
             seen.setdefault(answered[index].reply, answered[index])
             index += 1

@@ -62,7 +62,7 @@ def as_request(request):
         return request
     return Request(
         request.kind, (request.lock,), request.owner, request.sent, request.answered, request.reply,
-        lease=request.lease, block=request.block or None,
+        lease=request.lease, block=request.block or None, error=request.error,
     )  # fmt: skip
 
 
@@ -158,5 +158,5 @@ def as_plain(request):
     """The request as the checker for many servers wants it."""
     return plain.Request(
         request.command, request.lock, request.owner, request.sent, request.answered, request.reply,
-        request.lease, request.block or 0.0,
+        request.lease, request.block or 0.0, request.error,
     )  # fmt: skip

@@ -21,7 +21,8 @@ from collections import Counter
 from math import inf
 from typing import NamedTuple, Optional
 
-from .history import Hold, Request, token_faults
+from .evidence import LOST, UNANSWERED
+from .history import Hold, Request, falling_tokens, twice_given
 from .journal import MANY, keep
 from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from .wire import Closed, Connection, NoReply, ServerError
@@ -37,6 +38,11 @@ VERY_PATIENT_SECONDS = 60.0 * SLOW_FACTOR
 
 
 # Judging
+
+#: LOCK.ACQUIRE, and each key of LOCK.MACQUIRE but the first.
+ACQUIRES = ("acquire", "macquire")
+#: What an owner is told of a hold that may have begun: by the first word of its error.
+MAY_HAVE_BEGUN = {"NOREPLICAS", "UNBLOCKED", LOST, UNANSWERED}
 
 
 class Break(NamedTuple):
@@ -93,9 +99,48 @@ def double_holders(history, breaks=(), limits=None):
 
 
 def group_faults(history, breaks=(), limits=None):
-    """G1, and G4: tokens rise over all servers and locks."""
-    tokens = token_faults([request._replace(lock="any") for request in history])
-    return double_holders(history, breaks, limits) + tokens
+    """G1, and G4 over all servers."""
+    return double_holders(history, breaks, limits) + group_token_faults(history, limits)
+
+
+def group_token_faults(history, limits=None):
+    """G4: tokens rise over all servers and locks.
+
+    A request that was refused for want of replicas, or lost, may have begun a hold all the same: on a server that was
+    promoted before it heard that the hold was undone. If its owner asks again there, it is told the token from then.
+    So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
+    when they were told.
+    """
+    grants = [request for request in history if request.kind in ACQUIRES and request.reply is not None]
+    first_asked = first_asks(history)
+    found = twice_given(grants, lambda grant: grant.owner)
+    found += falling_tokens(grants, lambda grant: first_asked[grant])
+    by_lock = {}
+    for grant in grants:
+        by_lock.setdefault(grant.lock, []).append(grant)
+    for lock in by_lock.keys() - (limits or {}).keys():
+        found += falling_tokens(by_lock[lock])
+    return list(dict.fromkeys(found))
+
+
+def first_asks(history):
+    """When each grant was asked for first: by the first request of its owner that got no answer, since it was told
+    that it held this lock, or by its own."""
+    found, unanswered = {}, {}
+    for request in sorted(history, key=lambda request: request.sent):
+        if request.kind not in ACQUIRES:
+            continue
+        hold = request.lock, request.owner
+        if request.reply is not None:
+            found[request] = unanswered.pop(hold, request.sent)
+        elif may_have_begun(request.error):
+            unanswered.setdefault(hold, request.sent)
+    return found
+
+
+def may_have_begun(error):
+    """Whether a request for a lock may have begun a hold that its owner was not told of."""
+    return error.partition(" ")[0] in MAY_HAVE_BEGUN
 
 
 # Asking
@@ -167,12 +212,12 @@ class Roamer(threading.Thread):
         words += ["BLOCK", wait_ms] if wait_ms else []
         sent = time.monotonic()
         patience = VERY_PATIENT_SECONDS if self.is_patient else PATIENCE_SECONDS
-        reply = self.reply(node, words, patience + wait_ms / 1000)
+        reply, error = self.reply(node, words, patience + wait_ms / 1000)
         answered = time.monotonic()
-        if kind != "acquire" or reply is not None:
-            self.note(kind, lock, owner, sent, answered, reply, lease_ms / 1000)
+        if kind != "acquire" or reply is not None or may_have_begun(error):
+            self.note(kind, lock, owner, sent, answered, reply, lease_ms / 1000, wait_ms / 1000, error)
             for other in others:
-                self.note("macquire", other, owner, sent, answered, reply, lease_ms / 1000)
+                self.note("macquire", other, owner, sent, answered, reply, lease_ms / 1000, wait_ms / 1000, error)
         return reply
 
     def note(self, *words):
@@ -180,13 +225,14 @@ class Roamer(threading.Thread):
         self.history.append(Request(*words))
 
     def reply(self, node, words, limit):
-        """What this server says; errors are counted."""
+        """What this server says, and the error instead; errors are counted."""
         try:
             if node not in self.connections:
                 self.connections[node] = Connection(node.port)
-            return self.connections[node](*words, limit=limit)
+            return self.connections[node](*words, limit=limit), ""
         except ServerError as error:
             self.told[error.code] += 1
+            return None, error.line
         except (Closed, NoReply, OSError) as error:
             self.told[type(error).__name__] += 1
             self.losses += 1
@@ -194,7 +240,7 @@ class Roamer(threading.Thread):
                 self.load.unanswered.append(" ".join(map(str, words)))
             if node in self.connections:
                 self.connections.pop(node).close()
-        return None
+            return None, UNANSWERED
 
 
 class Load:

@@ -101,13 +101,16 @@ impl Group {
         self.plan.rule_of(n).is_some_and(|rule| !node.confirmations.can_confirm(node.server.now.boot, rule))
     }
 
+    /// Whether this server grants nothing new yet.
+    pub(super) fn is_quarantined(&self, n: usize) -> bool {
+        let server = &self.nodes[n].server;
+        server.table.quarantine_left_ms(server.now.boot).is_some()
+    }
+
     fn acquire(&mut self, request: Request, wait_ms: Option<u64>, is_place: bool) -> Verdict {
         let n = request.node;
         let is_closed = self.cannot_confirm(n);
         let now = self.nodes[n].server.now.boot;
-        if is_closed && self.nodes[n].server.table.quarantine_left_ms(now).is_none() {
-            return self.tell(request, Sent::No);
-        }
         let Request { owner, mode, lease_ms, connection, tie, is_reentrant, .. } = request;
         let client = ClientId(connection);
         let wait = wait_ms.map(|ms| match is_place {
@@ -125,6 +128,7 @@ impl Group {
             client: Some(client),
             bind_to: Some(client),
             must_be_named: self.plan.has_moves,
+            cannot_confirm: is_closed,
         };
         let before = self.nodes[n].server.table.last_token();
         let sure = self.judge.sure_token(&request, self.time);
@@ -132,6 +136,13 @@ impl Group {
         let reply = self.acquire_step(n, &request, &ask, is_closed)?;
         self.judge_reply(&request, reply, (is_upgrade, before))?;
         match reply {
+            // Whatever it holds: nothing is done.
+            Acquired::Refused(Refusal::Unconfirmable) => {
+                if self.is_quarantined(n) {
+                    self.see(Point::UnconfirmableInQuarantine);
+                }
+                self.tell(request, Sent::No)
+            }
             Acquired::Granted(token) => {
                 self.judge.must_be(&request, sure, Some(token))?;
                 self.granted_at_once(request, token, token.get() <= before)
@@ -167,8 +178,7 @@ impl Group {
         if is_reentrant && is_again {
             self.see(Point::CountedAgain);
         }
-        let server = &self.nodes[n].server;
-        if server.table.quarantine_left_ms(server.now.boot).is_some() {
+        if self.is_quarantined(n) {
             self.see(Point::KnownInQuarantine);
             if !is_again {
                 return Err(format!("SPEC 6: {request:?} is new in a quarantine"));
@@ -264,6 +274,9 @@ impl Group {
             request.decision = self.judge.decide();
             self.slots.note_minted(n, keys, self.time);
             self.see(if raise.is_some() { Point::Raised } else { Point::Renewed });
+            if self.is_quarantined(n) {
+                self.see(Point::KnownInQuarantine);
+            }
             if let (Some(token), Some(_)) = (of_hold, raise) {
                 self.judge.raised(&request, token);
             }

@@ -269,7 +269,9 @@ impl Group {
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
         }
-        match self.random.below(10) {
+        // In a quarantine there is more to see of those who do something.
+        let dice = if self.is_quarantined(self.clients[c].server) { 5 } else { 10 };
+        match self.random.below(dice) {
             0..3 if task.keys.len() == 1 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 let raise = self.choose_raise(c);

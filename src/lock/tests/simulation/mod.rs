@@ -119,7 +119,10 @@ impl Group {
             nodes: std::array::from_fn(|n| Node::new(n, &plan, &mut random)),
             clients: std::array::from_fn(|c| Client::new(c as u64)),
             streams: vec![Stream::default()],
-            judge: Judge::new(plan.sets_wall_clocks || plan.quarantine_ms < plan.lease_ms_max),
+            judge: Judge::new(
+                plan.sets_wall_clocks || plan.quarantine_ms < plan.lease_ms_max,
+                plan.rule().is_some(),
+            ),
             in_flight: Vec::new(),
             closing: Vec::new(),
             rightful: 0,

@@ -197,6 +197,7 @@ impl Group {
 
     /// This server stops deciding: another one does, and whoever waits here is told so.
     pub(super) fn stop_deciding(&mut self, n: usize) -> Verdict {
+        self.slots.rivalled = self.time;
         let time = self.time;
         let node = &mut self.nodes[n];
         if !node.decides() {

@@ -17,6 +17,7 @@ points! {
     GrantedAtOnce GrantedOutOfLine GrantedSeveral GrantedAgain Shared Permits Confirmed Unconfirmed Undone
     ConfirmedLater
     Renewed RenewalUnconfirmed Released Expired TimedOut Replaced Quarantined KnownInQuarantine
+    UnconfirmableInQuarantine
     ReplyLost AskedElsewhere TakenBack CameBackLate Killed RestartedEmpty RestartedFromSnapshot
     RestartedFromLog LogLacksItsEnd RestartedAsPrimary Promoted PromotedTheWrongOne PromotedWhileSynchronising
     TwoPrimaries Demoted DemotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir

@@ -6,6 +6,7 @@ use super::super::server::{At, Name};
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, NODES, OTHER, Verdict};
+use crate::lock::effect::Found;
 use crate::lock::types::{Mode, Tie};
 
 /// Owners that nobody else is.
@@ -41,17 +42,23 @@ impl Group {
 
     fn compare(&mut self, n: usize) -> Verdict {
         let node = &self.nodes[n];
-        let (Some((primary, _)), None, true) = (node.link, &node.synchronisation, node.is_up) else {
+        let (Some((n_of_primary, _)), None, true) = (node.link, &node.synchronisation, node.is_up) else {
             return Ok(());
         };
-        let primary = &self.nodes[primary];
+        let primary = &self.nodes[n_of_primary];
         let has_settled = !primary.server.table.has_tasks() && !primary.confirmations.has_undo();
-        if primary.is_up && primary.place == node.place && has_settled {
+        if primary.is_up && primary.place == node.place && has_settled && !self.has_strangers(n_of_primary) {
             check_keys(&primary.server, &node.server, (true, !node.may_count_less))
                 .map_err(|wrong| format!("n{n}: {wrong}"))?;
             self.see(Point::ComparedReplica);
         }
         Ok(())
+    }
+
+    /// Whether it has a lock of a slot that has left, which it will delete: nothing else is told of that any more.
+    fn has_strangers(&self, n: usize) -> bool {
+        let is_there = |at: At| self.nodes[n].server.found(at) != Found::Nothing;
+        self.plan.has_moves && LOCKS.into_iter().any(|at| is_there(at) && !self.is_ours(n, at))
     }
 
     /// Nothing goes wrong any more, and nobody wants anything.

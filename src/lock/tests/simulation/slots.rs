@@ -58,6 +58,8 @@ pub(super) struct Slots {
     moves: [Option<Move>; SLOTS.len()],
     /// Where a token of each lock came from last, and when.
     minted: [(Shard, u64); LOCKS.len()],
+    /// When more than one server of the group decided last.
+    pub(super) rivalled: u64,
 }
 
 impl Slots {
@@ -142,6 +144,8 @@ impl Group {
         if may_lack_some && !self.plan.moves_in_quarantine
             || self.cannot_confirm(from)
             || self.cannot_confirm(to)
+            // The source may not know what its rival has granted.
+            || self.plan.rule().is_some() && self.slots.rivalled + self.plan.quarantine_ms * 1_000 > self.time
         {
             return;
         }

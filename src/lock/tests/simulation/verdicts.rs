@@ -6,6 +6,8 @@
 //! * **Tokens rise** (G4): who is told of a new token is told of a higher one than anybody was told of the same lock
 //!   before it was minted. Over lost grants that is promised only if the wall clocks and the lead of the tokens differ
 //!   by less than the quarantine, less the 10 ms by which tokens may lag: so it is judged where nobody sets the clocks.
+//!   Where grants are confirmed, nobody is told either that it holds a lock alone under an older token than another
+//!   owner was told of.
 //! * **Ownership is true** (G2, G9, G10): at the server that told it, and as long as that goes on, who believes to hold
 //!   a lock can renew it, release it, and is told the same token again.
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
@@ -55,10 +57,12 @@ pub(super) struct Judge {
     /// Requests that were not answered yet.
     open: Vec<u32>,
     beliefs: [Vec<Belief>; LOCKS.len()],
-    /// The newest token that anybody was told of each lock, and by which server.
-    told: [(u64, u32); LOCKS.len()],
+    /// The newest token that anybody was told of each lock, by which server, and who that was.
+    told: [(u64, u32, Option<Name>); LOCKS.len()],
     /// Tokens are compared only within the life of one server.
     compares_within_terms: bool,
+    /// Grants are told when replicas have them.
+    is_confirmed: bool,
     /// How many decisions there were.
     decisions: u32,
     /// What was decided up to there of each lock is broken, by somebody who has told the owners.
@@ -70,8 +74,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    pub(super) fn new(compares_within_terms: bool) -> Self {
-        Self { compares_within_terms, ..Self::default() }
+    pub(super) fn new(compares_within_terms: bool, is_confirmed: bool) -> Self {
+        Self { compares_within_terms, is_confirmed, ..Self::default() }
     }
 
     pub(super) fn asked(&mut self, request: &Request) {
@@ -194,7 +198,7 @@ impl Judge {
         for at in request.keys.iter() {
             let (lock, until) = (lock_at(at), self.until(at, request));
             if token.get() > self.told[lock].0 || self.compares_within_terms {
-                self.told[lock] = (token.get(), request.term);
+                self.told[lock] = (token.get(), request.term, Some(request.owner));
             }
             let beliefs = &mut self.beliefs[lock];
             beliefs.retain(|belief| belief.until > time);
@@ -206,6 +210,12 @@ impl Judge {
                 continue;
             }
             shortest = shortest.min(until);
+            let (newest, _, whose) = self.told[lock];
+            let is_passed = token.get() < newest && whose != Some(request.owner);
+            let is_judged = self.is_confirmed && !self.compares_within_terms;
+            if is_passed && is_judged && request.mode == Mode::Exclusive {
+                return Err(format!("G4: {newest} was told to {whose:?} before {token} to {request:?}"));
+            }
             let other = beliefs.iter().find(|belief| !belief.allows(request.mode));
             let is_full = matches!(request.mode, Mode::Limit(limit) if beliefs.len() >= limit as usize);
             if other.is_some() || is_full {
