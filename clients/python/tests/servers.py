@@ -13,15 +13,15 @@ from harness.limits import eventually  # type: ignore[import-not-found]
 from harness.proxy import Proxy  # type: ignore[import-not-found]
 from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found]
 from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]
-from harness.server import Port, Server, Yard  # type: ignore[import-not-found]
-from harness.wire import Closed, ServerError  # type: ignore[import-not-found]
+from harness.server import Port, Server, StartFailed, Yard  # type: ignore[import-not-found]
+from harness.wire import Closed  # type: ignore[import-not-found]
 
 __all__ = [
     "GROUP",
     "Port",
     "Proxy",
     "Server",
-    "ServerError",
+    "StartFailed",
     "Yard",
     "cluster_of_three",
     "eventually",

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+#: Which version of the one dependency, so that this test says the same every day.
+PINNED = Path(__file__).parents[1] / "requirements.txt"
 DISTRIBUTIONS = Path(os.environ.get("REDISLOCK_PYTHON_DIST", "dist"))
 USE = """
 import redis, redislock, sys
@@ -24,7 +26,7 @@ def test_the_wheel_takes_a_lock_in_a_fresh_environment(server: Any, tmp_path: Pa
     (wheel,) = DISTRIBUTIONS.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(PINNED)]
     subprocess.run([*pip, str(wheel)], check=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(

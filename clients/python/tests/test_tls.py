@@ -14,7 +14,7 @@ import redis.asyncio
 
 import redislock
 
-from .servers import Port, ServerError
+from .servers import Port, StartFailed
 
 
 @pytest.fixture
@@ -34,15 +34,13 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None:
     cert, key = certificate
-    files = {"tls-cert-file": cert, "tls-key-file": key, "tls-auth-clients": "no"}
-    server, port = start_server(), Port()
+    port = Port()
+    files = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no")
     try:
         try:
-            for name, value in files.items():
-                server.admin("CONFIG", "SET", name, value)
-        except ServerError as error:
-            pytest.skip(f"this server was built without TLS: {error}")
-        server.admin("CONFIG", "SET", "tls-port", port.number)
+            server = start_server("--tls-port", port.number, *files)
+        except StartFailed as failure:
+            pytest.skip(f"this server was built without TLS: {str(failure)[-200:]}")
         options: dict[str, Any] = {"port": port.number, "host": "127.0.0.1", "ssl": True}
         use_threads(redis.Redis(**options, ssl_ca_certs=str(cert)), server)
         asyncio.run(use_tasks(redis.asyncio.Redis(**options, ssl_ca_certs=str(cert))))

@@ -14,6 +14,8 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+import valkey
+import valkey.asyncio
 
 import redislock
 
@@ -47,6 +49,19 @@ def test_a_cluster(start_server: Any) -> None:
         with pytest.raises(redislock.ServerRefused, match="CROSSSLOT"), locks.many(["k0", "k1"], wait=0):
             pass
         assert locks.held("ann") == []
+
+    with valkey.ValkeyCluster("127.0.0.1", nodes[2].port) as other, redislock.Locks(other) as locks:
+        with locks.lock("k0", wait=5), locks.lock("k1", wait=5), locks.lock("k2", wait=5):
+            pass
+
+    async def with_valkey() -> None:
+        client = valkey.asyncio.ValkeyCluster(host="127.0.0.1", port=nodes[1].port)
+        async with client, redislock.AsyncLocks(client) as locks:
+            for name in NAMES[:3]:
+                async with locks.lock(name, wait=5):
+                    pass
+
+    asyncio.run(with_valkey())
 
     async def asynchronously() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes[1].port)

@@ -150,6 +150,8 @@ class Engine:
             self.busy.leave(request.names)
             if request.is_doubtful or not isinstance(error, LockTimeout):
                 self.core.soon(self.core.abandon, request)
+            if isinstance(error, LockTimeout):
+                raise too_late(request, wait) from None  # with the whole wait, not what was left of it
             raise
 
     def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._rules import PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline
-from .errors import ConnectionFailed, LockLost
+from .errors import ConnectionFailed, LockLost, RedislockError
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
@@ -170,7 +170,9 @@ class Keeper(ABC):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("redislock: %s", error, exc_info=error)
+            # What is expected, as a server that does not answer, was told to who asked or is told by the deadline.
+            level = logging.DEBUG if isinstance(error, RedislockError) else logging.ERROR
+            logger.log(level, "work in the background failed: %s", error, exc_info=error)
 
     def _alarm(self, hold: BaseHold) -> None:
         if hold._due() < self._wake_at:
