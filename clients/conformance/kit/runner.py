@@ -101,7 +101,7 @@ def judge(case, command, driver):
     except TimeIsOver:
         verdict = Verdict(FAIL, f"it took more than {case.seconds} s\n{_where()}{_logs(stage)}", stage.notes)
     except (AssertionError, Refused) as failure:
-        verdict = Verdict(FAIL, f"{failure or 'an assertion'}\n{_where()}", stage.notes)
+        verdict = Verdict(FAIL, f"{failure or 'an assertion'}\n{_where()}{_logs(stage)}", stage.notes)
     except Exception:  # a fault of the kit, most likely
         verdict = Verdict(FAIL, traceback.format_exc() + _logs(stage), stage.notes)
     finally:
