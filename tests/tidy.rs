@@ -9,19 +9,19 @@ use crate::server::client::{as_list, as_text};
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 500;
 
-struct Source {
-    path: PathBuf,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
     /// The text without comments, strings and tests; as many lines.
-    code: String,
+    pub(crate) code: String,
 }
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// All files below a directory whose names end so.
-fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(directory) else { return found };
     for path in entries.map(|entry| entry.unwrap().path()) {
@@ -35,7 +35,7 @@ fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-fn sources(directory: &str) -> Vec<Source> {
+pub(crate) fn sources(directory: &str) -> Vec<Source> {
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let code = without_tests(&code_only(&text));
@@ -52,7 +52,7 @@ fn is_test(path: &Path) -> bool {
 }
 
 /// The source that goes into the module.
-fn shipped(directory: &str) -> Vec<Source> {
+pub(crate) fn shipped(directory: &str) -> Vec<Source> {
     sources(directory).into_iter().filter(|source| !is_test(&source.path)).collect()
 }
 
