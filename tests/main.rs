@@ -17,12 +17,14 @@
 //! | `kill.rs` | `kill -9` under load |
 //! | `hostile.rs` | payloads and files that somebody tampered with |
 //! | `tidy.rs`, `circles.rs` | the rules of the house, by reading the source |
+//! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md`, by reading the source |
 //! | `workload.rs` | a random load for the others |
 //! | `server/` | the harness |
 //!
 //! A comment such as `// G4` names the guarantee of `docs/GUARANTEES.md` that a test defends.
 
 mod aof;
+mod bounds;
 mod circles;
 mod cluster;
 mod hostile;

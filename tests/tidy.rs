@@ -17,12 +17,12 @@ pub(crate) struct Source {
     pub(crate) code: String,
 }
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// All files below a directory whose names end so.
-fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(directory) else { return found };
     for path in entries.map(|entry| entry.unwrap().path()) {
@@ -36,7 +36,7 @@ fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-fn sources(directory: &str) -> Vec<Source> {
+pub(crate) fn sources(directory: &str) -> Vec<Source> {
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let code = without_tests(&code_only(&text));

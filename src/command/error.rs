@@ -300,8 +300,8 @@ pub fn shown(bytes: &[u8]) -> String {
 /// The same for one word of several in a line: at most 12 of the bytes.
 #[must_use]
 pub fn shown_shortly(bytes: &[u8]) -> String {
-    const SHOWN_BYTES_MAX: usize = 12;
-    shown_up_to(SHOWN_BYTES_MAX, bytes)
+    const SHORT_BYTES_MAX: usize = 12;
+    shown_up_to(SHORT_BYTES_MAX, bytes)
 }
 
 fn shown_up_to(bytes_max: usize, bytes: &[u8]) -> String {

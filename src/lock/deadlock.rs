@@ -24,9 +24,8 @@ use std::ops::Range;
 
 use hashbrown::HashMap;
 
-use super::effect::WaiterId;
 use super::locks::{LockId, Locks};
-use super::queue::{Queue, Queues, Waiter};
+use super::queue::{Queue, Queues, Waiter, WaiterId};
 #[cfg(test)]
 use super::tests::visits;
 use super::types::{Mode, Moment, PlaceBuf};
@@ -106,15 +105,15 @@ struct Graph<'a> {
     blockers: Vec<Blocker>,
 }
 
-/// How much the last search looked at. The next one most often looks at as much, so it begins with room for that.
+/// How much the last search looked at: room for as much is made for the next one.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Looked {
     requests: usize,
     owners: usize,
 }
 
-/// The cycle that this request, which stands in line, closes; `None` if it closes none. A shared lock has room for
-/// `holders_max`. The requests that `but` stands for count as gone: they are about to be replaced.
+/// The cycle that this request, which stands in line, closes, if any. A shared lock has room for `holders_max`. The
+/// requests that `but` stands for count as gone: they are about to be replaced.
 #[must_use]
 pub fn find(
     queues: &Queues,

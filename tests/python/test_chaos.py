@@ -19,9 +19,11 @@ from chaos.replicated import LOCAL, Replicated
 from chaos.report import as_json, as_markdown, is_good, summed, too_little
 from chaos.run import TOPOLOGIES
 from chaos.single import ALWAYS, EVERYSEC, Single
+from chaos.topology import idle_at
 from harness import wall_clock
 from harness.history import Request
 from harness.limits import VALGRIND, eventually
+from harness.replies import module_info
 from harness.roamers import Break
 from harness.wire import Closed, ServerError
 
@@ -216,6 +218,19 @@ def test_a_server_that_forgets_is_seen(start_server, library):
     outcome = one_round(topology, 0.0, plan=iter([fault("kill", 0, 0.01)._replace(detail=WITHOUT_FILE)] * 6))
     assert outcome.made == {f"kill {WITHOUT_FILE}": 6}
     assert any("two holders" in text or "ended early" in text for text in outcome.wrong), outcome
+
+
+def test_who_waits_for_what_is_free_is_seen(start_server):
+    # G6: a server in quarantine shows what a server without one must not show for long
+    strict = start_server(module_arguments=("quarantine", 60_000))
+    waiter = strict.ask("LOCK.ACQUIRE", "door", "bob", "PX", 500, "BLOCK", 0)
+    eventually(lambda: idle_at(strict, ["door", "gate"]), "the waiter beside a free lock is seen")
+    server = start_server()
+    assert server.admin("LOCK.ACQUIRE door ann PX 60000") > 0
+    other = server.ask("LOCK.ACQUIRE", "door", "bob", "PX", 500, "BLOCK", 0)
+    eventually(lambda: module_info(server.admin)["waiters"] == "1", "bob waits")
+    assert idle_at(server, ["door", "gate"]) == [], "the lock is held"
+    assert waiter.is_blocked() and other.is_blocked()
 
 
 @real

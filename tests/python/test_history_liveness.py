@@ -47,6 +47,44 @@ def test_a_waiter_beside_what_may_be_held():
     assert faults([many, waits("b", 0.2, 2.9), acquire("x", 0.0, 0.1, 9, lock="gate", lease=3.0)]) == []
 
 
+def reads(owner, sent, answered, token=None, **known):
+    return waits(owner, sent, answered, token, mode="shared", **known)
+
+
+def takes(owner, sent, answered, token=None, **known):
+    return waits(owner, sent, answered, token, mode="limit 2", **known)
+
+
+def test_a_waiter_beside_a_place():
+    reader = shared("a", 0.0, 0.1, 7, lease=9.0)
+    only_fault("a place for 1.", reader, reads("b", 0.2, 2.0))
+    only_fault("a place for 1.", reader, reads("b", 0.2, 2.0, 8))
+    one = permit("a", 0.0, 0.1, 7, lease=9.0)
+    only_fault("a place for 1.", one, takes("b", 0.2, 2.0))
+    left = permit("b", 0.1, 0.2, 8, lease=9.0)
+    only_fault("a place for 1.", one, left, release("b", 0.5, 0.6), takes("c", 0.3, 3.0, 9))
+    # As if the writer had left the line and nobody had looked who comes in.
+    only_fault("a place for 2.", reader, waits("w", 0.2, 0.5), reads("b", 0.3, 3.0))
+    gone = ask("acquire", "door", "w", 0.2, inf, error=LOST, lease=0.1, block=9.0, gone=0.5)
+    only_fault("a place for 1.", reader, gone, reads("b", 0.3, 3.4))
+
+
+def test_a_waiter_that_may_have_had_no_place():
+    reader = shared("a", 0.0, 0.1, 7, lease=9.0)
+    assert faults([reader, waits("w", 0.2, 3.0), reads("b", 0.3, 3.0)]) == [], "somebody may be ahead"
+    assert faults([reader, shared("p", 0.1, 0.2, None, place=3.0), reads("b", 0.3, 3.0)]) == []
+    assert faults([reader, several("d", 0.1, 3.0, None, block=2.8), reads("b", 0.3, 3.0)]) == []
+    assert faults([reader, reads("b", 0.2, 1.1)]) == [], "not for long enough"
+    upgraded = waits("a", 0.2, 0.3, 9, lease=9.0)
+    assert faults([reader, upgraded, reads("b", 0.4, 3.0)]) == [], "it holds alone"
+    downgraded = [acquire("a", 0.0, 0.1, 7, lease=9.0), shared("a", 2.9, 3.0, 7, lease=9.0)]
+    assert faults([*downgraded, reads("b", 0.4, 3.1, 8)]) == []
+    full = [permit(owner, 0.0, 0.1, token, lease=9.0) for owner, token in (("a", 7), ("b", 8))]
+    assert faults([*full, takes("c", 0.2, 3.0)]) == []
+    unheard = ask("acquire", "door", "g", 0.0, inf, error=LOST, lease=4.0, mode="limit 2", gone=0.1)
+    assert faults([full[0], unheard, takes("c", 0.2, 3.0)]) == []
+
+
 # G5
 
 
@@ -80,7 +118,8 @@ def test_a_deadlock_without_a_verdict():
     assert faults([*held, first, second._replace(answered=1.2, block=0.75)]) == [], "not for long enough"
     assert faults([*held, first, release("b", 0.35, 0.4, lock="gate")])[0].startswith("free for")
     permits = [permit("a", 0.0, 0.1, 7, lock="pool", lease=9.0), held[1]]
-    assert faults([*permits, first, permit("b", 0.4, 2.4, None, lock="pool", block=2.0)]) == [], "there is room"
+    # There is room, so it is no deadlock.
+    only_fault("a place for 2.", *permits, first, permit("b", 0.4, 2.4, None, lock="pool", block=2.0))
 
 
 # G4

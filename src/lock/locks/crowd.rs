@@ -27,6 +27,17 @@ impl LockId {
 /// Up to so many members stand in a plain list.
 const FEW_MAX: usize = 8;
 
+/// The same; fewer where a test wants it so.
+#[cfg(not(test))]
+const fn few_max() -> usize {
+    FEW_MAX
+}
+
+#[cfg(test)]
+fn few_max() -> usize {
+    crate::lock::tests::lowered::few_max(FEW_MAX)
+}
+
 /// How many emptied lists are kept, so that one holder after the other costs no allocation.
 const SPARE_MAX: usize = if cfg!(test) { 2 } else { 16 };
 
@@ -91,7 +102,7 @@ impl Crowds {
             return true;
         };
         match &mut crowd.members {
-            Members::Few(few) if few.len() >= FEW_MAX => return false,
+            Members::Few(few) if few.len() >= few_max() => return false,
             Members::Few(few) => {
                 // The usual case: the newest token of all.
                 if few.last().is_none_or(|last| last.0 <= member.0) {
@@ -158,10 +169,10 @@ impl Crowds {
                 if let Ok(entry) = many.by_owner.find_entry(hash, |entry| entry.1 == member) {
                     entry.remove();
                 }
-                if many.by_token.len() == FEW_MAX / 2 {
+                if many.by_token.len() == few_max() / 2 {
                     let few = std::mem::take(&mut many.by_token).into_iter().collect();
                     crowd.members = Members::Few(few);
-                    FEW_MAX / 2
+                    few_max() / 2
                 } else {
                     many.by_token.len()
                 }

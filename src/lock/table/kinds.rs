@@ -51,9 +51,12 @@ impl Table {
         if let Some(other) = self.other_kind(at, ask) {
             return Refused(Refusal::OtherKind(other));
         }
-        if let Some((member, _)) = self.own(at, ask.owner)
+        if let Some((member, hold)) = self.own(at, ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
+            if ask.is_reentrant && hold.count() >= COUNT_MAX {
+                return Refused(Refusal::TooManyTimes);
+            }
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
                 (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
@@ -148,9 +151,6 @@ impl Table {
         };
         let (token, count, was) = (hold.token(), hold.count(), hold.tie());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        if ask.is_reentrant && count >= COUNT_MAX {
-            return Refused(Refusal::TooManyTimes);
-        }
         self.locks.note_known(member, ask.client);
         let tie = if ask.tie.is_none() { was } else { ask.tie };
         let stands_still = self.locks.retie(member, now.boot, tie, ask.bind_to);

@@ -67,6 +67,12 @@ impl Table {
         self.queues.at(place).is_some()
     }
 
+    /// Whether a lock has too many holders for a command to end all whose leases are over, and there are some.
+    #[must_use]
+    pub fn leaves_ends_to_the_pump(&self, now: Moment, lock: LockId) -> bool {
+        self.locks.is_large(lock) && self.locks.holders(lock).any(|(_, hold)| hold.is_over(now))
+    }
+
     /// The newest token of a live hold at a found key. LOCK.FENCE.
     #[must_use]
     pub fn live_token(&self, now: Moment, found: Found) -> Option<Token> {

@@ -1,12 +1,13 @@
-//! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true.
+//! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true. How often one owner holds.
 
 use std::collections::BTreeMap;
 
 use super::legacy::ask;
+use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Found};
-use crate::lock::table::{Acquired, Admission, Limits, Refusal, Table};
-use crate::lock::types::{Mode, Moment, Now, Place};
+use crate::lock::table::{Acquired, Admission, Ask, COUNT_MAX, Limits, Refusal, Table};
+use crate::lock::types::{Mode, Moment, Now, Place, Tie, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 const MORE: u32 = STEPS_MAX as u32 + 8;
@@ -94,5 +95,31 @@ fn beside_as_many_readers_as_there_may_be_another_one_waits_for_them() {
         let reply = world.ask(2, 0, Mode::Shared);
         assert_eq!(reply == Acquired::Refused(Refusal::Deadlock), is_found, "{readers_max}: {reply:?}");
         assert_eq!(matches!(reply, Acquired::Granted(_)), !is_found, "{readers_max}: {reply:?}");
+    }
+}
+
+/// `COUNT_MAX` is far beyond what a test counts up to: a payload brings such a hold.
+#[test]
+fn who_holds_as_often_as_can_be_counted_is_refused_in_each_way() {
+    let ways = [Mode::Exclusive, Mode::Shared].map(|was| [(was, Mode::Exclusive), (was, Mode::Shared)]);
+    for (was, mode) in ways.into_iter().flatten() {
+        for (count, is_refused) in [(COUNT_MAX - 1, false), (COUNT_MAX, true)] {
+            let mut table = Table::default();
+            let (place, token) = (Place { db: 0, name: b"k" }, Token::new(7).expect("valid"));
+            let hold = SavedHold { owner: b"ann"[..].into(), token, left_ms: 50, count, tie: Tie::NONE };
+            let saved = SavedLock { mode: was, holds: vec![hold] };
+            let lock = table.load(NOW.boot, place, Some(&saved)).expect("there is room");
+            let ask = Ask { is_reentrant: true, ..ask(b"ann", mode, None) };
+            let (found, mut fx) = (Found::Lock(lock), Effects::default());
+            let step = table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+            let reply = step.reply;
+            let was_refused = reply == Acquired::Refused(Refusal::TooManyTimes);
+            assert_eq!(was_refused, is_refused, "{was:?}, {mode:?}, {count}: {reply:?}");
+            assert_eq!(
+                matches!(reply, Acquired::Granted(_)),
+                !is_refused,
+                "{was:?}, {mode:?}, {count}: {reply:?}"
+            );
+        }
     }
 }

@@ -123,6 +123,11 @@ impl Server {
         self.table.describe(self.now.boot, at.place(), self.found(at), b"", waiters_max)
     }
 
+    /// Whether the lock has so many holders that a command does not end all whose leases are over, and there are some.
+    pub(super) fn leaves_ends_to_the_pump(&self, at: At) -> bool {
+        matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table.leaves_ends_to_the_pump(self.now.boot, *id))
+    }
+
     /// What a dump of the key would say, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.keys.get(&at) {

@@ -9,7 +9,7 @@ use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
-use crate::lock::table::Refusal;
+use crate::lock::table::{COUNT_MAX, Refusal};
 use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token};
 
 impl Judge {
@@ -167,7 +167,9 @@ impl Judge {
                         .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
                     // What is to be taken back is not free before it is.
                     let is_held = self.live(at, world).any(|hold| hold.is_ownerless && hold.owner != owner);
-                    !others && !is_held && self.is_free_for(at, owner, how.mode, world)
+                    // Of many holders the pump ends those whose leases are over.
+                    let is_left = world.server.leaves_ends_to_the_pump(at);
+                    !others && !is_held && !is_left && self.is_free_for(at, owner, how.mode, world)
                 });
                 // If nothing but its own older request was in its way, the pump lets it in.
                 let is_free = is_free && self.taken_over.is_empty();
@@ -370,7 +372,11 @@ impl Judge {
                 let is_closed = links.all(|(link, next)| link.awaited == next.owner);
                 (is_closed && !cycle.is_empty(), "deadlock")
             }
-            Refusal::TooManyLocks | Refusal::TooManyTimes => (false, "too many"),
+            Refusal::TooManyTimes => {
+                let own = self.own(at, owner, world).filter(|_| asked.is_reentrant);
+                (own.is_some_and(|own| own.count >= COUNT_MAX), "held too many times")
+            }
+            Refusal::TooManyLocks => (false, "too many locks"),
             Refusal::NoTokens => (self.newest == TOKEN_MAX, "no tokens"),
         };
         self.see(what);

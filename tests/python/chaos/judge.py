@@ -55,6 +55,7 @@ def one_round(topology, seconds, note=lambda text: None, plan=None):
             note("all faults are over")
             topology.heal()
             topology.goes_on(GRANTS)
+            wrong += topology.idles()
         topology.comes_to_rest()
     except AssertionError as failure:
         wrong.append(f"{failure}")

@@ -6,6 +6,8 @@
 import time
 from contextlib import ExitStack
 
+from differ.judges import idle
+from differ.look import View, place_of
 from harness.limits import eventually
 from harness.replies import module_info
 from harness.roamers import Break, LEASE_MS_MAX, Load
@@ -14,6 +16,10 @@ from . import acts
 
 #: How long servers may take to recover from all that was done to them.
 HEALING_SECONDS = 90.0
+#: How long somebody may wait for what is free when all is healed: longer than a quarantine, and than a busy machine.
+IDLE_SECONDS = 10.0
+#: The most readers of one lock, by default.
+HOLDERS_MAX = 10_000
 #: A quarantine that is as long as the longest lease.
 QUARANTINE_MS = LEASE_MS_MAX
 #: A file that may lack the last writes. A replica whose disk is full goes on without it, and does not end itself.
@@ -149,6 +155,20 @@ class Topology:
         except AssertionError as failure:
             raise AssertionError(f"{failure}: {seen[-1]}") from None
 
+    def idles(self):
+        """G6: who could have what it waits for, in every look for so long, while the clients go on."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while (found := self.idles_now()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def idles_now(self):
+        """The same at this moment."""
+        try:
+            return [text for node, locks, _ in self.granting() for text in idle_at(node, locks)]
+        except acts.TROUBLE:
+            return []  # What else is wrong is told when all is to come to rest.
+
     def unrest(self):
         """What is not as it should be; nothing if all is."""
         try:
@@ -164,6 +184,12 @@ def unrest_of(node, locks, replicas):
     found = [f"{lock} cannot be taken" for lock in locks if not is_taken(node, lock)]
     found += [] if is_empty(node) else ["somebody holds or waits"]
     return found + ["a replica has other locks" for replica in replicas if digest(node) != digest(replica)]
+
+
+def idle_at(node, locks):
+    """Who waits at this server, and could be granted."""
+    places = {(0, lock): place_of("redislock", -1, node.admin("LOCK.INFO", lock, "FULL")) for lock in locks}
+    return idle(View(places, {}, {}, ""), HOLDERS_MAX)
 
 
 def is_taken(node, lock):

@@ -197,6 +197,7 @@ class Evidence:
 
     def __init__(self, history):
         self.history = sorted(history, key=lambda request: request.sent)
+        self.last_answer = max((r.answered for r in history if r.answered < inf), default=0.0)
         self.faults = []
         self.holds = []
         self.by_token = {}  # (lock, token): hold

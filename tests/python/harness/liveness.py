@@ -1,6 +1,7 @@
 """Whether what has to happen did: the part of `verdict` that waits, ends and a resource tell of.
 
-    G6     nobody waits beside a lock that has been free for longer than STALL_SECONDS
+    G6     nobody waits beside a lock that has been free for longer than STALL_SECONDS, nor
+           beside holders who had a place for it as long as that
     G7     every request was answered
     G11    no two owners wait longer than that for what the other one certainly holds
     G4     a resource that refuses old tokens never takes one after a newer one, and never
@@ -14,7 +15,7 @@ Each goes through the history in the order of time, once for each lock: n log n.
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from .evidence import ENDS, EXCLUSIVE, LATE_SECONDS, LOST, UNANSWERED
+from .evidence import ENDS, EXCLUSIVE, LATE_SECONDS, LOST, SHARED, UNANSWERED
 
 #: A grant, or a verdict, that takes longer than this is not late but forgotten.
 STALL_SECONDS = 1.0
@@ -22,8 +23,8 @@ STALL_SECONDS = 1.0
 
 def stalls(evidence):
     """All of them."""
-    found = unanswered(evidence) + idle_locks(evidence) + missed_deadlocks(evidence)
-    return found + deceived_resources(evidence) + left_overs(evidence)
+    found = unanswered(evidence) + idle_locks(evidence) + idle_places(evidence)
+    return found + missed_deadlocks(evidence) + deceived_resources(evidence) + left_overs(evidence)
 
 
 def unanswered(evidence):
@@ -36,29 +37,92 @@ def unanswered(evidence):
 
 def idle_locks(evidence):
     """G6: somebody waited, and for all that anybody knows nobody held the lock."""
-    taken, found = may_be_taken(evidence), []
-    end = max((r.answered for r in evidence.history if r.answered < inf), default=0.0)
-    gaps = {lock: gaps_between(spans) for lock, spans in taken.items()}
-    for wait in evidence.history:
-        if wait.command != "acquire" or wait.block is None or wait.error == LOST:
+    taken = may_be_taken(evidence)
+    gaps = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
+    found = []
+    for wait in waits_for_one(evidence):
+        seconds = longest_in(evidence, wait, gaps.get(wait.lock, ([-inf], [inf])))
+        if seconds > STALL_SECONDS:
+            found.append(f"free for {seconds:.3f} s beside a waiter: {wait}")
+    return found
+
+
+def idle_places(evidence):
+    """G6: somebody waited for a place beside holders of its kind, and there was one.
+
+    Nobody can have stood before it who wanted the lock in another way. `max-holders` is not known here, and must not
+    have been reached. A lock that nobody can have held at all is what `idle_locks` tells of.
+    """
+    taken, lines, gaps, found = may_be_taken(evidence), in_line(evidence), {}, []
+    free = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
+    for wait in waits_for_one(evidence):
+        which = wait.lock, wait.mode
+        if wait.mode == EXCLUSIVE or wait.lock not in taken:
             continue
-        starts, ends = gaps.get(wait.lock, ([-inf], [inf]))
-        until = min(wait.answered, end)
-        for number in range(bisect_right(ends, wait.sent), bisect_left(starts, until)):
-            seconds = min(until, ends[number]) - max(wait.sent, starts[number])
-            if seconds > STALL_SECONDS:
-                found.append(f"free for {seconds:.3f} s beside a waiter: {wait}")
-                break
+        if which not in gaps:
+            gaps[which] = gaps_between(in_the_way(taken[wait.lock] + lines[wait.lock], wait.mode))
+        seconds = longest_in(evidence, wait, gaps[which])
+        if seconds > STALL_SECONDS >= longest_in(evidence, wait, free[wait.lock]):
+            found.append(f"a place for {seconds:.3f} s beside a waiter: {wait}")
+    return found
+
+
+def waits_for_one(evidence):
+    """Who waited for one lock, and stayed."""
+    waits = (r for r in evidence.history if r.command == "acquire" and r.block is not None)
+    return [wait for wait in waits if wait.error != LOST]
+
+
+def longest_in(evidence, wait, gaps):
+    """How long a request waited within one of these gaps at the most."""
+    starts, ends = gaps
+    until = min(wait.answered, evidence.last_answer)
+    within = range(bisect_right(ends, wait.sent), bisect_left(starts, until))
+    return max((min(until, ends[number]) - max(wait.sent, starts[number]) for number in within), default=0.0)
+
+
+def in_line(evidence):
+    """Who may have stood in each line: {lock: (start, end, how)}."""
+    found = {}
+    for wait in evidence.history:
+        if wait.command == "acquire" and wait.block is not None:
+            # The server sees later that it went.
+            end = min(wait.answered, wait.gone + CLOSING)
+            found.setdefault(wait.lock, []).append((wait.sent, end, f"waits {wait.mode}"))
+    return found
+
+
+def in_the_way(spans, mode):
+    """When somebody may not come in who asks in this way: (start, end)."""
+    found = [(start, end) for start, end, how in spans if how not in (mode, f"waits {mode}")]
+    if mode == SHARED:
+        return found
+    most, steps = int(mode.split()[1]), []
+    for start, end, how in spans:
+        if how == mode and start < end:
+            steps += [(start, 1), (end, -1)]
+    held, since = 0, None
+    for moment, change in sorted(steps):
+        held += change
+        if since is None and held >= most:
+            since = moment
+        elif since is not None and held < most:
+            found.append((since, moment))
+            since = None
     return found
 
 
 def may_be_taken(evidence):
-    """When each lock may have been held, kept for somebody, or waited for by one of several: {lock: spans}."""
+    """When each lock may have been held, kept for somebody, or waited for by one of several: {lock: spans}.
+
+    A span is (start, end, how): a mode, or nothing that goes together with anything.
+    """
     found = {}
     for hold in evidence.holds:
         # It was told soon after it had begun.
         start = max(hold.born, hold.start - STALL_SECONDS)
-        found.setdefault(hold.lock, []).append((start, min(hold.dead, hold.latest + LATE_SECONDS)))
+        span = (start, min(hold.dead, hold.latest + LATE_SECONDS), None if hold.modes else hold.mode)
+        found.setdefault(hold.lock, []).append(span)
     for request in evidence.history:
         if not request.is_acquire:
             continue
@@ -66,11 +130,12 @@ def may_be_taken(evidence):
         if request.error == UNANSWERED and len(request.keys) == 1:
             continue
         if request.error in (LOST, UNANSWERED):
-            spans.append((request.sent, request.gone + request.lease + CLOSING))
+            how = request.mode if len(request.keys) == 1 and not request.place else None
+            spans.append((request.sent, request.gone + request.lease + CLOSING, how))
         elif len(request.keys) > 1:
-            spans.append((request.sent, request.answered))
+            spans.append((request.sent, request.answered, None))
         elif request.place:
-            spans.append((request.sent, request.answered + request.place + LATE_SECONDS))
+            spans.append((request.sent, request.answered + request.place + LATE_SECONDS, None))
         for key in request.keys:
             found.setdefault(key, []).extend(spans)
     return found
