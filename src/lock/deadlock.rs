@@ -60,13 +60,12 @@ struct Edge {
     blocker: Blocker,
 }
 
-/// What has to come true at one lock: all of it, or for a semaphore any of it.
+/// What has to come true at one lock: all of it, or for a semaphore any of it. `unmet`: how many have to yet.
 struct Condition {
     at: WaiterId,
     request: usize,
-    /// Where its blockers stand among those of all conditions.
+    /// Where they stand among the blockers of all conditions.
     blockers: Range<usize>,
-    /// How many of them have to come true yet: all, or for a semaphore one.
     unmet: usize,
 }
 
@@ -142,8 +141,7 @@ pub fn find(
         conditions: Vec::with_capacity(looked.requests),
         blockers: Vec::with_capacity(looked.requests),
     };
-    let start = graph.request(waiter)?;
-    let mut next = start;
+    let (start, mut next) = (graph.request(waiter)?, 0);
     while next < graph.requests.len() {
         graph.expand(next);
         next += 1;

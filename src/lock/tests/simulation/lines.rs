@@ -202,8 +202,11 @@ impl Group {
     ) -> Verdict {
         let served = self.judge.lines.served;
         let is_upgrade = is_upgrade || served == Some(Mode::Shared) && request.mode == Mode::Exclusive;
+        // In this step its older request was granted the lock, which it lets others into now.
+        let is_downgrade = served == Some(Mode::Exclusive) && request.mode == Mode::Shared;
+        let is_served = served == Some(request.mode) || is_downgrade;
         match reply {
-            Acquired::Granted(token) if token.get() <= newest_before || served == Some(request.mode) => {
+            Acquired::Granted(token) if token.get() <= newest_before || is_served => {
                 self.judge.lines.stay(request, true);
             }
             Acquired::Granted(token) => {
