@@ -12,7 +12,7 @@ import type { Driver } from "./driver.js";
 import { Cancelled, ConnectionFailed, highestFor, LockTimeout, meaningOf, Quarantine } from "./errors.js";
 import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
-import type { LineUp, Seat } from "./line-up.js";
+import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
 import { scheduler, sleep, within } from "./scheduler.js";
 
@@ -188,17 +188,14 @@ export class Attempt {
 
   /** Waits by its place in line. */
   async #sit(): Promise<void> {
-    let turn = (): void => undefined;
-    const told = new Promise<void>((resolve) => {
-      turn = resolve;
-    });
     if (this.#seat === undefined) {
-      this.#seat = { name: this.#key, turn };
+      this.#seat = new Seat(this.#key);
       this.#context.lineUp.join(this.#seat);
-    } else this.#seat.turn = turn;
-    const entry = scheduler.at(Math.min(this.#until, now() + PLACE_AGAIN_MS), turn, true);
+    }
+    const seat = this.#seat;
+    const entry = scheduler.at(Math.min(this.#until, now() + PLACE_AGAIN_MS), () => seat.turn(), true);
     try {
-      await this.#unlessStopped(told);
+      await this.#unlessStopped(seat.next());
     } finally {
       scheduler.cancel(entry);
     }

@@ -12,6 +12,8 @@ export interface Driver {
   endpoint(key: string): Promise<Endpoint>;
   /** Sends a command to each primary. */
   sendToAll(words: readonly string[]): Promise<unknown[]>;
+  /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */
+  readonly cuts: number;
   /** The server said that it is no primary: the client should look for the right one. */
   stale(key: string): void;
 }

@@ -1,17 +1,19 @@
 /** A lock that is held: its deadline, its renewals, and its loss, which is told once. */
 
 import { deadlineOf, now, renewalOf } from "./clock.js";
-import { LockLost, type LossReason, meaningOf } from "./errors.js";
+import { ConnectionFailed, LockLost, type LossReason, meaningOf } from "./errors.js";
 import { type Entry, scheduler, sleep, within } from "./scheduler.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
 export interface Keeper {
   readonly names: readonly string[];
   readonly owner: string;
-  /** Renews; false if the hold is over. Rejects if the servers could not be asked. */
-  renew(lease: number, token: number): Promise<boolean>;
-  /** Gives up; false if the hold was over. Rejects if the servers could not be asked. */
-  release(token: number): Promise<boolean>;
+  /** Renews; false if the hold is over. Rejects if the servers could not be asked, as in earlier attempts. */
+  renew(lease: number, token: number, attempt: number): Promise<boolean>;
+  /** Gives up; false if the hold was over. Rejects if the servers could not be asked, as in earlier attempts. */
+  release(token: number, attempt: number): Promise<boolean>;
+  /** How often a driver may have repeated a request unasked. */
+  readonly cuts: number;
   /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
   listen(token: number, told: () => void): () => void;
 }
@@ -40,6 +42,8 @@ export interface Told {
 const LISTEN_AFTER_MS = 50;
 /** How long release() waits for the servers; then it goes on in the background, to the end of the lease. */
 const RELEASE_MS = 5000;
+/** How long one release may stay unanswered until it is repeated. */
+const ANSWER_MS = 2000;
 /** The shortest pause between two attempts to renew. */
 const RENEW_PAUSE_MS = 20;
 
@@ -57,6 +61,8 @@ export class Hold implements AsyncDisposable {
   #stopListening: (() => void) | undefined;
   #entry: Entry | undefined;
   #renewing = false;
+  /** Renewals that failed in a row. */
+  #failures = 0;
   #abort: AbortController | undefined;
   #loss: LockLost | undefined;
   #releasing: Promise<boolean> | undefined;
@@ -157,11 +163,13 @@ export class Hold implements AsyncDisposable {
   /** Asks the servers until they answer, or until the lease is over anyway. */
   async #giveUp(): Promise<Verdict> {
     const until = Math.max(this.#deadline, now() + 1);
+    const { cuts } = this.#keeper;
+    const late = () => new ConnectionFailed("no answer to a release");
     for (let attempt = 0; ; attempt++) {
       try {
-        const held = await this.#keeper.release(this.token);
+        const held = await within(this.#keeper.release(this.token, attempt), now() + ANSWER_MS, late);
         // A repeated release finds nothing if the first one's reply was lost.
-        return held || attempt > 0 ? "held" : "gone";
+        return held || attempt > 0 || this.#keeper.cuts !== cuts ? "held" : "gone";
       } catch (error) {
         if (meaningOf(error) !== "again" && !isConnection(error)) return "gone";
         if (now() >= until) return "unknown";
@@ -202,12 +210,13 @@ export class Hold implements AsyncDisposable {
     // A reply that is lost must leave time for another attempt.
     const until = sentAt + Math.max(lease / 6, RENEW_PAUSE_MS);
     try {
-      const held = await within(this.#keeper.renew(lease, this.token), until, late);
+      const held = await within(this.#keeper.renew(lease, this.token, this.#failures), until, late);
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
       if (!held) {
         this.#lose("renewal", "the server says that it has ended");
         return;
       }
+      this.#failures = 0;
       this.#deadline = Math.max(this.#deadline, deadlineOf(sentAt, lease));
       this.#renewAt = renewalOf(sentAt, lease);
     } catch (error) {
@@ -217,6 +226,7 @@ export class Hold implements AsyncDisposable {
         this.#lose("renewal", "another value was written over it", error);
         return;
       }
+      this.#failures++;
       this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + lease / 12, now() + 1000));
     } finally {
       this.#renewing = false;

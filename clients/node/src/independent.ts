@@ -64,6 +64,10 @@ class MajorityKeeper implements Keeper {
     return this.request.owner;
   }
 
+  get cuts(): number {
+    return this.servers.reduce((sum, { driver }) => sum + driver.cuts, 0);
+  }
+
   async renew(lease: number, token: number): Promise<boolean> {
     const replies = await this.#all(renewCommand(this.#name, this.owner, lease, token), lease);
     if (replies.filter((reply) => reply === 1).length >= this.#needed) return true;

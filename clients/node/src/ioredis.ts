@@ -10,6 +10,7 @@ import { slotOf } from "./slot.js";
 
 /** The parts of `Redis` that are used here; all are public. */
 interface Redis extends IoredisClient {
+  on(event: "close", listener: () => void): unknown;
   readonly status: string;
   readonly stream?: { readonly remoteAddress?: string; readonly remotePort?: number };
   readonly options: {
@@ -55,8 +56,13 @@ const STALE_AGAIN = 1000;
 
 class IoredisDriver implements Driver {
   readonly name = "ioredis";
+  cuts = 0;
   #staleAt = Number.NEGATIVE_INFINITY;
-  constructor(readonly redis: Redis) {}
+  constructor(readonly redis: Redis) {
+    redis.on("close", () => {
+      this.cuts++;
+    });
+  }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
     return call(this.redis, words);
@@ -80,6 +86,8 @@ class IoredisDriver implements Driver {
 
 class IoredisClusterDriver implements Driver {
   readonly name = "ioredis";
+  /** The nodes' connections repeat nothing. */
+  readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
 
   async send(key: string, words: readonly string[]): Promise<unknown> {

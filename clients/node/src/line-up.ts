@@ -2,10 +2,27 @@
 
 import type { Ears } from "./ears.js";
 
-/** Somebody's place; `turn` is called when it may be theirs. */
-export interface Seat {
-  readonly name: string;
-  turn: () => void;
+/** Somebody's place. It remembers that its turn may have come while its owner was asking. */
+export class Seat {
+  #hasTurn = false;
+  #wake: (() => void) | undefined;
+
+  constructor(readonly name: string) {}
+
+  turn(): void {
+    this.#hasTurn = true;
+    this.#wake?.();
+  }
+
+  /** Resolves when the turn may have come since the last call; at once if it has. */
+  async next(): Promise<void> {
+    if (!this.#hasTurn) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+    this.#hasTurn = false;
+  }
 }
 
 interface Row {

@@ -2,16 +2,18 @@
 
 import { Attempt, type Context } from "./acquire.js";
 import { type AcquireOptions, Base, type BaseOptions, Lock, type Wanted } from "./base.js";
+import { now } from "./clock.js";
 import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { Fenced, meaningOf } from "./errors.js";
+import { ConnectionFailed, Fenced, meaningOf } from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
 import { overIoredis } from "./ioredis.js";
-import type { Endpoint } from "./line.js";
+import { type Endpoint, Line } from "./line.js";
 import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { overNodeRedis } from "./node-redis.js";
+import { within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
   /** How many connections may wait at most; who finds none free waits over a shared one. Default: 16. */
@@ -34,6 +36,10 @@ class ServerKeeper implements Keeper {
     readonly ears: Ears,
   ) {}
 
+  get cuts(): number {
+    return this.driver.cuts;
+  }
+
   get names(): readonly string[] {
     return this.request.names;
   }
@@ -42,12 +48,12 @@ class ServerKeeper implements Keeper {
     return this.request.owner;
   }
 
-  async renew(lease: number, token: number): Promise<boolean> {
-    return this.#each((name) => renewCommand(name, this.owner, lease, token));
+  renew(lease: number, token: number, attempt: number): Promise<boolean> {
+    return this.#each((name) => renewCommand(name, this.owner, lease, token), attempt);
   }
 
-  async release(token: number): Promise<boolean> {
-    return this.#each((name) => releaseCommand(name, this.owner, token));
+  release(token: number, attempt: number): Promise<boolean> {
+    return this.#each((name) => releaseCommand(name, this.owner, token), attempt);
   }
 
   listen(token: number, told: () => void): () => void {
@@ -58,15 +64,34 @@ class ServerKeeper implements Keeper {
   }
 
   /** Sends a command for each name; whether all were answered with 1. */
-  async #each(command: (name: string) => string[]): Promise<boolean> {
-    const { driver, names } = this;
+  async #each(command: (name: string) => string[], attempt: number): Promise<boolean> {
+    const { names } = this;
     const [only] = names;
-    if (names.length === 1 && only !== undefined) return Number(await driver.send(only, command(only))) === 1;
-    const replies = await Promise.all(names.map((name) => driver.send(name, command(name))));
+    if (names.length === 1 && only !== undefined) {
+      return Number(await this.#send(only, command(only), attempt)) === 1;
+    }
+    const replies = await Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
     return replies.every((reply) => Number(reply) === 1);
+  }
+
+  /** Every second attempt goes over a connection of its own: the client's may be silent for long. */
+  #send(name: string, words: string[], attempt: number): Promise<unknown> {
+    return attempt % 2 === 0 ? this.driver.send(name, words) : sendOnce(this.driver, name, words);
   }
 }
 
+/** Sends one command over a fresh connection. */
+async function sendOnce(driver: Driver, name: string, words: string[]): Promise<unknown> {
+  const line = await Line.open(await driver.endpoint(name), ONCE_MS);
+  try {
+    return await within(line.ask(words), now() + ONCE_MS, () => new ConnectionFailed("no answer in time"));
+  } finally {
+    line.close();
+  }
+}
+
+/** How long a connection for one command may take to open, and its reply to come. */
+const ONCE_MS = 2000;
 const WAITING_CONNECTIONS = 16;
 const PLACE_MS = 5000;
 

@@ -50,6 +50,8 @@ function endpointOf(options: Options | undefined): Endpoint {
 
 class NodeRedisDriver implements Driver {
   readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
   constructor(readonly client: Single) {}
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
@@ -71,6 +73,8 @@ class NodeRedisDriver implements Driver {
 
 class NodeRedisClusterDriver implements Driver {
   readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
 
   send(key: string, words: readonly string[]): Promise<unknown> {
@@ -96,6 +100,8 @@ class NodeRedisClusterDriver implements Driver {
 
 class NodeRedisSentinelDriver implements Driver {
   readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
   constructor(
     readonly sentinel: Sentinel,
     readonly login: Endpoint,

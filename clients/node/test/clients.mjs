@@ -19,14 +19,16 @@ const parts = (address) => {
 
 const quiet = (client) => client.on("error", () => undefined);
 
-function ioredis({ Redis, Cluster }, mode, addresses, service) {
+async function ioredis({ Redis, Cluster }, mode, addresses, service) {
   const nodes = addresses.map(parts);
   const make = {
-    single: () => new Redis(nodes[0]),
-    sentinel: () => new Redis({ sentinels: nodes, name: service }),
-    cluster: () => new Cluster(nodes),
+    single: () => new Redis({ ...nodes[0], lazyConnect: true }),
+    sentinel: () => new Redis({ sentinels: nodes, name: service, lazyConnect: true }),
+    cluster: () => new Cluster(nodes, { lazyConnect: true }),
   };
   const client = quiet(make[mode]());
+  // It goes on trying by itself if no server is there yet.
+  await client.connect().catch(() => undefined);
   return { client, close: async () => client.disconnect() };
 }
 
