@@ -54,14 +54,31 @@ function endpointOf(redis: Redis): Endpoint {
 /** How often the client is told to look for the primary anew at most. */
 const STALE_AGAIN = 1000;
 
+/** One listener for each client, however many locks are made over it. */
+const CUTS = new WeakMap<Redis, { times: number }>();
+
+function cutsOf(redis: Redis): { times: number } {
+  const known = CUTS.get(redis);
+  if (known !== undefined) return known;
+  const cut = { times: 0 };
+  redis.on("close", () => {
+    cut.times++;
+  });
+  CUTS.set(redis, cut);
+  return cut;
+}
+
 class IoredisDriver implements Driver {
   readonly name = "ioredis";
-  cuts = 0;
+  readonly #cut: { times: number };
   #staleAt = Number.NEGATIVE_INFINITY;
+
   constructor(readonly redis: Redis) {
-    redis.on("close", () => {
-      this.cuts++;
-    });
+    this.#cut = cutsOf(redis);
+  }
+
+  get cuts(): number {
+    return this.#cut.times;
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
