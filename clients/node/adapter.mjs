@@ -76,7 +76,8 @@ const ops = {
     }
     const features = ["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
     if (mode !== "independent") features.push("held", "fence");
-    return { drivers: DRIVERS, features };
+    // The versions 5 of both drivers are tried by the client's own tests.
+    return { drivers: DRIVERS.slice(0, 2), features };
   },
   async acquire(request) {
     const hold = await lockOf(request).acquire(optionsOf(request));
@@ -152,6 +153,7 @@ const ops = {
     return state.counts;
   },
   async threads() {
+    globalThis.gc?.();
     const status = readFileSync("/proc/self/status", "utf8");
     const number = (word) => Number(new RegExp(`${word}:\\s+(\\d+)`).exec(status)[1]);
     return { threads: number("Threads"), connections: connections(), memory_kb: number("VmRSS") };

@@ -182,7 +182,10 @@ test("readers in line are let in together, though they wait by places", async (t
 
 test("two processes' worth of waiters are served in the order of their arrival", async (t) => {
   const server = await startServer(t);
-  const sides = [await locksOn(t, server, "ioredis"), await locksOn(t, server, "node-redis", { waitingConnections: 1 })];
+  const sides = [
+    await locksOn(t, server, "ioredis"),
+    await locksOn(t, server, "node-redis", { waitingConnections: 1 }),
+  ];
   const holder = await sides[0].acquire("k");
   const order = [];
   const all = [];
@@ -192,7 +195,10 @@ test("two processes' worth of waiters are served in the order of their arrival",
   }
   await holder.release();
   await Promise.all(all);
-  assert.deepEqual(order, [...order].sort((one, other) => one - other));
+  assert.deepEqual(
+    order,
+    [...order].sort((one, other) => one - other),
+  );
 });
 
 test("a thousand tasks wait over few connections and are served in order", async (t) => {

@@ -124,6 +124,9 @@ test("the scheduler runs what is due, in order, and forgets what is cancelled", 
     scheduler.at(start + 120, resolve, true);
   });
   const expected = entries.map(({ after }) => after).filter((after) => after % 3 !== 0);
-  assert.deepEqual(ran, expected.sort((one, other) => one - other));
+  assert.deepEqual(
+    ran,
+    expected.sort((one, other) => one - other),
+  );
   assert.equal(scheduler.size, 0);
 });
