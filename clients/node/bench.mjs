@@ -1,7 +1,9 @@
 // Measures acquire and release against the bare driver's two commands and node-redlock, side by side in one run, and
 // what a loss and a thousand waiters cost. Usage: node bench.mjs [HOST:PORT]; the server has the module.
 
+import { randomUUID } from "node:crypto";
 import { parseArgs } from "node:util";
+
 import { Locks } from "redislock";
 import Redlock from "redlock";
 
@@ -43,8 +45,8 @@ async function pairs(driver, client, locks) {
   const contestants = [
     [
       "the bare commands",
-      async (number) => {
-        const owner = `owner-${number}`;
+      async () => {
+        const owner = randomUUID();
         await send("LOCK.ACQUIRE", "bare", owner, "PX", "30000");
         await send("LOCK.RELEASE", "bare", owner);
       },

@@ -14,7 +14,7 @@ import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
-import { scheduler, sleep, within } from "./scheduler.js";
+import { scheduler, sleep } from "./scheduler.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
 const PLACE_MS = 5000;
@@ -32,7 +32,7 @@ export interface Context {
   /** How long a server may be out of reach, where the caller does not wait. */
   readonly timeout: number;
   readonly attempts: Set<Attempt>;
-  readonly waits: () => void;
+  readonly waits: (request: Request) => void;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
   readonly most: { queue: number; block: number };
@@ -46,8 +46,9 @@ export class Attempt {
   /** When the caller's wait is over. */
   readonly #until: number;
   readonly #waits: boolean;
-  readonly #stopped: Promise<never>;
-  stop: (error: Error) => void = () => undefined;
+  /** Why it was stopped, and who is to be told. */
+  #stopError: Error | undefined;
+  #onStop: ((error: Error) => void) | undefined;
   /** Whether a grant may be tied to the connection that waited for it. */
   #tied = false;
   /** Whether the server may know of this owner. */
@@ -63,10 +64,12 @@ export class Attempt {
     this.#key = routingKey(request.names);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
-    this.#stopped = new Promise((_, reject) => {
-      this.stop = reject;
-    });
-    this.#stopped.catch(() => undefined);
+  }
+
+  /** Ends the attempt, which then fails with this error. */
+  stop(error: Error): void {
+    this.#stopError ??= error;
+    this.#onStop?.(this.#stopError);
   }
 
   async run(signal: AbortSignal | undefined): Promise<Grant> {
@@ -76,7 +79,8 @@ export class Attempt {
     this.#context.attempts.add(this);
     let granted = false;
     try {
-      const grant = await this.#untilGranted();
+      const answer = await this.#ask();
+      const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
       granted = true;
       return grant;
     } finally {
@@ -87,9 +91,9 @@ export class Attempt {
     }
   }
 
-  async #untilGranted(): Promise<Grant> {
-    for (let failures = 0; ; ) {
-      const answer = await this.#ask();
+  /** Asks and waits until it is granted; the first answer is there. */
+  async #untilGranted(first: "taken" | "failed"): Promise<Grant> {
+    for (let answer: Grant | "taken" | "failed" = first, failures = 0; ; answer = await this.#ask()) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
         await this.#pause(failures++);
@@ -97,7 +101,7 @@ export class Attempt {
       }
       failures = 0;
       if (this.#left() <= 0) throw this.#tooLate();
-      if (!this.#hasWaited) this.#context.waits();
+      if (!this.#hasWaited) this.#context.waits(this.#request);
       this.#hasWaited = true;
       await this.#wait();
     }
@@ -150,7 +154,7 @@ export class Attempt {
     else if (block !== undefined && block < most.block) most.block = block;
     else if (meaning instanceof Quarantine && this.#waits) return "taken";
     else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
-    if (error instanceof Error && /^READONLY /.test(error.message)) this.#context.driver.stale(this.#key);
+    if (error instanceof Error && error.message.startsWith("READONLY ")) this.#context.driver.stale(this.#key);
     return "failed";
   }
 
@@ -271,17 +275,35 @@ export class Attempt {
   }
 
   #unlessStopped<T>(promise: Promise<T>): Promise<T> {
-    return Promise.race([promise, this.#stopped]);
+    return this.#inTime(promise, Number.POSITIVE_INFINITY);
   }
 
   /** The promise's outcome; `ConnectionFailed` if it takes too long, `Cancelled` if the caller cancels. */
-  async #inTime<T>(promise: Promise<T>, at: number): Promise<T> {
-    try {
-      return await this.#unlessStopped(within(promise, at, () => new ConnectionFailed("no answer in time")));
-    } catch (error) {
-      if (error instanceof Cancelled || error instanceof ConnectionFailed) this.#heedLater(promise);
-      throw error;
-    }
+  #inTime<T>(promise: Promise<T>, at: number): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      let isOpen = true;
+      // True for the first that settles it.
+      const close = (): boolean => {
+        if (!isOpen) return false;
+        isOpen = false;
+        this.#onStop = undefined;
+        scheduler.cancel(entry);
+        return true;
+      };
+      const leave = (error: Error) => {
+        if (!close()) return;
+        this.#heedLater(promise);
+        reject(error);
+      };
+      const late = () => leave(new ConnectionFailed("no answer in time"));
+      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, late);
+      this.#onStop = leave;
+      if (this.#stopError !== undefined) leave(this.#stopError);
+      promise.then(
+        (value) => close() && resolve(value),
+        (error: unknown) => close() && reject(error),
+      );
+    });
   }
 
   /** A grant that comes after all is given up, if nobody waits for it any more. */

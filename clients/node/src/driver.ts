@@ -30,7 +30,7 @@ export interface IoredisClient {
 /** What is needed of a node-redis client, cluster or sentinel. */
 export interface NodeRedisClient {
   // The three have different parameters; the driver knows which one it has.
-  // biome-ignore lint/suspicious/noExplicitAny: no type but any admits all three.
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any -- no type but any admits all three
   sendCommand(...parameters: any[]): Promise<any>;
   connect(): Promise<unknown>;
 }

@@ -94,17 +94,13 @@ export class Hold implements AsyncDisposable {
 
   /** Aborted when the lock is lost; its reason is the `LockLost`. Not aborted by a release. */
   get signal(): AbortSignal {
-    if (this.#abort === undefined) {
-      this.#abort = new AbortController();
-      if (this.#loss !== undefined) this.#abort.abort(this.#loss);
-    }
-    return this.#abort.signal;
+    return this.#controller().signal;
   }
 
   /** @internal Lets another signal abort this one, too; returns how to stop that. */
   follow(signal: AbortSignal): () => void {
-    void this.signal;
-    const abort = () => this.#abort?.abort(signal.reason);
+    const own = this.#controller();
+    const abort = () => own.abort(signal.reason);
     if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });
     return () => signal.removeEventListener("abort", abort);
@@ -135,46 +131,57 @@ export class Hold implements AsyncDisposable {
     await this.release();
   }
 
+  /** Made when somebody asks for it: most holds are over before that. */
+  #controller(): AbortController {
+    if (this.#abort === undefined) {
+      this.#abort = new AbortController();
+      if (this.#loss !== undefined) this.#abort.abort(this.#loss);
+    }
+    return this.#abort;
+  }
+
   async #release(): Promise<boolean> {
     this.#stop();
-    const wasLost = this.#loss !== undefined;
-    const releasing = this.#giveUp();
-    if (wasLost) {
+    if (this.#loss !== undefined) {
       // The names that were not lost, and what the server still counts as held.
-      this.#told.background(releasing);
+      this.#told.background(this.#giveUp(0));
       return false;
     }
-    const verdict = await this.#inTime(releasing);
+    const began = now();
+    let verdict = await this.#tryRelease(0, this.#keeper.cuts);
+    if (verdict === "again") {
+      const releasing = this.#giveUp(1);
+      const late = () => new Error("the servers did not answer in time");
+      verdict = await within(releasing, began + RELEASE_MS, late).catch(() => {
+        this.#told.background(releasing);
+        return "unknown" as const;
+      });
+    }
     if (verdict === "gone") this.#lose("release", "it had ended before its release");
     else this.#told.released(this);
     return verdict === "held";
   }
 
-  async #inTime(releasing: Promise<Verdict>): Promise<Verdict> {
-    const late = () => new Error("the servers did not answer in time");
-    try {
-      return await within(releasing, now() + RELEASE_MS, late);
-    } catch {
-      this.#told.background(releasing);
-      return "unknown";
+  /** Asks the servers until they answer, or until the lease is over anyway. */
+  async #giveUp(attempts: number): Promise<Verdict> {
+    const { cuts } = this.#keeper;
+    for (let attempt = attempts; ; attempt++) {
+      const verdict = await this.#tryRelease(attempt, cuts);
+      if (verdict !== "again") return verdict;
+      if (now() >= this.#deadline) return "unknown";
+      await sleep(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
     }
   }
 
-  /** Asks the servers until they answer, or until the lease is over anyway. */
-  async #giveUp(): Promise<Verdict> {
-    const until = Math.max(this.#deadline, now() + 1);
-    const { cuts } = this.#keeper;
+  /** Asks the servers once. */
+  async #tryRelease(attempt: number, cuts: number): Promise<Verdict | "again"> {
     const late = () => new ConnectionFailed("no answer to a release");
-    for (let attempt = 0; ; attempt++) {
-      try {
-        const held = await within(this.#keeper.release(this.token, attempt), now() + ANSWER_MS, late);
-        // A repeated release finds nothing if the first one's reply was lost.
-        return held || attempt > 0 || this.#keeper.cuts !== cuts ? "held" : "gone";
-      } catch (error) {
-        if (meaningOf(error) !== "again" && !isConnection(error)) return "gone";
-        if (now() >= until) return "unknown";
-        await sleep(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
-      }
+    try {
+      const held = await within(this.#keeper.release(this.token, attempt), now() + ANSWER_MS, late);
+      // A repeated release finds nothing if the first one's reply was lost.
+      return held || attempt > 0 || this.#keeper.cuts !== cuts ? "held" : "gone";
+    } catch (error) {
+      return isConnection(error) ? "again" : "gone";
     }
   }
 
@@ -222,7 +229,7 @@ export class Hold implements AsyncDisposable {
     } catch (error) {
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
       const meaning = meaningOf(error);
-      if (meaning !== "again" && meaning.kind === "Refused" && /^WRONGTYPE/.test(meaning.message)) {
+      if (meaning !== "again" && meaning.kind === "Refused" && meaning.message.startsWith("WRONGTYPE")) {
         this.#lose("renewal", "another value was written over it", error);
         return;
       }

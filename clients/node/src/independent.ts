@@ -148,7 +148,7 @@ export class IndependentLocks extends Base {
   }
 
   async #untilGranted(keeper: MajorityKeeper, { wait, signal }: AcquireOptions): Promise<Grant> {
-    let stop = (_error: Error): void => undefined;
+    let stop: (error: Error) => void = () => undefined;
     const stopped = new Promise<never>((_, reject) => {
       stop = reject;
     });

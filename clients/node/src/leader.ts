@@ -88,7 +88,10 @@ function aborted(...signals: AbortSignal[]): Promise<void> {
       for (const signal of signals) signal.removeEventListener("abort", done);
       resolve();
     };
-    if (signals.some((signal) => signal.aborted)) return resolve();
+    if (signals.some((signal) => signal.aborted)) {
+      resolve();
+      return;
+    }
     for (const signal of signals) signal.addEventListener("abort", done);
   });
 }

@@ -42,15 +42,15 @@ export class LineUp {
       return;
     }
     const seats = new Set([seat]);
-    const first = { seats, stop: () => undefined as undefined };
+    const first: Row = { seats, stop: () => undefined };
     this.#rows.set(seat.name, first);
-    (first as Row).stop = this.ears.listen({ name: seat.name, told: () => this.#turn(seat.name) });
+    first.stop = this.ears.listen({ name: seat.name, told: () => this.#turn(seat.name) });
   }
 
   /** Leaves; who comes next may have its turn, too, where several hold a lock together. */
   leave(seat: Seat): void {
     const row = this.#rows.get(seat.name);
-    if (row === undefined || !row.seats.delete(seat)) return;
+    if (!row?.seats.delete(seat)) return;
     if (row.seats.size > 0) {
       this.#turn(seat.name);
       return;

@@ -64,14 +64,12 @@ class ServerKeeper implements Keeper {
   }
 
   /** Sends a command for each name; whether all were answered with 1. */
-  async #each(command: (name: string) => string[], attempt: number): Promise<boolean> {
+  #each(command: (name: string) => string[], attempt: number): Promise<boolean> {
     const { names } = this;
     const [only] = names;
-    if (names.length === 1 && only !== undefined) {
-      return Number(await this.#send(only, command(only), attempt)) === 1;
-    }
-    const replies = await Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
-    return replies.every((reply) => Number(reply) === 1);
+    if (names.length === 1 && only !== undefined) return this.#send(only, command(only), attempt).then(isOne);
+    const replies = Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
+    return replies.then((all) => all.every(isOne));
   }
 
   /** Every second attempt goes over a connection of its own: the client's may be silent for long. */
@@ -79,6 +77,8 @@ class ServerKeeper implements Keeper {
     return attempt % 2 === 0 ? this.driver.send(name, words) : sendOnce(this.driver, name, words);
   }
 }
+
+const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
 /** Sends one command over a fresh connection. */
 async function sendOnce(driver: Driver, name: string, words: string[]): Promise<unknown> {
@@ -98,7 +98,7 @@ const PLACE_MS = 5000;
 export class Locks extends Base {
   readonly #driver: Driver;
   readonly #ears: Ears;
-  readonly #context: Omit<Context, "waits">;
+  readonly #context: Context;
 
   /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
   constructor(client: Client, options: LocksOptions = {}) {
@@ -111,6 +111,7 @@ export class Locks extends Base {
       lineUp: new LineUp(this.#ears),
       timeout: this.timeout,
       attempts: new Set(),
+      waits: ({ names, owner }) => this.waits(names, owner),
       background: (work) => this.background(work),
       most: { queue: PLACE_MS, block: Number.POSITIVE_INFINITY },
     };
@@ -147,14 +148,14 @@ export class Locks extends Base {
   async heldBy(owner: string): Promise<string[]> {
     const replies = await this.#asked(() => this.#driver.sendToAll(["LOCK.HELDBY", owner]));
     const rows = (replies as unknown[][]).flat() as [string, string][];
-    return rows.filter(([, state]) => String(state) === "held").map(([name]) => String(name));
+    return rows.filter(([, state]) => state === "held").map(([name]) => name);
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
     const { owner = freshOwner(), wait, signal } = options;
-    const request: Request = { ...wanted, owner, lease };
-    const waits = () => this.waits(wanted.names, owner);
-    const attempt = new Attempt({ ...this.#context, waits }, request, wait);
+    const { names, kind, limit } = wanted;
+    const request: Request = { names, kind, limit, owner, lease };
+    const attempt = new Attempt(this.#context, request, wait);
     const keeper: Keeper = new ServerKeeper(request, this.#driver, this.#ears);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };

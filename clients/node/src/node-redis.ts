@@ -130,5 +130,5 @@ class NodeRedisSentinelDriver implements Driver {
 export function overNodeRedis(client: NodeRedisClient, login: Endpoint): Driver {
   if ("getMasterNode" in client) return new NodeRedisSentinelDriver(client as Sentinel, login);
   if ("nodeClient" in client) return new NodeRedisClusterDriver(client as Cluster);
-  return new NodeRedisDriver(client as Single);
+  return new NodeRedisDriver(client);
 }

@@ -53,24 +53,20 @@ export class Scheduler {
 
   #forget(entry: Entry): void {
     entry.place = -1;
+    // The timer stays as it is: one that finds nothing due costs less than a new one for each lock.
     if (entry.keepsAlive && --this.#keepers === 0) this.#timer?.unref();
-    if (this.#heap.length === 0) this.#disarm();
   }
 
   #arm(): void {
     const first = this.#heap[0];
-    this.#disarm();
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#timerAt = Number.POSITIVE_INFINITY;
     if (first === undefined) return;
     this.#timerAt = first.at;
     const delay = Math.min(Math.max(Math.ceil(first.at - now()), 0), LONGEST_TIMER);
     this.#timer = setTimeout(() => this.#fire(), delay);
     if (this.#keepers === 0) this.#timer.unref();
-  }
-
-  #disarm(): void {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
-    this.#timerAt = Number.POSITIVE_INFINITY;
   }
 
   #fire(): void {
@@ -125,19 +121,19 @@ export const sleep = (ms: number): Promise<void> =>
 
 /**
  * The promise's outcome, or `late()` thrown when the time is over. What the promise becomes later is for its
- * maker to look at.
+ * maker to look at. The process does not stay alive for the time, only for what the promise waits for.
  */
 export function within<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
   if (at === Number.POSITIVE_INFINITY) return promise;
   return new Promise<T>((resolve, reject) => {
-    const entry = scheduler.at(at, () => reject(late()), true);
+    const entry = scheduler.at(at, () => reject(late()));
     const done = () => scheduler.cancel(entry);
     promise.then(
       (value) => {
         done();
         resolve(value);
       },
-      (error) => {
+      (error: unknown) => {
         done();
         reject(error);
       },
