@@ -20,13 +20,13 @@ import {
 } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
-import { eventually, startServer } from "./servers.mjs";
+import { atEnd, eventually, startServer } from "./servers.mjs";
 
 /** Locks over this driver, which end with the test. */
 async function locksOn(t, server, driver, options) {
   const { client, close } = await connect(driver, "single", [server.address]);
   const locks = new Locks(client, options);
-  t.after(async () => {
+  atEnd(t, async () => {
     await locks.close();
     await close();
   });

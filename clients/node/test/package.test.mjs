@@ -9,7 +9,7 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
-import { startServer } from "./servers.mjs";
+import { atEnd, startServer } from "./servers.mjs";
 
 const run = promisify(execFile);
 const root = dirname(fileURLToPath(new URL(".", import.meta.url)));
@@ -24,7 +24,7 @@ const body = (address) => `
 test("the package takes a lock by import and by require", async (t) => {
   const server = await startServer(t);
   const folder = mkdtempSync(join(tmpdir(), "redislock-package-"));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  atEnd(t, () => rmSync(folder, { recursive: true, force: true }));
   const packed = await run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", folder], { cwd: root });
   const [{ filename, files }] = Object.values(JSON.parse(packed.stdout));
   const paths = files.map(({ path }) => path);

@@ -37,6 +37,20 @@ async function freePort() {
   return port;
 }
 
+const ENDS = new WeakMap();
+
+/** Runs this at the end of the test, before what was said earlier: clients end before their servers. */
+export function atEnd(t, work) {
+  if (!ENDS.has(t)) {
+    const ends = [];
+    ENDS.set(t, ends);
+    t.after(async () => {
+      for (const end of ends.reverse()) await end();
+    });
+  }
+  ENDS.get(t).push(work);
+}
+
 class Server {
   constructor(port, folder, words) {
     this.port = port;
@@ -98,7 +112,7 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
     const place = ["--port", String(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--logfile", "log"];
     const server = new Server(port, folder, [...place, ...module, ...words]);
     if (await server.start()) {
-      t.after(() => server.stop());
+      atEnd(t, () => server.stop());
       return server;
     }
     if (attempt === 4) throw new Error(readFileSync(join(folder, "log"), "utf8"));
@@ -161,6 +175,6 @@ async function startSentinel(t, primaryPort) {
   writeFileSync(path, `${lines.join("\n")}\n`);
   const sentinel = new Server(port, folder, [path, "--sentinel", "--logfile", "log"]);
   if (!(await sentinel.start())) throw new Error("a sentinel did not start");
-  t.after(() => sentinel.stop());
+  atEnd(t, () => sentinel.stop());
   return sentinel;
 }

@@ -7,14 +7,14 @@ import { setTimeout as pause } from "node:timers/promises";
 import { IndependentLocks, LockError, LockLost, Locks, LockTimeout } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
-import { eventually, startCluster, startSentinels, startServer } from "./servers.mjs";
+import { atEnd, eventually, startCluster, startSentinels, startServer } from "./servers.mjs";
 
 /** One name for each node of a cluster of three. */
 const NAMES = ["{a}", "{b}", "{c}", "{d}", "{e}", "{f}"];
 
 async function ending(t, { client, close }, make) {
   const locks = make(client);
-  t.after(async () => {
+  atEnd(t, async () => {
     await locks.close();
     await close();
   });
@@ -113,7 +113,7 @@ test("independent servers: a majority has the lock, with one token that only ris
   const clients = made.map(({ client }) => client);
   assert.throws(() => new IndependentLocks(clients.slice(1)), TypeError);
   const locks = new IndependentLocks(clients, { lease: 1500 });
-  t.after(async () => {
+  atEnd(t, async () => {
     await locks.close();
     await Promise.all(made.map(({ close }) => close()));
   });
