@@ -24,14 +24,15 @@ async function ending(t, { client, close }, make) {
 test("a cluster: locks on all nodes are held, waited for, lost and listed", async (t) => {
   const nodes = await startCluster(t);
   const addresses = nodes.map(({ address }) => address);
-  for (const driver of DRIVERS) {
+  const each = async (driver) => {
     const made = await connect(driver, "cluster", addresses);
-    const locks = await ending(t, made, (client) => new Locks(client, { lease: 2000 }));
-    const holds = await Promise.all(NAMES.map((name) => locks.acquire(name, { owner: `${driver} ${name}` })));
-    const waiting = NAMES.map((name) => locks.acquire(name));
-    await pause(3000);
+    const locks = await ending(t, made, (client) => new Locks(client, { lease: 6000 }));
+    const names = NAMES.map((name) => `${name}${driver}`);
+    const holds = await Promise.all(names.map((name) => locks.acquire(name, { owner: `by ${name}` })));
+    const waiting = names.map((name) => locks.acquire(name));
+    await pause(8000);
     for (const hold of holds) hold.check();
-    assert.deepEqual(await locks.heldBy(`${driver} {a}`), ["{a}"]);
+    assert.deepEqual(await locks.heldBy(`by ${names[0]}`), [names[0]]);
     await Promise.all(holds.map((hold) => hold.release()));
     const next = await Promise.all(waiting);
     await pause(100);
@@ -43,7 +44,8 @@ test("a cluster: locks on all nodes are held, waited for, lost and listed", asyn
     await Promise.all(next.map((hold) => hold.release()));
     await (await locks.many(["{a}1", "{a}2"]).acquire()).release();
     await assert.rejects(locks.many(["{a}1", "{b}2"]).acquire(), LockError);
-  }
+  };
+  await Promise.all(DRIVERS.map(each));
 });
 
 test("a cluster: a hold and a waiter follow their slot to another node", async (t) => {
