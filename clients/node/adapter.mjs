@@ -1,0 +1,222 @@
+// The conformance kit's adapter: JSON lines over standard input and output. clients/conformance/PROTOCOL.md.
+
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { setTimeout as pause } from "node:timers/promises";
+
+import { IndependentLocks, LockError, Locks } from "redislock";
+
+import { connect, DRIVERS } from "./test/clients.mjs";
+
+const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
+
+/** What the adapter has open. */
+const state = {
+  locks: undefined,
+  clients: [],
+  holds: new Map(),
+  leaders: new Map(),
+  cancels: new Map(),
+  counts: { grants: 0, timeouts: 0, losses: 0, releases: 0, waits: 0 },
+};
+
+const count = (name) => () => {
+  state.counts[name]++;
+};
+
+const hooks = {
+  granted: count("grants"),
+  timedOut: count("timeouts"),
+  lost: count("losses"),
+  released: count("releases"),
+  waiting: count("waits"),
+};
+
+function lockOf({ name, names, kind, limit }) {
+  const { locks } = state;
+  if (names !== undefined) return locks.many(names);
+  if (kind === "read") return locks.read(name);
+  if (kind === "write") return locks.write(name);
+  if (kind === "semaphore") return locks.semaphore(name, limit);
+  return locks.lock(name);
+}
+
+function optionsOf(request) {
+  const cancel = new AbortController();
+  state.cancels.set(request.id, cancel);
+  return {
+    lease: request.lease_ms,
+    wait: request.wait_ms,
+    renew: request.renew,
+    longest: request.longest_ms,
+    owner: request.owner,
+    signal: cancel.signal,
+  };
+}
+
+/** Tells of the loss of a hold. */
+function watch(id, hold) {
+  const tell = () => hold.loss && say({ event: "lost", hold: id, reason: hold.loss.reason });
+  if (hold.signal.aborted) tell();
+  else hold.signal.addEventListener("abort", tell, { once: true });
+}
+
+const ops = {
+  async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0] }) {
+    const options = { lease: lease_ms, waitingConnections: waiting_connections, hooks };
+    if (mode === "independent") {
+      state.clients = await Promise.all(addresses.map((each) => connect(driver, "single", [each])));
+      state.locks = new IndependentLocks(
+        state.clients.map(({ client }) => client),
+        options,
+      );
+    } else {
+      state.clients = [await connect(driver, mode, addresses, service)];
+      state.locks = new Locks(state.clients[0].client, options);
+    }
+    const features = ["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
+    if (mode !== "independent") features.push("held", "fence");
+    // The versions 5 of both drivers are tried by the client's own tests.
+    return { drivers: DRIVERS.slice(0, 2), features };
+  },
+  async acquire(request) {
+    const hold = await lockOf(request).acquire(optionsOf(request));
+    state.holds.set(request.hold, hold);
+    const answer = { token: hold.token, remaining_ms: Math.floor(hold.remaining), owner: hold.owner };
+    watch(request.hold, hold);
+    return answer;
+  },
+  async check({ hold }) {
+    const held = state.holds.get(hold);
+    held.check();
+    return { remaining_ms: Math.floor(held.remaining) };
+  },
+  async release({ hold }) {
+    await state.holds.get(hold).release();
+    state.holds.delete(hold);
+    return {};
+  },
+  async run(request) {
+    let token = 0;
+    let body = "finished";
+    try {
+      await lockOf(request).using(optionsOf(request), async (hold) => {
+        token = hold.token;
+        watch(request.hold, hold);
+        await pause(request.body_ms, undefined, { signal: hold.signal }).catch((error) => {
+          body = "cancelled";
+          throw error;
+        });
+        if (request.raise) {
+          body = "raised";
+          throw new RangeError("the body's own error");
+        }
+      });
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw Object.assign(error, { body });
+    }
+    return { token, body };
+  },
+  async cycle(request) {
+    const options = optionsOf(request);
+    for (let number = 0; number < request.times; number++) {
+      const hold = await lockOf(request).acquire(options);
+      await hold.release();
+    }
+    return { times: request.times };
+  },
+  async cancel({ of }) {
+    state.cancels.get(of)?.abort();
+    return {};
+  },
+  async fence({ name, token }) {
+    await state.locks.fence(name, token);
+    return {};
+  },
+  async held({ owner }) {
+    return { names: await state.locks.heldBy(owner) };
+  },
+  async lead({ leader, name, lease_ms }) {
+    const options = {
+      lease: lease_ms,
+      onElected: ({ token }) => say({ event: "elected", leader, token }),
+      onDeposed: (reason) => say({ event: "deposed", leader, reason }),
+    };
+    state.leaders.set(leader, state.locks.leader(name, options));
+    return {};
+  },
+  async resign({ leader }) {
+    await state.leaders.get(leader).resign();
+    return {};
+  },
+  async stats() {
+    return state.counts;
+  },
+  async threads() {
+    globalThis.gc?.();
+    const status = readFileSync("/proc/self/status", "utf8");
+    const number = (word) => Number(new RegExp(`${word}:\\s+(\\d+)`).exec(status)[1]);
+    return { threads: number("Threads"), connections: connections(), memory_kb: number("VmRSS") };
+  },
+  async close() {
+    await close();
+    return {};
+  },
+};
+
+/** How many TCP connections of this process are established. */
+function connections() {
+  const rows = readFileSync("/proc/net/tcp", "utf8").split("\n").slice(1);
+  const established = new Set(
+    rows.map((row) => row.trim().split(/\s+/)).flatMap((row) => (row[3] === "01" ? row[9] : [])),
+  );
+  return readdirSync("/proc/self/fd").filter((fd) => {
+    try {
+      const socket = /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/self/fd/${fd}`));
+      return socket !== null && established.has(socket[1]);
+    } catch {
+      return false;
+    }
+  }).length;
+}
+
+async function close() {
+  await state.locks?.close();
+  await Promise.all(state.clients.map(({ close }) => close()));
+  state.clients = [];
+}
+
+function errorOf(error) {
+  if (error instanceof LockError) {
+    const kind = error.kind === "Refused" ? "Other" : error.kind;
+    const more = { cycle: error.cycle, left_ms: error.leftMs, body: error.body };
+    return { kind, message: error.message, ...more };
+  }
+  if (error.name === "AbortError") return { kind: "Cancelled", message: error.message };
+  return { kind: "Other", message: String(error.stack ?? error) };
+}
+
+async function answer(line) {
+  const request = JSON.parse(line);
+  const { id, op } = request;
+  try {
+    if (ops[op] === undefined) say({ id, error: { kind: "Unsupported", message: op } });
+    else say({ id, ok: await ops[op](request) });
+  } catch (error) {
+    say({ id, error: errorOf(error) });
+  } finally {
+    state.cancels.delete(id);
+  }
+}
+
+const running = new Set();
+const lines = createInterface({ input: process.stdin });
+lines.on("line", (line) => {
+  const work = answer(line);
+  running.add(work);
+  work.finally(() => running.delete(work));
+});
+lines.on("close", async () => {
+  await close();
+  process.exit(0);
+});

@@ -1,0 +1,318 @@
+/**
+ * One attempt to get a lock: ask, wait, ask again, until it is granted, refused, too late or cancelled.
+ *
+ * The first request goes over the user's client and keeps a place in line (QUEUE), so that requests are served in
+ * the order of the calls. Then the attempt waits: over a connection of its own, where its request takes the place
+ * over (BLOCK), as long as there are such connections; else by its place, and the server tells when to ask again.
+ */
+
+import { now, pauseBefore } from "./clock.js";
+import { acquireCommand, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
+import type { Driver } from "./driver.js";
+import { Cancelled, ConnectionFailed, highestFor, LockTimeout, meaningOf, Quarantine } from "./errors.js";
+import type { Grant } from "./hold.js";
+import type { Line } from "./line.js";
+import { type LineUp, Seat } from "./line-up.js";
+import type { Lines } from "./lines.js";
+import { scheduler, sleep } from "./scheduler.js";
+
+/** How long a place in line is kept after the last request, and how often it is asked for. */
+const PLACE_MS = 5000;
+const PLACE_AGAIN_MS = PLACE_MS / 3;
+/** How long one BLOCK request is believed in; then the place is asked for anew. */
+const BELIEVED_MS = 15_000;
+/** What a reply may take, beside the time that the request waits by itself. */
+const MARGIN_MS = 2000;
+
+/** What all attempts of one `Locks` share. */
+export interface Context {
+  readonly driver: Driver;
+  readonly lines: Lines;
+  readonly lineUp: LineUp;
+  /** How long a server may be out of reach, where the caller does not wait. */
+  readonly timeout: number;
+  readonly attempts: Set<Attempt>;
+  readonly waits: (request: Request) => void;
+  readonly background: (work: Promise<unknown>) => void;
+  /** The longest that the server accepts, where its settings say less than we ask. */
+  readonly most: { queue: number; block: number };
+}
+
+export class Attempt {
+  readonly #context: Context;
+  readonly #request: Request;
+  readonly #key: string;
+  readonly #began = now();
+  /** When the caller's wait is over. */
+  readonly #until: number;
+  readonly #waits: boolean;
+  /** Why it was stopped, and who is to be told. */
+  #stopError: Error | undefined;
+  #onStop: ((error: Error) => void) | undefined;
+  /** Whether a grant may be tied to the connection that waited for it. */
+  #tied = false;
+  /** Whether the server may know of this owner. */
+  #known = false;
+  #hasWaited = false;
+  #seat: Seat | undefined;
+  /** Why the last request failed, for who asks why the wait was in vain. */
+  #trouble: unknown;
+
+  constructor(context: Context, request: Request, wait: number | undefined) {
+    this.#context = context;
+    this.#request = request;
+    this.#key = routingKey(request.names);
+    this.#waits = wait !== 0;
+    this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** Ends the attempt, which then fails with this error. */
+  stop(error: Error): void {
+    this.#stopError ??= error;
+    this.#onStop?.(this.#stopError);
+  }
+
+  async run(signal: AbortSignal | undefined): Promise<Grant> {
+    const cancel = () => this.stop(new Cancelled("the request was cancelled", signal?.reason));
+    if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
+    signal?.addEventListener("abort", cancel, { once: true });
+    this.#context.attempts.add(this);
+    let granted = false;
+    try {
+      const answer = await this.#ask();
+      const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
+      granted = true;
+      return grant;
+    } finally {
+      signal?.removeEventListener("abort", cancel);
+      this.#context.attempts.delete(this);
+      if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
+      if (!granted && this.#known) this.#giveUp();
+    }
+  }
+
+  /** Asks and waits until it is granted; the first answer is there. */
+  async #untilGranted(first: "taken" | "failed"): Promise<Grant> {
+    for (let answer: Grant | "taken" | "failed" = first, failures = 0; ; answer = await this.#ask()) {
+      if (typeof answer === "object") return answer;
+      if (answer === "failed") {
+        await this.#pause(failures++);
+        continue;
+      }
+      failures = 0;
+      if (this.#left() <= 0) throw this.#tooLate();
+      if (!this.#hasWaited) this.#context.waits(this.#request);
+      this.#hasWaited = true;
+      await this.#wait();
+    }
+  }
+
+  #left(): number {
+    return this.#until - now();
+  }
+
+  #tooLate(): Error {
+    if (this.#trouble instanceof Quarantine) return this.#trouble;
+    const { names } = this.#request;
+    const seconds = ((now() - this.#began) / 1000).toFixed(1);
+    return new LockTimeout(`${names.join(", ")} was not to be had in ${seconds} s`, this.#trouble);
+  }
+
+  /** Asks over the user's client. */
+  async #ask(): Promise<Grant | "taken" | "failed"> {
+    const single = this.#request.names.length === 1;
+    const how: How = {
+      queue: single && this.#waits && this.#left() > 0 ? this.#context.most.queue : undefined,
+      // A grant over a waiting connection ended with it; this ends the tie.
+      ephemeral: this.#tied ? this.#request.lease : undefined,
+    };
+    const { timeout } = this.#context;
+    const limit = this.#waits ? Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout) : timeout;
+    const sentAt = now();
+    this.#known = true;
+    try {
+      const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
+      const token = tokenOf(await this.#inTime(asking, sentAt + limit));
+      this.#trouble = undefined;
+      if (token !== undefined) return { token, sentAt };
+      this.#known = how.queue !== undefined;
+      return "taken";
+    } catch (error) {
+      return this.#failed(error);
+    }
+  }
+
+  /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
+  #failed(error: unknown): "taken" | "failed" {
+    if (error instanceof Cancelled) throw error;
+    const meaning = meaningOf(error);
+    this.#trouble = meaning === "again" ? error : meaning;
+    const { most } = this.#context;
+    const queue = highestFor("QUEUE", error);
+    const block = highestFor("BLOCK", error);
+    if (queue !== undefined && queue < most.queue) most.queue = queue;
+    else if (block !== undefined && block < most.block) most.block = block;
+    else if (meaning instanceof Quarantine && this.#waits) return "taken";
+    else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
+    if (error instanceof Error && error.message.startsWith("READONLY ")) this.#context.driver.stale(this.#key);
+    return "failed";
+  }
+
+  /** Pauses before the request is repeated; throws if there is no time left for that. */
+  async #pause(failures: number): Promise<void> {
+    const until = this.#waits ? this.#until : this.#began + this.#context.timeout;
+    const left = until - now();
+    if (left <= 0) throw this.#unreached();
+    await this.#unlessStopped(sleep(Math.min(pauseBefore(failures), left)));
+  }
+
+  #unreached(): Error {
+    const trouble = this.#trouble;
+    const why = trouble instanceof Error ? trouble.message : String(trouble);
+    return new ConnectionFailed(`${this.#key}: no server answered in time: ${why}`, trouble);
+  }
+
+  /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
+  async #wait(): Promise<void> {
+    const { lines } = this.#context;
+    const { names } = this.#request;
+    if (this.#seat === undefined && lines.hasRoom) return this.#block();
+    if (names.length === 1) return this.#sit();
+    // Places in line are for single names. Others wait for a connection.
+    const { ready, stop } = lines.room();
+    try {
+      await this.#inTime(ready, this.#until);
+    } catch (error) {
+      stop();
+      if (error instanceof ConnectionFailed) return;
+      throw error;
+    }
+    return this.#block();
+  }
+
+  /** Waits by its place in line. */
+  async #sit(): Promise<void> {
+    if (this.#seat === undefined) {
+      this.#seat = new Seat(this.#key);
+      this.#context.lineUp.join(this.#seat);
+    }
+    const seat = this.#seat;
+    const entry = scheduler.at(Math.min(this.#until, now() + PLACE_AGAIN_MS), () => seat.turn(), true);
+    try {
+      await this.#unlessStopped(seat.next());
+    } finally {
+      scheduler.cancel(entry);
+    }
+  }
+
+  /** Waits over a connection of its own. */
+  async #block(): Promise<void> {
+    const { lines, most } = this.#context;
+    const { names } = this.#request;
+    const taking = lines.take(this.#key, Math.min(Math.max(this.#left(), 0) + MARGIN_MS, this.#context.timeout));
+    let line: Line;
+    try {
+      line = await this.#unlessStopped(taking);
+    } catch (error) {
+      taking.then(
+        (unused) => lines.give(unused),
+        () => undefined,
+      );
+      this.#failed(error);
+      return this.#pause(0);
+    }
+    const left = this.#left();
+    if (left <= 0) {
+      lines.give(line);
+      return;
+    }
+    // Several names have no place that could be asked for anew: their one request waits for all of the time.
+    const believed = names.length === 1 ? BELIEVED_MS : Number.POSITIVE_INFINITY;
+    const block = Math.min(left, believed + MARGIN_MS, most.block);
+    const words = acquireCommand(this.#request, {
+      block: block === Number.POSITIVE_INFINITY ? 0 : Math.max(Math.ceil(block), 1),
+      ephemeral: 0,
+    });
+    this.#tied = names.length === 1;
+    this.#known = true;
+    const waiting = line.ask(words);
+    const until = now() + Math.min(block + MARGIN_MS, believed);
+    try {
+      await this.#inTime(waiting, until);
+      lines.give(line);
+    } catch (error) {
+      // An unanswered request is answered soon after its place was asked for anew, or given up.
+      const settling = lines.settle(line, waiting);
+      this.#context.background(settling);
+      const owned = waiting.then((reply) => tokenOf(reply) !== undefined && this.#isOver && this.#giveUp());
+      owned.catch(() => undefined);
+      if (error instanceof Cancelled) throw error;
+      if (error instanceof ConnectionFailed && line.isOpen) return;
+      if (this.#failed(error) === "failed") await this.#pause(0);
+    }
+  }
+
+  get #isOver(): boolean {
+    return !this.#context.attempts.has(this);
+  }
+
+  /** Withdraws the request, and releases what may have been granted; goes on until the lease would be over. */
+  #giveUp(): void {
+    const { driver, background } = this.#context;
+    const { names, owner, lease } = this.#request;
+    const until = now() + lease;
+    const giveUp = async (name: string) => {
+      for (let attempt = 0; ; attempt++) {
+        try {
+          return await driver.send(name, releaseCommand(name, owner));
+        } catch (error) {
+          if (meaningOf(error) !== "again" || now() >= until) return undefined;
+          await sleep(pauseBefore(attempt));
+        }
+      }
+    };
+    for (const name of names) background(giveUp(name));
+  }
+
+  #unlessStopped<T>(promise: Promise<T>): Promise<T> {
+    return this.#inTime(promise, Number.POSITIVE_INFINITY);
+  }
+
+  /** The promise's outcome; `ConnectionFailed` if it takes too long, `Cancelled` if the caller cancels. */
+  #inTime<T>(promise: Promise<T>, at: number): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      let isOpen = true;
+      // True for the first that settles it.
+      const close = (): boolean => {
+        if (!isOpen) return false;
+        isOpen = false;
+        this.#onStop = undefined;
+        scheduler.cancel(entry);
+        return true;
+      };
+      const leave = (error: Error) => {
+        if (!close()) return;
+        this.#heedLater(promise);
+        reject(error);
+      };
+      const late = () => leave(new ConnectionFailed("no answer in time"));
+      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, late);
+      this.#onStop = leave;
+      if (this.#stopError !== undefined) leave(this.#stopError);
+      promise.then(
+        (value) => close() && resolve(value),
+        (error: unknown) => close() && reject(error),
+      );
+    });
+  }
+
+  /** A grant that comes after all is given up, if nobody waits for it any more. */
+  #heedLater(promise: Promise<unknown>): void {
+    promise.then(
+      (reply) => {
+        if (typeof reply === "number" && this.#isOver) this.#giveUp();
+      },
+      () => undefined,
+    );
+  }
+}

@@ -1,0 +1,251 @@
+/** What locks on one server (or group) and locks over independent servers have in common. */
+
+import { now } from "./clock.js";
+import type { Kind } from "./commands.js";
+import { Cancelled, LockLost, LockTimeout } from "./errors.js";
+import { type Grant, Hold, type Keeper, type Terms, type Told } from "./hold.js";
+import { Leader, type LeaderOptions } from "./leader.js";
+
+/** What a program may want to count. All are called synchronously; what they throw is ignored. */
+export interface Hooks {
+  /** A lock was granted, after so many milliseconds. */
+  granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
+  /** A request began to wait in line. */
+  waiting?(event: { names: readonly string[]; owner: string }): void;
+  /** A lock was not to be had in time. */
+  timedOut?(event: { names: readonly string[]; owner: string; waitedMs: number }): void;
+  /** A hold was lost. */
+  lost?(event: { hold: Hold; error: LockLost }): void;
+  /** A hold was given up by its holder. */
+  released?(event: { hold: Hold; heldMs: number }): void;
+}
+
+export interface BaseOptions {
+  /** The lease, in milliseconds. Default: 30,000. */
+  readonly lease?: number | undefined;
+  /** For how long a server may be out of reach before a request that does not wait fails. Default: 5,000. */
+  readonly timeout?: number | undefined;
+  readonly hooks?: Hooks | undefined;
+}
+
+export interface AcquireOptions {
+  /** How long the server holds the lock unless it is renewed, in milliseconds. */
+  readonly lease?: number | undefined;
+  /** How long to wait for the lock, in milliseconds. 0: not at all. Default: without end. */
+  readonly wait?: number | undefined;
+  /** Cancels the request. `using` also hands it to the body, by `hold.signal`. */
+  readonly signal?: AbortSignal | undefined;
+  /** False leaves the lease to its end. Default: true. */
+  readonly renew?: boolean | undefined;
+  /** The longest hold, in milliseconds: it is renewed no more after that. Default: without end. */
+  readonly longest?: number | undefined;
+  /** An owner of your own, 1 to 256 bytes. Default: a fresh one, as host:pid:uuid. */
+  readonly owner?: string | undefined;
+}
+
+/** What the body of `using` may use of its hold. */
+export type Body<T> = (hold: Hold) => Promise<T> | T;
+
+/** What is wanted. */
+export interface Wanted {
+  readonly names: readonly string[];
+  readonly kind: Kind;
+  readonly limit?: number | undefined;
+}
+
+/** A lock that can be taken any number of times. */
+export class Lock {
+  readonly #locks: Base;
+  readonly #wanted: Wanted;
+  /** @internal */
+  constructor(locks: Base, wanted: Wanted) {
+    this.#locks = locks;
+    this.#wanted = wanted;
+  }
+
+  /** Takes the lock, which stays held until `release()` of the hold, or the end of an `await using` block. */
+  acquire(options: AcquireOptions = {}): Promise<Hold> {
+    return this.#locks.take(this.#wanted, options);
+  }
+
+  /**
+   * Takes the lock, runs the body and gives the lock up, whatever the body does. If the lock is lost meanwhile,
+   * `hold.signal` is aborted, and the call ends in `LockLost` as soon as the body has ended.
+   */
+  using<T>(body: Body<T>): Promise<T>;
+  using<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
+  async using<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
+    const [options, body] = typeof first === "function" ? [{}, first] : [first, second];
+    if (body === undefined) throw new TypeError("using needs a body");
+    const hold = await this.acquire(options);
+    const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
+    let outcome: { value: T } | { error: unknown };
+    try {
+      outcome = { value: await body(hold) };
+    } catch (error) {
+      outcome = { error };
+    }
+    detach?.();
+    await hold.release();
+    if ("value" in outcome) {
+      if (hold.loss !== undefined) throw hold.loss;
+      return outcome.value;
+    }
+    throw reasonOf(outcome.error, hold);
+  }
+}
+
+/** What comes out of a body that has thrown: its own error, or the loss that has ended it. */
+function reasonOf(error: unknown, hold: Hold): unknown {
+  const { loss } = hold;
+  if (loss === undefined || error === loss) return error;
+  const isAbort = error instanceof Error && error.name === "AbortError";
+  return isAbort ? new LockLost(loss.message, loss.reason, error) : error;
+}
+
+const LEASE_MS = 30_000;
+const TIMEOUT_MS = 5000;
+/** How long close() waits for what goes on in the background. */
+const CLOSE_MS = 3000;
+
+export abstract class Base implements AsyncDisposable {
+  protected readonly lease: number;
+  protected readonly timeout: number;
+  readonly #hooks: Hooks;
+  readonly #holds = new Set<Hold>();
+  readonly #leaders = new Set<Leader>();
+  readonly #background = new Set<Promise<unknown>>();
+  readonly #told: Told;
+  #closed = false;
+
+  protected constructor(options: BaseOptions) {
+    this.lease = options.lease ?? LEASE_MS;
+    this.timeout = options.timeout ?? TIMEOUT_MS;
+    this.#hooks = options.hooks ?? {};
+    this.#told = {
+      lost: (hold, error) => {
+        this.#holds.delete(hold);
+        this.#call(() => this.#hooks.lost?.({ hold, error }));
+      },
+      released: (hold) => {
+        this.#holds.delete(hold);
+        this.#call(() => this.#hooks.released?.({ hold, heldMs: now() - hold.heldSince }));
+      },
+      background: (work) => this.background(work),
+    };
+  }
+
+  /** The exclusive lock of this name. */
+  lock(name: string): Lock {
+    return new Lock(this, { names: [name], kind: "exclusive" });
+  }
+
+  /** Takes the exclusive lock of this name. */
+  acquire(name: string, options: AcquireOptions = {}): Promise<Hold> {
+    return this.lock(name).acquire(options);
+  }
+
+  /** Takes the exclusive lock of this name for as long as the body runs: see `Lock.using`. */
+  using<T>(name: string, body: Body<T>): Promise<T>;
+  using<T>(name: string, options: AcquireOptions, body: Body<T>): Promise<T>;
+  using<T>(name: string, first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
+    const lock = this.lock(name);
+    if (typeof first === "function") return lock.using(first);
+    if (second === undefined) return Promise.reject(new TypeError("using needs a body"));
+    return lock.using(first, second);
+  }
+
+  /** Stands for election: of all that lead this name, one leads at any time. */
+  leader(name: string, options: LeaderOptions): Leader {
+    const leader = new Leader(this.lock(name), options, () => this.#leaders.delete(leader));
+    this.#leaders.add(leader);
+    return leader;
+  }
+
+  /** Gives up all holds and requests, and closes the library's own connections. Your client stays open. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.stopAttempts(new Cancelled("the locks were closed"));
+    await Promise.all([...this.#leaders].map((leader) => leader.resign()));
+    await Promise.all([...this.#holds].map((hold) => hold.release()));
+    const background = Promise.allSettled(this.#background);
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, CLOSE_MS);
+    });
+    await Promise.race([background, late]);
+    clearTimeout(timer);
+    this.closeConnections();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** @internal */
+  async take(wanted: Wanted, options: AcquireOptions): Promise<Hold> {
+    if (this.#closed) throw new Cancelled("the locks were closed");
+    const { names } = wanted;
+    const lease = options.lease ?? this.lease;
+    checked("lease", lease, 1);
+    if (options.wait !== undefined) checked("wait", options.wait, 0);
+    const began = now();
+    const { keeper, granting } = this.request(wanted, lease, options);
+    const { owner } = keeper;
+    let grant: Grant;
+    try {
+      grant = await granting;
+    } catch (error) {
+      if (error instanceof LockTimeout) {
+        this.#call(() => this.#hooks.timedOut?.({ names, owner, waitedMs: now() - began }));
+      }
+      throw error;
+    }
+    const { renew = true, longest } = options;
+    const terms: Terms = { lease, renew, longest };
+    const hold = new Hold(keeper, grant, terms, this.#told);
+    this.#holds.add(hold);
+    this.#call(() => this.#hooks.granted?.({ names, owner, token: grant.token, waitedMs: now() - began }));
+    if (this.#closed) {
+      await hold.release();
+      throw new Cancelled("the locks were closed");
+    }
+    return hold;
+  }
+
+  /** Asks for a grant, and says who will keep it. */
+  protected abstract request(
+    wanted: Wanted,
+    lease: number,
+    options: AcquireOptions,
+  ): { keeper: Keeper; granting: Promise<Grant> };
+  protected abstract stopAttempts(error: Error): void;
+  protected abstract closeConnections(): void;
+
+  protected waits(names: readonly string[], owner: string): void {
+    this.#call(() => this.#hooks.waiting?.({ names, owner }));
+  }
+
+  protected background(work: Promise<unknown>): void {
+    const settled = work
+      .catch(() => undefined)
+      .finally(() => {
+        this.#background.delete(settled);
+      });
+    this.#background.add(settled);
+  }
+
+  #call(hook: () => void): void {
+    try {
+      hook();
+    } catch {
+      // A hook that fails must not cost anybody a lock.
+    }
+  }
+}
+
+function checked(name: string, value: number, least: number): void {
+  if (!(value >= least && Number.isInteger(value))) {
+    throw new TypeError(`${name} must be a whole number of milliseconds, ${least} or more: ${value}`);
+  }
+}

@@ -1,0 +1,85 @@
+/** The commands as lists of words, and owners. Pure but for the owner's UUID. */
+
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+
+/** How a lock is held. */
+export type Kind = "exclusive" | "read" | "write" | "semaphore";
+
+/** What is asked for, the same in each repetition. */
+export interface Request {
+  readonly names: readonly string[];
+  readonly owner: string;
+  readonly kind: Kind;
+  readonly limit?: number | undefined;
+  readonly lease: number;
+}
+
+/** What differs from one repetition to the next. */
+export interface How {
+  /** Keep a place in line for so many milliseconds. */
+  readonly queue?: number | undefined;
+  /** Wait for so many milliseconds; 0: without end. */
+  readonly block?: number | undefined;
+  /** Cut the lease to so many milliseconds when the connection closes. */
+  readonly ephemeral?: number | undefined;
+}
+
+/** An owner has 256 bytes at most; a host's name gets 100 of them. */
+const PLACE = `${hostname().slice(0, 100)}:${process.pid}`;
+
+/** A fresh owner, which tells an operator whose it is. */
+export const freshOwner = (): string => `${PLACE}:${randomUUID()}`;
+
+/** The key that decides which server is asked. */
+export const routingKey = (names: readonly string[]): string => names[0] ?? "";
+
+/** LOCK.ACQUIRE for one name, LOCK.MACQUIRE for several. */
+export function acquireCommand(request: Request, how: How = {}): string[] {
+  const { names, owner, kind, limit, lease } = request;
+  const words =
+    names.length === 1
+      ? ["LOCK.ACQUIRE", routingKey(names), owner, "PX", String(lease)]
+      : ["LOCK.MACQUIRE", String(names.length), ...names, owner, "PX", String(lease)];
+  if (how.queue !== undefined) words.push("QUEUE", String(how.queue));
+  if (how.block !== undefined) words.push("BLOCK", String(how.block));
+  if (kind === "read") words.push("SHARED");
+  if (kind === "semaphore") words.push("LIMIT", String(limit));
+  // LOCK.MACQUIRE ties nothing to a connection.
+  if (how.ephemeral !== undefined && names.length === 1) words.push("EPHEMERAL", String(how.ephemeral));
+  return words;
+}
+
+export const releaseCommand = (name: string, owner: string, token?: number): string[] =>
+  token === undefined ? ["LOCK.RELEASE", name, owner] : ["LOCK.RELEASE", name, owner, "TOKEN", String(token)];
+
+export const renewCommand = (name: string, owner: string, lease: number, token: number): string[] => [
+  "LOCK.RENEW",
+  name,
+  owner,
+  "PX",
+  String(lease),
+  "TOKEN",
+  String(token),
+];
+
+export const raiseCommand = (name: string, owner: string, lease: number, token: number): string[] => [
+  "LOCK.RENEW",
+  name,
+  owner,
+  "PX",
+  String(lease),
+  "RAISE",
+  String(token),
+];
+
+export const fenceCommand = (name: string, token?: number): string[] =>
+  token === undefined ? ["LOCK.FENCE", name] : ["LOCK.FENCE", name, String(token)];
+
+/** The token of a grant; nothing for nil. Drivers may give integers as text. */
+export function tokenOf(reply: unknown): number | undefined {
+  if (reply === null || reply === undefined) return undefined;
+  const token = Number(reply);
+  if (!Number.isSafeInteger(token) || token <= 0) throw new Error(`not a token: ${String(reply)}`);
+  return token;
+}

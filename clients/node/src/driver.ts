@@ -1,0 +1,36 @@
+/** What the library needs of a driver: one command at a time, and where the primary of a name is. */
+
+import type { Endpoint } from "./line.js";
+
+export type DriverName = "ioredis" | "node-redis";
+
+export interface Driver {
+  readonly name: DriverName;
+  /** Sends a command to the primary that has this key, over the user's client. */
+  send(key: string, words: readonly string[]): Promise<unknown>;
+  /** Where the primary that has this key is now. Rejects if the client does not know. */
+  endpoint(key: string): Promise<Endpoint>;
+  /** Sends a command to each primary. */
+  sendToAll(words: readonly string[]): Promise<unknown[]>;
+  /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */
+  readonly cuts: number;
+  /** The server said that it is no primary: the client should look for the right one. */
+  stale(key: string): void;
+}
+
+/** A client of ioredis (5 or 6), or of node-redis (5 or 6): for one server, Sentinel or a cluster. */
+export type Client = IoredisClient | NodeRedisClient;
+
+/** What is needed of an ioredis `Redis` or `Cluster`. */
+export interface IoredisClient {
+  call(command: string, ...words: string[]): Promise<unknown>;
+  disconnect(reconnect?: boolean): void;
+}
+
+/** What is needed of a node-redis client, cluster or sentinel. */
+export interface NodeRedisClient {
+  // The three have different parameters; the driver knows which one it has.
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any -- no type but any admits all three
+  sendCommand(...parameters: any[]): Promise<any>;
+  connect(): Promise<unknown>;
+}

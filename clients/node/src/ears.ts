@@ -1,0 +1,152 @@
+/**
+ * What the server tells unasked: one connection to each server, over which it says that a key has changed
+ * (CLIENT TRACKING). Reading the lock's token asks the server to tell of its next change, and tells how it stands.
+ */
+
+import { pauseBefore } from "./clock.js";
+import { fenceCommand } from "./commands.js";
+import type { Driver } from "./driver.js";
+import { codeOf, meaningOf } from "./errors.js";
+import { Line, nameOf } from "./line.js";
+import type { Push, Reply } from "./resp.js";
+import { sleep } from "./scheduler.js";
+
+/** Somebody who wants to know of a lock. */
+export interface Listener {
+  readonly name: string;
+  /** Whose end is to be told; without it, any change of the lock is. */
+  readonly token?: number | undefined;
+  /** The hold is over, or the lock has changed. */
+  readonly told: () => void;
+}
+
+/** How long a connection attempt may take. */
+const OPEN_MS = 5000;
+
+/** One connection, and who listens over it. */
+class Ear {
+  readonly names = new Map<string, Set<Listener>>();
+  constructor(readonly line: Line) {}
+}
+
+export class Ears {
+  #listeners = new Map<string, Set<Listener>>();
+  #ears = new Map<string, Promise<Ear | undefined>>();
+  #lines = new Set<Line>();
+  #closed = false;
+
+  constructor(readonly driver: Driver) {}
+
+  /** Tells this listener from now on; returns how to stop. */
+  listen(listener: Listener): () => void {
+    const all = this.#listeners.get(listener.name) ?? new Set();
+    this.#listeners.set(listener.name, all.add(listener));
+    void this.#place(listener.name, [listener], 0);
+    return () => {
+      all.delete(listener);
+      if (all.size === 0 && this.#listeners.get(listener.name) === all) this.#listeners.delete(listener.name);
+    };
+  }
+
+  close(): void {
+    this.#closed = true;
+    for (const line of [...this.#lines]) line.close();
+  }
+
+  /** Finds the server that has this name, and asks there. Repeats that until it works or nobody listens. */
+  async #place(name: string, listeners: Iterable<Listener>, attempt: number): Promise<void> {
+    for (let number = attempt; !this.#closed; number++) {
+      const wanting = [...listeners].filter((each) => this.#listeners.get(name)?.has(each));
+      if (wanting.length === 0) return;
+      try {
+        const ear = await this.#ear(name);
+        if (ear === undefined) return;
+        ear.names.set(name, this.#listeners.get(name) ?? new Set());
+        this.#check(ear, name, wanting);
+        return;
+      } catch {
+        // The server is away, or is no primary: a loss is told by the deadline meanwhile.
+        await sleep(pauseBefore(number));
+      }
+    }
+  }
+
+  /** The connection to the server of this name; nothing if it does not let us track keys. */
+  async #ear(name: string): Promise<Ear | undefined> {
+    const endpoint = await this.driver.endpoint(name);
+    const where = nameOf(endpoint);
+    let opening = this.#ears.get(where);
+    if (opening === undefined) {
+      opening = Line.open(endpoint, OPEN_MS).then((line) => this.#track(line, where));
+      this.#ears.set(where, opening);
+      opening.catch(() => this.#ears.delete(where));
+    }
+    return opening;
+  }
+
+  async #track(line: Line, where: string): Promise<Ear | undefined> {
+    if (this.#closed) line.close();
+    const ear = new Ear(line);
+    line.keepAlive(false);
+    this.#lines.add(line);
+    line.onPush = (push) => this.#pushed(ear, push);
+    line.onEnd = () => {
+      this.#lines.delete(line);
+      this.#ears.delete(where);
+      for (const [name, listeners] of ear.names) void this.#place(name, [...listeners], 0);
+    };
+    try {
+      await line.ask(["CLIENT", "TRACKING", "ON"]);
+      return ear;
+    } catch (error) {
+      if (meaningOf(error) === "again") throw error;
+      // Not allowed here: renewals and deadlines tell of losses, and waiters ask from time to time.
+      ear.names.clear();
+      line.onEnd = () => this.#lines.delete(line);
+      line.close();
+      return undefined;
+    }
+  }
+
+  /** The server names keys that have changed; or none, when all have. */
+  #pushed(ear: Ear, push: Push): void {
+    const [kind, names] = push.items;
+    if (kind !== "invalidate") return;
+    const changed: Iterable<Reply> = Array.isArray(names) ? names : [...ear.names.keys()];
+    for (const name of changed) {
+      if (typeof name !== "string") continue;
+      const listeners = this.#listeners.get(name);
+      if (listeners === undefined) ear.names.delete(name);
+      else this.#check(ear, name, listeners);
+    }
+  }
+
+  /** Reads how the lock stands, for each of these; the server tells of the next change after that. */
+  #check(ear: Ear, name: string, listeners: Iterable<Listener>): void {
+    const tokens = new Map<number | undefined, Listener[]>();
+    for (const each of listeners) {
+      const same = tokens.get(each.token);
+      if (same === undefined) tokens.set(each.token, [each]);
+      else same.push(each);
+    }
+    for (const [token, same] of tokens) {
+      ear.line.ask(fenceCommand(name, token)).then(
+        (reply) => {
+          if (token !== undefined && reply !== 0) return;
+          for (const each of same) if (this.#listeners.get(name)?.has(each)) each.told();
+        },
+        (error: unknown) => this.#refused(ear, name, same, error),
+      );
+    }
+  }
+
+  #refused(ear: Ear, name: string, listeners: Listener[], error: unknown): void {
+    const code = error instanceof Error ? codeOf(error.message) : undefined;
+    if (code === "WRONGTYPE") {
+      for (const each of listeners) if (this.#listeners.get(name)?.has(each)) each.told();
+    } else if (meaningOf(error) === "again" && ear.line.isOpen) {
+      // The slot has moved, or the server is loading. What the connection's end loses, its onEnd looks after.
+      void sleep(pauseBefore(0)).then(() => this.#place(name, listeners, 1));
+    }
+  }
+}

@@ -1,0 +1,272 @@
+/** A lock that is held: its deadline, its renewals, and its loss, which is told once. */
+
+import { deadlineOf, now, renewalOf } from "./clock.js";
+import { ConnectionFailed, LockLost, type LossReason, meaningOf } from "./errors.js";
+import { type Entry, scheduler, sleep, within } from "./scheduler.js";
+
+/** What a hold asks of the servers. All of it can be repeated. */
+export interface Keeper {
+  readonly names: readonly string[];
+  readonly owner: string;
+  /** Renews; false if the hold is over. Rejects if the servers could not be asked, as in earlier attempts. */
+  renew(lease: number, token: number, attempt: number): Promise<boolean>;
+  /** Gives up; false if the hold was over. Rejects if the servers could not be asked, as in earlier attempts. */
+  release(token: number, attempt: number): Promise<boolean>;
+  /** How often a driver may have repeated a request unasked. */
+  readonly cuts: number;
+  /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
+  listen(token: number, told: () => void): () => void;
+}
+
+/** A grant: its token, and when the request that its lease is counted from was sent. */
+export interface Grant {
+  readonly token: number;
+  readonly sentAt: number;
+}
+
+export interface Terms {
+  readonly lease: number;
+  readonly renew: boolean;
+  readonly longest: number | undefined;
+}
+
+/** What a hold tells whoever made it. */
+export interface Told {
+  lost(hold: Hold, error: LockLost): void;
+  released(hold: Hold): void;
+  /** Work that goes on after its caller has left. */
+  background(work: Promise<unknown>): void;
+}
+
+/** A hold that lasts longer than this listens for the server's pushes; most are over by then. */
+const LISTEN_AFTER_MS = 50;
+/** How long release() waits for the servers; then it goes on in the background, to the end of the lease. */
+const RELEASE_MS = 5000;
+/** How long one release may stay unanswered until it is repeated. */
+const ANSWER_MS = 2000;
+/** The shortest pause between two attempts to renew. */
+const RENEW_PAUSE_MS = 20;
+
+export class Hold implements AsyncDisposable {
+  readonly token: number;
+  readonly owner: string;
+  readonly names: readonly string[];
+  readonly heldSince: number = now();
+  #keeper: Keeper;
+  #terms: Terms;
+  #told: Told;
+  #deadline: number;
+  #renewAt: number;
+  #listenAt: number;
+  #stopListening: (() => void) | undefined;
+  #entry: Entry | undefined;
+  #renewing = false;
+  /** Renewals that failed in a row. */
+  #failures = 0;
+  #abort: AbortController | undefined;
+  #loss: LockLost | undefined;
+  #releasing: Promise<boolean> | undefined;
+
+  /** @internal */
+  constructor(keeper: Keeper, grant: Grant, terms: Terms, told: Told) {
+    this.#keeper = keeper;
+    this.#terms = terms;
+    this.#told = told;
+    this.token = grant.token;
+    this.owner = keeper.owner;
+    this.names = keeper.names;
+    this.#deadline = deadlineOf(grant.sentAt, terms.lease);
+    this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.lease) : Number.POSITIVE_INFINITY;
+    this.#listenAt = this.heldSince + LISTEN_AFTER_MS;
+    this.#plan();
+  }
+
+  /** The first, or only, name. */
+  get name(): string {
+    return this.names[0] ?? "";
+  }
+
+  /** For how many milliseconds more it is surely held, unless it is renewed; 0 if it is lost or released. */
+  get remaining(): number {
+    if (this.#loss !== undefined || this.#releasing !== undefined) return 0;
+    return Math.max(this.#deadline - now(), 0);
+  }
+
+  /** Aborted when the lock is lost; its reason is the `LockLost`. Not aborted by a release. */
+  get signal(): AbortSignal {
+    return this.#controller().signal;
+  }
+
+  /** @internal Lets another signal abort this one, too; returns how to stop that. */
+  follow(signal: AbortSignal): () => void {
+    const own = this.#controller();
+    const abort = () => own.abort(signal.reason);
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+    return () => signal.removeEventListener("abort", abort);
+  }
+
+  /** Why it is lost; undefined while it is not. */
+  get loss(): LockLost | undefined {
+    return this.#loss;
+  }
+
+  /** Throws `LockLost` if the lock is held no more. Asks no server. */
+  check(): void {
+    if (this.#loss !== undefined) throw this.#loss;
+    if (this.#releasing !== undefined) throw this.#lossOf("release", "was released");
+    if (now() >= this.#deadline) throw this.#lose("deadline", "its lease ended before it was renewed");
+  }
+
+  /**
+   * Gives the lock up. True if it was held until now; false if it was lost before, or no server could be asked.
+   * Calling it again changes nothing.
+   */
+  release(): Promise<boolean> {
+    this.#releasing ??= this.#release();
+    return this.#releasing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+
+  /** Made when somebody asks for it: most holds are over before that. */
+  #controller(): AbortController {
+    if (this.#abort === undefined) {
+      this.#abort = new AbortController();
+      if (this.#loss !== undefined) this.#abort.abort(this.#loss);
+    }
+    return this.#abort;
+  }
+
+  async #release(): Promise<boolean> {
+    this.#stop();
+    if (this.#loss !== undefined) {
+      // The names that were not lost, and what the server still counts as held.
+      this.#told.background(this.#giveUp(0));
+      return false;
+    }
+    const began = now();
+    let verdict = await this.#tryRelease(0, this.#keeper.cuts);
+    if (verdict === "again") {
+      const releasing = this.#giveUp(1);
+      const late = () => new Error("the servers did not answer in time");
+      verdict = await within(releasing, began + RELEASE_MS, late).catch(() => {
+        this.#told.background(releasing);
+        return "unknown" as const;
+      });
+    }
+    if (verdict === "gone") this.#lose("release", "it had ended before its release");
+    else this.#told.released(this);
+    return verdict === "held";
+  }
+
+  /** Asks the servers until they answer, or until the lease is over anyway. */
+  async #giveUp(attempts: number): Promise<Verdict> {
+    const { cuts } = this.#keeper;
+    for (let attempt = attempts; ; attempt++) {
+      const verdict = await this.#tryRelease(attempt, cuts);
+      if (verdict !== "again") return verdict;
+      if (now() >= this.#deadline) return "unknown";
+      await sleep(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
+    }
+  }
+
+  /** Asks the servers once. */
+  async #tryRelease(attempt: number, cuts: number): Promise<Verdict | "again"> {
+    const late = () => new ConnectionFailed("no answer to a release");
+    try {
+      const held = await within(this.#keeper.release(this.token, attempt), now() + ANSWER_MS, late);
+      // A repeated release finds nothing if the first one's reply was lost.
+      return held || attempt > 0 || this.#keeper.cuts !== cuts ? "held" : "gone";
+    } catch (error) {
+      return isConnection(error) ? "again" : "gone";
+    }
+  }
+
+  /** Sets the timer for what comes next. */
+  #plan(): void {
+    scheduler.cancel(this.#entry);
+    const at = Math.min(this.#deadline, this.#renewing ? this.#deadline : this.#renewAt, this.#listenAt);
+    this.#entry = scheduler.at(at, () => this.#due());
+  }
+
+  #due(): void {
+    const time = now();
+    if (time >= this.#deadline) {
+      this.#lose("deadline", "its lease ended before it was renewed");
+      return;
+    }
+    if (time >= this.#listenAt) {
+      this.#listenAt = Number.POSITIVE_INFINITY;
+      const told = () => void this.#lose("push", "the server says that it has ended");
+      this.#stopListening = this.#keeper.listen(this.token, told);
+    }
+    if (time >= this.#renewAt && !this.#renewing) void this.#renew();
+    this.#plan();
+  }
+
+  async #renew(): Promise<void> {
+    const { lease, longest } = this.#terms;
+    const sentAt = now();
+    this.#renewAt = Number.POSITIVE_INFINITY;
+    if (longest !== undefined && sentAt >= this.heldSince + longest) return;
+    this.#renewing = true;
+    const late = () => new Error("no answer to a renewal");
+    // A reply that is lost must leave time for another attempt.
+    const until = sentAt + Math.max(lease / 6, RENEW_PAUSE_MS);
+    try {
+      const held = await within(this.#keeper.renew(lease, this.token, this.#failures), until, late);
+      if (this.#loss !== undefined || this.#releasing !== undefined) return;
+      if (!held) {
+        this.#lose("renewal", "the server says that it has ended");
+        return;
+      }
+      this.#failures = 0;
+      this.#deadline = Math.max(this.#deadline, deadlineOf(sentAt, lease));
+      this.#renewAt = renewalOf(sentAt, lease);
+    } catch (error) {
+      if (this.#loss !== undefined || this.#releasing !== undefined) return;
+      const meaning = meaningOf(error);
+      if (meaning !== "again" && meaning.kind === "Refused" && meaning.message.startsWith("WRONGTYPE")) {
+        this.#lose("renewal", "another value was written over it", error);
+        return;
+      }
+      this.#failures++;
+      this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + lease / 12, now() + 1000));
+    } finally {
+      this.#renewing = false;
+    }
+    this.#plan();
+  }
+
+  #lossOf(reason: LossReason, why: string, cause?: unknown): LockLost {
+    return new LockLost(`the lock ${this.names.join(", ")} is lost: ${why}`, reason, cause);
+  }
+
+  /** Remembers and tells the loss, once. */
+  #lose(reason: LossReason, why: string, cause?: unknown): LockLost {
+    if (this.#loss !== undefined) return this.#loss;
+    if (this.#releasing !== undefined && reason !== "release") return this.#lossOf(reason, why);
+    this.#loss = this.#lossOf(reason, why, cause);
+    this.#stop();
+    this.#abort?.abort(this.#loss);
+    this.#told.lost(this, this.#loss);
+    return this.#loss;
+  }
+
+  #stop(): void {
+    scheduler.cancel(this.#entry);
+    this.#stopListening?.();
+    this.#stopListening = undefined;
+  }
+}
+
+/** What is known of a hold that was given up. */
+type Verdict = "held" | "gone" | "unknown";
+
+const isConnection = (error: unknown): boolean => {
+  const meaning = meaningOf(error);
+  return meaning === "again" || meaning.kind === "ConnectionFailed";
+};

@@ -1,0 +1,239 @@
+/** One lock over servers that know nothing of each other: whoever has a majority of them has the lock. */
+
+import { type AcquireOptions, Base, type BaseOptions, type Wanted } from "./base.js";
+import { deadlineOf, now } from "./clock.js";
+import {
+  acquireCommand,
+  freshOwner,
+  type Request,
+  raiseCommand,
+  releaseCommand,
+  renewCommand,
+  tokenOf,
+} from "./commands.js";
+import type { Client, Driver } from "./driver.js";
+import { Ears } from "./ears.js";
+import { Cancelled, ConnectionFailed, LockTimeout, meaningOf } from "./errors.js";
+import type { Grant, Keeper } from "./hold.js";
+import { driverOf } from "./locks.js";
+import { sleep, within } from "./scheduler.js";
+
+/** How long one server may take to answer: much less than a lease, so that one that is away costs little. */
+const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);
+/** Attempts that met are repeated after a random pause, up to this. */
+const PAUSE_MS = 200;
+
+interface Server {
+  readonly driver: Driver;
+  readonly ears: Ears;
+}
+
+/** Resolves with whether at least `needed` of these turn out true, as soon as that is sure. */
+function majorityOf(votes: readonly Promise<boolean>[], needed: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    let yes = 0;
+    let no = 0;
+    const count = (vote: boolean) => {
+      if (vote) yes++;
+      else no++;
+      if (yes >= needed) resolve(true);
+      else if (no > votes.length - needed) resolve(false);
+    };
+    for (const vote of votes) vote.then(count, () => count(false));
+  });
+}
+
+class MajorityKeeper implements Keeper {
+  readonly #name: string;
+  readonly #needed: number;
+
+  /** `request` is that of the latest attempt: each has an owner of its own. */
+  constructor(
+    readonly servers: readonly Server[],
+    public request: Request,
+  ) {
+    this.#name = request.names[0] ?? "";
+    this.#needed = Math.floor(servers.length / 2) + 1;
+  }
+
+  get names(): readonly string[] {
+    return this.request.names;
+  }
+
+  get owner(): string {
+    return this.request.owner;
+  }
+
+  get cuts(): number {
+    return this.servers.reduce((sum, { driver }) => sum + driver.cuts, 0);
+  }
+
+  async renew(lease: number, token: number): Promise<boolean> {
+    const replies = await this.#all(renewCommand(this.#name, this.owner, lease, token), lease);
+    if (replies.filter((reply) => reply === 1).length >= this.#needed) return true;
+    // Those that did not answer may hold it still: then the deadline decides.
+    if (replies.filter((reply) => reply === 0).length >= this.#needed) return false;
+    throw new ConnectionFailed(`too few servers answered for ${this.#name}`);
+  }
+
+  async release(): Promise<boolean> {
+    const replies = await this.#all(releaseCommand(this.#name, this.owner), this.request.lease);
+    if (replies.filter((reply) => reply === 1).length >= this.#needed) return true;
+    if (replies.filter((reply) => reply === 0).length >= this.#needed) return false;
+    throw new ConnectionFailed(`too few servers answered for ${this.#name}`);
+  }
+
+  listen(token: number, told: () => void): () => void {
+    const gone = new Set<Server>();
+    const stops = this.servers.map((server) => {
+      const toldBy = () => {
+        gone.add(server);
+        if (gone.size > this.servers.length - this.#needed) told();
+      };
+      return server.ears.listen({ name: this.#name, token, told: toldBy });
+    });
+    return () => {
+      for (const stop of stops) stop();
+    };
+  }
+
+  /** Each server's number; -1 for one that refused or did not answer. */
+  async #all(words: string[], lease: number): Promise<number[]> {
+    const votes = this.servers.map((server) => ask(server, this.#name, words, lease));
+    return (await Promise.allSettled(votes)).map((vote) => (vote.status === "fulfilled" ? Number(vote.value) : -1));
+  }
+}
+
+function ask({ driver }: Server, name: string, words: string[], lease: number): Promise<unknown> {
+  const late = () => new ConnectionFailed("no answer in time");
+  return within(driver.send(name, words), now() + answerTime(lease), late);
+}
+
+/**
+ * Locks by majority (docs/REDLOCK.md): exclusive ones, with one token that only rises. Nobody waits in line; who
+ * does not get the lock tries again after a random pause.
+ */
+export class IndependentLocks extends Base {
+  readonly #servers: readonly Server[];
+  readonly #needed: number;
+  readonly #stops = new Set<(error: Error) => void>();
+
+  /** Takes one client for each server: an odd number, three or more. */
+  constructor(clients: readonly Client[], options: BaseOptions = {}) {
+    super(options);
+    if (clients.length < 3 || clients.length % 2 === 0) {
+      throw new TypeError(`an odd number of servers is needed, three or more: ${clients.length}`);
+    }
+    this.#servers = clients.map((client) => {
+      const driver = driverOf(client);
+      return { driver, ears: new Ears(driver) };
+    });
+    this.#needed = Math.floor(clients.length / 2) + 1;
+  }
+
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
+    const { owner = freshOwner() } = options;
+    const request: Request = { ...wanted, owner, lease };
+    const keeper = new MajorityKeeper(this.#servers, request);
+    const granting = this.#untilGranted(keeper, options);
+    return { keeper, granting };
+  }
+
+  protected stopAttempts(error: Error): void {
+    for (const stop of [...this.#stops]) stop(error);
+  }
+
+  protected closeConnections(): void {
+    for (const { ears } of this.#servers) ears.close();
+  }
+
+  async #untilGranted(keeper: MajorityKeeper, { wait, signal }: AcquireOptions): Promise<Grant> {
+    let stop: (error: Error) => void = () => undefined;
+    const stopped = new Promise<never>((_, reject) => {
+      stop = reject;
+    });
+    stopped.catch(() => undefined);
+    const cancel = () => stop(new Cancelled("the request was cancelled", signal?.reason));
+    if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
+    signal?.addEventListener("abort", cancel, { once: true });
+    this.#stops.add(stop);
+    let granted = false;
+    try {
+      const grant = await this.#attempts(keeper, wait, stopped);
+      granted = true;
+      return grant;
+    } finally {
+      this.#stops.delete(stop);
+      signal?.removeEventListener("abort", cancel);
+      if (!granted) this.#giveUp(keeper.request);
+    }
+  }
+
+  async #attempts(keeper: MajorityKeeper, wait: number | undefined, stopped: Promise<never>): Promise<Grant> {
+    const until = now() + (wait ?? Number.POSITIVE_INFINITY);
+    const { names, owner } = keeper.request;
+    for (let number = 0; ; number++) {
+      // What an earlier attempt left behind, or a late release of it, must not touch this one.
+      if (number > 0) keeper.request = { ...keeper.request, owner: `${owner}:${number}` };
+      const outcome = await Promise.race([this.#attempt(keeper.request), stopped]);
+      if ("token" in outcome) return outcome;
+      this.#giveUp(keeper.request);
+      if (now() >= until) throw late(names, outcome);
+      if (number === 0) this.waits(names, owner);
+      const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
+      await Promise.race([sleep(pause), stopped]);
+    }
+  }
+
+  /** Both rounds: a majority's grants, then one token for all of them. */
+  async #attempt(request: Request): Promise<Grant | Vote> {
+    const { owner, lease } = request;
+    const name = request.names[0] ?? "";
+    const sentAt = now();
+    const vote: Vote = { answered: 0, trouble: undefined };
+    const tokens = await Promise.all(
+      this.#servers.map(async (server) => {
+        try {
+          const token = tokenOf(await ask(server, name, acquireCommand(request), lease));
+          vote.answered++;
+          return { server, token };
+        } catch (error) {
+          const meaning = meaningOf(error);
+          if (meaning !== "again" && meaning.kind === "ModuleMissing") throw meaning;
+          vote.trouble = error;
+          return { server, token: undefined };
+        }
+      }),
+    );
+    const granted = tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }]));
+    granted.sort((one, other) => other.token - one.token);
+    // A server whose clock is ahead of all others has a token that they refuse: then without it.
+    for (; granted.length >= this.#needed; granted.shift()) {
+      const token = granted[0]?.token ?? 0;
+      const words = raiseCommand(name, owner, lease, token);
+      const votes = granted.map(async ({ server }) => Number(await ask(server, name, words, lease)) === 1);
+      if (await majorityOf(votes, this.#needed)) {
+        return now() < deadlineOf(sentAt, lease) ? { token, sentAt } : vote;
+      }
+    }
+    return vote;
+  }
+
+  /** Releases on all servers, also on those that did not answer. */
+  #giveUp({ names, owner, lease }: Request): void {
+    const name = names[0] ?? "";
+    for (const server of this.#servers) this.background(ask(server, name, releaseCommand(name, owner), lease));
+  }
+}
+
+/** How an attempt went that got no lock. */
+interface Vote {
+  answered: number;
+  trouble: unknown;
+}
+
+function late(names: readonly string[], { answered, trouble }: Vote): Error {
+  const what = names.join(", ");
+  if (answered === 0) return new ConnectionFailed(`${what}: no server answered in time`, trouble);
+  return new LockTimeout(`${what} was not to be had in time`, trouble);
+}

@@ -1,0 +1,147 @@
+/** The driver over ioredis: `Redis` (one server or Sentinel) and `Cluster`. */
+
+import type { ConnectionOptions } from "node:tls";
+
+import { now } from "./clock.js";
+import type { Driver, IoredisClient } from "./driver.js";
+import { codeOf } from "./errors.js";
+import type { Endpoint } from "./line.js";
+import { slotOf } from "./slot.js";
+
+/** The parts of `Redis` that are used here; all are public. */
+interface Redis extends IoredisClient {
+  on(event: "close", listener: () => void): unknown;
+  readonly status: string;
+  readonly stream?: { readonly remoteAddress?: string; readonly remotePort?: number };
+  readonly options: {
+    readonly host?: string;
+    readonly port?: number;
+    readonly path?: string;
+    readonly username?: string | null;
+    readonly password?: string | null;
+    readonly db?: number;
+    readonly tls?: ConnectionOptions;
+    readonly sentinels?: readonly unknown[] | null;
+  };
+}
+
+interface Cluster extends IoredisClient {
+  readonly isCluster: true;
+  readonly slots: readonly (readonly string[] | undefined)[];
+  nodes(role: "master"): Redis[];
+}
+
+const call = (client: IoredisClient, words: readonly string[]): Promise<unknown> => {
+  const [command = "", ...rest] = words;
+  return client.call(command, ...rest);
+};
+
+function endpointOf(redis: Redis): Endpoint {
+  const { host, port, path, username, password, db, tls, sentinels } = redis.options;
+  const login = {
+    username: username || undefined,
+    password: password || undefined,
+    database: db,
+    tls,
+  };
+  if (path) return { path, ...login };
+  if (!sentinels?.length) return { host, port, ...login };
+  const { remoteAddress, remotePort } = redis.stream ?? {};
+  if (redis.status !== "ready" || remoteAddress === undefined) throw new Error("the primary is not known yet");
+  return { host: remoteAddress, port: remotePort, ...login };
+}
+
+/** How often the client is told to look for the primary anew at most. */
+const STALE_AGAIN = 1000;
+
+/** One listener for each client, however many locks are made over it. */
+const CUTS = new WeakMap<Redis, { times: number }>();
+
+function cutsOf(redis: Redis): { times: number } {
+  const known = CUTS.get(redis);
+  if (known !== undefined) return known;
+  const cut = { times: 0 };
+  redis.on("close", () => {
+    cut.times++;
+  });
+  CUTS.set(redis, cut);
+  return cut;
+}
+
+class IoredisDriver implements Driver {
+  readonly name = "ioredis";
+  readonly #cut: { times: number };
+  #staleAt = Number.NEGATIVE_INFINITY;
+
+  constructor(readonly redis: Redis) {
+    this.#cut = cutsOf(redis);
+  }
+
+  get cuts(): number {
+    return this.#cut.times;
+  }
+
+  send(_key: string, words: readonly string[]): Promise<unknown> {
+    return call(this.redis, words);
+  }
+
+  async endpoint(): Promise<Endpoint> {
+    return endpointOf(this.redis);
+  }
+
+  async sendToAll(words: readonly string[]): Promise<unknown[]> {
+    return [await call(this.redis, words)];
+  }
+
+  stale(): void {
+    if (!this.redis.options.sentinels?.length || now() - this.#staleAt < STALE_AGAIN) return;
+    this.#staleAt = now();
+    // It asks the sentinels again when it reconnects.
+    this.redis.disconnect(true);
+  }
+}
+
+class IoredisClusterDriver implements Driver {
+  readonly name = "ioredis";
+  /** The nodes' connections repeat nothing. */
+  readonly cuts = 0;
+  constructor(readonly cluster: Cluster) {}
+
+  async send(key: string, words: readonly string[]): Promise<unknown> {
+    // The client does not know where the keys of a module's commands stand, and would ask any node.
+    const node = this.#node(key);
+    if (node?.status !== "ready") return call(this.cluster, words);
+    try {
+      return await call(node, words);
+    } catch (error) {
+      const code = error instanceof Error ? codeOf(error.message) : undefined;
+      // The client follows redirections and learns from them, if the request goes through it.
+      if (code === "MOVED" || code === "ASK") return call(this.cluster, words);
+      throw error;
+    }
+  }
+
+  async endpoint(key: string): Promise<Endpoint> {
+    const node = this.#node(key);
+    if (node === undefined) throw new Error(`no primary is known for ${key}`);
+    return endpointOf(node);
+  }
+
+  sendToAll(words: readonly string[]): Promise<unknown[]> {
+    return Promise.all(this.cluster.nodes("master").map((node) => call(node, words)));
+  }
+
+  stale(): void {
+    // It learns of its slots' nodes by redirections.
+  }
+
+  #node(key: string): Redis | undefined {
+    const [primary] = this.cluster.slots[slotOf(key)] ?? [];
+    return this.cluster.nodes("master").find(({ options }) => `${options.host}:${options.port}` === primary);
+  }
+}
+
+export const overIoredis = (client: IoredisClient): Driver =>
+  "isCluster" in client && client.isCluster === true
+    ? new IoredisClusterDriver(client as Cluster)
+    : new IoredisDriver(client as Redis);

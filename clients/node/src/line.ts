@@ -1,0 +1,137 @@
+/**
+ * A connection of the library's own: for waiting, and for what the server says unasked.
+ *
+ * The drivers' connections serve neither: they repeat a BLOCK request, or give it up, by rules of their own, and
+ * their handling of pushes differs from version to version. A line never repeats anything; who uses it decides.
+ */
+
+import { connect as connectPlain, type Socket } from "node:net";
+import { type ConnectionOptions, connect as connectTls } from "node:tls";
+
+import { now } from "./clock.js";
+import { ConnectionFailed } from "./errors.js";
+import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
+import { within } from "./scheduler.js";
+
+/** Where a server is, and how to log in there. */
+export interface Endpoint {
+  readonly host?: string | undefined;
+  readonly port?: number | undefined;
+  /** A Unix socket, instead of host and port. */
+  readonly path?: string | undefined;
+  readonly username?: string | undefined;
+  readonly password?: string | undefined;
+  readonly database?: number | undefined;
+  readonly tls?: ConnectionOptions | undefined;
+}
+
+/** The same text for the same server. */
+export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port}`;
+
+interface Waiting {
+  resolve: (reply: Reply) => void;
+  reject: (error: Error) => void;
+}
+
+export class Line {
+  /** What to do with a push; nothing if nobody listens. */
+  onPush: ((push: Push) => void) | undefined;
+  /** Called once, when the connection is gone. */
+  onEnd: (() => void) | undefined;
+  #socket: Socket;
+  #decoder = new Decoder();
+  #waiting: Waiting[] = [];
+  #ended: Error | undefined;
+
+  private constructor(
+    socket: Socket,
+    readonly endpoint: Endpoint,
+  ) {
+    this.#socket = socket;
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, 10_000);
+    socket.on("data", (chunk) => this.#hear(chunk));
+    socket.on("error", (error) => this.#end(error));
+    socket.on("close", () => this.#end(new Error("the server closed the connection")));
+  }
+
+  /** Connects, logs in and sees to it that the server is a primary; ends by itself after `limit` milliseconds. */
+  static async open(endpoint: Endpoint, limit: number): Promise<Line> {
+    const { host = "127.0.0.1", port = 6379, path, tls } = endpoint;
+    const where = path === undefined ? { host, port } : { path };
+    const socket = tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where });
+    const line = new Line(socket, endpoint);
+    try {
+      const late = () => new ConnectionFailed(`${nameOf(endpoint)} did not answer in time`);
+      await within(line.#logIn(endpoint), now() + limit, late);
+      return line;
+    } catch (error) {
+      line.close();
+      throw error;
+    }
+  }
+
+  async #logIn(endpoint: Endpoint): Promise<void> {
+    const { username = "default", password, database } = endpoint;
+    const words = ["HELLO", "3"];
+    if (password !== undefined) words.push("AUTH", username, password);
+    const hello = this.ask([...words, "SETNAME", "redislock"]);
+    const selected = database ? this.ask(["SELECT", String(database)]) : undefined;
+    selected?.catch(() => undefined);
+    const greeting = await hello;
+    const items = Array.isArray(greeting) ? greeting : [];
+    const role = items[items.indexOf("role") + 1];
+    if (role !== "master") throw new ConnectionFailed(`${nameOf(endpoint)} is a ${String(role)}, not the primary`);
+    await selected;
+  }
+
+  /** Sends a command; resolves with its reply, rejects with the server's error or that of the connection. */
+  ask(words: readonly string[]): Promise<Reply> {
+    if (this.#ended !== undefined) return Promise.reject(this.#ended);
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ resolve, reject });
+      this.#socket.write(encode(words));
+    });
+  }
+
+  get isOpen(): boolean {
+    return this.#ended === undefined;
+  }
+
+  /** Whether the process stays alive for this connection. */
+  keepAlive(keeps: boolean): void {
+    if (keeps) this.#socket.ref();
+    else this.#socket.unref();
+  }
+
+  close(): void {
+    this.#end(new Error("the connection was closed"));
+  }
+
+  #hear(chunk: Buffer): void {
+    try {
+      for (const reply of this.#decoder.feed(chunk)) this.#take(reply);
+    } catch (error) {
+      this.#end(error instanceof Error ? error : new Error(String(error)));
+    }
+  }
+
+  #take(reply: Reply): void {
+    if (reply instanceof Push) {
+      this.onPush?.(reply);
+      return;
+    }
+    const first = this.#waiting.shift();
+    if (first === undefined) throw new Error("the server replied to nothing");
+    if (reply instanceof ReplyError) first.reject(reply);
+    else first.resolve(reply);
+  }
+
+  #end(error: Error): void {
+    if (this.#ended !== undefined) return;
+    this.#ended = new ConnectionFailed(`${nameOf(this.endpoint)}: ${error.message}`, error);
+    this.#socket.destroy();
+    for (const each of this.#waiting.splice(0)) each.reject(this.#ended);
+    this.onEnd?.();
+  }
+}

@@ -1,0 +1,108 @@
+/** The connections that wait: at most so many, handed out in order, kept for a while when idle. */
+
+import { now } from "./clock.js";
+import type { Driver } from "./driver.js";
+import { Line, nameOf } from "./line.js";
+import { type Entry, scheduler, within } from "./scheduler.js";
+
+/** How long a connection is kept that nobody waits over. */
+const IDLE_MS = 5000;
+/** How long a request that was given up may stay unanswered until its connection is closed. */
+export const SETTLE_MS = 2000;
+
+export class Lines {
+  #idle = new Map<Line, Entry>();
+  #open = new Set<Line>();
+  #busy = 0;
+  #queue: (() => void)[] = [];
+
+  constructor(
+    readonly driver: Driver,
+    readonly most: number,
+  ) {}
+
+  /** Whether one can be had at once. */
+  get hasRoom(): boolean {
+    return this.#busy < this.most && this.#queue.length === 0;
+  }
+
+  /** A connection to the primary that has this key; `turn` tells to stop waiting for one. */
+  async take(key: string, limit: number): Promise<Line> {
+    this.#busy++;
+    try {
+      const endpoint = await this.driver.endpoint(key);
+      for (const [line, entry] of this.#idle) {
+        if (nameOf(line.endpoint) !== nameOf(endpoint)) continue;
+        scheduler.cancel(entry);
+        this.#idle.delete(line);
+        line.keepAlive(true);
+        return line;
+      }
+      // An idle one to another server makes room for this one.
+      if (this.#open.size >= this.most) this.#idle.keys().next().value?.close();
+      const line = await Line.open(endpoint, limit);
+      this.#open.add(line);
+      line.onEnd = () => {
+        this.#open.delete(line);
+        scheduler.cancel(this.#idle.get(line));
+        this.#idle.delete(line);
+      };
+      return line;
+    } catch (error) {
+      this.#leave();
+      throw error;
+    }
+  }
+
+  /** Resolves when one can be had; returns how to stop waiting for it. */
+  room(): { ready: Promise<void>; stop: () => void } {
+    if (this.hasRoom) return { ready: Promise.resolve(), stop: () => undefined };
+    let resolve = (): void => undefined;
+    const ready = new Promise<void>((done) => {
+      resolve = done;
+    });
+    this.#queue.push(resolve);
+    const stop = () => {
+      const place = this.#queue.indexOf(resolve);
+      if (place >= 0) this.#queue.splice(place, 1);
+      else this.#next();
+    };
+    return { ready, stop };
+  }
+
+  /** Gives a connection back. */
+  give(line: Line): void {
+    if (line.isOpen) {
+      line.keepAlive(false);
+      this.#idle.set(
+        line,
+        scheduler.at(now() + IDLE_MS, () => line.close()),
+      );
+    }
+    this.#leave();
+  }
+
+  /** Gives a connection back when the request on it is answered, or closes it if that takes too long. */
+  async settle(line: Line, reply: Promise<unknown>): Promise<void> {
+    try {
+      await within(reply, now() + SETTLE_MS, () => new Error("unanswered"));
+    } catch (error) {
+      if (error instanceof Error && error.message === "unanswered") line.close();
+    }
+    this.give(line);
+  }
+
+  /** Closes all. */
+  close(): void {
+    for (const line of [...this.#open]) line.close();
+  }
+
+  #leave(): void {
+    this.#busy--;
+    this.#next();
+  }
+
+  #next(): void {
+    if (this.#busy < this.most) this.#queue.shift()?.();
+  }
+}

@@ -1,0 +1,181 @@
+/** Locks on one server, a primary that Sentinel watches, or a cluster. */
+
+import { Attempt, type Context } from "./acquire.js";
+import { type AcquireOptions, Base, type BaseOptions, Lock, type Wanted } from "./base.js";
+import { now } from "./clock.js";
+import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
+import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
+import { Ears } from "./ears.js";
+import { ConnectionFailed, Fenced, meaningOf } from "./errors.js";
+import type { Grant, Keeper } from "./hold.js";
+import { overIoredis } from "./ioredis.js";
+import { type Endpoint, Line } from "./line.js";
+import { LineUp } from "./line-up.js";
+import { Lines } from "./lines.js";
+import { overNodeRedis } from "./node-redis.js";
+import { within } from "./scheduler.js";
+
+export interface LocksOptions extends BaseOptions {
+  /** How many connections may wait at most; who finds none free waits over a shared one. Default: 16. */
+  readonly waitingConnections?: number | undefined;
+  /** How to log in at the primary: needed for node-redis's Sentinel client alone, which does not tell. */
+  readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;
+}
+
+/** Which driver a client is of. */
+export function driverOf(client: Client, login: Endpoint = {}): Driver {
+  if (typeof (client as IoredisClient).call === "function") return overIoredis(client as IoredisClient);
+  return overNodeRedis(client as NodeRedisClient, login);
+}
+
+/** Asks the servers for one hold. */
+class ServerKeeper implements Keeper {
+  constructor(
+    readonly request: Request,
+    readonly driver: Driver,
+    readonly ears: Ears,
+  ) {}
+
+  get cuts(): number {
+    return this.driver.cuts;
+  }
+
+  get names(): readonly string[] {
+    return this.request.names;
+  }
+
+  get owner(): string {
+    return this.request.owner;
+  }
+
+  renew(lease: number, token: number, attempt: number): Promise<boolean> {
+    return this.#each((name) => renewCommand(name, this.owner, lease, token), attempt);
+  }
+
+  release(token: number, attempt: number): Promise<boolean> {
+    return this.#each((name) => releaseCommand(name, this.owner, token), attempt);
+  }
+
+  listen(token: number, told: () => void): () => void {
+    const stops = this.names.map((name) => this.ears.listen({ name, token, told }));
+    return () => {
+      for (const stop of stops) stop();
+    };
+  }
+
+  /** Sends a command for each name; whether all were answered with 1. */
+  #each(command: (name: string) => string[], attempt: number): Promise<boolean> {
+    const { names } = this;
+    const [only] = names;
+    if (names.length === 1 && only !== undefined) return this.#send(only, command(only), attempt).then(isOne);
+    const replies = Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
+    return replies.then((all) => all.every(isOne));
+  }
+
+  /** Every second attempt goes over a connection of its own: the client's may be silent for long. */
+  #send(name: string, words: string[], attempt: number): Promise<unknown> {
+    return attempt % 2 === 0 ? this.driver.send(name, words) : sendOnce(this.driver, name, words);
+  }
+}
+
+const isOne = (reply: unknown): boolean => Number(reply) === 1;
+
+/** Sends one command over a fresh connection. */
+async function sendOnce(driver: Driver, name: string, words: string[]): Promise<unknown> {
+  const line = await Line.open(await driver.endpoint(name), ONCE_MS);
+  try {
+    return await within(line.ask(words), now() + ONCE_MS, () => new ConnectionFailed("no answer in time"));
+  } finally {
+    line.close();
+  }
+}
+
+/** How long a connection for one command may take to open, and its reply to come. */
+const ONCE_MS = 2000;
+const WAITING_CONNECTIONS = 16;
+const PLACE_MS = 5000;
+
+export class Locks extends Base {
+  readonly #driver: Driver;
+  readonly #ears: Ears;
+  readonly #context: Context;
+
+  /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
+  constructor(client: Client, options: LocksOptions = {}) {
+    super(options);
+    this.#driver = driverOf(client, options.login);
+    this.#ears = new Ears(this.#driver);
+    this.#context = {
+      driver: this.#driver,
+      lines: new Lines(this.#driver, options.waitingConnections ?? WAITING_CONNECTIONS),
+      lineUp: new LineUp(this.#ears),
+      timeout: this.timeout,
+      attempts: new Set(),
+      waits: ({ names, owner }) => this.waits(names, owner),
+      background: (work) => this.background(work),
+      most: { queue: PLACE_MS, block: Number.POSITIVE_INFINITY },
+    };
+  }
+
+  /** The lock of this name, to hold beside other readers. */
+  read(name: string): Lock {
+    return new Lock(this, { names: [name], kind: "read" });
+  }
+
+  /** The lock of this name, to hold alone, beside no reader. */
+  write(name: string): Lock {
+    return new Lock(this, { names: [name], kind: "write" });
+  }
+
+  /** One of `limit` permits of this name. All who use the name must say the same limit. */
+  semaphore(name: string, limit: number): Lock {
+    return new Lock(this, { names: [name], kind: "semaphore", limit });
+  }
+
+  /** All of these locks or none, with one token. In a cluster they must be in one slot. */
+  many(names: readonly string[]): Lock {
+    if (names.length === 0) throw new TypeError("many needs a name");
+    return new Lock(this, { names: [...names], kind: "exclusive" });
+  }
+
+  /** Throws `Fenced` unless the token is that of a live hold of the lock. */
+  async fence(name: string, token: number): Promise<void> {
+    const reply = await this.#asked(() => this.#driver.send(name, fenceCommand(name, token)));
+    if (Number(reply) !== 1) throw new Fenced(`the token ${token} is not that of a live hold of ${name}`);
+  }
+
+  /** The names of all locks that this owner holds, on all primaries of a cluster. */
+  async heldBy(owner: string): Promise<string[]> {
+    const replies = await this.#asked(() => this.#driver.sendToAll(["LOCK.HELDBY", owner]));
+    const rows = (replies as unknown[][]).flat() as [string, string][];
+    return rows.filter(([, state]) => state === "held").map(([name]) => name);
+  }
+
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
+    const { owner = freshOwner(), wait, signal } = options;
+    const { names, kind, limit } = wanted;
+    const request: Request = { names, kind, limit, owner, lease };
+    const attempt = new Attempt(this.#context, request, wait);
+    const keeper: Keeper = new ServerKeeper(request, this.#driver, this.#ears);
+    const granting: Promise<Grant> = attempt.run(signal);
+    return { keeper, granting };
+  }
+
+  protected stopAttempts(error: Error): void {
+    for (const attempt of [...this.#context.attempts]) attempt.stop(error);
+  }
+
+  protected closeConnections(): void {
+    this.#context.lines.close();
+    this.#ears.close();
+  }
+
+  async #asked<T>(ask: () => Promise<T>): Promise<T> {
+    try {
+      return await ask();
+    } catch (error) {
+      const meaning = meaningOf(error);
+      throw meaning === "again" ? error : meaning;
+    }
+  }
+}

@@ -1,0 +1,134 @@
+/** The driver over node-redis: `createClient`, `createCluster` and `createSentinel`. */
+
+import type { ConnectionOptions } from "node:tls";
+
+import type { Driver, NodeRedisClient } from "./driver.js";
+import type { Endpoint } from "./line.js";
+import { slotOf } from "./slot.js";
+
+interface Options {
+  readonly username?: string;
+  readonly password?: string;
+  readonly database?: number;
+  readonly socket?: { host?: string; port?: number; path?: string; tls?: boolean } & ConnectionOptions;
+}
+
+interface Single extends NodeRedisClient {
+  readonly options?: Options;
+  sendCommand(words: readonly string[]): Promise<unknown>;
+}
+
+interface Shard {
+  readonly master: { readonly host: string; readonly port: number };
+}
+
+interface Cluster extends NodeRedisClient {
+  readonly slots: readonly (Shard | undefined)[];
+  readonly masters: readonly Shard["master"][];
+  nodeClient(node: Shard["master"]): Promise<Single> | Single;
+  sendCommand(firstKey: string, isReadonly: boolean, words: readonly string[]): Promise<unknown>;
+}
+
+interface Sentinel extends NodeRedisClient {
+  getMasterNode(): { host: string; port: number } | undefined;
+  sendCommand(isReadonly: boolean, words: readonly string[]): Promise<unknown>;
+}
+
+function endpointOf(options: Options | undefined): Endpoint {
+  const { username, password, database, socket } = options ?? {};
+  const tls = socket?.tls ? socket : undefined;
+  return {
+    host: socket?.host ?? "localhost",
+    port: socket?.port,
+    path: socket?.path,
+    username,
+    password,
+    database,
+    tls,
+  };
+}
+
+class NodeRedisDriver implements Driver {
+  readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
+  constructor(readonly client: Single) {}
+
+  send(_key: string, words: readonly string[]): Promise<unknown> {
+    return this.client.sendCommand(words);
+  }
+
+  async endpoint(): Promise<Endpoint> {
+    return endpointOf(this.client.options);
+  }
+
+  async sendToAll(words: readonly string[]): Promise<unknown[]> {
+    return [await this.client.sendCommand(words)];
+  }
+
+  stale(): void {
+    // It has one address.
+  }
+}
+
+class NodeRedisClusterDriver implements Driver {
+  readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
+  constructor(readonly cluster: Cluster) {}
+
+  send(key: string, words: readonly string[]): Promise<unknown> {
+    return this.cluster.sendCommand(key, false, words);
+  }
+
+  async endpoint(key: string): Promise<Endpoint> {
+    const shard = this.cluster.slots[slotOf(key)];
+    if (shard === undefined) throw new Error(`no primary is known for ${key}`);
+    const client = await this.cluster.nodeClient(shard.master);
+    return endpointOf(client.options);
+  }
+
+  sendToAll(words: readonly string[]): Promise<unknown[]> {
+    const ask = async (node: Shard["master"]) => (await this.cluster.nodeClient(node)).sendCommand(words);
+    return Promise.all(this.cluster.masters.map(ask));
+  }
+
+  stale(): void {
+    // It learns of its slots' nodes by redirections.
+  }
+}
+
+class NodeRedisSentinelDriver implements Driver {
+  readonly name = "node-redis";
+  /** It repeats nothing that it has sent. */
+  readonly cuts = 0;
+  constructor(
+    readonly sentinel: Sentinel,
+    readonly login: Endpoint,
+  ) {}
+
+  send(_key: string, words: readonly string[]): Promise<unknown> {
+    return this.sentinel.sendCommand(false, words);
+  }
+
+  async endpoint(): Promise<Endpoint> {
+    const node = this.sentinel.getMasterNode();
+    if (node === undefined) throw new Error("the primary is not known yet");
+    return { ...this.login, host: node.host, port: node.port };
+  }
+
+  async sendToAll(words: readonly string[]): Promise<unknown[]> {
+    return [await this.sentinel.sendCommand(false, words)];
+  }
+
+  stale(): void {
+    // It watches what the sentinels say.
+  }
+}
+
+/** `login` is for Sentinel alone, which does not tell how it logs in at the primary. */
+export function overNodeRedis(client: NodeRedisClient, login: Endpoint): Driver {
+  if ("getMasterNode" in client) return new NodeRedisSentinelDriver(client as Sentinel, login);
+  if ("nodeClient" in client) return new NodeRedisClusterDriver(client as Cluster);
+  return new NodeRedisDriver(client);
+}

@@ -1,0 +1,357 @@
+// Locks on one real server, over each driver.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import {
+  Cancelled,
+  ConnectionFailed,
+  Deadlock,
+  Fenced,
+  LockKindMismatch,
+  LockLost,
+  Locks,
+  LockTimeout,
+  ModuleMissing,
+  Quarantine,
+  QueueFull,
+  Refused,
+} from "redislock";
+
+import { connect, DRIVERS } from "./clients.mjs";
+import { atEnd, eventually, startServer } from "./servers.mjs";
+
+/** Locks over this driver, which end with the test. */
+async function locksOn(t, server, driver, options) {
+  const { client, close } = await connect(driver, "single", [server.address]);
+  const locks = new Locks(client, options);
+  atEnd(t, async () => {
+    await locks.close();
+    await close();
+  });
+  return locks;
+}
+
+/** How many connections of the server are ours by name. */
+async function lines(server) {
+  const list = await server.admin.call("CLIENT", "LIST");
+  return list.split("\n").filter((line) => line.includes("name=redislock ")).length;
+}
+
+for (const driver of DRIVERS) {
+  test(`a lock is held by one, passed on in order and free at the end: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, driver, { waitingConnections: 2 });
+    const first = await locks.acquire("k", { wait: 0 });
+    assert.match(first.owner, new RegExp(`:${process.pid}:`));
+    assert.ok(first.remaining > 20_000 && first.remaining <= 30_000 - 302);
+    await assert.rejects(locks.acquire("k", { wait: 0 }), LockTimeout);
+    await assert.rejects(locks.acquire("k", { wait: 50 }), LockTimeout);
+    await eventually(async () => (await server.waiters("k")) === 0, "who came too late waits no more");
+    const order = [];
+    const all = Array.from({ length: 20 }, async (_, number) => {
+      await locks.using("k", (hold) => order.push([number, hold.token]));
+    });
+    await eventually(async () => (await server.waiters("k")) === 20, "all wait");
+    await eventually(async () => (await lines(server)) === 3, "two wait over connections, and one hears");
+    assert.equal(await first.release(), true);
+    await Promise.all(all);
+    assert.deepEqual(
+      order.map(([number]) => number),
+      Array.from({ length: 20 }, (_, number) => number),
+    );
+    assert.ok(order.every(([, token], place) => token > (order[place - 1]?.[1] ?? first.token)));
+    assert.ok(await server.isFree("k"));
+    assert.equal(first.remaining, 0);
+    assert.throws(() => first.check(), LockLost);
+  });
+
+  test(`a loss is told once by the server's push, and ends the body: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const losses = [];
+    const locks = await locksOn(t, server, driver, { hooks: { lost: ({ error }) => losses.push(error) } });
+    const hold = await locks.acquire("k");
+    await eventually(async () => (await lines(server)) === 1, "it listens");
+    await pause(100);
+    await server.admin.del("k");
+    await eventually(() => hold.signal.aborted, "it is told", 3000);
+    assert.equal(hold.signal.reason, hold.loss);
+    assert.equal(hold.loss.reason, "push");
+    assert.throws(() => hold.check(), LockLost);
+    assert.equal(await hold.release(), false);
+    const broken = locks.using("k", async ({ signal }) => {
+      setTimeout(() => server.admin.del("k"), 100);
+      await pause(20_000, undefined, { signal });
+    });
+    await assert.rejects(broken, LockLost);
+    assert.equal(losses.length, 2);
+  });
+
+  test(`a hold outlives its lease and the connections, and cancelling leaves nothing: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, driver);
+    const holder = await locks.acquire("k", { lease: 1500 });
+    const waiting = locks.acquire("k", { lease: 1500 });
+    await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+    await pause(2500);
+    holder.check();
+    await server.admin.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+    await holder.release();
+    const next = await waiting;
+    await server.admin.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+    const cancel = new AbortController();
+    const cancelled = locks.acquire("k", { signal: cancel.signal });
+    await eventually(async () => (await server.waiters("k")) === 1, "another waits");
+    cancel.abort();
+    await assert.rejects(cancelled, Cancelled);
+    await eventually(async () => (await server.waiters("k")) === 0, "it waits no more");
+    await pause(2000);
+    next.check();
+    await next.release();
+    assert.ok(await server.isFree("k"));
+  });
+
+  test(`ten thousand locks leave no trace: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, driver);
+    const cycle = async (times) => {
+      for (let number = 0; number < times; number++) await locks.using(`k${number % 7}`, () => undefined);
+    };
+    const heap = () => {
+      globalThis.gc();
+      return process.memoryUsage().heapUsed;
+    };
+    await cycle(3000);
+    const connections = await server.info("total_connections_received");
+    const before = heap();
+    await cycle(10_000);
+    // A trace of 100 bytes for each lock would be a megabyte. A driver may keep its time-outs for some seconds.
+    await eventually(() => heap() - before < 1_000_000, "the heap is as small as before");
+    assert.equal(await server.info("total_connections_received"), connections);
+    assert.equal(await server.info("redislock_locks"), "0");
+  });
+}
+
+test("readers share, a writer is alone, a semaphore has permits, many is all or none", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const readers = await Promise.all([locks.read("b").acquire(), locks.read("b").acquire()]);
+  await assert.rejects(locks.write("b").acquire({ wait: 0 }), LockTimeout);
+  const writer = locks.write("b").acquire();
+  await eventually(async () => (await server.waiters("b")) === 1, "the writer waits");
+  const late = locks.read("b").acquire();
+  await eventually(async () => (await server.waiters("b")) === 2, "a reader waits behind it");
+  await Promise.all(readers.map((hold) => hold.release()));
+  const token = await (await writer).token;
+  await (await writer).release();
+  assert.ok((await late).token > token);
+  await (await late).release();
+
+  const permits = locks.semaphore("s", 2);
+  const two = [await permits.acquire(), await permits.acquire()];
+  await assert.rejects(permits.acquire({ wait: 0 }), LockTimeout);
+  await assert.rejects(locks.semaphore("s", 3).acquire(), LockKindMismatch);
+  await Promise.all(two.map((hold) => hold.release()));
+
+  const one = await locks.acquire("y");
+  const many = locks.many(["x", "y", "z"]);
+  await assert.rejects(many.acquire({ wait: 100 }), LockTimeout);
+  const all = many.acquire({ lease: 900 });
+  await eventually(async () => (await server.waiters("x")) === 1, "it waits for all");
+  await one.release();
+  const hold = await all;
+  await pause(1500);
+  for (const name of hold.names) assert.equal(await server.admin.call("LOCK.FENCE", name), hold.token);
+  await hold.release();
+  for (const name of "bsxyz") assert.ok(await server.isFree(name), name);
+});
+
+test("readers in line are let in together, though they wait by places", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "node-redis", { waitingConnections: 0 });
+  const writer = await locks.write("b").acquire();
+  const readers = Array.from({ length: 30 }, () => locks.read("b").acquire());
+  await eventually(async () => (await server.waiters("b")) === 30, "they wait");
+  await writer.release();
+  const holds = await Promise.all(readers);
+  assert.equal(new Set(holds.map(({ token }) => token)).size, 30);
+  await Promise.all(holds.map((hold) => hold.release()));
+  assert.ok(await server.isFree("b"));
+});
+
+test("two processes' worth of waiters are served in the order of their arrival", async (t) => {
+  const server = await startServer(t);
+  const sides = [
+    await locksOn(t, server, "ioredis"),
+    await locksOn(t, server, "node-redis", { waitingConnections: 1 }),
+  ];
+  const holder = await sides[0].acquire("k");
+  const order = [];
+  const all = [];
+  for (let number = 0; number < 12; number++) {
+    all.push(sides[number % 2].using("k", () => order.push(number)));
+    await eventually(async () => (await server.waiters("k")) === number + 1, "it is in line");
+  }
+  await holder.release();
+  await Promise.all(all);
+  assert.deepEqual(
+    order,
+    [...order].sort((one, other) => one - other),
+  );
+});
+
+test("a thousand tasks wait over few connections and are served in order", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { waitingConnections: 4 });
+  const holder = await locks.acquire("k");
+  const order = [];
+  const all = Array.from({ length: 1000 }, (_, number) => locks.using("k", () => order.push(number)));
+  await eventually(async () => (await server.waiters("k")) === 1000, "all wait");
+  assert.ok((await lines(server)) <= 5);
+  await holder.release();
+  await Promise.all(all);
+  assert.ok(order.every((number, place) => number === place));
+});
+
+test("what the body throws comes out, and the lock is free", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const own = new RangeError("the body's");
+  await assert.rejects(
+    locks.using("k", () => Promise.reject(own)),
+    (error) => error === own,
+  );
+  assert.ok(await server.isFree("k"));
+  const cancel = new AbortController();
+  const body = locks.using("k", { signal: cancel.signal }, ({ signal }) => {
+    cancel.abort();
+    return pause(20_000, undefined, { signal });
+  });
+  await assert.rejects(body, { name: "AbortError" });
+  assert.ok(await server.isFree("k"));
+  assert.equal(await locks.using("k", () => 42), 42);
+});
+
+test("a hold that is not renewed ends, and one is renewed no longer than it may last", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const short = await locks.acquire("a", { lease: 400, renew: false });
+  const longest = await locks.acquire("b", { lease: 400, longest: 800 });
+  await eventually(() => short.loss !== undefined, "the lease ends", 5000);
+  longest.check();
+  await eventually(() => longest.loss !== undefined, "the longest hold ends", 10_000);
+  assert.ok(performance.now() - longest.heldSince >= 700);
+});
+
+test("errors can be told apart", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "node-redis");
+  const hold = await locks.acquire("a", { owner: "ann" });
+  await locks.fence("a", hold.token);
+  await assert.rejects(locks.fence("a", hold.token - 1), Fenced);
+  await locks.acquire("b", { owner: "ben" });
+  const waiting = locks.acquire("b", { owner: "ann", wait: 20_000 });
+  await eventually(async () => (await server.waiters("b")) === 1, "ann waits for ben");
+  await assert.rejects(locks.acquire("a", { owner: "ben" }), (error) => {
+    assert.ok(error instanceof Deadlock);
+    assert.deepEqual(error.cycle.map(({ owner }) => owner).sort(), ["ann", "ben"]);
+    return true;
+  });
+  assert.deepEqual(await locks.heldBy("ann"), ["a"]);
+  await server.admin.del("b");
+  await (await waiting).release();
+  await server.admin.set("value", "1");
+  await assert.rejects(locks.acquire("value"), (error) => error instanceof Refused && error.code === "WRONGTYPE");
+  await server.admin.call("CONFIG", "SET", "redislock.max-waiters-per-lock", "1");
+  const first = locks.acquire("a", { wait: 3000 });
+  await eventually(async () => (await server.waiters("a")) === 1, "one waits");
+  await assert.rejects(locks.acquire("a"), QueueFull);
+  await hold.release();
+  await (await first).release();
+});
+
+test("a server in quarantine, one without the module and none at all", async (t) => {
+  const module = process.env.REDISLOCK_MODULE;
+  const words = ["--loadmodule", module, "quarantine", "3000"];
+  const quiet = await startServer(t, { withModule: false, words });
+  const locks = await locksOn(t, quiet, "ioredis", { lease: 2000 });
+  await assert.rejects(locks.acquire("k", { wait: 0 }), (error) => error instanceof Quarantine && error.leftMs > 0);
+  await (await locks.acquire("k")).release();
+  const bare = await startServer(t, { withModule: false });
+  await assert.rejects((await locksOn(t, bare, "node-redis")).acquire("k"), ModuleMissing);
+  const gone = await startServer(t);
+  const late = await locksOn(t, gone, "ioredis", { timeout: 500 });
+  await (await late.acquire("k")).release();
+  await gone.kill();
+  await assert.rejects(late.acquire("k", { wait: 0 }), ConnectionFailed);
+  await assert.rejects(late.acquire("k", { wait: 300 }), ConnectionFailed);
+});
+
+test("a setting of the server that allows shorter waits is heeded", async (t) => {
+  const server = await startServer(t);
+  await server.admin.call("CONFIG", "SET", "redislock.max-wait", "400");
+  const locks = await locksOn(t, server, "ioredis");
+  const holder = await locks.acquire("k");
+  const waiting = locks.acquire("k", { wait: 20_000 });
+  await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+  await pause(1000);
+  await holder.release();
+  await (await waiting).release();
+});
+
+test("a leader is elected, deposed and elected again, until it resigns", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const told = [];
+  const leader = locks.leader("job", {
+    onElected: ({ token }) => told.push(token),
+    onDeposed: (reason) => told.push(reason),
+  });
+  await eventually(() => leader.isLeading, "it leads");
+  await pause(200);
+  await server.admin.del("job");
+  await eventually(() => told.length === 3, "it leads again");
+  assert.equal(told[1], "push");
+  assert.ok(told[2] > told[0]);
+  await leader.resign();
+  assert.ok(await server.isFree("job"));
+  assert.equal(leader.isLeading, false);
+});
+
+test("hooks count, and one that fails costs nobody a lock", async (t) => {
+  const server = await startServer(t);
+  const counts = {};
+  const count = (name) => () => {
+    counts[name] = (counts[name] ?? 0) + 1;
+    throw new Error("a hook that fails");
+  };
+  const names = ["granted", "waiting", "timedOut", "lost", "released"];
+  const hooks = Object.fromEntries(names.map((name) => [name, count(name)]));
+  const locks = await locksOn(t, server, "ioredis", { hooks });
+  const hold = await locks.acquire("k");
+  await assert.rejects(locks.acquire("k", { wait: 50 }), LockTimeout);
+  await hold.release();
+  await locks.acquire("k", { lease: 100, renew: false });
+  await eventually(() => counts.lost === 1, "the lease ends");
+  assert.deepEqual(counts, { granted: 2, waiting: 1, timedOut: 1, released: 1, lost: 1 });
+});
+
+test("close gives up all, and nothing can be taken after it", async (t) => {
+  const server = await startServer(t);
+  const { client, close } = await connect("ioredis", "single", [server.address]);
+  const locks = new Locks(client);
+  const other = await locksOn(t, server, "ioredis");
+  const busy = await other.acquire("busy");
+  await locks.acquire("k");
+  const waiting = locks.acquire("busy");
+  await eventually(async () => (await server.waiters("busy")) === 1, "it waits");
+  const cancelled = assert.rejects(waiting, Cancelled);
+  await locks.close();
+  await cancelled;
+  assert.ok(await server.isFree("k"));
+  await eventually(async () => (await server.waiters("busy")) === 0, "it waits no more");
+  await assert.rejects(locks.acquire("k"), Cancelled);
+  await busy.release();
+  await close();
+});

@@ -1,0 +1,132 @@
+// The parts that need no server.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { test } from "node:test";
+
+const require = createRequire(import.meta.url);
+const { allowance, deadlineOf, now, pauseBefore, renewalOf } = require("../dist/clock.js");
+const { acquireCommand, freshOwner, tokenOf } = require("../dist/commands.js");
+const errors = require("../dist/errors.js");
+const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
+const { Scheduler } = require("../dist/scheduler.js");
+const { slotOf } = require("../dist/slot.js");
+
+test("a deadline is a lease after the request was sent, less 1 % and 2 ms", () => {
+  assert.equal(allowance(30_000), 302);
+  assert.equal(deadlineOf(1000, 30_000), 30_698);
+  assert.equal(renewalOf(1000, 30_000), 11_000);
+  assert.deepEqual([0, 1, 2, 9].map(pauseBefore), [50, 100, 200, 1000]);
+});
+
+test("a request names what is wanted, and how to wait for it", () => {
+  const request = { names: ["k"], owner: "me", kind: "exclusive", lease: 1000 };
+  assert.deepEqual(acquireCommand(request), ["LOCK.ACQUIRE", "k", "me", "PX", "1000"]);
+  assert.deepEqual(acquireCommand({ ...request, kind: "read" }, { queue: 5000 }).slice(5), ["QUEUE", "5000", "SHARED"]);
+  const permit = acquireCommand({ ...request, kind: "semaphore", limit: 3 }, { block: 0, ephemeral: 0 });
+  assert.deepEqual(permit.slice(5), ["BLOCK", "0", "LIMIT", "3", "EPHEMERAL", "0"]);
+  const many = acquireCommand({ ...request, names: ["a", "b"] }, { block: 7, ephemeral: 0 });
+  assert.deepEqual(many, ["LOCK.MACQUIRE", "2", "a", "b", "me", "PX", "1000", "BLOCK", "7"]);
+});
+
+test("an owner is fresh, and tells host, process and a UUID", () => {
+  const [one, other] = [freshOwner(), freshOwner()];
+  assert.notEqual(one, other);
+  assert.match(one, new RegExp(`^[^:]+:${process.pid}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`));
+});
+
+test("a token is a number, also where the driver gives text", () => {
+  assert.equal(tokenOf("1795243208114201"), 1795243208114201);
+  assert.equal(tokenOf(null), undefined);
+  assert.throws(() => tokenOf("OK"), /not a token/);
+});
+
+test("each of the server's errors has a class of its own", () => {
+  const meaning = (text) => errors.meaningOf(new Error(text));
+  const kinds = {
+    LockKindMismatch: "LOCKKIND this lock is LIMIT 2 now; all who hold or wait for a lock must agree",
+    QueueFull: "LOCKQUEUE too many wait",
+    NotConfirmed: "NOREPLICAS too few replicas",
+    Fenced: "FENCED the token is not live",
+    Quarantine: "QUARANTINE 4711 milliseconds are left",
+    ModuleMissing: "ERR unknown command 'LOCK.ACQUIRE', with args beginning with: 'k' ",
+    Refused: "WRONGTYPE Operation against a key holding the wrong kind of value",
+  };
+  for (const [kind, text] of Object.entries(kinds)) {
+    assert.ok(meaning(text) instanceof errors[kind], `${text} is ${meaning(text).kind}`);
+    assert.equal(meaning(text).kind, kind);
+  }
+  assert.equal(meaning(kinds.Quarantine).leftMs, 4711);
+  assert.match(meaning(kinds.ModuleMissing).message, /--loadmodule/);
+  assert.equal(meaning(kinds.Refused).code, "WRONGTYPE");
+  for (const text of ["READONLY You can't write", "MOVED 1 a:1", "UNBLOCKED a newer", "Connection is closed."]) {
+    assert.equal(meaning(text), "again", text);
+  }
+});
+
+test("a deadlock tells who waits where for whom", () => {
+  const text =
+    "DEADLOCK this wait would never end: 'ben' waits for 'left' and there for 'ann', 'ann' waits for 'right' and " +
+    "there for 'ben'";
+  assert.deepEqual(errors.meaningOf(new Error(text)).cycle, [
+    { owner: "ben", name: "left", holder: "ann" },
+    { owner: "ann", name: "right", holder: "ben" },
+  ]);
+});
+
+test("a setting of the server that allows less is read from its refusal", () => {
+  const refusal = new Error("ERR QUEUE must be an integer from 1 to 400 (milliseconds)");
+  assert.equal(errors.highestFor("QUEUE", refusal), 400);
+  assert.equal(errors.highestFor("BLOCK", refusal), undefined);
+});
+
+test("slots are those of the cluster specification", () => {
+  assert.equal(slotOf("123456789"), 0x31c3);
+  assert.equal(slotOf("{user1000}.following"), slotOf("{user1000}.followers"));
+  assert.notEqual(slotOf("foo{}{bar}"), slotOf("bar"));
+  assert.equal(slotOf("foo{{bar}}zap"), slotOf("{bar"));
+  assert.equal(slotOf("foo{bar}{zap}"), slotOf("bar"));
+});
+
+test("replies are read whole, wherever the bytes are cut", () => {
+  const bytes = Buffer.from(
+    "+OK\r\n:42\r\n$5\r\nh\r\nlo\r\n_\r\n$-1\r\n*2\r\n:1\r\n*-1\r\n%1\r\n+a\r\n#t\r\n-ERR no\r\n" +
+      ">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n|1\r\n+x\r\n:1\r\n:7\r\n=6\r\ntxt:ab\r\n!4\r\nFOO \r\n,1.5\r\n",
+  );
+  const whole = new Decoder().feed(bytes);
+  assert.deepEqual(whole.slice(0, 7), ["OK", 42, "h\r\nlo", null, null, [1, null], ["a", true]]);
+  assert.ok(whole[7] instanceof ReplyError && whole[7].message === "ERR no");
+  assert.ok(whole[8] instanceof Push);
+  assert.deepEqual(whole[8].items, ["invalidate", ["k"]]);
+  assert.deepEqual([whole[9], whole[10], whole[11].message, whole[12]], [7, "ab", "FOO ", 1.5]);
+  const decoder = new Decoder();
+  const bytewise = [...bytes].flatMap((byte) => decoder.feed(Buffer.from([byte])));
+  assert.deepEqual(bytewise, whole);
+});
+
+test("what is no reply, or too long or too deep, is refused", () => {
+  assert.throws(() => new Decoder().feed(Buffer.from("HTTP/1.1 400\r\n")), /does not speak RESP/);
+  assert.throws(() => new Decoder().feed(Buffer.from("$99999999999\r\n")), /too long/);
+  assert.throws(() => new Decoder().feed(Buffer.from("*1\r\n".repeat(20))), /too deeply/);
+  assert.equal(encode(["A", "é"]), "*2\r\n$1\r\nA\r\n$2\r\né\r\n");
+});
+
+test("the scheduler runs what is due, in order, and forgets what is cancelled", async () => {
+  const scheduler = new Scheduler();
+  const ran = [];
+  const start = now();
+  const entries = Array.from({ length: 200 }, (_, number) => {
+    const after = (number * 37) % 100;
+    return { after, entry: scheduler.at(start + after, () => ran.push(after), true) };
+  });
+  for (const { entry } of entries.filter(({ after }) => after % 3 === 0)) scheduler.cancel(entry);
+  await new Promise((resolve) => {
+    scheduler.at(start + 120, resolve, true);
+  });
+  const expected = entries.map(({ after }) => after).filter((after) => after % 3 !== 0);
+  assert.deepEqual(
+    ran,
+    expected.sort((one, other) => one - other),
+  );
+  assert.equal(scheduler.size, 0);
+});

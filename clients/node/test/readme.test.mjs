@@ -1,0 +1,53 @@
+// The examples of README.md compile under strict settings, run, and print what they say.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+import { startServer } from "./servers.mjs";
+
+const run = promisify(execFile);
+const tsc = createRequire(import.meta.url).resolve("typescript/bin/tsc");
+const at = (path) => fileURLToPath(new URL(path, import.meta.url));
+const folder = at("../test-build/readme");
+
+const readme = readFileSync(at("../README.md"), "utf8");
+const examples = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, text]) => text);
+
+test("the examples of the README run, and print what they say", async (t) => {
+  assert.ok(examples.length >= 6, `${examples.length} examples were found`);
+  rmSync(folder, { recursive: true, force: true });
+  mkdirSync(folder, { recursive: true });
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const addressOf = {
+    "127.0.0.1:6379": servers[0].address,
+    "127.0.0.1:7001": servers[0].address,
+    "127.0.0.1:7002": servers[1].address,
+    "127.0.0.1:7003": servers[2].address,
+  };
+  const placed = (text) => text.replace(/127\.0\.0\.1:\d+/g, (address) => addressOf[address]);
+  examples.forEach((text, number) => {
+    writeFileSync(`${folder}/${number}.mts`, placed(text));
+  });
+  const options = {
+    target: "es2022",
+    module: "nodenext",
+    lib: ["es2022", "esnext.disposable"],
+    types: ["node"],
+    strict: true,
+    exactOptionalPropertyTypes: true,
+    skipLibCheck: true,
+  };
+  writeFileSync(`${folder}/tsconfig.json`, JSON.stringify({ compilerOptions: options, include: ["*.mts"] }));
+  const compiled = await run(process.execPath, [tsc, "-p", folder]).catch((error) => error);
+  assert.equal(compiled.stdout, "");
+  for (const [number, text] of examples.entries()) {
+    const { stdout } = await run(process.execPath, [`${folder}/${number}.mjs`], { timeout: 30_000 });
+    const expected = [...text.matchAll(/\/\/ prints: (.*)$/gm)].map(([, line]) => line);
+    assert.deepEqual(stdout.split("\n").filter(Boolean), expected, text);
+  }
+});

@@ -1,0 +1,146 @@
+// Locks in a cluster, behind Sentinel, and over independent servers.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import { IndependentLocks, LockError, LockLost, Locks, LockTimeout } from "redislock";
+
+import { connect, DRIVERS } from "./clients.mjs";
+import { atEnd, eventually, startCluster, startSentinels, startServer } from "./servers.mjs";
+
+/** One name for each node of a cluster of three. */
+const NAMES = ["{a}", "{b}", "{c}", "{d}", "{e}", "{f}"];
+
+async function ending(t, { client, close }, make) {
+  const locks = make(client);
+  atEnd(t, async () => {
+    await locks.close();
+    await close();
+  });
+  return locks;
+}
+
+test("a cluster: locks on all nodes are held, waited for, lost and listed", async (t) => {
+  const nodes = await startCluster(t);
+  const addresses = nodes.map(({ address }) => address);
+  const each = async (driver) => {
+    const made = await connect(driver, "cluster", addresses);
+    const locks = await ending(t, made, (client) => new Locks(client, { lease: 6000 }));
+    const names = NAMES.map((name) => `${name}${driver}`);
+    const holds = await Promise.all(names.map((name) => locks.acquire(name, { owner: `by ${name}` })));
+    const waiting = names.map((name) => locks.acquire(name));
+    await pause(8000);
+    for (const hold of holds) hold.check();
+    assert.deepEqual(await locks.heldBy(`by ${names[0]}`), [names[0]]);
+    await Promise.all(holds.map((hold) => hold.release()));
+    const next = await Promise.all(waiting);
+    await pause(100);
+    const [first] = next;
+    const broken = await Promise.all(nodes.map(({ admin }) => admin.del(first.name).catch(() => 0)));
+    assert.deepEqual(broken.sort(), [0, 0, 1]);
+    await eventually(() => first.loss !== undefined, "the loss is told");
+    assert.equal(first.loss.reason, "push");
+    await Promise.all(next.map((hold) => hold.release()));
+    await (await locks.many(["{a}1", "{a}2"]).acquire()).release();
+    await assert.rejects(locks.many(["{a}1", "{b}2"]).acquire(), LockError);
+  };
+  await Promise.all(DRIVERS.map(each));
+});
+
+test("a cluster: a hold and a waiter follow their slot to another node", async (t) => {
+  const nodes = await startCluster(t);
+  for (const driver of DRIVERS.slice(0, 2)) {
+    const name = `moving ${driver}`;
+    const slot = String(await nodes[0].admin.call("CLUSTER", "KEYSLOT", name));
+    const shards = await Promise.all(nodes.map(({ admin }) => admin.call("CLUSTER", "MYID")));
+    const made = await connect(
+      driver,
+      "cluster",
+      nodes.map(({ address }) => address),
+    );
+    const locks = await ending(t, made, (client) => new Locks(client, { lease: 6000 }));
+    const hold = await locks.acquire(name);
+    const waiting = locks.acquire(name);
+    const counts = async () => Promise.all(nodes.map((node) => node.waiters(name).catch(() => 0)));
+    await eventually(async () => (await counts()).includes(1), "it waits");
+    const from = (await counts()).indexOf(1);
+    const to = (from + 1) % 3;
+    await nodes[to].admin.call("CLUSTER", "SETSLOT", slot, "IMPORTING", shards[from]);
+    await nodes[from].admin.call("CLUSTER", "SETSLOT", slot, "MIGRATING", shards[to]);
+    await nodes[from].admin.call("MIGRATE", "127.0.0.1", String(nodes[to].port), name, "0", "10000");
+    for (const number of [to, from, 3 - to - from]) {
+      await nodes[number].admin.call("CLUSTER", "SETSLOT", slot, "NODE", shards[to]);
+    }
+    await eventually(async () => (await counts())[to] === 1, "it waits at the new node");
+    await pause(3000);
+    hold.check();
+    assert.equal(await hold.release(), true);
+    await (await waiting).release();
+  }
+});
+
+test("Sentinel: a hold is held on, and a waiter served, by the new primary", async (t) => {
+  const { primary, replica, sentinels } = await startSentinels(t);
+  const addresses = sentinels.map(({ address }) => address);
+  const all = [];
+  for (const driver of DRIVERS) {
+    const made = await connect(driver, "sentinel", addresses, "group");
+    const locks = await ending(t, made, (client) => new Locks(client, { lease: 20_000 }));
+    const hold = await locks.acquire(`k ${driver}`);
+    const waiting = locks.acquire(`k ${driver}`);
+    await eventually(async () => (await primary.waiters(`k ${driver}`)) === 1, "it waits");
+    all.push({ hold, waiting });
+  }
+  const isKnown = async ({ hold }) => (await replica.admin.call("LOCK.FENCE", hold.name)) === hold.token;
+  for (const each of all) await eventually(() => isKnown(each), "the replica knows of the hold");
+  await primary.kill();
+  for (const { hold } of all) {
+    await eventually(async () => (await replica.waiters(hold.name)) === 1, `who waited for ${hold.name} is back`);
+  }
+  for (const { hold, waiting } of all) {
+    hold.check();
+    assert.equal(await hold.release(), true, hold.name);
+    const next = await waiting;
+    assert.ok(next.token > hold.token);
+    assert.equal(await replica.admin.call("LOCK.FENCE", next.name, String(next.token)), 1);
+    await next.release();
+  }
+});
+
+test("independent servers: a majority has the lock, with one token that only rises", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const drivers = ["ioredis", "node-redis", "ioredis"];
+  const made = await Promise.all(servers.map(({ address }, number) => connect(drivers[number], "single", [address])));
+  const clients = made.map(({ client }) => client);
+  assert.throws(() => new IndependentLocks(clients.slice(1)), TypeError);
+  const locks = new IndependentLocks(clients, { lease: 1500 });
+  atEnd(t, async () => {
+    await locks.close();
+    await Promise.all(made.map(({ close }) => close()));
+  });
+  const live = async ({ name, token }) => {
+    const asked = servers.map(({ admin }) => admin.call("LOCK.FENCE", name, String(token)).catch(() => 0));
+    return (await Promise.all(asked)).filter((reply) => reply === 1).length;
+  };
+  const first = await locks.acquire("k");
+  await assert.rejects(locks.acquire("k", { wait: 0 }), LockTimeout);
+  await assert.rejects(locks.acquire("k", { wait: 300 }), LockTimeout);
+  await pause(2500);
+  first.check();
+  assert.ok((await live(first)) >= 2, "a majority has the token");
+  await servers[0].admin.del("k");
+  await pause(1000);
+  first.check();
+  assert.equal(await first.release(), true);
+  const second = await locks.acquire("k");
+  assert.ok(second.token > first.token);
+  const told = pause(20_000, undefined, { signal: second.signal });
+  for (const { admin } of servers.slice(1)) await admin.del("k");
+  await assert.rejects(told, { name: "AbortError" });
+  assert.throws(() => second.check(), LockLost);
+  await second.release();
+  const third = await locks.acquire("k");
+  await third.release();
+  for (const server of servers) await eventually(() => server.isFree("k"), "nothing is left");
+});
