@@ -6,8 +6,8 @@ use super::legacy::ask;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Found};
-use crate::lock::table::{Acquired, Admission, Ask, COUNT_MAX, Limits, Refusal, Table};
-use crate::lock::types::{Mode, Moment, Now, Place, Tie, Token};
+use crate::lock::table::{Acquired, Admission, Ask, Limits, Refusal, Table};
+use crate::lock::types::{COUNT_MAX, Mode, Moment, Now, Place, Tie, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 const MORE: u32 = STEPS_MAX as u32 + 8;

@@ -9,8 +9,8 @@ use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
-use crate::lock::table::{COUNT_MAX, Refusal};
-use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token};
+use crate::lock::table::Refusal;
+use crate::lock::types::{COUNT_MAX, Mode, TOKEN_MAX, Tie, Token};
 
 impl Judge {
     /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
