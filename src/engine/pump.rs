@@ -18,10 +18,10 @@ use crate::lock::types::{Moment, Now, PlaceBuf, Token};
 const RUN_BUDGET_US: u64 = 2_000;
 
 /// How often time is read within a run.
-const STEPS_BETWEEN_LOOKS: usize = 64;
+const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 2 } else { 64 };
 
 /// How many values that were freed elsewhere are buried between two looks at the time.
-const BURIED_AT_ONCE: usize = 64;
+const BURIED_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
 
 /// While the server is paused: how long until the pump looks again.
 const PAUSE_RETRY_MS: u64 = 5;

@@ -40,6 +40,8 @@ struct Life {
     /// Strings that were written and nobody took away.
     texts: BTreeMap<At, Vec<u8>>,
     dumps: Vec<(At, String)>,
+    /// Grants and renewals are answered when the replica has them.
+    confirms: bool,
     notes: Vec<String>,
 }
 
@@ -51,7 +53,12 @@ impl Life {
             DBS.into_iter().flat_map(|db| NAMES.into_iter().map(move |name| at(db, name))).collect();
         let primary = World::started();
         (1..=CLIENTS).for_each(|client| primary.connect(client));
+        let confirms = seed.is_multiple_of(3);
+        if confirms {
+            primary.confirms();
+        }
         Self {
+            confirms,
             random: Random::new(seed),
             primary,
             replica,
@@ -95,6 +102,9 @@ impl Life {
             _ => return self.rest(),
         }
         self.hears();
+        if self.random.percent(70) {
+            self.acknowledges();
+        }
         // A lease that is told is counted from when it arrives: so it arrives before any time passes.
         self.applies()
     }
@@ -231,7 +241,7 @@ impl Life {
         let was_open =
             !self.primary.sim.is_paused.replace(false) & !self.primary.sim.refuses_writes.replace(false);
         self.primary.free_late();
-        must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+        self.settles()?;
         if was_open {
             // The cron has not come by: whoever made work has asked for the pump.
             let view = self.primary.look(&self.places);
@@ -241,7 +251,7 @@ impl Life {
         // After a pause the pump looks again, and the cron has what was freed elsewhere buried.
         self.passes(60);
         self.primary.cron();
-        must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+        self.settles()?;
         self.hears();
         self.catches_up()?;
         let view = self.primary.look(&self.places);
@@ -260,6 +270,23 @@ impl Life {
     fn passes(&mut self, ms: u64) {
         self.primary.passes(ms);
         self.replica.passes(ms);
+    }
+
+    /// The replica says how far it is.
+    fn acknowledges(&self) {
+        let mut inside = self.primary.sim.inside.borrow_mut();
+        let offset = inside.stream.len() as u64;
+        inside.replicas.values_mut().for_each(|acknowledged| *acknowledged = offset);
+    }
+
+    /// The primary does all that is to be done, and the replica hears of it.
+    fn settles(&mut self) -> Verdict {
+        for _ in 0..3 {
+            must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+            self.acknowledges();
+            self.applies()?;
+        }
+        must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())
     }
 
     fn applies(&mut self) -> Verdict {
@@ -298,7 +325,7 @@ impl Life {
             self.applies()?;
             self.passes(100_000);
             self.primary.cron();
-            must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
+            self.settles()?;
         }
         self.rest()?;
         let left: Vec<_> = self.before.iter().filter(|(_, lock)| !lock.holders.is_empty()).collect();
@@ -309,6 +336,22 @@ impl Life {
         must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
         must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
     }
+}
+
+/// How many were confirmed, and how many were not, in some lives that confirm.
+#[test]
+fn lives_confirm_and_fail_to() {
+    let (mut confirmed, mut failed) = (0, 0);
+    for seed in (0..60).step_by(3) {
+        let mut life = Life::new(seed);
+        assert!(life.confirms);
+        (0..STEPS).for_each(|_| life.step().expect("it keeps its promises"));
+        let counts = life.primary.sim.with(|state| (state.confirm.confirmed, state.confirm.failed));
+        let (more, fewer) = counts.expect("nobody is within the engine");
+        confirmed += more;
+        failed += fewer;
+    }
+    assert!(confirmed > 500 && failed > 20, "{confirmed} and {failed}");
 }
 
 fn first_fault(lives: u64) -> Option<(u64, String)> {

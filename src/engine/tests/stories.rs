@@ -4,8 +4,7 @@ use super::sim::Part;
 use super::world::{Said, World, at};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::engine::clients::REPLIES_PER_TURN;
-use crate::engine::server::Server;
-use crate::engine::{confirm, events};
+use crate::engine::events;
 
 fn with_clients(clients: u64) -> World {
     let world = World::started();
@@ -16,17 +15,7 @@ fn with_clients(clients: u64) -> World {
 /// One that confirms by its only replica.
 fn that_confirms() -> World {
     let world = with_clients(3);
-    let settings = &world.sim.shared().settings;
-    settings.set_confirm(1);
-    let set = |name: &str, value| {
-        let numbers = settings.numbers();
-        numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
-    };
-    set("group-size", 2);
-    set("quarantine", 60_000);
-    world.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), 0);
-    events::settings_changed(&world.sim, true);
-    confirm::replica_changed(&world.sim);
+    world.confirms();
     world
 }
 

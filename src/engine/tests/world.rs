@@ -44,6 +44,21 @@ impl World {
         world
     }
 
+    /// From here on grants and renewals are answered when the only replica has them.
+    pub(super) fn confirms(&self) {
+        let settings = &self.sim.shared().settings;
+        settings.set_confirm(1);
+        let set = |name: &str, value| {
+            let numbers = settings.numbers();
+            numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
+        };
+        set("group-size", 2);
+        set("quarantine", 60_000);
+        self.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), 0);
+        events::settings_changed(&self.sim, true);
+        confirm::replica_changed(&self.sim);
+    }
+
     pub(super) fn connect(&self, client: u64) {
         self.sim.inside.borrow_mut().connected.insert(client);
     }
