@@ -171,6 +171,7 @@ def test_locks_outlive_a_failover_and_the_way_back(pair):
     newest = max(held[1] for _, held in before.values() if held)
     for old_primary, new_primary in ((primary, replica), (replica, primary)):
         waiting = old_primary.ask("LOCK.ACQUIRE behind bob PX 600000 BLOCK 0")
+        eventually(lambda: "state=online" in old_primary.info("replication").get("slave0", ""), "its replica is online")
         old_primary.admin("FAILOVER", "TO", "127.0.0.1", new_primary.port)
         with refused("UNBLOCKED"):
             waiting.answer()

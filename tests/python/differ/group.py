@@ -60,8 +60,10 @@ class Chain:
 
     def fails_over(self):
         """The same by FAILOVER, which lets nobody write in between."""
-        self.primary.admin("FAILOVER", "TO", "127.0.0.1", self.nodes[1].port)
         old, new = self.nodes[:2]
+        # Up for the replica is not online yet for its primary.
+        eventually(lambda: "state=online" in str(old.info("replication").get("slave0")), "it can take over")
+        old.admin("FAILOVER", "TO", "127.0.0.1", new.port)
         eventually(lambda: new.info("replication")["role"] == "master", "the replica takes over")
         eventually(lambda: old.info("replication")["role"] == "slave", "the old primary follows")
         self.nodes[:2] = [new, old]
