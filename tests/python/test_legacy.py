@@ -5,16 +5,23 @@ import pytest
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import lock_info
+from harness.server import IS_VALKEY, RELEASE
 from harness.wire import refused
 
 COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
 
 
 @pytest.fixture
-def cli(cli):
+def server(start_server):
+    """Not the shared one: a server that has listened to keyspace events once goes on until it ends."""
+    return start_server()
+
+
+@pytest.fixture
+def cli(server):
+    cli = server.connect()
     cli("CONFIG SET redislock.legacy-strings yes")
-    yield cli
-    cli("CONFIG SET redislock.legacy-strings no")
+    return cli
 
 
 def old_takes(cli, key, owner, ms=60000):
@@ -187,3 +194,13 @@ def test_a_string_that_lost_its_time_to_live_is_told_to_who_waits(server, cli, i
     with refused("WRONGTYPE"):
         new.answer()
     assert cli("GET door") == "old"
+
+
+@pytest.mark.parametrize("command", ["MOVE plain 2", "COPY plain other DB 2"])
+def test_a_client_that_writes_into_another_database_stays_in_its_own(cli, command):
+    # docs/MIGRATING.md says which servers get this wrong, for any module that listens to keyspace events.
+    cli("SET plain x")
+    assert cli(command) == 1
+    info = dict(part.split("=", 1) for part in cli("CLIENT INFO").split())
+    is_left_there = IS_VALKEY and RELEASE == (8, 1)
+    assert info["db"] == ("2" if is_left_there else "0")

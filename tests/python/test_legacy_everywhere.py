@@ -14,10 +14,16 @@ LEGACY = {"module_arguments": ("legacy-strings", "yes")}
 
 
 @pytest.fixture
-def cli(cli):
+def server(start_server):
+    """Not the shared one: a server that has listened to keyspace events once goes on until it ends."""
+    return start_server()
+
+
+@pytest.fixture
+def cli(server):
+    cli = server.connect()
     cli("CONFIG SET redislock.legacy-strings yes")
-    yield cli
-    cli("CONFIG SET redislock.legacy-strings no")
+    return cli
 
 
 def old_takes(cli, key, owner="old", ms=60_000):
