@@ -12,26 +12,17 @@
 //! true is crossed out where it stands in the way. What lies beyond the bound counts as able to come true, so a cycle
 //! that is longer is not found, and none is reported that is not there.
 
-/// Only tests count.
-#[cfg(not(test))]
-mod visits {
-    #[inline(always)]
-    pub(super) const fn count(_visits: usize) {}
-}
+mod effort;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use hashbrown::HashMap;
 
+pub use self::effort::STEPS_MAX;
 use super::locks::{LockId, Locks};
 use super::queue::{Queue, Queues, Waiter, WaiterId};
-#[cfg(test)]
-use super::tests::visits;
 use super::types::{Mode, Moment, PlaceBuf};
-
-/// How many holders and requests are looked at for one request that is about to wait.
-pub const STEPS_MAX: usize = 4096;
 
 /// One wait of a cycle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -186,7 +177,7 @@ impl<'a> Graph<'a> {
         if let Some(&known) = self.by_lead.get(&lead) {
             return Some(known);
         }
-        if self.steps >= STEPS_MAX {
+        if effort::is_spent(self.steps) {
             return None;
         }
         let number = self.requests.len();
@@ -285,7 +276,7 @@ impl<'a> Graph<'a> {
         let begin = self.blockers.len();
         for (_, hold) in self.locks.holders(lock) {
             self.steps += 1;
-            let is_beyond = self.steps >= STEPS_MAX;
+            let is_beyond = effort::is_spent(self.steps);
             let can_go = is_beyond || hold.is_over(self.now) || hold.is_of(&waiter.request.owner);
             match if can_go { None } else { self.owner(&hold.owner()) } {
                 Some(owner) => self.blockers.push(Blocker::Owner(owner)),
@@ -316,7 +307,7 @@ impl<'a> Graph<'a> {
         let mut must_look = waiter.request.mode == Mode::Shared;
         let mut at = self.queues.ahead(stand);
         while (left > 0 || must_look)
-            && self.steps < STEPS_MAX
+            && !effort::is_spent(self.steps)
             && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
         {
             self.steps += 1;
@@ -341,7 +332,7 @@ impl<'a> Graph<'a> {
         let mut free: Vec<usize> =
             (0..self.requests.len()).filter(|&number| self.requests[number].unmet == 0).collect();
         while let Some(number) = free.pop() {
-            visits::count(1);
+            effort::count(1);
             held_up.of(number).iter().for_each(|&condition| self.meet(condition, &mut free));
             if let Some(owner) = self.requests[number].owner
                 && !std::mem::replace(&mut self.owners[owner].can_go_on, true)
@@ -354,7 +345,7 @@ impl<'a> Graph<'a> {
 
     /// One of the blockers of a condition is out of the way.
     fn meet(&mut self, condition: usize, free: &mut Vec<usize>) {
-        visits::count(1);
+        effort::count(1);
         let condition = &mut self.conditions[condition];
         if condition.unmet == 0 {
             return;
@@ -386,7 +377,7 @@ impl<'a> Graph<'a> {
         let (mut next, mut conditions) = (ends.clone(), vec![0; self.blockers.len()]);
         for (number, condition) in self.conditions.iter().enumerate() {
             for &blocker in &self.blockers[condition.blockers.clone()] {
-                visits::count(1);
+                effort::count(1);
                 let place = &mut next[node(blocker)];
                 conditions[*place] = number;
                 *place += 1;
@@ -406,7 +397,7 @@ impl<'a> Graph<'a> {
             && let Some(from) = reached.pop_front()
         {
             for edge in self.edges(from) {
-                visits::count(1);
+                effort::count(1);
                 let mut reach = |to: usize| {
                     if came_by[to].is_none() {
                         came_by[to] = Some((from, edge));
@@ -439,7 +430,7 @@ impl<'a> Graph<'a> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
         let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
         while place_of[request].is_none() {
-            visits::count(1);
+            effort::count(1);
             let Some(edge) = self.edges(request).next() else {
                 break;
             };

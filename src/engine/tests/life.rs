@@ -8,6 +8,7 @@ use super::world::{Said, World, at};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::work;
+use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::random::Random;
 use crate::sabotage::{Rule, without};
 
@@ -355,7 +356,10 @@ fn lives_confirm_and_fail_to() {
 }
 
 fn first_fault(lives: u64) -> Option<(u64, String)> {
-    (0..lives).find_map(|seed| Life::new(seed).lives().err().map(|fault| (seed, fault)))
+    (0..lives).find_map(|seed| {
+        let lived = Lowered::of(seed).during(|| Life::new(seed).lives());
+        lived.err().map(|fault| (seed, fault))
+    })
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::line::At;
 use super::state::*;
-use crate::lock::types::COUNT_MAX;
+use crate::lock::types::count_max;
 
 impl Table {
     /// A hold begins by this server's own decision. `None`: there are too many locks.
@@ -37,7 +37,7 @@ impl Table {
             self.locks.extend(member, now, new.lease_ms);
         }
         if counts {
-            self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
+            self.locks.set_count(member, count.saturating_add(1).min(count_max()));
         }
         self.locks.note_known(member, new.client);
         self.note_stake(at.place, new.token, (new.owner, new.lease_ms), (counts, is_upgrade));

@@ -2,7 +2,8 @@
 
 use super::line::At;
 use super::state::{Acquired::*, *};
-use crate::lock::types::COUNT_MAX;
+use crate::lock::queue::QueueId;
+use crate::lock::types::count_max;
 
 /// Where a request stands that is about to wait.
 struct Standing {
@@ -54,7 +55,10 @@ impl Table {
         if let Some((member, hold)) = self.own(at, ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
-            if ask.is_reentrant && hold.count() >= COUNT_MAX {
+            let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
+            // An upgrade that waits will count once more, unless this request takes its place.
+            let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
+            if ask.is_reentrant && hold.count() + u32::from(soon) >= count_max() {
                 return Refused(Refusal::TooManyTimes);
             }
             return match (held_as, ask.mode) {
@@ -89,6 +93,12 @@ impl Table {
             }
             _ => self.wait(now, at, ask, Standing { own, is_same, is_upgrade: false }, fx),
         }
+    }
+
+    /// Whether this owner waits here for what will count.
+    fn waits_to_count(&self, queue: QueueId, owner: &[u8]) -> bool {
+        let own = self.queues.of_owner(queue, owner).and_then(|own| self.queues.waiter(own));
+        own.is_some_and(|own| own.request.is_reentrant)
     }
 
     /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
@@ -219,7 +229,7 @@ impl Table {
             self.locks.extend(member, now.boot, ask.lease_ms);
         }
         if ask.is_reentrant {
-            self.locks.set_count(member, count.saturating_add(1).min(COUNT_MAX));
+            self.locks.set_count(member, count.saturating_add(1).min(count_max()));
             self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
         }
         self.locks.note_known(member, ask.client);

@@ -4,7 +4,7 @@
 use super::input::Keys;
 use super::server::{At, Name};
 use crate::lock::codec::SavedHold;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Mode, Tie, Token, count_max};
 
 /// One owner's possession of one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +98,8 @@ impl Hold {
         if is_longer {
             hold.last(time, asked.lease_ms);
         }
-        hold.count += u32::from(asked.is_reentrant);
+        // What a payload brought may count as often as is possible, and a request wait that would count once more.
+        hold.count = (hold.count + u32::from(asked.is_reentrant)).min(count_max());
         hold
     }
 

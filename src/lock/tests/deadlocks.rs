@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::input::{How, Input, Keys, Reply};
 use super::judge::Judge;
 use super::legacy::ask;
+use super::lowered::Lowered;
 use super::random::Random;
 use super::server::{At, Name};
 use super::visits;
@@ -66,8 +67,8 @@ fn kind_of(input: &Input, judge: &Judge, world: &World) -> &'static str {
     }
 }
 
-#[test]
-fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
+/// Lives all lives, and counts what was refused. The judge says whether it was right.
+fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
     let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..LIVES {
         let mut random = Random::new(seed);
@@ -87,12 +88,34 @@ fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
                 *refused.entry(kind).or_default() += 1;
             }
         }
+        *refused.entry("missed").or_default() +=
+            usize::from(judge.seen.contains("deadlock beyond the search"));
     }
     println!("{refused:?}");
+    Ok(refused)
+}
+
+#[test]
+fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
+    let refused = refusals()?;
+    assert_eq!(refused["missed"], 0);
     let missing =
         ["exclusive", "limit", "several", "shared", "upgrade"].map(|kind| (kind, refused.get(kind)));
     let missing: Vec<_> = missing.iter().filter(|(_, count)| count.is_none_or(|&count| count < 20)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("hardly ever: {missing:?}")) }
+}
+
+/// A search that ends early misses deadlocks, the more the earlier it ends, and never sees one that is none.
+#[test]
+fn a_search_that_ends_early_refuses_nothing_that_would_end() -> Result<(), String> {
+    let mut missed = usize::MAX;
+    for steps_max in [2, 3, 8] {
+        let refused = Lowered::steps(steps_max).during(refusals)?;
+        assert!(refused["missed"] < missed, "{refused:?}");
+        assert_eq!(steps_max > 2, refused.contains_key("exclusive"), "{refused:?}");
+        missed = refused["missed"];
+    }
+    Ok(())
 }
 
 /// How many random lives are lived.

@@ -4,19 +4,94 @@
 
 use std::cell::Cell;
 
+/// Bounds as they are, or lower.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lowered {
+    /// How many members of a crowd are few.
+    pub(crate) few_max: Option<usize>,
+    /// How many holders and requests a search for deadlocks looks at.
+    pub(crate) steps_max: Option<usize>,
+    /// How often one owner holds a lock.
+    pub(crate) count_max: Option<u32>,
+}
+
+impl Lowered {
+    /// As in a module that is shipped.
+    const NONE: Self = Self { few_max: None, steps_max: None, count_max: None };
+
+    /// All of them.
+    pub(crate) const ALL: Self = Self { few_max: Some(2), steps_max: Some(3), count_max: Some(3) };
+
+    /// Some, all or none of them, as this life is to have them.
+    pub(crate) fn of(seed: u64) -> Self {
+        let Self { few_max, steps_max, count_max } = Self::ALL;
+        match seed % 5 {
+            0 => Self::NONE,
+            1 => Self { few_max, ..Self::NONE },
+            2 => Self { steps_max, ..Self::NONE },
+            3 => Self { count_max, ..Self::NONE },
+            _ => Self::ALL,
+        }
+    }
+
+    /// More than two holders of one lock are many.
+    pub(crate) const FEW: Self = Self { few_max: Some(2), ..Self::NONE };
+
+    /// Whether it is, on this thread, that more than two holders are many.
+    pub(super) fn is_few_lowered() -> bool {
+        BOUNDS.get().few_max.is_some()
+    }
+
+    /// One owner holds a lock twice at most.
+    pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
+
+    /// A search for deadlocks looks at so many holders and requests.
+    pub(super) const fn steps(steps_max: usize) -> Self {
+        Self { steps_max: Some(steps_max), ..Self::NONE }
+    }
+
+    /// As they are on this thread. Another thread has them as they are shipped, unless it is told.
+    pub(super) fn now() -> Self {
+        BOUNDS.get()
+    }
+
+    /// Does this, on this thread, with these bounds.
+    pub(crate) fn during<R>(self, what: impl FnOnce() -> R) -> R {
+        let before = BOUNDS.replace(self);
+        let done = what();
+        BOUNDS.set(before);
+        done
+    }
+}
+
 thread_local! {
-    static FEW_MAX: Cell<Option<usize>> = const { Cell::new(None) };
+    static BOUNDS: Cell<Lowered> = const { Cell::new(Lowered::NONE) };
+    static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How many members of a crowd are few, where that is usually so many.
 pub(crate) fn few_max(usual: usize) -> usize {
-    FEW_MAX.get().unwrap_or(usual)
+    BOUNDS.get().few_max.unwrap_or(usual)
 }
 
-/// Does this, on this thread, while more than two holders of one lock are many.
-pub(super) fn with_few_of_two<R>(what: impl FnOnce() -> R) -> R {
-    let before = FEW_MAX.replace(Some(2));
-    let done = what();
-    FEW_MAX.set(before);
-    done
+/// Whether a search for deadlocks that has looked at so many ends, where that is usually after so many.
+pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
+    let is_spent = steps >= BOUNDS.get().steps_max.unwrap_or(usual);
+    HAS_ENDED_EARLY.set(HAS_ENDED_EARLY.get() || is_spent);
+    is_spent
+}
+
+/// A step begins: no search has ended before it had seen everything.
+pub(super) fn begin_step() {
+    HAS_ENDED_EARLY.set(false);
+}
+
+/// Whether a search of this step ended before it had seen everything. Then it may have missed a deadlock.
+pub(super) fn has_search_ended_early() -> bool {
+    HAS_ENDED_EARLY.get()
+}
+
+/// How often one owner holds a lock, where that is usually so often.
+pub(crate) fn count_max(usual: u32) -> u32 {
+    BOUNDS.get().count_max.unwrap_or(usual)
 }

@@ -11,7 +11,7 @@
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `crowds.rs` | locks with dozens of holders |
-//! | `lowered.rs` | bounds that a test lowers, so that small worlds get to them |
+//! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
 //! | `world.rs`, `asks.rs`, `pump.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
@@ -34,7 +34,8 @@ pub(crate) mod fuzz;
 mod input;
 mod judge;
 mod legacy;
-pub(super) mod lowered;
+mod limits;
+pub(crate) mod lowered;
 mod model;
 mod models;
 mod oracle;

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::input::{How, Input, Keys, Outcome};
 use super::judge::Judge;
+use super::lowered::Lowered;
 use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::token::JUMP_US;
@@ -193,11 +194,13 @@ impl Model {
     fn grow(&self, edge: &[State]) -> Result<Vec<(Vec<u8>, State)>, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = edge.len().div_ceil(threads).max(1);
+        let lowered = Lowered::now();
         std::thread::scope(|scope| {
             let workers: Vec<_> = edge
                 .chunks(share)
                 .map(|states| {
-                    scope.spawn(|| states.iter().try_fold(Vec::new(), |all, state| self.follow(state, all)))
+                    let follow = || states.iter().try_fold(Vec::new(), |all, state| self.follow(state, all));
+                    scope.spawn(move || lowered.during(follow))
                 })
                 .collect();
             let mut all = Vec::new();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Asked, Hold, Scene, Wish, is_free_for};
+use super::book::{Asked, Hold, is_free_for};
 use super::input::{Begun, Input, Keys, Outcome, Reply, Writes};
 use super::server::{At, Key, Name};
 use super::world::World;
@@ -278,17 +278,6 @@ impl Oracle {
         let others: Vec<Mode> =
             self.holds(at).iter().filter(|hold| hold.owner != owner).map(|hold| hold.mode).collect();
         is_free_for(mode, &others, reserved, self.holders_max)
-    }
-
-    /// G11: whether this waiter can ever be granted.
-    pub(super) fn can_come_true(&self, waiter: usize) -> bool {
-        let live =
-            |at: At| self.holds(at).iter().filter(|hold| hold.is_live(self.time)).map(move |h| (at, h));
-        let holds =
-            self.keys.iter().flat_map(|key| live(key.0)).map(|(at, h)| (at, h.owner, h.mode)).collect();
-        let wish = |w: &Waiter| Wish { owner: w.owner, keys: w.keys, mode: w.mode };
-        let wishes = self.waiters.iter().map(wish).collect();
-        Scene { holds, wishes, holders_max: self.holders_max }.comes_true(waiter)
     }
 
     pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_known: bool) {

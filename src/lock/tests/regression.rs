@@ -1,9 +1,11 @@
 //! Bugs that the random lives and the model found. Each has a test named after it.
 
-use super::input::{Begun, How, Input, Keys};
+use super::input::{Begun, How, Input, Keys, Reply};
 use super::judge::Judge;
+use super::lowered::Lowered;
 use super::server::At;
 use super::world::World;
+use crate::lock::table::Refusal;
 use crate::lock::types::{Mode, Tie, Token};
 
 const K: At = At::new(0, "k");
@@ -302,4 +304,44 @@ fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> 
     let held = world.server.saved(K).map(|saved| saved.holds[0].owner.to_vec());
     assert_eq!(held.as_deref(), Some(&b"carol"[..]));
     Ok(())
+}
+
+/// Alice holds and waits to upgrade; both count. While the upgrade waits, she holds as often as one may but once, and
+/// asks again: had she been granted that, the upgrade would not have counted, and her last RELEASE come too early.
+#[test]
+fn what_waits_to_count_is_counted_before_it_is_granted() -> Result<(), String> {
+    let ask = |owner, mode, client| Input::Acquire {
+        at: K,
+        owner,
+        lease_ms: 30_000,
+        wait: Some(0),
+        client,
+        minted: false,
+        how: How { is_reentrant: true, ..How::of(mode) },
+    };
+    let release = |owner| Input::Release { at: K, owner, token: None };
+    Lowered::ALL.during(|| {
+        let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
+        let mut step = |input: &Input| {
+            let out = world.step(input)?;
+            judge.judge(input, &out, &world)?;
+            Ok::<_, String>(out.reply)
+        };
+        for input in [
+            ask("alice", Mode::Shared, 1),
+            ask("bob", Mode::Shared, 2),
+            ask("alice", Mode::Exclusive, 3),
+            ask("alice", Mode::Shared, 1),
+        ] {
+            step(&input)?;
+        }
+        let once_more = step(&ask("alice", Mode::Shared, 1))?;
+        assert_eq!(once_more, Reply::Refused(Refusal::TooManyTimes));
+        step(&release("bob"))?;
+        for _ in 0..3 {
+            assert_eq!(step(&release("alice"))?, Reply::Bool(true));
+        }
+        assert_eq!(step(&release("alice"))?, Reply::Bool(false));
+        Ok(())
+    })
 }

@@ -33,6 +33,9 @@ impl Oracle {
             is_upgrade: false,
             is_reentrant,
         };
+        if is_reentrant && self.is_held_too_many_times(at, owner, mode) {
+            return Reply::Refused(Refusal::TooManyTimes);
+        }
         match self.own(at, owner).map(|hold| hold.mode) {
             Some(Mode::Shared) if mode == Mode::Exclusive => {
                 return self.upgrade(at, asked, wait.is_some(), client, out);
@@ -61,7 +64,7 @@ impl Oracle {
             own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
             return self.take(asked, client, out);
         }
-        self.wait(asked, own, own_same.is_some(), wait.is_some())
+        self.wait(asked, own, own_same.is_some(), wait.is_some(), out)
     }
 
     /// G9: the same owner again: the same token, and a lease that is never shortened.
@@ -88,7 +91,7 @@ impl Oracle {
             return self.take(asked, client, out);
         }
         let is_same = own.is_some_and(|own| self.waiters[own].is_upgrade);
-        self.wait(Waiter { is_upgrade: true, ..asked }, own, is_same, wants_to_wait)
+        self.wait(Waiter { is_upgrade: true, ..asked }, own, is_same, wants_to_wait, out)
     }
 
     /// Granted at once, here and everywhere.
@@ -102,7 +105,14 @@ impl Oracle {
     }
 
     /// G9: a place in line for each owner, however often it asks.
-    fn wait(&mut self, asked: Waiter, own: Option<usize>, is_same: bool, wants_to_wait: bool) -> Reply {
+    fn wait(
+        &mut self,
+        asked: Waiter,
+        own: Option<usize>,
+        is_same: bool,
+        wants_to_wait: bool,
+        out: &Outcome,
+    ) -> Reply {
         if !wants_to_wait {
             if let Some(left_ms) = self.quarantine_left_ms() {
                 return Reply::Refused(Refusal::Quarantine(left_ms));
@@ -116,7 +126,7 @@ impl Oracle {
                     .any(|w| w.is_upgrade && asked.keys.first().is_some_and(|at| w.keys.contains(at)));
             if is_second {
                 self.waiters.insert(0, asked);
-                let can_come_true = self.can_come_true(0);
+                let can_come_true = self.can_come_true(0, &out.reply);
                 self.waiters.remove(0);
                 return if can_come_true { Reply::Busy } else { Reply::Refused(Refusal::Deadlock) };
             }
@@ -146,7 +156,7 @@ impl Oracle {
         }
         let place = if asked.is_upgrade { 0 } else { self.waiters.len() };
         self.waiters.insert(place, asked);
-        if !self.can_come_true(place) {
+        if !self.can_come_true(place, &out.reply) {
             self.waiters.remove(place);
             return Reply::Refused(Refusal::Deadlock);
         }
@@ -213,7 +223,7 @@ impl Oracle {
             own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
             return self.take(asked, client, out);
         }
-        self.wait(asked, own_same.or(own), own_same.is_some(), wait.is_some())
+        self.wait(asked, own_same.or(own), own_same.is_some(), wait.is_some(), out)
     }
 
     /// Who holds all of them alone, under one token, lets others in beside it.

@@ -4,13 +4,14 @@
 use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
+use super::lowered;
 use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::types::{COUNT_MAX, Mode, TOKEN_MAX, Tie, Token};
+use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token, count_max};
 
 impl Judge {
     /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
@@ -311,9 +312,12 @@ impl Judge {
             return Ok(());
         }
         let (scene, place) = self.scene(wish, is_upgrade, asked.number, world);
-        must(scene.comes_true(place), || {
-            format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}")
-        })
+        let comes_true = scene.comes_true(place);
+        if !comes_true && lowered::has_search_ended_early() {
+            self.see("deadlock beyond the search");
+            return Ok(());
+        }
+        must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
     }
 
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
@@ -374,7 +378,8 @@ impl Judge {
             }
             Refusal::TooManyTimes => {
                 let own = self.own(at, owner, world).filter(|_| asked.is_reentrant);
-                (own.is_some_and(|own| own.count >= COUNT_MAX), "held too many times")
+                let waits = self.line(at).iter().any(|other| other.owner == owner && other.is_reentrant);
+                (own.is_some_and(|own| own.count + u32::from(waits) >= count_max()), "held too many times")
             }
             Refusal::TooManyLocks => (false, "too many locks"),
             Refusal::NoTokens => (self.newest == TOKEN_MAX, "no tokens"),

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
+use super::lowered;
 use super::reader::{Fact, Reader};
 use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, SavedLock, decode, encode};
@@ -85,6 +86,7 @@ impl World {
 
     /// Lets this happen.
     pub(super) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
+        lowered::begin_step();
         let mut out = Outcome::default();
         match *input {
             Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }

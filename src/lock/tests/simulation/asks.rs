@@ -143,6 +143,11 @@ impl Group {
                 }
                 self.tell(request, Sent::No)
             }
+            // It goes on to hold as often as it does.
+            Acquired::Refused(Refusal::TooManyTimes) if is_reentrant => {
+                self.see(Point::HeldTooManyTimes);
+                self.tell(request, Sent::No)
+            }
             Acquired::Granted(token) => {
                 self.judge.must_be(&request, sure, Some(token))?;
                 self.granted_at_once(request, token, token.get() <= before)

@@ -23,8 +23,8 @@ points! {
     TwoPrimaries Demoted DemotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
-    BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown PlaceKept PlaceGranted
-    KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedBeside GivenUpBeside
+    BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes PlaceKept
+    PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedBeside GivenUpBeside
 }
 
 /// How often each has happened.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::Group;
 use super::plan::{CONTROLS, Control, Plan};
 use super::points::Seen;
+use crate::lock::tests::lowered::Lowered;
 use crate::sabotage;
 
 /// So many lives reach everything that must be seen sometimes.
@@ -34,21 +35,23 @@ fn live(seed: u64, plan: Plan, steps: u64, is_traced: bool) -> Result<(Seen, Vec
     let mut group = Group::new(seed, plan, is_traced);
     let without = group.plan.without;
     let lived = sabotage::without(without, || {
-        catch_unwind(AssertUnwindSafe(|| {
-            for number in 0..steps {
-                group.step().map_err(|wrong| format!("step {number}: {wrong}"))?;
-                if number % STEPS_BETWEEN_CHECKS == 0 {
-                    group.check().map_err(|wrong| format!("step {number}: {wrong}"))?;
-                }
-            }
-            group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
-        }))
+        Lowered::of(seed).during(|| catch_unwind(AssertUnwindSafe(|| go_through(&mut group, steps))))
     });
     let trace = group.trace.take().unwrap_or_default();
     match lived.unwrap_or_else(|_| Err("it panicked".to_owned())) {
         Ok(()) => Ok((group.seen, trace)),
         Err(wrong) => Err(Fault { wrong, trace }),
     }
+}
+
+fn go_through(group: &mut Group, steps: u64) -> Result<(), String> {
+    for number in 0..steps {
+        group.step().map_err(|wrong| format!("step {number}: {wrong}"))?;
+        if number % STEPS_BETWEEN_CHECKS == 0 {
+            group.check().map_err(|wrong| format!("step {number}: {wrong}"))?;
+        }
+    }
+    group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
 }
 
 /// Lives so many lives on all cores, and stops at the first fault: the lowest seed that was found.

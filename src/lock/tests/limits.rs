@@ -1,0 +1,44 @@
+//! What the [oracle](super::oracle) makes of bounds that are lowered.
+
+use super::book::{Hold, Scene, Wish};
+use super::input::Reply;
+use super::lowered;
+use super::oracle::{Oracle, Value, Waiter};
+use super::server::{At, Name};
+use crate::lock::table::Refusal;
+use crate::lock::types::{Mode, count_max};
+
+impl Oracle {
+    /// G11: whether this waiter can ever be granted, or counts so where the server's search ended early.
+    pub(super) fn can_come_true(&self, waiter: usize, reply: &Reply) -> bool {
+        if lowered::has_search_ended_early() && *reply != Reply::Refused(Refusal::Deadlock) {
+            return true;
+        }
+        let live =
+            |at: At| self.holds(at).iter().filter(|hold| hold.is_live(self.time)).map(move |h| (at, h));
+        let holds =
+            self.keys.iter().flat_map(|key| live(key.0)).map(|(at, h)| (at, h.owner, h.mode)).collect();
+        let wish = |w: &Waiter| Wish { owner: w.owner, keys: w.keys, mode: w.mode };
+        let wishes = self.waiters.iter().map(wish).collect();
+        Scene { holds, wishes, holders_max: self.holders_max }.comes_true(waiter)
+    }
+
+    /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that
+    /// upgrade's place which it takes.
+    pub(super) fn is_held_too_many_times(&self, at: At, owner: Name, mode: Mode) -> bool {
+        let Some(own) = self.holds(at).iter().find(|hold| hold.owner == owner) else {
+            return false;
+        };
+        let waits = |w: &&Waiter| w.owner == owner && w.keys.contains(at) && w.is_reentrant;
+        let takes_its_place = (own.mode, mode) == (Mode::Shared, Mode::Exclusive);
+        let soon = if takes_its_place { 0 } else { self.waiters.iter().filter(waits).count() };
+        own.count as usize + soon >= count_max() as usize
+    }
+
+    /// Whether the lease of somebody is over who holds a lock beside others. Where more than two are many, the pump is
+    /// next: it alone looks at all of them.
+    pub(super) fn has_one_of_many_over(&self) -> bool {
+        let is_over = |holds: &[Hold]| holds.len() > 1 && holds.iter().any(|hold| !hold.is_live(self.time));
+        self.keys.iter().any(|key| matches!(&key.1, Value::Lock(holds) if is_over(holds)))
+    }
+}
