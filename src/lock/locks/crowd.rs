@@ -225,6 +225,14 @@ impl Crowd {
         }
     }
 
+    /// Whether as many are found by owner as there are members. For checks.
+    pub(super) fn knows_its_members_only(&self) -> bool {
+        match &self.members {
+            Members::Few(_) => true,
+            Members::Many(many) => many.by_owner.len() == many.by_token.len(),
+        }
+    }
+
     /// Takes a member out, in no order.
     pub(super) fn pop(&mut self) -> Option<LockId> {
         match &mut self.members {

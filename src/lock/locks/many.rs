@@ -442,8 +442,8 @@ impl Locks {
                 last = Some(hold.token());
                 members += 1;
             }
-            if crowd.len() == 0 {
-                return Err(format!("crowd {id:?} is empty"));
+            if crowd.len() == 0 || !crowd.knows_its_members_only() {
+                return Err(format!("crowd {id:?} is empty, or knows who is no member: {crowd:?}"));
             }
         }
         let extras = self.iter().filter(|(_, lock)| lock.head.has(Flag::Extra)).count();

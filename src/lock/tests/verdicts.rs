@@ -301,23 +301,25 @@ impl Judge {
             line.insert(place.min(line.len()), asked);
         }
         self.see(if keys.len() > 1 { "waited for several" } else { "waited" });
-        if how.is_place {
-            self.see("place in line");
+        for (_, what) in
+            [(how.is_place, "place in line"), (is_upgrade, "waited to upgrade")].iter().filter(|it| it.0)
+        {
+            self.see(what);
         }
-        if is_upgrade {
-            self.see("waited to upgrade");
-        }
-        let wish = Wish { owner, keys, mode: asked.mode };
-        if same.is_some() {
-            return Ok(());
-        }
-        let (scene, place) = self.scene(wish, is_upgrade, asked.number, world);
-        let comes_true = scene.comes_true(place);
-        if !comes_true && lowered::has_search_ended_early() {
+        if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, is_upgrade, world) }
+    }
+
+    /// G11: whoever waits can still be granted, unless the search for what stands in its way ended early.
+    fn will_not_wait_for_itself(&mut self, asked: &Pending, is_upgrade: bool, world: &World) -> Verdict {
+        let Pending { owner, keys, mode, number, .. } = *asked;
+        let (scene, place) = self.scene(Wish { owner, keys, mode }, is_upgrade, number, world);
+        if !scene.comes_true(place) && lowered::has_search_ended_early() {
             self.see("deadlock beyond the search");
             return Ok(());
         }
-        must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
+        must(scene.comes_true(place), || {
+            format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}")
+        })
     }
 
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
