@@ -67,7 +67,9 @@ class Server {
     this.admin.connect().catch(() => undefined);
     const ready = this.admin.call("ROLE").then(() => true);
     const ended = once(this.process, "exit").then(() => false);
-    const started = await Promise.race([ready, ended, pause(PATIENCE_MS).then(() => false)]);
+    // Without ref: this timer would keep the process for as long, when all tests are through.
+    const patience = pause(PATIENCE_MS, false, { ref: false });
+    const started = await Promise.race([ready, ended, patience]);
     if (!started) this.admin.disconnect();
     return started;
   }

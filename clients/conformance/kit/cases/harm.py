@@ -203,9 +203,10 @@ def everything_at_once(stage):
     """Replies lost, connections cut, silences: who is told that it holds does hold, and nothing is left at the end."""
     _, door, adapter = stage.single(waiting_connections=4)
     fire = Fire(stage, adapter, door)
-    end = time.monotonic() + 8
+    begun = time.monotonic()
     turn = 0
-    while time.monotonic() < end:
+    # On a busy machine it takes longer until enough was tried.
+    while time.monotonic() < begun + (8 if fire.granted >= 10 else 40):
         if turn % 5 == 0:
             fire.harm()
         fire.step()
