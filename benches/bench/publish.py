@@ -1,5 +1,7 @@
 """Puts the last run into the documentation: the run, the targets and the short tables into docs/BENCHMARKS.md, where
 marks say what belongs where; the whole report, all figures and the plots beside it.
+
+A run of some scenarios (`scripts/bench --only`) replaces their tables alone, with a note of when and where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .measure import Figure
+from .options import SCENARIOS
 from .report import HOW_TO_READ, head, section, targets
 from .results import blocks, read_csv
 from .servers import ROOT
@@ -42,14 +45,28 @@ def part(name: str, figures: list[Figure], facts: dict[str, str]) -> str:
     return "\n\n".join(found)
 
 
+def is_whole(facts: dict[str, str]) -> bool:
+    return set(facts["scenarios"].split(", ")) == set(SCENARIOS)
+
+
 def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
-    return PLACE.sub(lambda place: f"{place[1]}\n{part(place[2], figures, facts)}\n\n{place[3]}", page)
+    measured = set(facts["scenarios"].split(", ")) | ({"run", "targets"} if is_whole(facts) else set())
+    apart = "" if is_whole(facts) else f"Measured apart from the rest:\n\n{head(facts)}\n\n"
+
+    def fill(place: re.Match[str]) -> str:
+        if place[2] not in measured and not is_whole(facts):
+            return place[0]
+        return f"{place[1]}\n{apart}{part(place[2], figures, facts)}\n\n{place[3]}"
+
+    return PLACE.sub(fill, page)
 
 
 def publish(latest: Path) -> str:
     figures = read_csv(latest / "figures.csv")
     facts = json.loads((latest / "facts.json").read_text())
     PAGE.write_text(filled(PAGE.read_text(), figures, facts))
+    if not is_whole(facts):
+        return f"{PAGE.relative_to(ROOT)} shows {facts['scenarios']} of the run of {facts['date']}"
     shutil.rmtree(BESIDE, ignore_errors=True)
     BESIDE.mkdir()
     copied = [latest / "report.md", latest / "figures.csv", *sorted(latest.glob("*.svg"))]

@@ -19,6 +19,7 @@ SCENARIO_TITLES = {
     "memory": "Memory per held lock",
     "scale": "Scale: an unrelated PING while much happens",
     "others": "The cost to others",
+    "clients": "The client libraries",
 }
 
 

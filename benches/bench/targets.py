@@ -119,6 +119,13 @@ TARGETS = [
         {ELSE: 0.99},
         True,
     ),
+    Target(
+        "an acquire and its release by a client library, against the bare commands",
+        "clients",
+        "microseconds for an acquire and its release",
+        lambda f: f.subject == "the bare commands",
+        {ELSE: 1.25},
+    ),
 ]
 
 

@@ -1,7 +1,10 @@
-// Measures acquire and release against the bare driver's two commands and node-redlock, side by side in one run, and
-// what a loss and a thousand waiters cost. Usage: node bench.mjs [HOST:PORT]; the server has the module.
+// Measures this library beside the driver's bare commands and node-redlock. Usage: node bench.mjs HOST:PORT [ROUNDS].
+//
+// Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take turns
+// in each round, so that what else the machine does falls on all of them.
 
 import { randomUUID } from "node:crypto";
+import { setTimeout as pause } from "node:timers/promises";
 import { parseArgs } from "node:util";
 
 import { Locks } from "redislock";
@@ -10,13 +13,15 @@ import Redlock from "redlock";
 import { connect } from "./test/clients.mjs";
 
 const { positionals } = parseArgs({ allowPositionals: true });
-const [address = "127.0.0.1:6379"] = positionals;
-const ROUNDS = 31;
+const [address = "127.0.0.1:6379", rounds = "15"] = positionals;
 const PAIRS = 300;
+const LOSSES = 50;
 const TASKS = 1000;
+const PAIR = "microseconds for an acquire and its release";
 
-const median = (values) => values.sort((one, other) => one - other)[Math.floor(values.length / 2)];
-const row = (words) => console.log(`| ${words.join(" | ")} |`);
+const tell = (driver, subject, metric, values) => {
+  console.log(JSON.stringify({ client: `Node, ${driver}`, subject, metric, values }));
+};
 
 /** Microseconds of one pair, when so many run one after the other. */
 async function timeOf(pair) {
@@ -25,49 +30,36 @@ async function timeOf(pair) {
   return ((performance.now() - start) * 1000) / PAIRS;
 }
 
-/** The contestants, in turn in each round, so that what else the machine does falls on all alike. */
-async function sideBySide(contestants) {
-  const times = contestants.map(() => []);
-  for (const pair of contestants.map(([, pair]) => pair)) await timeOf(pair);
-  for (let round = 0; round < ROUNDS; round++) {
-    for (const [number, [, pair]] of contestants.entries()) times[number].push(await timeOf(pair));
-  }
-  const [bare] = times;
-  return contestants.map(([name], number) => ({
-    name,
-    micros: median([...times[number]]),
-    ratio: median(times[number].map((time, round) => time / bare[round])),
-  }));
-}
-
 async function pairs(driver, client, locks) {
   const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
-  const contestants = [
-    [
-      "the bare commands",
-      async () => {
-        const owner = randomUUID();
-        await send("LOCK.ACQUIRE", "bare", owner, "PX", "30000");
-        await send("LOCK.RELEASE", "bare", owner);
-      },
-    ],
-    ["redislock", async () => (await locks.acquire("ours")).release()],
-    ["redislock, using", () => locks.using("ours", () => undefined)],
-  ];
+  const ways = {
+    redislock: () => locks.using("ours", () => undefined),
+    "the bare commands": async () => {
+      const owner = randomUUID();
+      const token = await send("LOCK.ACQUIRE", "bare", owner, "PX", "30000");
+      await send("LOCK.RELEASE", "bare", owner, "TOKEN", String(token));
+    },
+  };
   if (client.call) {
     const redlock = new Redlock([client], { retryCount: 0 });
-    contestants.push(["node-redlock", async () => (await redlock.lock("theirs", 30_000)).unlock()]);
+    ways["node-redlock"] = async () => (await redlock.lock("theirs", 30_000)).unlock();
   }
-  for (const { name, micros, ratio } of await sideBySide(contestants)) {
-    row([driver, name, `${micros.toFixed(0)} us`, ratio.toFixed(2)]);
+  const times = Object.fromEntries(Object.keys(ways).map((way) => [way, []]));
+  for (let round = 0; round <= Number(rounds); round++) {
+    for (const [way, pair] of Object.entries(ways)) {
+      const time = await timeOf(pair);
+      if (round) times[way].push(time);
+    }
   }
+  for (const [way, values] of Object.entries(times)) tell(driver, way, PAIR, values);
 }
 
-async function losses(client, locks) {
+/** From DEL to the moment at which the holder is told. */
+async function losses(driver, client, locks) {
   const times = [];
-  for (let number = 0; number < 100; number++) {
+  for (let number = 0; number < LOSSES; number++) {
     const hold = await locks.acquire("lost");
-    await new Promise((resolve) => setTimeout(resolve, 80));
+    await pause(50);
     const told = new Promise((resolve) => hold.signal.addEventListener("abort", resolve));
     const start = performance.now();
     client.del("lost").catch(() => undefined);
@@ -75,38 +67,38 @@ async function losses(client, locks) {
     times.push(performance.now() - start);
     await hold.release();
   }
-  const longest = Math.max(...times);
-  return `from DEL to the signal: median ${median(times).toFixed(2)} ms, longest ${longest.toFixed(2)} ms`;
+  tell(driver, "redislock", "milliseconds from DEL until the holder is told", times);
 }
 
-async function tasks(locks) {
+const processorMs = () => {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+};
+
+/** So many tasks wait for one lock, and each gives it up at once. */
+async function crowd(driver, client, locks) {
+  const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
   const holder = await locks.acquire("crowd");
   const all = Array.from({ length: TASKS }, () => locks.using("crowd", () => undefined));
-  await new Promise((resolve) => setTimeout(resolve, 1500));
-  const idle = process.cpuUsage();
-  await new Promise((resolve) => setTimeout(resolve, 3000));
-  const waiting = process.cpuUsage(idle);
-  const start = performance.now();
-  const busy = process.cpuUsage();
+  await pause(2000);
+  const connections = String(await send("CLIENT", "LIST")).trim().split("\n").length;
+  tell(driver, "redislock", `connections while ${TASKS} tasks wait`, [connections]);
+  const idle = processorMs();
+  await pause(2000);
+  tell(driver, "redislock", "per cent of a core while they wait", [(processorMs() - idle) / 20]);
+  const [start, busy] = [performance.now(), processorMs()];
   await holder.release();
   await Promise.all(all);
-  const took = performance.now() - start;
-  const used = process.cpuUsage(busy);
-  const share = ((waiting.user + waiting.system) / 3_000_000) * 100;
-  const cpu = (used.user + used.system) / 1000;
-  const served = `served in ${took.toFixed(0)} ms, ${cpu.toFixed(0)} ms of CPU`;
-  return `${TASKS} tasks: waiting costs ${share.toFixed(1)} % of a core; ${served}`;
+  tell(driver, "redislock", "milliseconds to serve them all", [performance.now() - start]);
+  tell(driver, "redislock", "milliseconds of processor for it", [processorMs() - busy]);
 }
 
-row(["driver", "acquire and release", "median", "of the bare commands"]);
-row(["---", "---", "---", "---"]);
-const notes = [];
 for (const driver of ["ioredis", "node-redis"]) {
   const { client, close } = await connect(driver, "single", [address]);
   const locks = new Locks(client);
   await pairs(driver, client, locks);
-  notes.push(`${driver}: ${await losses(client, locks)}`, `${driver}: ${await tasks(locks)}`);
+  await losses(driver, client, locks);
+  await crowd(driver, client, locks);
   await locks.close();
   await close();
 }
-console.log(`\n${notes.join("\n")}`);
