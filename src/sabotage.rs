@@ -65,6 +65,18 @@ pub(crate) enum Rule {
     RefusedKeepsPlace,
     /// A replica that is listed twice, by its old connection too, is as good as new. Left out by tests of the core.
     ListedTwice,
+    /// A replica that has left and come back is as good as new (G4). Left out by tests of the core.
+    LeftReplica,
+    /// Whoever makes work for the pump asks for it (G6). Left out by tests of the engine, as are those that follow.
+    PumpAsked,
+    /// Nobody is answered twice (G7).
+    AnsweredOnce,
+    /// Whoever was answered is forgotten (G7).
+    Forgotten,
+    /// Nobody is told that what it began is undone while that is there to be seen (SPEC 6).
+    UndoneFirst,
+    /// The server is asked for nothing while somebody is within what the engine keeps.
+    AskedOutside,
 }
 
 /// Whether this rule is left out.

@@ -40,7 +40,16 @@ pub fn answer_some<S: Server>(server: &S) -> bool {
 }
 
 fn unblock<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply) {
-    let _ = server.with(|state| state.clients.note_answered(blocked, id));
+    if sabotage::removes(Rule::AskedOutside) {
+        let _ = server.with(|_| server.unblock(blocked, None));
+    }
+    let _ = server.with(|state| {
+        if sabotage::removes(Rule::AnsweredOnce) {
+            state.clients.wait_for_turn(blocked, id, Reply::Renewed);
+        } else {
+            state.clients.note_answered(blocked, id);
+        }
+    });
     server.unblock(blocked, Some(reply));
 }
 
@@ -101,7 +110,9 @@ fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
 
 /// The server has let go of a client that was answered this. `is_gone`: nobody got it.
 pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gone: bool) {
-    let _ = server.with(|state| state.clients.remove(blocked));
+    if !sabotage::removes(Rule::Forgotten) {
+        let _ = server.with(|state| state.clients.remove(blocked));
+    }
     if is_gone {
         undelivered(server, reply);
     }

@@ -243,6 +243,18 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         if self.has_paced() { 0 } else { self.room() }
     }
 
+    /// How far this client is. For tests.
+    #[cfg(test)]
+    pub fn stage(&self, blocked: B) -> Option<&Stage> {
+        self.all.get(&blocked).map(|client| &client.stage)
+    }
+
+    /// How many are blocked. For tests.
+    #[cfg(test)]
+    pub fn blocked(&self) -> usize {
+        self.all.len()
+    }
+
     /// After a storm nothing of it is kept but room for a few.
     pub fn give_back_memory(&mut self) {
         if self.all.is_empty() && self.capacity() > KEPT {

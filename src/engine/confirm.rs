@@ -12,6 +12,7 @@ use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Rule, Seen, Verdict};
 use crate::lock::effect::Answer;
 use crate::lock::types::{ClientId, Moment, PlaceBuf, Tie, Token};
+use crate::sabotage::{self, Rule as Sabotaged};
 
 /// Begins to keep confirmations. Once, at load.
 pub fn start<S: Server>(server: &S) {
@@ -321,7 +322,7 @@ fn answer_over<S: Server>(server: &S) {
 pub fn answer_unconfirmed<S: Server>(server: &S) {
     while let Some((blocked, id, reply, is_undone)) = server
         .with(|state| {
-            let is_undone = !state.confirm.all.has_undo();
+            let is_undone = !state.confirm.all.has_undo() || sabotage::removes(Sabotaged::UndoneFirst);
             state.clients.take_undoing().map(|(blocked, id, reply)| (blocked, id, reply, is_undone))
         })
         .flatten()

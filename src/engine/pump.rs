@@ -13,6 +13,7 @@ use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step
 use crate::lock::effect::{Answer, Change, Effects, LockId, Record, Task, Undo, WaiterId};
 use crate::lock::table::{Applicant, Due, Spot, Table};
 use crate::lock::types::{Moment, Now, PlaceBuf, Token};
+use crate::sabotage::{self, Rule};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
 const RUN_BUDGET_US: u64 = 2_000;
@@ -213,6 +214,9 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
 
 /// Undoes what was not confirmed, then answers those whose it was. `false`: the run is spent.
 fn undo_all<S: Server>(server: &S, started: Moment, gate: &mut Gate<'_, S>) -> bool {
+    if sabotage::removes(Rule::UndoneFirst) {
+        confirm::answer_unconfirmed(server);
+    }
     while server.with(|state| state.confirm.all.has_undo()) == Some(true) && !gate.refuses_writes() {
         let Some(stake) = server.with(|state| state.confirm.all.next_undo()).flatten() else { break };
         at(server, server.now(), &stake.place, Job::Undo(stake.token, stake.undo), gate);

@@ -69,7 +69,8 @@ pub trait Server: Sized {
     fn flags(&self) -> Flags;
     /// Whether it has promised somebody that nothing is written now.
     fn is_paused(&self) -> bool;
-    /// Whether it would refuse a write: too few replicas, a disk error.
+    /// Whether it would refuse a write: too few replicas, a disk error. May be asked from within [`Server::with`]: all
+    /// that runs is LOCK.TICK without arguments, which does not go there.
     fn refuses_writes(&self) -> bool;
     /// What it has and has not, whatever it does. Calls nobody.
     fn quirks(&self) -> Quirks;

@@ -2,6 +2,7 @@
 
 use super::server::Server;
 use super::state::State;
+use crate::sabotage::{self, Rule};
 
 /// A run that was asked for and has not begun after so long is asked for again: the server's timers run on the wall
 /// clock, and if that steps back while one is pending, it is late by the whole step.
@@ -36,7 +37,7 @@ pub fn after<S: Server, R>(server: &S, act: impl FnOnce(&mut State<S::Blocked, S
         let done = act(state);
         (done, state.has_work())
     })?;
-    if has_work {
+    if has_work && !sabotage::removes(Rule::PumpAsked) {
         request(server);
     }
     Some(done)

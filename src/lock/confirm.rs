@@ -289,6 +289,7 @@ impl Confirmations {
     pub fn see(&mut self, now: Moment, seen: &[Seen]) {
         let count = |name: &ReplicaName| match seen.iter().filter(|seen| seen.name == *name).count() {
             2.. if sabotage::removes(sabotage::Rule::ListedTwice) => 1,
+            0 if sabotage::removes(sabotage::Rule::LeftReplica) => 1,
             count => count,
         };
         let before = self.replicas.len();

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::inside::{At, Part, Value};
 use super::look::{Verdict, View, are_alike, must};
-use super::sim::{At, Part, Sim, Value};
+use super::sim::Sim;
 use super::world::{Said, World, at};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
@@ -277,7 +278,7 @@ impl Life {
     fn acknowledges(&self) {
         let mut inside = self.primary.sim.inside.borrow_mut();
         let offset = inside.stream.len() as u64;
-        inside.replicas.values_mut().for_each(|acknowledged| *acknowledged = offset);
+        inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
 
     /// The primary does all that is to be done, and the replica hears of it.

@@ -3,107 +3,20 @@
 //! own that nothing but the test moves.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::inside::{At, Clockwork, Entry, Inside, Part, Published, Told, Value, Words};
+use crate::command::error::GRANT_UNCONFIRMED;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
 use crate::engine::server::{self, MINTED_OWNER_BYTES, Server};
 use crate::engine::shared::Shared;
-use crate::engine::state::{Alarm, State};
+use crate::engine::state::State;
 use crate::engine::values;
 use crate::lock::codec::SavedHold;
-use crate::lock::confirm::Seen;
-use crate::lock::effect::{Event, Found, LockId};
+use crate::lock::confirm::{ReplicaName, Seen};
+use crate::lock::effect::{Answer, Event, Found, LockId};
 use crate::lock::table::Applicant;
 use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
-
-/// Where a key is.
-pub(super) type At = (u32, Vec<u8>);
-
-/// What a key has.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Value {
-    Lock(LockId),
-    Text(Vec<u8>),
-}
-
-/// A key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
-    pub(super) value: Value,
-    /// When it goes by itself, in milliseconds of the wall clock.
-    pub(super) until_ms: Option<u64>,
-}
-
-/// A part of a reply.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Part {
-    Error(String),
-    Integer(u64),
-    Null,
-    Ok,
-    Bool(bool),
-    Bytes(Vec<u8>),
-    Array(usize),
-    Map(usize),
-}
-
-/// What was published, in its order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Published {
-    Lock(At, Event),
-    /// The server's own: a key was written, or went.
-    Key(At, &'static str),
-    /// Of all keys.
-    All(&'static str),
-}
-
-/// What replicas are told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Told {
-    pub(super) db: u32,
-    pub(super) words: Vec<Vec<u8>>,
-}
-
-/// Sets the alarm of the server.
-#[derive(Default)]
-pub(super) struct Clockwork {
-    pub(super) at: Option<Moment>,
-}
-
-impl Alarm for Clockwork {
-    fn set(&mut self, at: Moment) -> bool {
-        self.at = Some(at);
-        true
-    }
-}
-
-/// All that the server has. Nobody keeps it borrowed while the engine is called.
-#[derive(Default)]
-pub(super) struct Inside {
-    pub(super) boot_us: u64,
-    pub(super) wall_us: u64,
-    pub(super) keys: BTreeMap<At, Entry>,
-    pub(super) stream: Vec<Told>,
-    pub(super) published: Vec<Published>,
-    pub(super) log: Vec<String>,
-    pub(super) connected: BTreeSet<u64>,
-    /// Blocked clients that the server has not let go of.
-    pub(super) blocked: BTreeMap<u64, u64>,
-    /// Those that were answered, or let go of, in this turn.
-    pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
-    pub(super) last_handle: u64,
-    pub(super) last_owner: u64,
-    /// The reply to the running command.
-    pub(super) reply: Vec<Part>,
-    pub(super) running: Vec<Vec<u8>>,
-    pub(super) has_blocked: bool,
-    pub(super) pump_is_due: bool,
-    pub(super) forbidden: BTreeSet<u64>,
-    /// Replicas that are connected, and how much of the stream each has acknowledged.
-    pub(super) replicas: BTreeMap<String, u64>,
-    pub(super) asked: u64,
-}
 
 /// The simulated server.
 pub(super) struct Sim {
@@ -157,9 +70,55 @@ impl Sim {
         self.inside.borrow_mut().keys.insert(at.clone(), entry);
     }
 
+    /// Tells replicas and the file.
+    pub(super) fn propagate(&self, db: u32, words: Words) {
+        let told = Told { db, words };
+        let mut inside = self.inside.borrow_mut();
+        inside.offset += 1;
+        // What is read from a file is told to nobody.
+        if self.flags.get().is_loading_only {
+            return;
+        }
+        if self.flags.get().has_aof {
+            inside.file.push(told.clone());
+        }
+        inside.stream.push(told);
+    }
+
     fn tell(&self, words: &[&[u8]]) {
-        let words = words.iter().map(|word| word.to_vec()).collect();
-        self.inside.borrow_mut().stream.push(Told { db: self.db.get(), words });
+        self.may_call_back();
+        self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
+    }
+
+    /// A real server may call the engine back from here: so nobody may be within what the engine keeps.
+    fn may_call_back(&self) {
+        assert!(
+            self.state.try_borrow_mut().is_ok(),
+            "the server is called from within what the engine keeps"
+        );
+    }
+
+    /// Nobody is told that what it began is undone while it is there to be seen (SPEC 6).
+    fn must_be_undone(&self, blocked: u64, reply: Option<&Reply>) {
+        let Some(Reply::Answer(Answer::Refused(GRANT_UNCONFIRMED))) = reply else {
+            return;
+        };
+        let Some((places, token)) = self.inside.borrow_mut().granted.remove(&blocked) else {
+            return;
+        };
+        let now = self.boot();
+        for place in places {
+            self.db.set(place.db);
+            let found = server::Key::found(&self.open_to_read(&place.name));
+            let is_there = self.with(|state| {
+                state.confirm.all.is_to_undo(place.as_place(), token)
+                    && state.table.is_live(now, found, token)
+            });
+            assert!(
+                is_there != Some(true),
+                "SPEC 6: it is told that {token} is undone, and {place:?} shows it"
+            );
+        }
     }
 
     fn say(&self, part: Part) {
@@ -196,16 +155,20 @@ impl server::Key for SimKey<'_> {
     }
 
     fn live_until(&self, wall_ms: u64) {
+        self.sim.may_call_back();
         let mut inside = self.sim.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = Some(wall_ms);
     }
 
     fn persist(&self) {
+        self.sim.may_call_back();
         let mut inside = self.sim.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = None;
     }
 
-    fn touch(&self) {}
+    fn touch(&self) {
+        self.sim.may_call_back();
+    }
 
     fn store(&self, lock: LockId) {
         self.sim.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
@@ -245,6 +208,7 @@ impl Server for Sim {
     }
 
     fn run_soon(&self, _is_late: bool) {
+        self.may_call_back();
         self.inside.borrow_mut().pump_is_due = true;
     }
 
@@ -260,6 +224,7 @@ impl Server for Sim {
     }
 
     fn is_paused(&self) -> bool {
+        self.may_call_back();
         self.is_paused.get()
     }
 
@@ -272,15 +237,14 @@ impl Server for Sim {
     }
 
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
+        self.may_call_back();
         if self.flags.get().is_replica {
             return None;
         }
         let inside = self.inside.borrow();
-        let seen = |(name, &acknowledged): (&String, &u64)| Seen {
-            name: crate::lock::confirm::ReplicaName(name.as_str().into()),
-            acknowledged,
-        };
-        Some((inside.stream.len() as u64, inside.replicas.iter().map(seen).collect()))
+        let seen =
+            |&(name, acknowledged): &(&str, u64)| Seen { name: ReplicaName(name.into()), acknowledged };
+        Some((inside.offset, inside.replicas.values().map(seen).collect()))
     }
 
     fn begin_to_listen(&self) {}
@@ -298,6 +262,7 @@ impl Server for Sim {
     }
 
     fn log(&self, _level: Level, text: &str) {
+        self.may_call_back();
         self.inside.borrow_mut().log.push(text.to_owned());
     }
 
@@ -318,6 +283,7 @@ impl Server for Sim {
     }
 
     fn open(&self, name: &[u8]) -> SimKey<'_> {
+        self.may_call_back();
         SimKey { sim: self, at: (self.db.get(), name.to_vec()) }
     }
 
@@ -325,12 +291,14 @@ impl Server for Sim {
         self.open(name)
     }
 
-    fn is_ours(&self, _name: &[u8]) -> bool {
-        true
+    fn is_ours(&self, name: &[u8]) -> bool {
+        self.may_call_back();
+        let inside = self.inside.borrow();
+        inside.slots.is_empty() || inside.is_ours(&(self.db.get(), name.to_vec()))
     }
 
-    fn has_not_left(&self, _name: &[u8]) -> bool {
-        true
+    fn has_not_left(&self, name: &[u8]) -> bool {
+        self.is_ours(name)
     }
 
     fn redirection(&self, _name: &[u8]) -> String {
@@ -338,8 +306,9 @@ impl Server for Sim {
     }
 
     fn replicate_as_asked(&self) {
+        self.may_call_back();
         let words = self.inside.borrow().running.clone();
-        self.inside.borrow_mut().stream.push(Told { db: self.db.get(), words });
+        self.propagate(self.db.get(), words.expect("a command runs"));
     }
 
     fn replicate_hold(&self, name: &[u8], mode: Mode, hold: &SavedHold) {
@@ -375,17 +344,24 @@ impl Server for Sim {
         self.tell(&[b"PEXPIREAT", name, wall_ms.to_string().as_bytes()]);
     }
 
-    fn append_tick(&self, _last: u64, _told: u64) {}
+    fn append_tick(&self, last: u64, told: u64) {
+        self.may_call_back();
+        let words = [b"LOCK.TICK".to_vec(), last.to_string().into(), told.to_string().into()];
+        self.inside.borrow_mut().file.push(Told { db: 0, words: words.into() });
+    }
 
     fn tell_nothing(&self, last: u64) {
+        self.may_call_back();
         self.tell(&[b"LOCK.TICK", last.to_string().as_bytes(), b"0"]);
     }
 
     fn ask_replicas(&self) {
+        self.may_call_back();
         self.inside.borrow_mut().asked += 1;
     }
 
     fn publish(&self, name: &[u8], event: Event) {
+        self.may_call_back();
         let at = (self.db.get(), name.to_vec());
         self.inside.borrow_mut().published.push(Published::Lock(at, event));
     }
@@ -403,16 +379,21 @@ impl Server for Sim {
     }
 
     fn block(&self) -> Option<u64> {
+        self.may_call_back();
         let client = self.client.get().filter(|_| !self.flags.get().denies_blocking)?;
         let mut inside = self.inside.borrow_mut();
-        inside.last_handle += 1;
-        let handle = inside.last_handle;
+        let handle = inside.free_handles.pop().unwrap_or_else(|| {
+            inside.last_handle += 1;
+            inside.last_handle
+        });
         inside.blocked.insert(handle, client);
-        inside.has_blocked = true;
+        inside.has_blocked = Some(handle);
         Some(handle)
     }
 
     fn unblock(&self, blocked: u64, reply: Option<Reply>) {
+        self.may_call_back();
+        self.must_be_undone(blocked, reply.as_ref());
         let mut inside = self.inside.borrow_mut();
         assert!(inside.blocked.contains_key(&blocked), "G7: {blocked} was let go of before");
         let is_new = inside.unblocked.iter().all(|(other, _)| *other != blocked);
@@ -421,6 +402,7 @@ impl Server for Sim {
     }
 
     fn close(&self, client: ClientId) {
+        self.may_call_back();
         self.inside.borrow_mut().connected.remove(&client.0);
     }
 

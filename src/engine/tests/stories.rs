@@ -1,6 +1,6 @@
 //! What each promise is, in a few steps.
 
-use super::sim::Part;
+use super::inside::Part;
 use super::world::{Said, World, at};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::engine::clients::REPLIES_PER_TURN;
@@ -50,8 +50,8 @@ fn a_grant_is_answered_when_the_replica_has_it() {
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
     assert!(world.rests());
     assert!(is_held(&world, "k") && world.answers.is_empty(), "nobody has acknowledged it");
-    let offset = world.sim.inside.borrow().stream.len() as u64;
-    world.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), offset);
+    let offset = world.sim.inside.borrow().offset;
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
     assert!(*answered == handle && matches!(parts[..], [Part::Integer(_)]), "{parts:?}");

@@ -1,11 +1,15 @@
 //! What happens to a simulated server.
 
-use super::sim::{At, Entry, Part, Published, Sim, Told, Value};
+use super::inside::{At, Entry, Part, Published, Told, Value, Words};
+use super::sim::Sim;
+use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::engine::settings::Settings;
 use crate::engine::{answers, commands, confirm, events, pump, values};
 use crate::lock::codec::{decode, encode};
-use crate::lock::types::{ClientId, Moment, Place};
+use crate::lock::effect::Answer;
+use crate::lock::types::{ClientId, Moment, Place, Token};
 
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
@@ -28,7 +32,40 @@ pub(super) struct World {
     unfreed: Vec<Value>,
 }
 
-pub(super) fn words(text: &str) -> Vec<Vec<u8>> {
+/// How far a blocked client is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It waits in a queue.
+    InQueue,
+    /// It has what it asked for: a lock under this token.
+    Granted(Token),
+    /// It has what it asked for: a longer lease.
+    Renewed,
+    /// What it was granted is to be undone.
+    Undoing,
+    /// It has nothing of it.
+    Over,
+    TimedOut,
+    Replaced,
+    Moved,
+    /// The server does not know it any more.
+    Gone,
+}
+
+impl Fate {
+    const fn of(reply: &Reply) -> Self {
+        match reply {
+            Reply::Renewed => Self::Renewed,
+            Reply::Answer(Answer::Granted { token, .. }) => Self::Granted(*token),
+            Reply::Answer(Answer::TimedOut) => Self::TimedOut,
+            Reply::Answer(Answer::Replaced) => Self::Replaced,
+            Reply::Answer(Answer::Moved(_)) => Self::Moved,
+            Reply::Answer(_) => Self::Over,
+        }
+    }
+}
+
+pub(super) fn words(text: &str) -> Words {
     text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
 }
 
@@ -38,7 +75,14 @@ pub(super) fn at(db: u32, name: &str) -> At {
 
 impl World {
     pub(super) fn started() -> Self {
+        Self::started_as(Flags::default(), |_| ())
+    }
+
+    /// With these settings.
+    pub(super) fn started_as(flags: Flags, set: impl FnOnce(&Sim)) -> Self {
         let world = Self::default();
+        world.sim.flags.set(flags);
+        set(&world.sim);
         events::settings_changed(&world.sim, false);
         events::started(&world.sim);
         world
@@ -48,13 +92,9 @@ impl World {
     pub(super) fn confirms(&self) {
         let settings = &self.sim.shared().settings;
         settings.set_confirm(1);
-        let set = |name: &str, value| {
-            let numbers = settings.numbers();
-            numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
-        };
-        set("group-size", 2);
-        set("quarantine", 60_000);
-        self.sim.inside.borrow_mut().replicas.insert("replica:1".to_owned(), 0);
+        set_number(settings, "group-size", 2);
+        set_number(settings, "quarantine", 60_000);
+        self.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
         events::settings_changed(&self.sim, true);
         confirm::replica_changed(&self.sim);
     }
@@ -65,19 +105,36 @@ impl World {
 
     /// A client sends this.
     pub(super) fn send(&mut self, client: u64, db: u32, text: &str) -> Said {
-        self.run(Some(client), db, &words(text), self.sim.flags.get())
+        self.asks(client, db, words(text))
+    }
+
+    /// A client sends these words.
+    pub(super) fn asks(&mut self, client: u64, db: u32, words: Words) -> Said {
+        self.run(Some(client), db, words, self.sim.flags.get())
     }
 
     /// The same, for a fact.
     pub(super) fn apply(&mut self, told: &Told) -> Vec<Part> {
-        let flags = Flags { is_fact: true, is_replica: true, ..Flags::default() };
-        match self.run(None, told.db, &told.words, flags) {
+        let flags = Flags { is_fact: true, ..self.sim.flags.get() };
+        match self.run(None, told.db, told.words.clone(), flags) {
             Said::Now(parts) => parts,
             Said::Later(_) => panic!("a fact waits: {told:?}"),
         }
     }
 
-    fn run(&mut self, client: Option<u64>, db: u32, words: &[Vec<u8>], flags: Flags) -> Said {
+    /// The same, and what is told has to change something: a primary tells nothing else (G13).
+    pub(super) fn obeys(&mut self, told: &Told) -> Result<(), String> {
+        let before = self.sim.inside.borrow().offset;
+        let reply = self.apply(told);
+        let has_changed = self.sim.inside.borrow().offset > before || &*told.words[0] == b"LOCK.TICK";
+        if has_changed && !matches!(reply[..], [Part::Error(_), ..]) {
+            return Ok(());
+        }
+        let words: Vec<_> = told.words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        Err(format!("G13: {} changes nothing for a reader, who says {reply:?}", words.join(" ")))
+    }
+
+    fn run(&mut self, client: Option<u64>, db: u32, words: Words, flags: Flags) -> Said {
         self.expire_keys();
         let before = self.sim.flags.replace(flags);
         self.sim.db.set(db);
@@ -85,8 +142,8 @@ impl World {
         {
             let mut inside = self.sim.inside.borrow_mut();
             inside.reply = Vec::new();
-            inside.running = words.to_vec();
-            inside.has_blocked = false;
+            inside.running = Some(words.clone());
+            inside.has_blocked = None;
         }
         let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         self.dispatch(db, &args);
@@ -94,9 +151,9 @@ impl World {
         self.sim.flags.set(before);
         let mut inside = self.sim.inside.borrow_mut();
         let reply = std::mem::take(&mut inside.reply);
-        if inside.has_blocked {
+        if let Some(handle) = inside.has_blocked {
             assert_eq!(reply, [], "G7: {words:?} is replied now and later");
-            return Said::Later(inside.last_handle);
+            return Said::Later(handle);
         }
         assert!(!reply.is_empty(), "G7: {words:?} is not replied");
         Said::Now(reply)
@@ -129,10 +186,11 @@ impl World {
     }
 
     fn done(&self, args: &[&[u8]], event: Option<(At, &'static str)>, number: u64) {
+        if number > 0 {
+            self.sim.propagate(self.sim.db.get(), args.iter().map(|word| word.to_vec()).collect());
+        }
         let mut inside = self.sim.inside.borrow_mut();
         if number > 0 {
-            let words = args.iter().map(|word| word.to_vec()).collect();
-            inside.stream.push(Told { db: self.sim.db.get(), words });
             inside.published.extend(event.map(|(at, event)| Published::Key(at, event)));
         }
         inside.reply.push(Part::Integer(number));
@@ -203,10 +261,10 @@ impl World {
             keys.into_iter().partition(|(at, _)| db.is_none_or(|db| db == at.0));
         inside.keys = kept.into_iter().collect();
         let word: &[u8] = if db.is_none() { b"FLUSHALL" } else { b"FLUSHDB" };
-        inside.stream.push(Told { db: self.sim.db.get(), words: vec![word.to_vec()] });
         inside.published.push(Published::All("flush"));
         inside.reply.push(Part::Ok);
         drop(inside);
+        self.sim.propagate(self.sim.db.get(), [word.to_vec()].into());
         self.unfreed.extend(gone.into_iter().map(|(_, entry)| entry.value));
     }
 
@@ -219,12 +277,17 @@ impl World {
         let mut inside = self.sim.inside.borrow_mut();
         let keys = std::mem::take(&mut inside.keys);
         inside.keys = keys.into_iter().map(|((db, name), entry)| ((swapped(db), name), entry)).collect();
-        let words = vec![b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
-        inside.stream.push(Told { db: 0, words });
         inside.published.push(Published::All("swap"));
         inside.reply.push(Part::Ok);
         drop(inside);
+        let words = [b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
+        self.sim.propagate(0, words.into());
         events::swapped(&self.sim, a, b);
+    }
+
+    /// These values are freed by a thread of the server's own.
+    pub(super) fn leave_to_thread(&mut self, values: impl Iterator<Item = Value>) {
+        self.unfreed.extend(values);
     }
 
     /// A thread of the server's own frees what a flush has left.
@@ -249,9 +312,8 @@ impl World {
         };
         for at in over {
             self.sim.take(&at);
-            let mut inside = self.sim.inside.borrow_mut();
-            inside.stream.push(Told { db: at.0, words: vec![b"DEL".to_vec(), at.1.clone()] });
-            inside.published.push(Published::Key(at, "expired"));
+            self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.clone()].into());
+            self.sim.inside.borrow_mut().published.push(Published::Key(at, "expired"));
         }
     }
 
@@ -284,8 +346,26 @@ impl World {
             // The server lets go of it when it finds nobody behind it.
             let mut inside = self.sim.inside.borrow_mut();
             inside.unblocked.retain(|(other, _)| *other != handle);
-            inside.blocked.remove(&handle);
+            inside.let_go(handle);
         }
+    }
+
+    /// How far a blocked client is.
+    pub(super) fn fate(&self, handle: u64) -> Fate {
+        let fate = self.sim.with(|state| {
+            Some(match state.clients.stage(handle)? {
+                Stage::InQueue(_) => Fate::InQueue,
+                Stage::Confirming(_, reply) | Stage::Paced(reply) => Fate::of(reply),
+                Stage::Undoing(_) => Fate::Undoing,
+                Stage::Answered => {
+                    let inside = self.sim.inside.borrow();
+                    let mut unblocked = inside.unblocked.iter();
+                    let own = unblocked.find_map(|(other, reply)| (*other == handle).then_some(reply));
+                    own.and_then(Option::as_ref).map_or(Fate::Over, Fate::of)
+                }
+            })
+        });
+        fate.flatten().unwrap_or(Fate::Gone)
     }
 
     /// One turn of the event loop.
@@ -319,7 +399,7 @@ impl World {
     fn send_answers(&mut self) {
         let unblocked = std::mem::take(&mut self.sim.inside.borrow_mut().unblocked);
         for (handle, reply) in unblocked {
-            let client = self.sim.inside.borrow_mut().blocked.remove(&handle).expect("it was blocked");
+            let client = self.sim.inside.borrow_mut().let_go(handle).expect("it was blocked");
             let is_gone = !self.sim.inside.borrow().connected.contains(&client);
             let Some(reply) = reply else { continue };
             if !is_gone {
@@ -332,7 +412,7 @@ impl World {
     }
 
     /// Whether there is anything to do in the next turn.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         let inside = self.sim.inside.borrow();
         let now = Moment(inside.boot_us);
         let waits = !inside.pump_is_due && inside.unblocked.is_empty();
@@ -357,6 +437,11 @@ impl World {
         inside.boot_us += ms * 1000;
         inside.wall_us += ms * 1000;
     }
+}
+
+pub(super) fn set_number(settings: &Settings, name: &str, value: i64) {
+    let numbers = settings.numbers();
+    numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
 }
 
 fn number(word: &[u8]) -> u32 {

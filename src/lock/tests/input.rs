@@ -29,15 +29,15 @@ impl How {
 
 /// Up to three keys of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Keys([Option<At>; 3]);
+pub(crate) struct Keys([Option<At>; 3]);
 
 impl Keys {
-    pub(super) const fn one(at: At) -> Self {
+    pub(crate) const fn one(at: At) -> Self {
         Self([Some(at), None, None])
     }
 
     /// The first three, each once.
-    pub(super) fn of(all: &[At]) -> Self {
+    pub(crate) fn of(all: &[At]) -> Self {
         let mut keys = [None; 3];
         let mut count = 0;
         for &at in all {
@@ -49,24 +49,24 @@ impl Keys {
         Self(keys)
     }
 
-    pub(super) fn iter(self) -> impl Iterator<Item = At> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = At> {
         self.0.into_iter().flatten()
     }
 
-    pub(super) fn contains(self, at: At) -> bool {
+    pub(crate) fn contains(self, at: At) -> bool {
         self.iter().any(|key| key == at)
     }
 
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.iter().count()
     }
 
-    pub(super) fn first(self) -> Option<At> {
+    pub(crate) fn first(self) -> Option<At> {
         self.0[0]
     }
 
     /// Whether these are the same, in any order.
-    pub(super) fn is_same_set(self, other: Self) -> bool {
+    pub(crate) fn is_same_set(self, other: Self) -> bool {
         self.len() == other.len() && self.iter().all(|at| other.contains(at))
     }
 }

@@ -8,7 +8,6 @@
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
-//! | `simulation/` | groups of servers, and everything between them that goes wrong |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `crowds.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
@@ -31,7 +30,7 @@ mod crowds;
 mod deadlocks;
 mod facts;
 pub(crate) mod fuzz;
-mod input;
+pub(crate) mod input;
 mod judge;
 mod legacy;
 mod limits;
@@ -46,10 +45,7 @@ mod reader;
 mod regression;
 mod rules;
 mod scenario;
-mod server;
-// It leaves out rules, which only tests can.
-#[cfg(test)]
-mod simulation;
+pub(crate) mod server;
 mod unconfirmed;
 mod verdicts;
 mod views;

@@ -13,21 +13,21 @@ use crate::lock::table::{Description, Table};
 use crate::lock::types::{Mode, Moment, Now, Place, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
-pub(super) type Name = &'static str;
+pub(crate) type Name = &'static str;
 
 /// Where a key is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct At {
-    pub(super) db: u32,
-    pub(super) name: Name,
+pub(crate) struct At {
+    pub(crate) db: u32,
+    pub(crate) name: Name,
 }
 
 impl At {
-    pub(super) const fn new(db: u32, name: Name) -> Self {
+    pub(crate) const fn new(db: u32, name: Name) -> Self {
         Self { db, name }
     }
 
-    pub(super) const fn place(self) -> Place<'static> {
+    pub(crate) const fn place(self) -> Place<'static> {
         Place { db: self.db, name: self.name.as_bytes() }
     }
 }
@@ -100,8 +100,6 @@ pub(super) struct Server {
     pub(super) decides: bool,
     /// Values of emptied databases that the background thread has not freed yet.
     pub(super) unfreed: Vec<LockId>,
-    /// The same, of data sets that are gone as a whole: the table knows none of them any more.
-    late: Vec<LockId>,
 }
 
 impl Server {
@@ -277,14 +275,6 @@ impl Server {
         }
     }
 
-    /// The background thread has freed what was left of data sets that are gone.
-    pub(super) fn free_late(&mut self) {
-        for id in std::mem::take(&mut self.late) {
-            assert!(self.table.forget_free(id), "{id:?} of a data set that is gone finds a lock");
-            self.table.forget(self.now.boot, id, self.decides);
-        }
-    }
-
     fn swap(&mut self, a: u32, b: u32) {
         let swapped = |db: u32| match db {
             _ if db == a => b,
@@ -332,27 +322,6 @@ impl Snapshot {
         let (last, told) = (server.table.last_token(), server.table.clock().told());
         let keys = server.keys.iter().map(|(&at, &key)| (at, key, server.saved(at))).collect();
         Self { last, told, keys, mortal: server.mortal.clone() }
-    }
-
-    /// Loads it beside what the server has, and then has it take that one's place, or drops it.
-    pub(super) fn load_beside(&self, server: &mut Server, is_complete: bool) -> Result<(), String> {
-        server.table.begin_beside();
-        let (own, own_mortal) = (std::mem::take(&mut server.keys), std::mem::take(&mut server.mortal));
-        self.load(server);
-        let loaded = std::mem::replace(&mut server.keys, own);
-        let mortal = std::mem::replace(&mut server.mortal, own_mortal);
-        server.free_late();
-        server.check()?;
-        let gone = if is_complete {
-            drop(server.table.complete_beside());
-            server.mortal = mortal;
-            std::mem::replace(&mut server.keys, loaded)
-        } else {
-            drop(server.table.abort_beside());
-            loaded
-        };
-        server.late = gone.into_values().filter_map(Key::lock).collect();
-        server.check()
     }
 
     /// Loads it into a server without keys.

@@ -1,6 +1,5 @@
 //! Replication: links that lag, break, are found to be broken late, and synchronise anew.
 
-use super::super::server::Snapshot;
 use super::node::{Connection, Place, Synchronisation};
 use super::points::Point;
 use super::{GROUP, Group, NODES, Verdict};
@@ -23,7 +22,7 @@ impl Group {
         }
         if self.nodes[n].decides() {
             if self.random.percent(self.plan.finds_dead_percent()) {
-                self.find_dead(n);
+                self.find_dead(n)?;
             }
             return self.heal_primaries(n);
         }
@@ -39,6 +38,8 @@ impl Group {
                 self.give_up_synchronisation(n)
             }
             Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
+            // Replicas that lag on purpose.
+            Some(_) if self.plan.eager_percent == 0 && self.random.percent(80) => Ok(()),
             Some(_) => {
                 let count = 1 + self.random.below(6) as usize;
                 self.receive(n, count)?;
@@ -62,7 +63,7 @@ impl Group {
         self.stop_deciding(n)?;
         self.numbers.links += 1;
         let link = self.numbers.links;
-        self.nodes[primary].tell_time(self.time);
+        self.enter(primary);
         let Some(theirs) = self.nodes[primary].place else {
             return Err(format!("n{primary} has no stream"));
         };
@@ -77,10 +78,9 @@ impl Group {
         } else if goes_on {
             self.see(Point::ContinuedStream);
         }
-        let synchronisation = (!is_online).then(|| Synchronisation {
-            snapshot: Snapshot::of(&mut self.nodes[primary].server),
-            place: theirs,
-        });
+        let synchronisation = (!is_online)
+            .then(|| Synchronisation { snapshot: self.nodes[primary].world.save(), place: theirs });
+        self.collect(primary)?;
         let node = &mut self.nodes[n];
         (node.link, node.synchronisation) = (Some((primary, link)), synchronisation);
         let connections = &mut self.nodes[primary].connections;
@@ -89,8 +89,7 @@ impl Group {
         }
         connections.push(Connection { replica: n, link, is_online, said: 0, heard: 0 });
         self.note(|| format!("n{n} is a replica of n{primary}; goes on: {is_online}"));
-        self.look(primary);
-        Ok(())
+        self.look(primary)
     }
 
     /// A replica goes to another primary, and its own is not told.
@@ -125,8 +124,7 @@ impl Group {
             connection.is_online = true;
         }
         if self.nodes[primary].runs() {
-            self.nodes[primary].tell_time(self.time);
-            self.look(primary);
+            self.look(primary)?;
         }
         Ok(())
     }
@@ -135,11 +133,13 @@ impl Group {
     fn give_up_synchronisation(&mut self, n: usize) -> Verdict {
         self.see(Point::GivenUpBeside);
         self.note(|| format!("n{n} drops what it has loaded"));
+        self.enter(n);
         let node = &mut self.nodes[n];
-        node.tell_time(self.time);
         node.link = None;
-        let dropped = node.synchronisation.take();
-        dropped.map_or(Ok(()), |dropped| dropped.snapshot.load_beside(&mut node.server, false))
+        if let Some(dropped) = node.synchronisation.take() {
+            node.world.synchronise_beside(&dropped.snapshot, false)?;
+        }
+        self.collect(n)
     }
 
     /// A replica's connection, as its primary sees it.
@@ -149,7 +149,6 @@ impl Group {
 
     /// A replica reads so much of what its primary has told, at most.
     pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
-        let (time, has_logs) = (self.time, self.plan.has_logs);
         let node = &mut self.nodes[n];
         let (Some(place), Some(_), None) = (&mut node.place, node.link, &node.synchronisation) else {
             return Ok(());
@@ -161,12 +160,11 @@ impl Group {
         }
         let new = &facts[place.read..end];
         place.read = end;
-        node.tell_time(time);
+        node.tell_time(self.time);
         for fact in new {
-            let told_on = has_logs.then_some(&mut node.files.log);
-            node.server.apply(fact, told_on).map_err(|wrong| format!("n{n}: {wrong}"))?;
+            node.world.obeys(fact).map_err(|wrong| format!("n{n}: {wrong}"))?;
         }
-        Ok(())
+        self.collect(n)
     }
 
     /// A replica says how far it has read. That may arrive later, and after the connection is gone.
@@ -183,26 +181,23 @@ impl Group {
                 self.see(Point::LateAcknowledgement);
             } else {
                 connection.heard = place.read;
+                self.nodes[primary].news = true;
             }
         }
     }
 
     /// A primary finds that connections are dead. What was said before arrives first, or not at all.
-    pub(super) fn find_dead(&mut self, n: usize) {
+    pub(super) fn find_dead(&mut self, n: usize) -> Verdict {
         let has_arrived = self.random.percent(50);
-        self.nodes[n].tell_time(self.time);
         if has_arrived {
             for connection in &mut self.nodes[n].connections {
                 connection.heard = connection.said;
             }
-            self.look(n);
+            self.nodes[n].news = true;
         }
         let links: [_; NODES] = std::array::from_fn(|node| self.nodes[node].link);
         let connections = &mut self.nodes[n].connections;
-        let before = connections.len();
         connections.retain(|connection| links[connection.replica] == Some((n, connection.link)));
-        if connections.len() < before {
-            self.look(n);
-        }
+        self.look(n)
     }
 }

@@ -6,13 +6,12 @@
 //! a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard"). Everybody knows at once
 //! where a slot is: that servers have to tell each other is left out.
 
-use super::super::input::Keys;
-use super::super::reader::Fact;
-use super::super::server::{At, Name, Outside};
+use super::super::inside::Slot;
+use super::super::world::at as place_at;
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
-use crate::lock::effect::{Answer, Effects, Found};
-use crate::lock::types::PlaceBuf;
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::server::{At, Name};
 
 /// The locks of each slot. The first two can be asked for in one request.
 const SLOTS: [&[usize]; 3] = [&[0, 1], &[2], &[3]];
@@ -89,7 +88,7 @@ impl Group {
     pub(super) fn is_ours(&self, n: usize, at: At) -> bool {
         let slot = slot_of(at);
         let is_home = self.slots.homes[slot] == Shard::of(n);
-        let has = |n: usize| self.nodes[n].server.found(at) != Found::Nothing;
+        let has = |n: usize| self.nodes[n].has(at);
         let (shard, minted) = self.slots.minted[lock_at(at)];
         let is_early = shard != Shard::of(n) && minted + MOVE_US >= self.time;
         match self.slots.moves[slot] {
@@ -100,6 +99,19 @@ impl Group {
                 n == to && !has(from) && !is_early && begun + MOVE_US < self.time
             }
         }
+    }
+
+    /// What this server knows of the slots that are not simply its own. A key that is on its way may go while the server
+    /// does something: from then on it does not answer for it.
+    pub(super) fn slots_of(&self, n: usize) -> Vec<(&'static str, Slot)> {
+        let slot = |at: At| {
+            if !self.is_ours(n, at) {
+                return Some((at.name, Slot::Elsewhere));
+            }
+            let is_leaving = self.slots.moves[slot_of(at)].is_some_and(|slot_move| slot_move.from == n);
+            is_leaving.then_some((at.name, Slot::Leaving))
+        };
+        LOCKS.into_iter().filter_map(slot).collect()
     }
 
     /// Which shard a client is sent to with these locks. `None`: it is to try again.
@@ -137,10 +149,9 @@ impl Group {
             return;
         };
         for n in [from, to] {
-            self.nodes[n].tell_time(self.time);
+            self.enter(n);
         }
-        let source = &self.nodes[from].server;
-        let may_lack_some = source.table.quarantine_left_ms(source.now.boot).is_some();
+        let may_lack_some = self.is_quarantined(from);
         if may_lack_some && !self.plan.moves_in_quarantine
             || self.cannot_confirm(from)
             || self.cannot_confirm(to)
@@ -173,7 +184,7 @@ impl Group {
     fn end_move(&mut self, slot: usize, Move { from, to, .. }: Move) -> Verdict {
         self.see(Point::Moved);
         for at in SLOTS[slot].iter().map(|&lock| LOCKS[lock]) {
-            self.migrate(at, from, to);
+            self.migrate(at, from, to)?;
         }
         self.note(|| format!("slot {slot} has moved from n{from} to n{to}"));
         self.slots.moves[slot] = None;
@@ -182,14 +193,15 @@ impl Group {
     }
 
     /// A lock comes over, with all who hold it.
-    fn migrate(&mut self, at: At, from: usize, to: usize) {
+    fn migrate(&mut self, at: At, from: usize, to: usize) -> Verdict {
         for n in [from, to] {
-            self.nodes[n].tell_time(self.time);
+            self.enter(n);
         }
-        if self.nodes[from].server.found(at) == Found::Nothing {
-            return;
-        }
-        let saved = self.nodes[from].server.saved(at);
+        let node = &self.nodes[from];
+        let Some(payload) = node.world.dump(&place_at(at.db, at.name)) else {
+            return Ok(());
+        };
+        let (saved, until_ms) = (node.saved(at), node.until_ms(at));
         let holds = saved.as_ref().map_or(0, |saved| saved.holds.len());
         self.see(Point::MovedHeld);
         self.note(|| format!("{at} moves from n{from} to n{to}: {saved:?}"));
@@ -199,69 +211,26 @@ impl Group {
             holds.any(|hold| *hold.owner == *owner.as_bytes())
         };
         self.judge.lines.restored(to, at, is_holder);
-        self.do_outside(to, Outside::Restore(at, saved));
-        if self.nodes[from].server.mortal.contains(&at) {
-            self.do_outside(to, Outside::Expire(at));
+        self.do_outside(to, &[b"RESTORE", at.name.as_bytes(), payload.as_bytes()])?;
+        if let Some(until_ms) = until_ms {
+            self.make_mortal(to, at, until_ms)?;
         }
-        if self.nodes[from].server.table.is_waited_for(at.place()) {
+        if self.nodes[from].table(|table| table.is_waited_for(at.place())) {
             self.see(Point::MovedWaitedFor);
         }
-        self.do_outside(from, Outside::Del(at));
+        self.do_outside(from, &[b"DEL", at.name.as_bytes()])?;
         let terms = [from, to].map(|n| self.nodes[n].term);
         self.judge.moved(at, terms, self.time);
         self.hear_of_move(at);
-    }
-
-    /// Somebody does this to the keys of a primary, without asking the core.
-    pub(super) fn do_outside(&mut self, n: usize, what: Outside) -> bool {
-        self.nodes[n].tell_time(self.time);
-        let is_done = self.nodes[n].server.outside(&what);
-        if is_done {
-            self.write(n, Fact::Outside(what));
-        }
-        is_done
+        Ok(())
     }
 
     /// Keys of slots that have left, of which this server has not heard, are not its own.
-    pub(super) fn delete_strangers(&mut self, n: usize) {
+    pub(super) fn delete_strangers(&mut self, n: usize) -> Verdict {
         for at in LOCKS {
-            if !self.is_ours(n, at) && self.nodes[n].server.keys.contains_key(&at) {
+            if !self.is_ours(n, at) && self.nodes[n].has(at) {
                 self.see(Point::StrangerDeleted);
-                self.do_outside(n, Outside::Del(at));
-            }
-        }
-    }
-
-    /// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
-    pub(super) fn send_on(&mut self, n: usize, place: &PlaceBuf) -> Verdict {
-        self.judge.lines.sent_on(n, at_of(place)?);
-        let mut fx = Effects::default();
-        let moved = Answer::Moved("MOVED 1 host:1".to_owned());
-        self.nodes[n].server.table.dismiss(place.as_place(), &moved, &mut fx);
-        fx.into_iter().try_for_each(|effect| self.effect(n, effect))
-    }
-
-    /// What no event tells of: lines of slots that have left without a key, and leases that connections elsewhere kept
-    /// alive.
-    pub(super) fn go_rounds(&mut self, n: usize) -> Verdict {
-        let server = &mut self.nodes[n].server;
-        if !self.plan.has_moves {
-            server.table.let_foreign_run(server.now.boot);
-            return Ok(());
-        }
-        let (now, foreign) = (server.now.boot, server.table.foreign(0, usize::MAX));
-        let mut ours = Vec::new();
-        for (hold, place) in foreign {
-            if self.is_ours(n, at_of(&place)?) {
-                ours.push(hold);
-            }
-        }
-        let table = &mut self.nodes[n].server.table;
-        table.let_run(&ours, now);
-        let lines: Vec<PlaceBuf> = table.places_waited_for().map(|place| place.to_owned()).collect();
-        for place in lines {
-            if !self.is_ours(n, at_of(&place)?) {
-                self.send_on(n, &place)?;
+                self.do_outside(n, &[b"DEL", at.name.as_bytes()])?;
             }
         }
         Ok(())
@@ -282,10 +251,4 @@ impl Group {
         }
         Ok(())
     }
-}
-
-/// Which of the places of the simulation this is.
-pub(super) fn at_of(place: &PlaceBuf) -> Result<At, String> {
-    let known = LOCKS.iter().copied().find(|at| at.place() == place.as_place());
-    known.ok_or_else(|| format!("nobody named the place {place:?}"))
 }

@@ -1,7 +1,7 @@
 //! What is promised in a life, and what can happen in it: each by the row of docs/GUARANTEES.md that it stands for.
 
-use super::super::random::Random;
 use crate::lock::confirm::Rule;
+use crate::lock::tests::random::Random;
 use crate::sabotage::Rule as LeftOut;
 
 /// Which setting is tried.
@@ -34,10 +34,12 @@ pub(super) enum Control {
     FewReservations,
     /// A core that does not see that a replica was gone, as long as its old connection is listed.
     ListedTwice,
+    /// A core that goes on counting a replica that has left.
+    LeftReplica,
 }
 
 /// All controls.
-pub(super) const CONTROLS: [Control; 12] = [
+pub(super) const CONTROLS: [Control; 13] = [
     Control::NoQuarantine,
     Control::TwoPrimaries,
     Control::ShortQuarantine,
@@ -50,6 +52,7 @@ pub(super) const CONTROLS: [Control; 12] = [
     Control::LastComesFirst,
     Control::FewReservations,
     Control::ListedTwice,
+    Control::LeftReplica,
 ];
 
 impl Control {
@@ -193,7 +196,11 @@ impl Plan {
             },
             Control::OneOfTwo => Self { seasoned_ms: 0, ..majority },
             Control::NoAcknowledgement => Self { acknowledgements: 0, seasoned_ms: 0, ..majority },
-            Control::OwnersComeBack => Self { is_careful: false, forgets: true, ..local },
+            Control::OwnersComeBack => {
+                // Leases outlive the failover, and replicas lag.
+                let (quarantine_ms, lease_ms_max, eager_percent) = (100, 100, 0);
+                Self { is_careful: false, forgets: true, quarantine_ms, lease_ms_max, eager_percent, ..local }
+            }
             Control::MovesInQuarantine => {
                 let (quarantine_ms, lease_ms_max) = (100, 100);
                 let local =
@@ -203,10 +210,31 @@ impl Plan {
             Control::TokensLag => Self { has_moves: true, follows_closely: false, ..local },
             Control::LastComesFirst => Self { without: Some(LeftOut::Fifo), ..local },
             Control::FewReservations => Self { without: Some(LeftOut::BesideReservations), ..local },
-            Control::ListedTwice => {
-                Self { without: Some(LeftOut::ListedTwice), changes_sides: true, forgets: true, ..majority }
+            Control::ListedTwice | Control::LeftReplica => {
+                let is_left = control == Control::LeftReplica;
+                let without = Some(if is_left { LeftOut::LeftReplica } else { LeftOut::ListedTwice });
+                Self { without, changes_sides: true, forgets: true, ..majority }
             }
         }
+    }
+
+    /// The setting `confirm`, by the place of its word.
+    pub(super) const fn confirm_setting(&self) -> u8 {
+        match self.promise {
+            Promise::Local => 0,
+            Promise::All => 1,
+            Promise::Majority => 2,
+        }
+    }
+
+    /// The setting `quarantine`, which lets no lease be longer.
+    pub(super) fn quarantine_setting_ms(&self) -> u64 {
+        if self.quarantine_ms == 0 { 0 } else { self.quarantine_ms.max(self.lease_ms_max) }
+    }
+
+    /// Whether what has to be confirmed is not what settings can say.
+    pub(super) const fn is_bent(&self) -> bool {
+        self.acknowledgements != 1 || self.seasoned_ms != self.quarantine_ms
     }
 
     /// What has to be confirmed on a server of the group, if anything has.

@@ -2,12 +2,13 @@
 
 use std::sync::LazyLock;
 
-use super::super::input::Keys;
-use super::super::server::{At, Name};
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::points::Point;
 use super::slots::Shard;
 use super::{CLIENTS, Group, LOCKS, Verdict, mode_of};
+use crate::engine::server::Server;
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::server::{At, Name};
 use crate::lock::types::{Mode, Tie, Token};
 
 /// More owners than a life needs.
@@ -275,6 +276,8 @@ impl Group {
             0..3 if task.keys.len() == 1 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 let raise = self.choose_raise(c);
+                // The command takes one of the two.
+                let token = token.filter(|_| raise.is_none());
                 self.send(c, task, Kind::Renew { raise }, token)
             }
             0..4 => self.send(c, task, Kind::Acquire { wait_ms: None, is_place: false }, None),
@@ -305,8 +308,8 @@ impl Group {
         if !self.plan.asks.raises || self.random.percent(60) {
             return None;
         }
-        let server = &self.nodes[self.clients[c].server].server;
-        let (last, wall_us) = (server.table.last_token(), server.now.wall_us);
+        let node = &self.nodes[self.clients[c].server];
+        let (last, wall_us) = (node.table(|table| table.last_token()), node.world.sim.wall_us());
         let lead_us = self.random.below(2_000);
         Token::new(if self.random.percent(60) { last } else { wall_us + lead_us })
     }
@@ -419,8 +422,7 @@ impl Group {
         while at < self.closing.len() {
             let (n, connection) = self.closing[at];
             if self.nodes[n].runs() && self.random.percent(60) {
-                self.closing.swap_remove(at);
-                self.close(n, connection);
+                self.close(n, connection)?;
             } else {
                 at += 1;
             }

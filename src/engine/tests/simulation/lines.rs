@@ -22,13 +22,14 @@
 //! * A request that was repeated when its time was over: it keeps its number if the server had not looked yet.
 //! * Places of locks whose slot has left: nobody is told of them either.
 
-use super::super::input::Keys;
-use super::super::server::{At, Name};
-use super::asks::{Kind, Request};
+use super::super::world::Fate;
+use super::asks::{Kind, Outcome, Request};
 use super::points::Point;
-use super::{Group, NODES, Verdict};
-use crate::lock::effect::{Answer, Found};
-use crate::lock::table::{Acquired, Limits, Refusal};
+use super::{Group, LOCKS, NODES, Verdict};
+use crate::lock::effect::Found;
+use crate::lock::table::Limits;
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::server::{At, Name};
 use crate::lock::types::{Mode, Token};
 
 /// Over the longest wait of a life a server's clock differs from the time that no server knows by less.
@@ -144,9 +145,11 @@ impl Lines {
         self.stands[n].clear();
     }
 
-    /// A slot is not this server's: those who only keep a place are not told.
-    pub(super) fn sent_on(&mut self, n: usize, at: At) {
-        self.stands[n].retain(|stand| !(stand.request.is_place() && stand.request.keys.contains(at)));
+    /// A slot is not this server's: those who only keep a place may have lost it, and are not told.
+    fn sent_on(&mut self, n: usize, at: At) {
+        let stands = self.stands[n].iter_mut();
+        let of_slot = stands.filter(|stand| stand.request.is_place() && stand.request.keys.contains(at));
+        of_slot.for_each(|stand| stand.is_left_out = true);
     }
 
     /// These owners hold the lock here, by a RESTORE.
@@ -180,13 +183,10 @@ impl Group {
     /// Before a request for a lock is looked at. Returns whether it is one of a reader that wants to write.
     pub(super) fn note_asked(&mut self, request: &Request) -> bool {
         self.judge.lines.asks(request);
-        let server = &self.nodes[request.node].server;
-        let holds = |at: At| {
-            let token = server.table.token_of(server.found(at), request.owner.as_bytes());
-            token.is_some_and(|token| server.is_live(at, token))
-        };
-        let is_shared = |at: At| match server.found(at) {
-            Found::Lock(lock) => server.table.mode(lock) == Some(Mode::Shared),
+        let node = &self.nodes[request.node];
+        let holds = |at: At| node.token_of(at, request.owner).is_some_and(|token| node.is_live(at, token));
+        let is_shared = |at: At| match node.found(at) {
+            Found::Lock(lock) => node.table(|table| table.mode(lock)) == Some(Mode::Shared),
             _ => false,
         };
         let reads = |at: At| is_shared(at) && holds(at);
@@ -197,7 +197,7 @@ impl Group {
     pub(super) fn judge_reply(
         &mut self,
         request: &Request,
-        reply: Acquired,
+        outcome: Outcome,
         (is_upgrade, newest_before): (bool, u64),
     ) -> Verdict {
         let served = self.judge.lines.served;
@@ -205,21 +205,21 @@ impl Group {
         // In this step its older request was granted the lock, which it lets others into now.
         let is_downgrade = served == Some(Mode::Exclusive) && request.mode == Mode::Shared;
         let is_served = served == Some(request.mode) || is_downgrade;
-        match reply {
-            Acquired::Granted(token) if token.get() <= newest_before || is_served => {
+        match outcome {
+            Outcome::Granted(token) if token.get() <= newest_before || is_served => {
                 self.judge.lines.stay(request, true);
             }
-            Acquired::Granted(token) => {
+            Outcome::Granted(token) => {
                 // Nobody else holds it, so it need not wait.
                 if !is_upgrade {
                     self.must_be_next(request, token)?;
                 }
                 self.judge.lines.make_way(request);
             }
-            Acquired::Waiting(_) => self.note_waiting(request, is_upgrade),
-            Acquired::Busy if request.is_place() => self.note_waiting(request, is_upgrade),
-            Acquired::Refused(Refusal::Deadlock) => self.judge.lines.make_way(request),
-            Acquired::Busy | Acquired::Refused(_) => self.judge.lines.stay(request, false),
+            Outcome::Waiting => self.note_waiting(request, is_upgrade),
+            Outcome::Busy if request.is_place() => self.note_waiting(request, is_upgrade),
+            Outcome::Deadlock => self.judge.lines.make_way(request),
+            _ => self.judge.lines.stay(request, false),
         }
         Ok(())
     }
@@ -231,10 +231,10 @@ impl Group {
     }
 
     /// What it was told after it had waited.
-    pub(super) fn judge_answer(&mut self, request: &Request, answer: &Answer) -> Verdict {
-        match answer {
-            Answer::Granted { token, .. } => {
-                self.must_be_next(request, *token)?;
+    pub(super) fn judge_end(&mut self, request: &Request, fate: Fate) -> Verdict {
+        match fate {
+            Fate::Granted(token) => {
+                self.must_be_next(request, token)?;
                 let stands = &self.judge.lines.stands[request.node];
                 let asks_again =
                     |stand: &&Stand| stand.request.number == request.number && stand.is_asked_again;
@@ -244,10 +244,19 @@ impl Group {
                 self.judge.lines.leaves(request);
             }
             // The request that has replaced it is looked at in this very step.
-            Answer::Replaced => {}
+            Fate::Replaced => {}
             _ => self.judge.lines.leaves(request),
         }
         Ok(())
+    }
+
+    /// In a turn of its event loop a server sends on who waits where its slots have left.
+    pub(super) fn note_sent_on(&mut self, n: usize) {
+        if self.plan.has_moves {
+            for at in LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).collect::<Vec<_>>() {
+                self.judge.lines.sent_on(n, at);
+            }
+        }
     }
 
     /// Nobody whose connection waits could be granted what it waits for (G6). Asked when the pump has nothing left to do
@@ -257,8 +266,7 @@ impl Group {
     /// here: a request has its turn if nobody is ahead of it but those who keep a place and let it in, and if there is
     /// room beside all holders and all those places. A request for several locks must have its turn at each of them.
     pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
-        let server = &self.nodes[n].server;
-        if server.table.quarantine_left_ms(server.now.boot).is_some() {
+        if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());
         }
         let lines = &self.judge.lines;
@@ -300,7 +308,7 @@ impl Group {
     /// is over and that the server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, stand: &Stand, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;
-        let saved = self.nodes[n].server.saved(at);
+        let saved = self.nodes[n].saved(at);
         let owner = stand.request.owner.as_bytes();
         let others = saved.iter().flat_map(|saved| &saved.holds).filter(|hold| *hold.owner != *owner).count();
         match stand.request.mode {
@@ -328,8 +336,7 @@ impl Group {
             return Ok(());
         };
         // Whoever keeps a place may have come and taken it in the same step.
-        let server = &self.nodes[request.node].server;
-        let holders = server.saved(at).map_or(0, |saved| {
+        let holders = self.nodes[request.node].saved(at).map_or(0, |saved| {
             saved
                 .holds
                 .iter()

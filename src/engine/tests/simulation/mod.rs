@@ -1,21 +1,20 @@
-//! Groups of servers, simulated: the real core on each, and everything between them that goes wrong.
+//! Groups of servers, simulated: the engine that ships on each, and everything between them that goes wrong.
 //!
-//! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each has its own
-//! [`Table`](crate::lock::table::Table), its own [`Confirmations`](crate::lock::confirm::Confirmations), its own
-//! boot-time and wall clock, a keyspace and perhaps files. One number, the seed, decides everything: what is promised
-//! in this life (the [`plan`]), and what happens step by step. Links lag, break and are found to be broken late;
-//! replicas go on where they were or synchronise anew; servers are killed, frozen, cut off, restarted with nothing,
-//! with an old file or with a log that lacks its end; the wrong replica is promoted, two primaries live side by side;
-//! slots move between the two shards; somebody deletes locks; clients lose replies and ask again. What the edge of the
-//! module does with a step of the core (`src/redis`) is done here in the same order.
+//! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
+//! [simulated server](super::world) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
+//! perhaps files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what
+//! happens step by step. Links lag, break and are found to be broken late; replicas go on where they were or
+//! synchronise anew; servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
+//! lacks its end; the wrong replica is promoted, two primaries live side by side; slots move between the two shards;
+//! somebody deletes locks; clients lose replies and ask again. Nothing that the engine does is done here: requests,
+//! records and replies are words, as servers and clients exchange them.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `plan.rs` | what a seed promises and what can happen in it; controls: plans in which a promise must be broken |
 //! | `node.rs` | a server: its role, its connections, its files |
-//! | `asks.rs` | what clients ask of it, and who is told when |
-//! | `steps.rs` | how a step of the core is carried out |
-//! | `pump.rs` | what it does by itself |
+//! | `asks.rs` | what clients ask of it |
+//! | `turns.rs` | what it does in the turns of its event loop, and what comes of it |
 //! | `slots.rs` | which shard a lock is at, and how it gets to the other one |
 //! | `users.rs` | who deletes locks, or gives them a time to live |
 //! | `clients.rs` | who asks, asks again, and what they believe to hold |
@@ -34,24 +33,22 @@ mod links;
 mod node;
 mod plan;
 mod points;
-mod pump;
 mod rest;
 mod runs;
 mod slots;
-mod steps;
+mod turns;
 mod users;
 mod verdicts;
 
 use self::asks::InFlight;
 use self::clients::Client;
-use self::node::{Node, Stream};
+use self::node::{Files, Node, Stream};
 use self::plan::Plan;
 use self::points::{Point, Seen};
 use self::slots::Slots;
 use self::verdicts::Judge;
-use super::random::Random;
-use super::server::At;
-use crate::lock::effect::Effects;
+use crate::lock::tests::random::Random;
+use crate::lock::tests::server::At;
 use crate::lock::types::Mode;
 
 /// How many servers the group has.
@@ -98,7 +95,6 @@ struct Group {
     seen: Seen,
     /// What happened, if anybody wants to read it.
     trace: Option<Vec<String>>,
-    fx: Effects,
 }
 
 /// Numbers that are given once.
@@ -116,9 +112,9 @@ impl Group {
         let mut random = Random::new(seed ^ 0x51_3a7e);
         let numbers = Numbers { terms: NODES as u32, connections: CLIENTS as u64, ..Numbers::default() };
         let mut group = Self {
-            nodes: std::array::from_fn(|n| Node::new(n, &plan, &mut random)),
-            clients: std::array::from_fn(|c| Client::new(c as u64)),
-            streams: vec![Stream::default()],
+            nodes: std::array::from_fn(|n| Node::new(n, &mut random)),
+            clients: std::array::from_fn(|c| Client::new(c as u64 + 1)),
+            streams: Vec::<Stream>::new(),
             judge: Judge::new(
                 plan.sets_wall_clocks || plan.quarantine_ms < plan.lease_ms_max,
                 plan.rule().is_some(),
@@ -131,19 +127,21 @@ impl Group {
             numbers,
             seen: Seen::default(),
             trace: is_traced.then(Vec::new),
-            fx: Effects::default(),
             plan,
             random,
         };
-        group.begin_to_decide(0);
-        for replica in 1..GROUP {
-            group.attach(replica, 0).expect("nobody waits at a new server");
-        }
-        if group.plan.has_moves {
-            group.nodes[OTHER].is_up = true;
-            group.begin_to_decide(OTHER);
-        }
+        group.begin().expect("nobody waits at a new server");
         group
+    }
+
+    /// All servers start.
+    fn begin(&mut self) -> Verdict {
+        self.start(0, &Files::default(), true)?;
+        for replica in 1..GROUP {
+            self.start(replica, &Files::default(), false)?;
+            self.attach(replica, 0)?;
+        }
+        if self.plan.has_moves { self.start(OTHER, &Files::default(), true) } else { Ok(()) }
     }
 
     fn see(&mut self, point: Point) {
@@ -172,7 +170,7 @@ impl Group {
                     self.give_time_to_live()?;
                 }
                 95 | 96 => self.move_slots()?,
-                _ => self.pump_any()?,
+                _ => self.cron_any()?,
             }
         }
         self.follow()
@@ -191,8 +189,7 @@ impl Group {
 
     /// How long somebody's quarantine lasts from here.
     fn quarantine_left_us(&self) -> u64 {
-        let table = |node: &Node| node.server.table.quarantine_left_ms(node.server.now.boot);
-        self.nodes.iter().filter_map(table).min().unwrap_or(0) * 1_000
+        self.nodes.iter().filter_map(Node::quarantine_left_ms).min().unwrap_or(0) * 1_000
     }
 
     /// What servers do at once, unless they are late.
@@ -205,9 +202,9 @@ impl Group {
                 self.receive(n, usize::MAX)?;
                 self.acknowledge(n);
             }
-            if self.nodes[n].decides() && self.random.percent(85) {
-                self.pump_if_due(n)?;
-                self.turn(n)?;
+            if self.random.percent(85) {
+                let turns = 1 + self.random.below(4) as usize;
+                self.work(n, turns)?;
             }
         }
         Ok(())

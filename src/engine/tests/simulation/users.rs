@@ -2,10 +2,17 @@
 //! owners give up what they hold first. (Else a server that lost the deletion would believe them later.)
 //! And who gives a lock a time to live, which ends nothing here: nobody lives to see it.
 
-use super::super::server::{Lazy, Outside};
+use super::super::inside::Part;
+use super::super::world::Said;
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, Verdict};
-use crate::lock::effect::Found;
+use crate::lock::tests::server::At;
+
+/// A connection that asks for no locks.
+const SOMEBODY: u64 = 0;
+
+/// So late on the wall clock that nobody here lives to see it, in milliseconds.
+const NEVER_MS: u64 = 4_000_000_000_000;
 
 impl Group {
     /// PEXPIRE on a primary. Readers have to agree on which keys have a time to live (G13).
@@ -14,7 +21,7 @@ impl Group {
         let n = self.time as usize % self.plan.nodes();
         let at = LOCKS[self.time as usize / 7 % LOCKS.len()];
         let node = &self.nodes[n];
-        if node.runs() && node.decides() && self.is_ours(n, at) && self.do_outside(n, Outside::Expire(at)) {
+        if node.runs() && node.decides() && self.is_ours(n, at) && self.make_mortal(n, at, NEVER_MS)? {
             self.note(|| format!("{at} is given a time to live on n{n}"));
             self.see(Point::MadeMortal);
         }
@@ -35,19 +42,40 @@ impl Group {
             self.note(|| format!("n{n} is emptied"));
             for at in LOCKS {
                 // Also what has come with a slot of which nobody was told yet.
-                if self.is_ours(n, at) || self.nodes[n].server.found(at) != Found::Nothing {
+                if self.is_ours(n, at) || self.nodes[n].has(at) {
                     self.give_up_all(at);
                 }
             }
-            self.do_outside(n, Outside::Flush(None, Lazy::No));
-        } else if self.is_ours(n, at) && self.do_outside(n, Outside::Del(at)) {
+            self.do_outside(n, &[b"FLUSHALL"])?;
+        } else if self.is_ours(n, at) && self.do_outside(n, &[b"DEL", at.name.as_bytes()])? {
             self.note(|| format!("{at} is deleted on n{n}"));
             self.see(Point::Deleted);
             self.give_up_all(at);
         }
-        if self.nodes[n].server.table.has_tasks() {
+        if self.nodes[n].table(|table| table.has_tasks()) {
             self.see(Point::BrokenBeforeWaiters);
         }
         Ok(())
+    }
+
+    /// PEXPIREAT.
+    pub(super) fn make_mortal(&mut self, n: usize, at: At, until_ms: u64) -> Result<bool, String> {
+        self.do_outside(n, &[b"PEXPIREAT", at.name.as_bytes(), until_ms.to_string().as_bytes()])
+    }
+
+    /// Somebody has a primary do this to its keys. Returns whether there was anything to do.
+    pub(super) fn do_outside(&mut self, n: usize, words: &[&[u8]]) -> Result<bool, String> {
+        self.enter(n);
+        let words = words.iter().map(|word| word.to_vec()).collect();
+        let said = self.nodes[n].world.asks(SOMEBODY, 0, words);
+        self.collect(n)?;
+        match said {
+            Said::Now(parts) => match parts[..] {
+                [Part::Integer(number)] => Ok(number > 0),
+                [Part::Ok] => Ok(true),
+                _ => Err(format!("n{n} refuses what is done to its keys: {parts:?}")),
+            },
+            Said::Later(_) => Err("somebody waits who does not ask for locks".to_owned()),
+        }
     }
 }

@@ -12,11 +12,11 @@
 //!   a lock can renew it, release it, and is told the same token again.
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
 
-use super::super::input::Keys;
-use super::super::server::{At, Name};
 use super::asks::Request;
 use super::lines::Lines;
 use super::{LOCKS, Verdict, lock_at};
+use crate::lock::tests::input::Keys;
+use crate::lock::tests::server::{At, Name};
 use crate::lock::types::{Mode, Tie, Token};
 
 /// What an owner believes.

@@ -20,18 +20,16 @@ impl Group {
             17 => self.set_wall_clock(n),
             18 if self.nodes[n].runs() => {
                 // A child is forked: a file begins.
-                self.write_file_anew(n);
+                self.write_file_anew(n)?;
             }
             _ if !self.nodes[n].is_up => self.restart(n)?,
-            _ => self.find_dead_of_running(n),
+            _ => self.find_dead_of_running(n)?,
         }
         Ok(())
     }
 
-    fn find_dead_of_running(&mut self, n: usize) {
-        if self.nodes[n].runs() && self.nodes[n].decides() {
-            self.find_dead(n);
-        }
+    fn find_dead_of_running(&mut self, n: usize) -> Verdict {
+        if self.nodes[n].runs() && self.nodes[n].decides() { self.find_dead(n) } else { Ok(()) }
     }
 
     fn break_link(&mut self, n: usize) {
@@ -115,9 +113,8 @@ impl Group {
             self.see(Point::PromotedTheWrongOne);
         }
         self.rightful = n;
-        self.begin_to_decide(n);
         self.note(|| format!("n{n} is promoted"));
-        Ok(())
+        self.begin_to_decide(n)
     }
 
     /// There is no primary that works.
@@ -185,16 +182,16 @@ impl Group {
             self.see(Point::RestartedEmpty);
             files = Files::default();
         }
-        self.start(n, &files)?;
-        self.nodes[n].files = files;
         let may_decide = self.slots.may_change_roles() && (!self.plan.has_one_primary || n == self.rightful);
         let decides = may_decide && self.random.percent(if self.plan.has_one_primary { 70 } else { 25 });
         let decides = decides || n == OTHER;
         self.note(|| format!("n{n} starts; decides: {decides}"));
         if decides {
             self.see(Point::RestartedAsPrimary);
-            self.begin_to_decide(n);
         }
+        self.start(n, &files, decides)?;
+        self.nodes[n].files.snapshot = files.snapshot;
+        self.nodes[n].files.log.splice(..0, files.log);
         Ok(())
     }
 }

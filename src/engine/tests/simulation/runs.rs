@@ -3,6 +3,7 @@
 //! `scripts/simulate` starts the big run; the environment says which seeds: `REDISLOCK_SIM_FIRST`,
 //! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events a seed), `REDISLOCK_SIM_TRACE` (prints what happened).
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use super::Group;
 use super::plan::{CONTROLS, Control, Plan};
 use super::points::Seen;
 use crate::lock::tests::lowered::Lowered;
-use crate::sabotage;
+use crate::sabotage::{self, Rule};
 
 /// So many lives reach everything that must be seen sometimes.
 const SEEDS: u64 = 300;
@@ -38,7 +39,7 @@ fn live(seed: u64, plan: Plan, steps: u64, is_traced: bool) -> Result<(Seen, Vec
         Lowered::of(seed).during(|| catch_unwind(AssertUnwindSafe(|| go_through(&mut group, steps))))
     });
     let trace = group.trace.take().unwrap_or_default();
-    match lived.unwrap_or_else(|_| Err("it panicked".to_owned())) {
+    match lived.unwrap_or_else(|panic| Err(said_by(panic.as_ref()))) {
         Ok(()) => Ok((group.seen, trace)),
         Err(wrong) => Err(Fault { wrong, trace }),
     }
@@ -52,6 +53,13 @@ fn go_through(group: &mut Group, steps: u64) -> Result<(), String> {
         }
     }
     group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
+}
+
+/// What a panic says: the simulated server has seen that it was used wrongly, or an assertion of the engine failed.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+    format!("a panic: {text}")
 }
 
 /// Lives so many lives on all cores, and stops at the first fault: the lowest seed that was found.
@@ -143,4 +151,39 @@ fn what_cannot_be_promised_is_seen_to_break() {
     let unseen: Vec<Control> =
         CONTROLS.into_iter().filter(|&control| first_broken(control).is_none()).collect();
     assert!(unseen.is_empty(), "no life shows what {unseen:?} must show");
+}
+
+/// So many lives at most until a bug that is put back is seen.
+const LIVES_UNTIL_SEEN: u64 = 2_000;
+
+/// The first life that notices that this rule is left out, and what it says.
+fn first_without(rule: Rule) -> Option<(u64, String)> {
+    (0..LIVES_UNTIL_SEEN).find_map(|seed| {
+        let plan = Plan { without: Some(rule), ..Plan::of(seed) };
+        live(seed, plan, STEPS, false).err().map(|fault| (seed, fault.wrong))
+    })
+}
+
+/// Bugs that the engine or the core had, or could have. Others are controls, which need lives of their own.
+#[test]
+fn bugs_that_are_put_back_are_seen() {
+    let rules = [
+        Rule::PumpAsked,
+        Rule::LeaverWakes,
+        Rule::AnsweredOnce,
+        Rule::Forgotten,
+        Rule::UndoneFirst,
+        Rule::AskedOutside,
+        Rule::BesideReservations,
+        Rule::TimeToLive,
+        Rule::WakeUp,
+        Rule::Disconnect,
+        Rule::Replicas,
+        Rule::ExpiryLate,
+    ];
+    for rule in rules {
+        let seen = first_without(rule);
+        let (seed, wrong) = seen.unwrap_or_else(|| panic!("{rule:?} can be left out, and no life notices"));
+        println!("{rule:?}: life {seed}: {}", wrong.lines().next().unwrap_or(""));
+    }
 }

@@ -1,0 +1,128 @@
+//! What a simulated server saves and loads: snapshots, as its files and its replicas get them, and a log of commands.
+
+use super::inside::{At, Entry, Told, Value};
+use super::world::World;
+use crate::engine::events::{self, Beside};
+use crate::engine::flags::Flags;
+use crate::engine::values;
+use crate::lock::codec::SavedLock;
+use crate::lock::effect::LockId;
+use crate::lock::types::Place;
+
+/// What a key has, saved.
+#[derive(Clone, Debug)]
+enum Saved {
+    Lock(Option<SavedLock>),
+    Text(Vec<u8>),
+}
+
+/// An RDB file, or what a full synchronisation sends.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    /// The hands of the clock of tokens, at its head.
+    clock: Option<(u64, u64)>,
+    keys: Vec<(At, Saved, Option<u64>)>,
+}
+
+impl World {
+    /// A child is forked, and writes down what is there.
+    pub(super) fn save(&self) -> Snapshot {
+        events::forked(&self.sim);
+        let keys: Vec<(At, Entry)> =
+            self.sim.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
+        let saved = |entry: &Entry| match &entry.value {
+            Value::Lock(lock) => Saved::Lock(values::saved(&self.sim, *lock)),
+            Value::Text(text) => Saved::Text(text.clone()),
+        };
+        let keys = keys.into_iter().map(|(at, entry)| (at, saved(&entry), entry.until_ms)).collect();
+        Snapshot { clock: values::saved_clock(&self.sim), keys }
+    }
+
+    /// The server has just started, and reads its files.
+    pub(super) fn read_files(&mut self, snapshot: &Snapshot, log: &[Told]) -> Result<(), String> {
+        let before = self.begin_to_load();
+        self.load(snapshot)?;
+        for told in log {
+            self.obeys(told).map_err(|wrong| format!("a log: {wrong}"))?;
+        }
+        self.end_load(before);
+        Ok(())
+    }
+
+    /// A replica throws away what it has, and loads what its primary has sent.
+    pub(super) fn synchronise(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+        events::flushed(&self.sim, None);
+        let gone = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
+        gone.into_values()
+            .filter_map(|entry| lock_of(&entry))
+            .for_each(|lock| values::freed(&self.sim, lock));
+        let before = self.begin_to_load();
+        self.load(snapshot)?;
+        self.end_load(before);
+        Ok(())
+    }
+
+    /// The same, beside what it has, which then goes; or what was loaded does, where that is not completed.
+    pub(super) fn synchronise_beside(
+        &mut self,
+        snapshot: &Snapshot,
+        is_complete: bool,
+    ) -> Result<(), String> {
+        let before = self.sim.flags.get();
+        self.sim.flags.set(Flags { is_loading: true, ..before });
+        events::loaded_beside(&self.sim, Beside::Begun);
+        events::loading(&self.sim);
+        let own = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
+        let is_loaded = self.load(snapshot);
+        let loaded = std::mem::replace(&mut self.sim.inside.borrow_mut().keys, own);
+        is_loaded?;
+        let gone = if is_complete {
+            let gone = std::mem::replace(&mut self.sim.inside.borrow_mut().keys, loaded);
+            events::loaded_beside(&self.sim, Beside::Completed);
+            self.end_load(before);
+            gone
+        } else {
+            self.end_load(before);
+            events::loaded_beside(&self.sim, Beside::Aborted);
+            loaded
+        };
+        self.leave_to_thread(gone.into_values().map(|entry| entry.value));
+        Ok(())
+    }
+
+    fn begin_to_load(&self) -> Flags {
+        let before = self.sim.flags.get();
+        events::loading(&self.sim);
+        self.sim.flags.set(Flags { is_loading: true, is_loading_only: true, ..before });
+        before
+    }
+
+    fn end_load(&self, before: Flags) {
+        self.sim.flags.set(before);
+        events::loaded(&self.sim);
+    }
+
+    fn load(&self, Snapshot { clock, keys }: &Snapshot) -> Result<(), String> {
+        if let Some((last, told)) = *clock {
+            values::load_clock(&self.sim, last, told)?;
+        }
+        for ((db, name), saved, until_ms) in keys {
+            let value = match saved {
+                Saved::Text(text) => Value::Text(text.clone()),
+                Saved::Lock(saved) => {
+                    Value::Lock(values::load(&self.sim, Place { db: *db, name }, saved.as_ref())?)
+                }
+            };
+            let entry = Entry { value, until_ms: *until_ms };
+            self.sim.inside.borrow_mut().keys.insert((*db, name.clone()), entry);
+        }
+        Ok(())
+    }
+}
+
+const fn lock_of(entry: &Entry) -> Option<LockId> {
+    match entry.value {
+        Value::Lock(lock) => Some(lock),
+        Value::Text(_) => None,
+    }
+}

@@ -1,0 +1,140 @@
+//! What a simulated server has: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::engine::clients::Reply;
+use crate::engine::state::Alarm;
+use crate::lock::effect::{Event, LockId};
+use crate::lock::types::{Moment, PlaceBuf, Token};
+
+/// Where a key is.
+pub(super) type At = (u32, Vec<u8>);
+
+/// A command, word by word.
+pub(super) type Words = Rc<[Vec<u8>]>;
+
+/// What a key has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Value {
+    Lock(LockId),
+    Text(Vec<u8>),
+}
+
+/// A key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    /// When it goes by itself, in milliseconds of the wall clock.
+    pub(super) until_ms: Option<u64>,
+}
+
+/// A part of a reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Error(String),
+    Integer(u64),
+    Null,
+    Ok,
+    Bool(bool),
+    Bytes(Vec<u8>),
+    Array(usize),
+    Map(usize),
+}
+
+/// What was published, in its order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Published {
+    Lock(At, Event),
+    /// The server's own: a key was written, or went.
+    Key(At, &'static str),
+    /// Of all keys.
+    All(&'static str),
+}
+
+/// What replicas and files are told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Told {
+    pub(super) db: u32,
+    pub(super) words: Words,
+}
+
+/// Whose a slot is that is not simply this server's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Slot {
+    /// On its way to another server: this one answers for the keys that are still there.
+    Leaving,
+    /// Another server's, or still on its way from there.
+    Elsewhere,
+}
+
+/// Sets the alarm of the server.
+#[derive(Default)]
+pub(super) struct Clockwork {
+    pub(super) at: Option<Moment>,
+}
+
+impl Alarm for Clockwork {
+    fn set(&mut self, at: Moment) -> bool {
+        self.at = Some(at);
+        true
+    }
+}
+
+/// All that the server has. Nobody keeps it borrowed while the engine is called.
+#[derive(Default)]
+pub(super) struct Inside {
+    pub(super) boot_us: u64,
+    pub(super) wall_us: u64,
+    pub(super) keys: BTreeMap<At, Entry>,
+    /// What replicas were told, until somebody takes it away.
+    pub(super) stream: Vec<Told>,
+    /// How much that was, all in all.
+    pub(super) offset: u64,
+    /// What its file was told, if it has one.
+    pub(super) file: Vec<Told>,
+    pub(super) published: Vec<Published>,
+    pub(super) log: Vec<String>,
+    pub(super) connected: BTreeSet<u64>,
+    /// Blocked clients that the server has not let go of.
+    pub(super) blocked: BTreeMap<u64, u64>,
+    /// Those that were answered, or let go of, in this turn.
+    pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
+    /// What a blocked client was granted, where that has to be confirmed before it is told.
+    pub(super) granted: BTreeMap<u64, (Vec<PlaceBuf>, Token)>,
+    pub(super) last_handle: u64,
+    /// Handles that were let go of: like addresses, they are given anew.
+    pub(super) free_handles: Vec<u64>,
+    pub(super) last_owner: u64,
+    /// The reply to the running command.
+    pub(super) reply: Vec<Part>,
+    pub(super) running: Option<Words>,
+    /// The running command has blocked its client, by this number.
+    pub(super) has_blocked: Option<u64>,
+    pub(super) pump_is_due: bool,
+    pub(super) forbidden: BTreeSet<u64>,
+    /// Replicas by the number of their connection: their address, and how much of the stream they have acknowledged.
+    pub(super) replicas: BTreeMap<u32, (&'static str, u64)>,
+    /// Keys of slots that are not simply this server's.
+    pub(super) slots: Vec<(&'static str, Slot)>,
+    pub(super) asked: u64,
+}
+
+impl Inside {
+    /// The server lets go of a blocked client. Returns which it was.
+    pub(super) fn let_go(&mut self, handle: u64) -> Option<u64> {
+        let client = self.blocked.remove(&handle)?;
+        self.granted.remove(&handle);
+        self.free_handles.push(handle);
+        Some(client)
+    }
+
+    /// Whether this server answers for a key of this name.
+    pub(super) fn is_ours(&self, at: &At) -> bool {
+        match self.slots.iter().find(|(name, _)| name.as_bytes() == at.1) {
+            None => true,
+            Some((_, Slot::Leaving)) => self.keys.contains_key(at),
+            Some((_, Slot::Elsewhere)) => false,
+        }
+    }
+}
