@@ -189,7 +189,7 @@ impl Core {
     /// Tells the hooks, the first time.
     fn tell_of_waiting(&self, wanted: &Wanted, times: u32) {
         if times == 0 {
-            self.keeper.hooks.waiting(&wanted.short());
+            self.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
         }
     }
 

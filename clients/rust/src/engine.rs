@@ -140,7 +140,7 @@ impl Engine {
     /// The hold is over, though its holder did not give it up.
     pub(crate) fn lose(self: &Arc<Self>, held: &Held, reason: Loss) {
         if self.keeper.finish(held, End::Lost(reason)) {
-            self.keeper.hooks.lost(&held.wanted.short(), held.granted_at.age(), reason);
+            self.keeper.tell(|hooks| hooks.lost(&held.wanted.short(), held.granted_at.age(), reason));
             self.abandon(&held.wanted, Some(held.token));
         }
     }
@@ -168,17 +168,17 @@ impl Engine {
         }
         let (name, age) = (held.wanted.short(), held.granted_at.age());
         if was_held {
-            self.keeper.hooks.released(&name, age);
+            self.keeper.tell(|hooks| hooks.released(&name, age));
             return Ok(());
         }
-        self.keeper.hooks.lost(&name, age, Loss::Release);
+        self.keeper.tell(|hooks| hooks.lost(&name, age, Loss::Release));
         Err(Error::LockLost { name: held.wanted.label(), reason: Loss::Release })
     }
 
     /// Gives the hold up in the background.
     pub(crate) fn let_go(self: &Arc<Self>, held: &Held) {
         if self.keeper.finish(held, End::Released) {
-            self.keeper.hooks.released(&held.wanted.short(), held.granted_at.age());
+            self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
             self.abandon(&held.wanted, Some(held.token));
         }
     }

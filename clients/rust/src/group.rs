@@ -63,7 +63,7 @@ pub(crate) async fn acquire(
             return refusal(engine, replies).map_or(Ok(None), Err);
         }
         if number == 0 {
-            engine.keeper.hooks.waiting(&wanted.short());
+            engine.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
         }
         sleep(at_random(BACK_OFF).min(patience.left())).await;
     }

@@ -7,7 +7,7 @@ use crate::error::Loss;
 
 /// What a program is told: implement what you need, or use [`Counters`] or `Metrics`.
 ///
-/// A hook is called in the middle of the work, so it must be quick, and must not panic. `name` is the name of the lock,
+/// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
 /// or of the first of several.
 pub trait Hooks: Send + Sync + 'static {
     /// An acquire waits in line.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -171,7 +172,7 @@ impl Table {
 
 /// Keeps what is held, and counts what goes on.
 pub(crate) struct Keeper {
-    pub(crate) hooks: Box<dyn Hooks>,
+    hooks: Box<dyn Hooks>,
     table: Mutex<Table>,
     wake: Notify,
     runtime: Mutex<Option<Handle>>,
@@ -197,6 +198,12 @@ impl Keeper {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
+    }
+
+    /// Tells the program's hooks; one that panics must not end what calls it.
+    pub(crate) fn tell(&self, what: impl FnOnce(&dyn Hooks)) {
+        // The hook itself has reported its panic.
+        drop(catch_unwind(AssertUnwindSafe(|| what(&*self.hooks))));
     }
 
     /// Remembers the runtime of who asks first, for what goes on in the background.
@@ -312,7 +319,7 @@ impl Keeper {
             let mut times = held.times();
             let is_over = now >= times.deadline;
             // What is due a little later is done in the same turn.
-            let renew = times.renew_at <= now + PAUSE;
+            let renew = times.renew_at <= now + PAUSE.min(renewal(times.lease) / 20);
             let look = times.watch_at <= now + PAUSE;
             if renew {
                 times.renew_at = Moment::NEVER;

@@ -68,14 +68,14 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, owner) = (Moment::now(), self.owner.clone().unwrap_or_else(new_owner));
         let wanted = Wanted::new(self.names.clone(), self.kind, self.lease, owner)?;
-        let hooks = &self.engine.keeper.hooks;
+        let keeper = &self.engine.keeper;
         let name = String::from_utf8_lossy(&self.names[0]);
         let grant = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
             if matches!(error, Error::LockTimeout { .. }) {
-                hooks.timed_out(&name, began.age());
+                keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
             }
         })?;
-        hooks.granted(&name, began.age());
+        keeper.tell(|hooks| hooks.granted(&name, began.age()));
         let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.longest));
         guard.check()?; // the reply may have taken as long as the lease
         Ok(guard)
