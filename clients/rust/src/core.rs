@@ -16,7 +16,7 @@ use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::keeper::{Grant, Held, Keeper};
 use crate::line::{Lines, Place};
-use crate::link::{Failure, Link, lock};
+use crate::link::{Before, Failure, Link, Request, lock};
 use crate::rules::{
     ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN, judge,
     longest_wait, sure,
@@ -168,7 +168,7 @@ impl Core {
         let command = wanted.acquire(lease, Line::Queue(self.keep()));
         let watch = || place.watch();
         let ask = Ask::new(wanted.name(), &command, patience.until());
-        let before = watches.then_some(&watch as &(dyn Fn() -> Option<Cmd> + Send + Sync));
+        let before = watches.then_some(&watch as Before<'_>);
         self.servers.request(Ask { wanted: Some(wanted), before, ..ask }).await
     }
 
@@ -281,7 +281,7 @@ impl Core {
         // It may be cancelled, or be cut: then the request may have been granted unheard.
         let was_doubtful = wanted.is_doubtful();
         wanted.doubt();
-        let text = match link.call(&[&command], most + WAIT_MARGIN).await {
+        let text = match link.call(&command, most + WAIT_MARGIN).await {
             Ok((value, _)) => {
                 wanted.trust(was_doubtful);
                 return Ok(value);
@@ -321,7 +321,7 @@ impl Core {
             let command = fence(name, Some(held.token));
             let address = self.servers.address(name);
             let reply = match self.servers.link(name).await {
-                Ok(link) => link.call(&[&command], ATTEMPT).await,
+                Ok(link) => link.call(&command, ATTEMPT).await,
                 Err(failure) => Err(failure),
             };
             match reply {
@@ -404,7 +404,7 @@ impl Core {
         let mut names = Vec::new();
         for address in self.servers.primaries().await {
             let link = self.servers.link_to(&address).await.map_err(error_of)?;
-            let (reply, _) = link.call(&[&command], ATTEMPT).await.map_err(error_of)?;
+            let (reply, _) = link.call(&command, ATTEMPT).await.map_err(error_of)?;
             let Value::Array(rows) = reply else { continue };
             names.extend(rows.into_iter().filter_map(held_name));
         }
@@ -423,7 +423,7 @@ enum Sent {
 /// Sends it behind all that was sent before, without waiting for the reply.
 fn send_now(link: Arc<Link>, command: Cmd) -> Sent {
     let mut sending: Pin<Box<dyn Future<Output = Reply> + Send>> =
-        Box::pin(async move { link.send(&[&command]).await });
+        Box::pin(async move { link.send(&Request { command: &command, asks: false, before: None }).await });
     match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => Sent::Answered(reply),
         Poll::Pending => Sent::Underway(sending),

@@ -118,8 +118,9 @@ impl Place<'_> {
         line.places.remove(&self.key);
         self.key.0 = number;
         line.places.insert(self.key, self.turn.clone());
-        if was_first && line.places.keys().next() != Some(&self.key) {
-            line.call_first(); // what was meant for the first has called this one
+        // What was meant for the first may have called another one.
+        if was_first != (line.places.keys().next() == Some(&self.key)) {
+            line.call_first();
         }
     }
 
@@ -154,5 +155,59 @@ impl Drop for Place<'_> {
         {
             turn.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_called(place: &Place<'_>) -> bool {
+        std::pin::pin!(place.turn.notified()).enable()
+    }
+
+    #[test]
+    fn who_asked_the_server_first_is_called_though_its_reply_is_seen_later() {
+        let lines = Lines::new(4);
+        let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
+        two.asked(next_number() + 1);
+        lines.changed(&Change::Names(vec![b"k".to_vec()]));
+        assert!(is_called(&two) && !is_called(&one), "it is the only one that is known to be in line");
+        one.asked(next_number() - 1);
+        assert!(is_called(&one) && one.is_first() && !two.is_first());
+    }
+
+    #[test]
+    fn who_asked_later_than_others_hands_on_that_it_was_called() {
+        let lines = Lines::new(4);
+        let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
+        let mut behind = lines.join(b"k");
+        behind.asked(next_number());
+        one.asked(next_number());
+        assert!(!is_called(&two));
+        drop(behind);
+        assert!(is_called(&one));
+    }
+
+    #[test]
+    fn who_leaves_calls_the_next_and_lets_one_move_up() {
+        let lines = Lines::new(2);
+        let places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
+        assert_eq!(places.iter().map(Place::may_ask).collect::<Vec<_>>(), [true, true, false, false]);
+        let mut places = places.into_iter();
+        drop(places.next());
+        let places: Vec<_> = places.collect();
+        assert_eq!(places.iter().map(is_called).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(places.iter().map(Place::may_ask).collect::<Vec<_>>(), [true, true, false]);
+    }
+
+    #[test]
+    fn a_change_is_asked_for_once_and_calls_the_first() {
+        let lines = Lines::new(2);
+        let (one, two) = (lines.join(b"k"), lines.join(b"k"));
+        assert!(one.watch().is_some() && two.watch().is_none() && two.is_watched());
+        lines.changed(&Change::Any);
+        assert!(is_called(&one) && !is_called(&two) && !two.is_watched());
+        assert!(two.watch().is_some());
     }
 }

@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo};
-use redis::{PushKind, RedisError, Value};
+use redis::{PushKind, RedisError, RedisResult, Value};
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 use tokio::time::timeout;
 
 use crate::rules::ATTEMPT;
@@ -84,12 +85,34 @@ pub(crate) enum Change {
 /// Who is told.
 pub(crate) type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
+/// How many requests may be on their way to the socket.
+const UNDERWAY: usize = 4096;
+
 /// Each request has a number, higher than those of all before.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// The next number.
 pub(crate) fn next_number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What is asked once there is nothing before it that could change whether it is needed.
+pub(crate) type Before<'a> = &'a (dyn Fn() -> Option<Cmd> + Send + Sync);
+
+/// A command, and what is sent with it.
+pub(crate) struct Request<'a> {
+    pub(crate) command: &'a Cmd,
+    /// Whether the slot is about to move to this node.
+    pub(crate) asks: bool,
+    pub(crate) before: Option<Before<'a>>,
+}
+
+impl Request<'_> {
+    fn words_before(&self) -> Vec<Cmd> {
+        let before = self.before.and_then(|before| before());
+        // Only for the very next command.
+        before.into_iter().chain(self.asks.then(|| redis::cmd("ASKING"))).collect()
+    }
 }
 
 /// A connection over which requests of many tasks go one behind the other.
@@ -119,7 +142,7 @@ impl Link {
         link.open(info, |config| config.set_push_sender(hear)).await?;
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON");
-        match link.call(&[&tracking], ATTEMPT).await {
+        match link.call(&tracking, ATTEMPT).await {
             Ok(_) => link.is_told.store(true, Ordering::Relaxed),
             Err(Failure::Refused(_)) => {}
             Err(broken) => return Err(broken),
@@ -148,6 +171,8 @@ impl Link {
         let client = Client::open(info.set_redis_settings(redis)).map_err(Failure::of)?;
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
+        // So that no request waits for its turn to be sent, for then others might overtake it.
+        let config = config.set_pipeline_buffer_size(UNDERWAY);
         let config = adapt(config);
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         let connection = match timeout(2 * ATTEMPT, opening).await {
@@ -177,32 +202,24 @@ impl Link {
         }
     }
 
-    /// Sends these at once and behind all that was sent; the reply to the last of them, and the number of its request.
+    /// Sends this behind all that was sent; the reply, and the number of the request.
     ///
-    /// Once it was polled, the commands are on their way behind all others. If it is dropped then, they still are or
-    /// are never sent, but they do not come later.
-    pub(crate) async fn send(&self, commands: &[&Cmd]) -> Result<(Value, u64), Failure> {
-        let Some(mut connection) = lock(&self.connection).clone() else { return Err(ended()) };
-        let mut pipeline = redis::pipe();
-        let sending = async {
-            if let [command] = commands {
-                return connection.send_packed_command(command).await;
-            }
-            for command in commands {
-                pipeline.add_command((*command).clone());
-            }
-            let replies = connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
-            Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
-        };
-        let mut sending = pin!(sending);
+    /// Once it was polled, the request is on its way behind all that were polled before. If it is dropped then, it still
+    /// is or is never sent, but does not come later.
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<(Value, u64), Failure> {
+        let Some(connection) = lock(&self.connection).clone() else { return Err(ended()) };
+        let mut sending: Option<Pin<Box<Exchange<'_>>>> = None;
         let mut number = 0;
         let reply = poll_fn(|context| {
-            if number > 0 {
+            if let Some(sending) = &mut sending {
                 return sending.as_mut().poll(context);
             }
             let _in_order = lock(&self.order);
             number = next_number();
-            sending.as_mut().poll(context)
+            // Else a task that has done much might be told to wait here, and others would overtake it.
+            let exchange =
+                unconstrained(exchange(connection.clone(), request.words_before(), request.command));
+            Pin::new(sending.insert(Box::pin(exchange))).poll(context)
         });
         match reply.await {
             Ok(Value::ServerError(error)) => Err(Failure::Refused(text_of(&error))),
@@ -211,14 +228,22 @@ impl Link {
         }
     }
 
-    /// The reply to the last of these. If none comes in time the connection is given up, for nobody knows what else is
-    /// missing.
-    pub(crate) async fn call(&self, commands: &[&Cmd], most: Duration) -> Result<(Value, u64), Failure> {
+    /// The reply to this. If none comes in time the connection is given up, for nobody knows what else is missing.
+    pub(crate) async fn call(&self, command: &Cmd, most: Duration) -> Result<(Value, u64), Failure> {
+        self.call_for(&Request { command, asks: false, before: None }, most).await
+    }
+
+    /// The same for a request with something before it.
+    pub(crate) async fn call_for(
+        &self,
+        request: &Request<'_>,
+        most: Duration,
+    ) -> Result<(Value, u64), Failure> {
         let mut closed = self.closed.subscribe();
         let reply = async {
             tokio::select! {
                 biased;
-                reply = self.send(commands) => reply,
+                reply = self.send(request) => reply,
                 _ = closed.wait_for(|closed| *closed) => Err(ended()),
             }
         };
@@ -234,6 +259,25 @@ impl Link {
             }
         }
     }
+}
+
+type Exchange<'a> = dyn Future<Output = RedisResult<Value>> + Send + 'a;
+
+async fn exchange(
+    mut connection: MultiplexedConnection,
+    before: Vec<Cmd>,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    if before.is_empty() {
+        return connection.send_packed_command(command).await;
+    }
+    let (mut pipeline, count) = (redis::pipe(), before.len() + 1);
+    for each in before {
+        pipeline.add_command(each);
+    }
+    pipeline.add_command(command.clone());
+    let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
+    Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
 }
 
 fn text_of(error: &redis::ServerError) -> String {

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::link::{Address, Failure, Link, OnChange, address_of, at, lock};
+use crate::link::{Address, Before, Failure, Link, OnChange, Request, address_of, at, lock};
 use crate::rules::{ATTEMPT, LONGEST_PAUSE, PAUSE, Step, judge, slot};
 use crate::wanted::Wanted;
 
@@ -53,7 +53,7 @@ pub(crate) struct Ask<'a> {
     /// For whom: told if it goes unanswered.
     pub(crate) wanted: Option<&'a Wanted>,
     /// What is sent before it where the server tells of changes, if anything.
-    pub(crate) before: Option<&'a (dyn Fn() -> Option<Cmd> + Send + Sync)>,
+    pub(crate) before: Option<Before<'a>>,
 }
 
 impl<'a> Ask<'a> {
@@ -329,12 +329,12 @@ impl Servers {
             Ok(link) => link?,
             Err(_) => return Err(Failure::Broken("it took too long to connect".to_owned())),
         };
-        let first = ask.before.filter(|_| link.is_told()).and_then(|before| before());
-        let asking = node.map(|_| redis::cmd("ASKING"));
-        let commands: Vec<&Cmd> = asking.iter().chain(&first).chain([ask.command]).collect();
+        // A node that has the slot only half tells of nothing.
+        let before = ask.before.filter(|_| link.is_told() && node.is_none());
+        let request = Request { command: ask.command, asks: node.is_some(), before };
         let sent = Moment::now();
         let (most, is_repeated) = (ATTEMPT.min((left / 2).max(5 * PAUSE)), *repeated);
-        match link.call(&commands, most).await {
+        match link.call_for(&request, most).await {
             Ok((reply, number)) => Ok(Answer { reply, sent, number, is_repeated }),
             Err(failure) => {
                 if matches!(failure, Failure::Broken(_)) {
@@ -361,7 +361,7 @@ impl Servers {
 /// The reply of a server that is asked nothing else, or None.
 async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Option<Value> {
     let link = Link::plain(server.clone()).await.ok()?;
-    link.call(&[command], ATTEMPT).await.ok().map(|(value, _)| value)
+    link.call(command, ATTEMPT).await.ok().map(|(value, _)| value)
 }
 
 /// A node as `CLUSTER SLOTS` names it; without a host it is the one that answered.

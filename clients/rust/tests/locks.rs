@@ -60,7 +60,8 @@ async fn futures_that_are_dropped_leave_nothing() {
     for number in 0..200_u64 {
         // Before the request, while it is on its way, and about when it is answered.
         let lock = locks.lock("free");
-        let taken = timeout(Duration::from_micros(number * 5), async move { lock.acquire().await.unwrap() }).await;
+        let taken =
+            timeout(Duration::from_micros(number * 5), async move { lock.acquire().await.unwrap() }).await;
         drop(taken);
     }
     let guard = locks.lock("busy").acquire().await.unwrap();
@@ -223,7 +224,8 @@ async fn a_hook_that_panics_does_no_harm() {
     }
     let server = Server::start();
     let locks = Locks::builder().server(server.url()).hooks(Panics).lease(SECOND).build().unwrap();
-    let (lost, kept) = (locks.lock("lost").acquire().await.unwrap(), locks.lock("kept").acquire().await.unwrap());
+    let (lost, kept) =
+        (locks.lock("lost").acquire().await.unwrap(), locks.lock("kept").acquire().await.unwrap());
     server.ask::<i64>(&["DEL", "lost"]);
     assert!(timeout(PATIENCE, lost.lost()).await.unwrap().is_some());
     sleep(2 * SECOND).await;
