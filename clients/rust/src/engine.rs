@@ -31,6 +31,11 @@ impl Engine {
         self.cores.len() > 1
     }
 
+    /// Comes before each request of the program.
+    pub(crate) fn settle(self: &Arc<Self>) {
+        self.keeper.settle(|| schedule(Arc::downgrade(self), self.keeper.clone()));
+    }
+
     // Acquiring.
 
     /// The grant. If this is dropped, or ends in an error, nothing is held.
@@ -39,7 +44,7 @@ impl Engine {
         wanted: Wanted,
         wait: Option<Duration>,
     ) -> Result<Grant, Error> {
-        self.keeper.settle();
+        self.settle();
         let patience = Patience::new(wait);
         let attempt = Attempt::new(self, Arc::new(wanted));
         let acquiring = async {
@@ -66,14 +71,6 @@ impl Engine {
                 }
                 Err(Error::LockTimeout { name, wait: wait.unwrap_or_default() })
             }
-        }
-    }
-
-    /// From now on the hold is renewed and watched.
-    pub(crate) fn keep(self: &Arc<Self>, held: &Arc<Held>) {
-        if self.keeper.keep(held) {
-            let (engine, keeper) = (Arc::downgrade(self), self.keeper.clone());
-            self.keeper.begin_unseen(schedule(engine, keeper));
         }
     }
 
@@ -116,7 +113,7 @@ impl Engine {
             }
             Err(error) => {
                 // It may pass, as a lack of replicas does; the deadline tells if it does not.
-                held.renew_at(Moment::now() + LONGEST_PAUSE);
+                held.renew_again_at(Moment::now() + LONGEST_PAUSE);
                 Err(error)
             }
         };

@@ -112,7 +112,7 @@ pub struct Guard {
 impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, held: Held) -> Self {
         let held = Arc::new(held);
-        engine.keep(&held);
+        engine.keeper.keep(&held);
         Self { hold: Hold { engine, held } }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -100,8 +100,11 @@ impl Held {
         self.times().end
     }
 
-    pub(crate) fn renew_at(&self, at: Moment) {
-        self.times().renew_at = at;
+    /// A renewal has failed, which is tried again then.
+    pub(crate) fn renew_again_at(&self, at: Moment) {
+        if self.renews && at < self.longest_at {
+            self.times().renew_at = at;
+        }
     }
 
     pub(crate) fn watch_at(&self, at: Moment) {
@@ -176,7 +179,6 @@ pub(crate) struct Keeper {
     table: Mutex<Table>,
     wake: Notify,
     runtime: Mutex<Option<Handle>>,
-    is_scheduled: AtomicBool,
     closing: watch::Sender<bool>,
     acquiring: AtomicUsize,
     working: AtomicUsize,
@@ -189,7 +191,6 @@ impl Keeper {
             table: Mutex::default(),
             wake: Notify::new(),
             runtime: Mutex::default(),
-            is_scheduled: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             acquiring: AtomicUsize::new(0),
             working: AtomicUsize::new(0),
@@ -206,12 +207,20 @@ impl Keeper {
         drop(catch_unwind(AssertUnwindSafe(|| what(&*self.hooks))));
     }
 
-    /// Remembers the runtime of who asks first, for what goes on in the background.
-    pub(crate) fn settle(&self) {
+    /// Remembers the runtime for what goes on in the background, and runs the scheduler there, unless it runs already.
+    pub(crate) fn settle<S>(self: &Arc<Self>, schedule: impl FnOnce() -> S)
+    where
+        S: Future<Output = ()> + Send + 'static,
+    {
         let mut runtime = lock(&self.runtime);
-        if runtime.is_none() {
-            *runtime = Handle::try_current().ok();
-        }
+        let Some(current) = Handle::try_current().ok().filter(|_| runtime.is_none()) else { return };
+        *runtime = Some(current.clone());
+        drop(runtime);
+        let (scheduled, schedule) = (Scheduled(self.clone()), schedule());
+        drop(current.spawn(async move {
+            schedule.await;
+            drop(scheduled);
+        }));
     }
 
     /// Runs this beside all else.
@@ -224,17 +233,10 @@ impl Keeper {
         });
     }
 
-    /// Runs this beside all else, and nobody waits for its end.
-    pub(crate) fn begin_unseen(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = lock(&self.runtime).clone() {
-            runtime.spawn(work);
-        }
-    }
-
     // What is held.
 
-    /// From now on the hold is looked after; whether there is no scheduler yet.
-    pub(crate) fn keep(&self, held: &Arc<Held>) -> bool {
+    /// From now on the hold is looked after.
+    pub(crate) fn keep(&self, held: &Arc<Held>) {
         let mut table = self.table();
         table.holds.insert(held.id, held.clone());
         for name in &held.wanted.names {
@@ -243,8 +245,6 @@ impl Keeper {
         if table.file(held) {
             self.wake.notify_one();
         }
-        drop(table);
-        !self.is_scheduled.swap(true, Ordering::AcqRel)
     }
 
     /// Something else is to be done for it next.
@@ -372,6 +372,15 @@ impl Keeper {
     /// Lets the scheduler look whether it is needed.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
+    }
+}
+
+/// The scheduler, which ends with its runtime: who acquires next makes another one in theirs.
+struct Scheduled(Arc<Keeper>);
+
+impl Drop for Scheduled {
+    fn drop(&mut self) {
+        drop(lock(&self.0.runtime).take());
     }
 }
 

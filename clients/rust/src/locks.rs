@@ -17,8 +17,8 @@ use crate::wanted::Kind;
 
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
 ///
-/// It is cheap to clone, and to be made once for a program. It needs a tokio runtime, and stays with the first one that
-/// it is used in.
+/// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
+/// which it was used first, as long as that lasts.
 #[derive(Clone)]
 pub struct Locks {
     engine: Arc<Engine>,
@@ -88,7 +88,7 @@ impl Locks {
 
     /// [`Error::Fenced`] if the token is not that of a live hold of this lock.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
-        self.engine.keeper.settle();
+        self.engine.settle();
         let name = name.as_ref();
         let is_live = match i64::try_from(token) {
             Ok(token) => self.engine.fence(name, token).await?,
@@ -100,7 +100,7 @@ impl Locks {
 
     /// The names of all locks that this owner holds, on all servers.
     pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        self.engine.keeper.settle();
+        self.engine.settle();
         self.engine.held_by(owner.as_ref()).await
     }
 

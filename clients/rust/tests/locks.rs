@@ -211,6 +211,21 @@ fn what_is_left_when_the_runtime_ends_does_no_harm() {
     drop(locks);
 }
 
+#[test]
+fn a_runtime_that_comes_after_another_renews_what_it_holds() {
+    let server = Server::start();
+    let locks = server.locks();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let guard = locks.lock("k").lease(SECOND).wait(PATIENCE).acquire().await.unwrap();
+            sleep(2 * SECOND).await;
+            guard.check().unwrap();
+        });
+        runtime.shutdown_timeout(PATIENCE);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_panics_does_no_harm() {
     struct Panics;

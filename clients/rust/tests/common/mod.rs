@@ -4,7 +4,9 @@
 #![allow(dead_code)]
 
 use std::env;
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,15 +33,31 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        Self::with(&[])
+        Self::spawned(|port, _| {
+            let mut command = Command::new(binary());
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            command.arg("--loadmodule").arg(told("REDISLOCK_MODULE"));
+            command
+        })
     }
 
-    /// With these settings beside.
-    pub fn with(settings: &[&str]) -> Self {
+    /// A sentinel with this configuration.
+    pub fn sentinel(settings: &str) -> Self {
+        Self::spawned(|port, directory| {
+            let file = directory.join("sentinel.conf");
+            fs::write(&file, format!("port {port}\nbind 127.0.0.1\n{settings}\n")).unwrap();
+            let mut command = Command::new(binary());
+            command.arg(file).arg("--sentinel");
+            command
+        })
+    }
+
+    fn spawned(command: impl Fn(u16, &Path) -> Command) -> Self {
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let directory = tempfile::tempdir().unwrap();
-            let child = spawn(port, directory.path(), settings);
+            let mut command = command(port, directory.path());
+            let child = command.current_dir(directory.path()).stdout(Stdio::null()).spawn().unwrap();
             let mut server = Self { child, port, _directory: directory };
             if server.is_ready() {
                 return server;
@@ -92,16 +110,8 @@ impl Server {
     }
 }
 
-fn spawn(port: u16, directory: &std::path::Path, settings: &[&str]) -> Child {
-    let binary = told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned();
-    Command::new(binary)
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--loadmodule"])
-        .arg(told("REDISLOCK_MODULE"))
-        .args(settings)
-        .current_dir(directory)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+fn binary() -> String {
+    told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned()
 }
 
 impl Drop for Server {
