@@ -57,21 +57,25 @@ async fn who_does_not_get_it_is_told_in_time() {
 async fn futures_that_are_dropped_leave_nothing() {
     let server = Server::start();
     let locks = server.locks();
+    let lock = |name: &str| locks.lock(name).lease(20 * PATIENCE);
     for number in 0..200_u64 {
         // Before the request, while it is on its way, and about when it is answered.
-        let lock = locks.lock("free");
-        let taken =
-            timeout(Duration::from_micros(number * 5), async move { lock.acquire().await.unwrap() }).await;
-        drop(taken);
+        drop(timeout(Duration::from_micros(number * 5), lock("free").acquire()).await);
     }
-    let guard = locks.lock("busy").acquire().await.unwrap();
-    for number in 0..50_u64 {
-        let lock = locks.lock("busy");
-        assert!(timeout(Duration::from_micros(number * 40), lock.acquire()).await.is_err());
+    for number in 0..100_u64 {
+        let guard = lock("busy").acquire().await.unwrap();
+        let waits = lock("busy");
+        let waits = tokio::spawn(async move { waits.acquire().await });
+        eventually("it waits", || server.waiters("busy") == 1).await;
+        // About when it is granted.
+        let released = tokio::spawn(guard.release());
+        sleep(Duration::from_micros(number * 10)).await;
+        waits.abort();
+        released.await.unwrap().unwrap();
+        drop(waits.await);
+        eventually("all is free", || !server.is_held("busy") && server.waiters("busy") == 0).await;
     }
-    eventually("nobody waits", || server.waiters("busy") == 0).await;
-    guard.release().await.unwrap();
-    eventually("all is free", || !server.is_held("free") && !server.is_held("busy")).await;
+    eventually("all is free", || !server.is_held("free")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
