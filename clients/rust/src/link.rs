@@ -19,7 +19,7 @@ use crate::rules::ATTEMPT;
 /// Where a server listens. Without a port: a socket in the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Address {
-    pub(crate) host: String,
+    pub(crate) host: Arc<str>,
     pub(crate) port: u16,
 }
 
@@ -33,17 +33,17 @@ impl fmt::Display for Address {
 pub(crate) fn address_of(info: &ConnectionInfo) -> Address {
     match info.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Address { host: host.clone(), port: *port }
+            Address { host: host.as_str().into(), port: *port }
         }
-        ConnectionAddr::Unix(path) => Address { host: path.to_string_lossy().into_owned(), port: 0 },
+        ConnectionAddr::Unix(path) => Address { host: path.to_string_lossy().into(), port: 0 },
         // The driver's enum may grow; what it adds is no address that a server of a group could have.
-        _ => Address { host: String::new(), port: 0 },
+        _ => Address { host: "".into(), port: 0 },
     }
 }
 
 /// How to log in at this server, if it is one of the same group.
 pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
-    let (host, port) = (address.host.clone(), address.port);
+    let (host, port) = (address.host.to_string(), address.port);
     let place = match login.addr() {
         ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(host, port),
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

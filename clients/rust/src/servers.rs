@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use redis::{Cmd, ConnectionInfo, Value};
 use tokio::time::{sleep, timeout};
@@ -116,10 +117,13 @@ impl Servers {
 
     /// The server of this lock, as far as it is known.
     pub(crate) fn address(&self, name: &[u8]) -> Option<Address> {
-        let known = self.known();
+        self.address_in(&self.known(), name).cloned()
+    }
+
+    fn address_in<'a>(&self, known: &'a Known, name: &[u8]) -> Option<&'a Address> {
         match self.topology {
-            Topology::Cluster(_) => known.slots.get(&slot(name)).cloned(),
-            _ => known.primary.clone(),
+            Topology::Cluster(_) => known.slots.get(&slot(name)),
+            _ => known.primary.as_ref(),
         }
     }
 
@@ -149,7 +153,7 @@ impl Servers {
 
     /// A server says that another one has this slot.
     pub(crate) fn moved(&self, slot: u16, host: String, port: u16, by: Option<&Address>) {
-        let host = if host.is_empty() { by.map_or(host, |by| by.host.clone()) } else { host };
+        let host = by.filter(|_| host.is_empty()).map_or_else(|| host.into(), |by| by.host.clone());
         self.known().slots.insert(slot, Address { host, port });
     }
 
@@ -191,7 +195,7 @@ impl Servers {
         let Value::Array(found) = ask_once(sentinel, &command).await? else { return None };
         let [Value::BulkString(host), Value::BulkString(port)] = &found[..] else { return None };
         let port = String::from_utf8_lossy(port).parse().ok()?;
-        self.known().primary = Some(Address { host: String::from_utf8_lossy(host).into_owned(), port });
+        self.known().primary = Some(Address { host: String::from_utf8_lossy(host).into(), port });
         Some(())
     }
 
@@ -230,9 +234,21 @@ impl Servers {
         self.known().doors.entry(address.clone()).or_default().clone()
     }
 
+    fn known_door(&self, name: &[u8]) -> Option<Arc<Door>> {
+        let known = self.known();
+        known.doors.get(self.address_in(&known, name)?).cloned()
+    }
+
     /// The connection to the server of this lock, if there is one.
     pub(crate) fn ready(&self, name: &[u8]) -> Option<Arc<Link>> {
-        self.door(&self.address(name)?).ready()
+        self.known_door(name)?.ready()
+    }
+
+    /// The same, unless others are there before, for whom it is made.
+    fn at_once(&self, name: &[u8]) -> Option<Arc<Link>> {
+        let door = self.known_door(name)?;
+        let _nobody_else = door.gate.try_lock().ok()?;
+        door.ready()
     }
 
     /// The connection to the server of this lock. Who is first here, sends first.
@@ -298,7 +314,7 @@ impl Servers {
                         Step::Fail => return Err(Error::from_reply(&text)),
                         Step::Again => self.leave(address.as_ref(), &text),
                         Step::Moved { slot, host, port } => self.moved(slot, host, port, address.as_ref()),
-                        Step::Ask { host, port } => asking = Some(Address { host, port }),
+                        Step::Ask { host, port } => asking = Some(Address { host: host.into(), port }),
                     }
                     text
                 }
@@ -319,15 +335,10 @@ impl Servers {
         repeated: &mut bool,
     ) -> Result<Answer, Failure> {
         let left = ask.until.left();
-        let linking = async {
-            match node {
-                Some(address) => self.link_to(address).await,
-                None => self.link(ask.name).await,
-            }
-        };
-        let link = match timeout(left.max(5 * PAUSE), linking).await {
-            Ok(link) => link?,
-            Err(_) => return Err(Failure::Broken("it took too long to connect".to_owned())),
+        let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
+        let link = match at_once {
+            Some(link) => link,
+            None => self.link_in(left.max(5 * PAUSE), ask.name, node).await?,
         };
         // A node that has the slot only half tells of nothing.
         let before = ask.before.filter(|_| link.is_told() && node.is_none());
@@ -344,6 +355,22 @@ impl Servers {
                 Err(failure)
             }
         }
+    }
+
+    async fn link_in(
+        &self,
+        most: Duration,
+        name: &[u8],
+        node: Option<&Address>,
+    ) -> Result<Arc<Link>, Failure> {
+        let linking = async {
+            match node {
+                Some(address) => self.link_to(address).await,
+                None => self.link(name).await,
+            }
+        };
+        let late = |_| Err(Failure::Broken("it took too long to connect".to_owned()));
+        timeout(most, linking).await.unwrap_or_else(late)
     }
 
     /// Looks for the primary anew, after a server said that it is none.
@@ -370,7 +397,7 @@ fn node_address(server: &Value, by: &Address) -> Option<Address> {
     let [host, Value::Int(port), ..] = &server[..] else { return None };
     let host = match host {
         Value::BulkString(host) if host == b"?" => return None,
-        Value::BulkString(host) if !host.is_empty() => String::from_utf8_lossy(host).into_owned(),
+        Value::BulkString(host) if !host.is_empty() => String::from_utf8_lossy(host).into(),
         _ => by.host.clone(),
     };
     Some(Address { host, port: u16::try_from(*port).ok()? })
