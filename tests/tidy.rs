@@ -48,6 +48,11 @@ pub(crate) fn sources(directory: &str) -> Vec<Source> {
     found
 }
 
+/// The module's, its tests', and those of the client library.
+fn all_sources() -> Vec<Source> {
+    ["src", "tests", "clients/rust"].iter().flat_map(|directory| sources(directory)).collect()
+}
+
 fn is_test(path: &Path) -> bool {
     path.components().any(|part| ["tests", "tests.rs"].iter().any(|name| part.as_os_str() == *name))
 }
@@ -221,9 +226,8 @@ fn nothing_points_back() {
 fn nothing_is_unfinished() {
     let words = ["todo!", "unimplemented!", "dbg!", "println!", "eprintln!"];
     assert_none(&places(&shipped("src"), &words));
-    for source in
-        sources("src").iter().chain(&sources("tests")).filter(|source| !source.path.ends_with("tidy.rs"))
-    {
+    assert_none(&places(&shipped("clients/rust/src"), &words));
+    for source in all_sources().iter().filter(|source| !source.path.ends_with("tidy.rs")) {
         for mark in ["TODO", "FIXME", "XXX", "HACK"] {
             assert!(!source.text.contains(mark), "{}: {mark}", source.path.display());
         }
@@ -232,7 +236,9 @@ fn nothing_is_unfinished() {
 
 #[test]
 fn nothing_shipped_can_panic_by_intent() {
-    assert_none(&places(&shipped("src"), &[".unwrap()", ".expect(", "panic!", "unreachable!"]));
+    let words = [".unwrap()", ".expect(", "panic!", "unreachable!"];
+    assert_none(&places(&shipped("src"), &words));
+    assert_none(&places(&shipped("clients/rust/src"), &words));
 }
 
 #[test]
@@ -258,7 +264,7 @@ fn has_reasons(lines: &[&str], number: usize) -> bool {
 
 #[test]
 fn functions_and_files_are_short() {
-    for source in sources("src").iter().chain(&sources("tests")) {
+    for source in all_sources() {
         let length = source.text.lines().count();
         assert!(length < FILE_LINES_MAX, "{} has {length} lines", source.path.display());
         for (name, length) in function_lengths(&source.code) {

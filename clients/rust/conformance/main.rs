@@ -1,0 +1,371 @@
+//! The conformance kit's adapter: JSON lines over standard input and output. `clients/conformance/PROTOCOL.md`.
+
+mod process;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use redislock_client::hooks::{Counters, Hooks};
+use redislock_client::{Error, Guard, Hold, Leader, Lock, Locks, Loss};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// What the library counts, which the adapter reads.
+#[derive(Clone, Default)]
+struct Counted(Arc<Counters>);
+
+impl Hooks for Counted {
+    fn waiting(&self, name: &str) {
+        self.0.waiting(name);
+    }
+
+    fn granted(&self, name: &str, waited: Duration) {
+        self.0.granted(name, waited);
+    }
+
+    fn timed_out(&self, name: &str, waited: Duration) {
+        self.0.timed_out(name, waited);
+    }
+
+    fn released(&self, name: &str, held: Duration) {
+        self.0.released(name, held);
+    }
+
+    fn lost(&self, name: &str, held: Duration, reason: Loss) {
+        self.0.lost(name, held, reason);
+    }
+}
+
+/// Why a request has no `ok`.
+enum Refused {
+    Lock(Error),
+    /// The error of a body, which is none of the library's.
+    Body,
+    /// With the members of the answer.
+    As(Value),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+type Answer = Result<Value, Refused>;
+
+/// What the adapter has open.
+#[derive(Default)]
+struct Adapter {
+    locks: OnceLock<Locks>,
+    counted: Counted,
+    guards: Mutex<HashMap<String, Guard>>,
+    leaders: Mutex<HashMap<String, Leader>>,
+    cancels: Mutex<HashMap<u64, Arc<Notify>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say(message: &Value) {
+    println!("{message}");
+}
+
+fn text(request: &Value, member: &str) -> String {
+    request[member].as_str().unwrap_or_default().to_owned()
+}
+
+fn duration(request: &Value, member: &str) -> Option<Duration> {
+    request[member].as_u64().map(Duration::from_millis)
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Adapter {
+    fn locks(&self) -> Result<&Locks, Refused> {
+        self.locks.get().ok_or_else(|| Refused::As(json!({"kind": "Other", "message": "open comes first"})))
+    }
+
+    async fn answer(&self, request: &Value) -> Answer {
+        match request["op"].as_str().unwrap_or_default() {
+            "open" => self.open(request),
+            "acquire" => self.acquire(request).await,
+            "check" => self.check(request),
+            "release" => self.release(request).await,
+            "run" => self.run(request).await,
+            "cycle" => self.cycle(request).await,
+            "cancel" => Ok(self.cancel(request)),
+            "fence" => {
+                let token = request["token"].as_u64().unwrap_or_default();
+                self.locks()?.fence(text(request, "name"), token).await?;
+                Ok(json!({}))
+            }
+            "held" => {
+                let names = self.locks()?.held_by(text(request, "owner")).await?;
+                let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+                Ok(json!({ "names": names }))
+            }
+            "lead" => self.lead(request),
+            "resign" => {
+                let leader = lock(&self.leaders).remove(&text(request, "leader"));
+                if let Some(leader) = leader {
+                    leader.resign().await;
+                }
+                Ok(json!({}))
+            }
+            "stats" => Ok(self.stats()),
+            "threads" => Ok(process::threads()),
+            "close" => {
+                self.close().await;
+                Ok(json!({}))
+            }
+            _ => Err(Refused::As(json!({"kind": "Unsupported", "message": "there is no such operation"}))),
+        }
+    }
+
+    fn open(&self, request: &Value) -> Answer {
+        let addresses = request["addresses"].as_array().cloned().unwrap_or_default();
+        let urls: Vec<_> =
+            addresses.iter().map(|each| format!("redis://{}", each.as_str().unwrap_or_default())).collect();
+        let builder = Locks::builder().hooks(self.counted.clone());
+        let mut features =
+            vec!["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
+        let mode = text(request, "mode");
+        let mut builder = match mode.as_str() {
+            "sentinel" => builder.sentinel(urls, text(request, "service")),
+            "cluster" => builder.cluster(urls),
+            "independent" => builder.independent(urls),
+            _ => builder.server(urls.into_iter().next().unwrap_or_default()),
+        };
+        if mode != "independent" {
+            features.extend(["held", "fence"]);
+        }
+        if let Some(lease) = duration(request, "lease_ms") {
+            builder = builder.lease(lease);
+        }
+        if let Some(waiting) = request["waiting_connections"].as_u64() {
+            builder = builder.waiting(usize::try_from(waiting).unwrap_or(usize::MAX));
+        }
+        drop(self.locks.set(builder.build()?));
+        Ok(json!({"drivers": ["redis-rs"], "features": features}))
+    }
+
+    fn lock_of(&self, request: &Value) -> Result<Lock, Refused> {
+        let (locks, name) = (self.locks()?, text(request, "name"));
+        let names: Option<Vec<_>> =
+            request["names"].as_array().map(|names| names.iter().filter_map(Value::as_str).collect());
+        let mut lock = match (names, request["kind"].as_str().unwrap_or_default()) {
+            (Some(names), _) => locks.many(names),
+            (None, "read") => locks.read(name),
+            (None, "write") => locks.write(name),
+            (None, "semaphore") => locks.semaphore(
+                name,
+                u32::try_from(request["limit"].as_u64().unwrap_or_default()).unwrap_or_default(),
+            ),
+            _ => locks.lock(name),
+        };
+        lock = lock.renew(request["renew"].as_bool().unwrap_or(true));
+        if let Some(lease) = duration(request, "lease_ms") {
+            lock = lock.lease(lease);
+        }
+        if let Some(wait) = duration(request, "wait_ms") {
+            lock = lock.wait(wait);
+        }
+        if let Some(longest) = duration(request, "longest_ms") {
+            lock = lock.longest(longest);
+        }
+        if let Some(owner) = request["owner"].as_str() {
+            lock = lock.owner(owner);
+        }
+        Ok(lock)
+    }
+
+    async fn acquire(&self, request: &Value) -> Answer {
+        let (guard, hold) = (self.lock_of(request)?.acquire().await?, text(request, "hold"));
+        let remaining = milliseconds(guard.remaining());
+        let ok = json!({"token": guard.token(), "remaining_ms": remaining, "owner": guard.owner()});
+        watch(hold.clone(), &guard);
+        lock(&self.guards).insert(hold, guard);
+        Ok(ok)
+    }
+
+    fn check(&self, request: &Value) -> Answer {
+        match lock(&self.guards).get(&text(request, "hold")) {
+            Some(guard) => Ok(json!({"remaining_ms": milliseconds(guard.check()?)})),
+            None => Err(Refused::As(json!({"kind": "Other", "message": "there is no such hold"}))),
+        }
+    }
+
+    async fn release(&self, request: &Value) -> Answer {
+        let guard = lock(&self.guards).remove(&text(request, "hold"));
+        if let Some(guard) = guard {
+            guard.release().await?;
+        }
+        Ok(json!({}))
+    }
+
+    async fn run(&self, request: &Value) -> Answer {
+        let (token, is_finished) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (body, raises) = (duration(request, "body_ms").unwrap_or_default(), request["raise"] == true);
+        let lock = self.lock_of(request)?;
+        let done = lock.run(|hold| {
+            token.store(hold.token(), Ordering::Relaxed);
+            watch(text(request, "hold"), &hold);
+            let is_finished = &is_finished;
+            async move {
+                sleep(body).await;
+                is_finished.store(true, Ordering::Relaxed);
+                if raises { Err(Refused::Body) } else { Ok(()) }
+            }
+        });
+        let (done, is_finished) = (done.await, is_finished.load(Ordering::Relaxed));
+        let ended = if is_finished { "finished" } else { "cancelled" };
+        match done {
+            Ok(()) => Ok(json!({"token": token.load(Ordering::Relaxed), "body": ended})),
+            Err(Refused::Body) => Ok(json!({"token": token.load(Ordering::Relaxed), "body": "raised"})),
+            Err(Refused::Lock(error)) => {
+                let mut told = told(&error);
+                told["body"] = json!(ended);
+                Err(Refused::As(told))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn cycle(&self, request: &Value) -> Answer {
+        let (lock, times) = (self.lock_of(request)?, request["times"].as_u64().unwrap_or_default());
+        for _ in 0..times {
+            lock.acquire().await?.release().await?;
+        }
+        Ok(json!({ "times": times }))
+    }
+
+    fn cancel(&self, request: &Value) -> Value {
+        if let Some(cancel) = request["of"].as_u64().and_then(|of| lock(&self.cancels).get(&of).cloned()) {
+            cancel.notify_one();
+        }
+        json!({})
+    }
+
+    fn lead(&self, request: &Value) -> Answer {
+        let id = text(request, "leader");
+        let (elected, deposed) = (id.clone(), id.clone());
+        let mut candidate = self.locks()?.leader(text(request, "name"));
+        if let Some(lease) = duration(request, "lease_ms") {
+            candidate = candidate.lease(lease);
+        }
+        let leader = candidate
+            .on_elected(move |hold| {
+                say(&json!({"event": "elected", "leader": elected, "token": hold.token()}));
+                async {}
+            })
+            .on_deposed(move |reason| {
+                say(&json!({"event": "deposed", "leader": deposed, "reason": reason.as_str()}))
+            })
+            .stand();
+        lock(&self.leaders).insert(id, leader);
+        Ok(json!({}))
+    }
+
+    fn stats(&self) -> Value {
+        let counted = &self.counted.0;
+        json!({
+            "grants": counted.grants(), "timeouts": counted.timeouts(), "losses": counted.losses(),
+            "releases": counted.releases(), "waits": counted.waits(),
+        })
+    }
+
+    async fn close(&self) {
+        if let Some(locks) = self.locks.get() {
+            locks.close().await;
+        }
+    }
+}
+
+/// Tells of the loss of a hold.
+fn watch(id: String, hold: &Hold) {
+    let lost = hold.lost();
+    tokio::spawn(async move {
+        if let Some(reason) = lost.await {
+            say(&json!({"event": "lost", "hold": id, "reason": reason.as_str()}));
+        }
+    });
+}
+
+/// An error as the kit knows it.
+fn told(error: &Error) -> Value {
+    let kind = match error {
+        Error::LockTimeout { .. } => "LockTimeout",
+        Error::LockLost { .. } => "LockLost",
+        Error::Deadlock { .. } => "Deadlock",
+        Error::Fenced { .. } => "Fenced",
+        Error::LockKindMismatch { .. } => "LockKindMismatch",
+        Error::QueueFull { .. } => "QueueFull",
+        Error::Quarantine { .. } => "Quarantine",
+        Error::NotConfirmed { .. } => "NotConfirmed",
+        Error::ModuleMissing { .. } => "ModuleMissing",
+        Error::ConnectionFailed { .. } => "ConnectionFailed",
+        Error::Closed => "Cancelled",
+        _ => "Other",
+    };
+    let mut told = json!({"kind": kind, "message": error.to_string()});
+    match error {
+        Error::Deadlock { cycle, .. } => {
+            told["cycle"] = cycle.iter().map(|step| json!([step.owner, step.name, step.holder])).collect();
+        }
+        Error::Quarantine { left } => told["left_ms"] = json!(milliseconds(*left)),
+        _ => {}
+    }
+    told
+}
+
+/// Answers this request, unless it is cancelled before.
+async fn serve(adapter: Arc<Adapter>, request: Value, cancel: Arc<Notify>) {
+    let id = &request["id"];
+    let answer: Answer = tokio::select! {
+        biased;
+        answer = adapter.answer(&request) => answer,
+        () = cancel.notified() => Err(Refused::As(json!({"kind": "Cancelled", "message": "it was cancelled"}))),
+    };
+    lock(&adapter.cancels).remove(&id.as_u64().unwrap_or_default());
+    say(&match answer {
+        Ok(ok) => json!({"id": id, "ok": ok}),
+        Err(Refused::Lock(error)) => json!({"id": id, "error": told(&error)}),
+        Err(Refused::As(error)) => json!({"id": id, "error": error}),
+        Err(Refused::Body) => json!({"id": id, "error": {"kind": "Other", "message": "the body raised"}}),
+    });
+}
+
+/// Takes requests until standard input ends.
+async fn take_all() -> std::io::Result<()> {
+    let adapter = Arc::new(Adapter::default());
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let request: Value = serde_json::from_str(&line)?;
+        let cancel = Arc::new(Notify::new());
+        lock(&adapter.cancels).insert(request["id"].as_u64().unwrap_or_default(), cancel.clone());
+        // One thread runs them all, so they call the library in the order in which they came.
+        spawn(serve(adapter.clone(), request, cancel));
+    }
+    adapter.close().await;
+    Ok(())
+}
+
+fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    drop(tokio::spawn(work));
+}
+
+fn main() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(take_all());
+    // The thread that reads standard input ends by itself.
+    runtime.shutdown_background();
+    result
+}

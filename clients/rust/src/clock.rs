@@ -1,0 +1,53 @@
+//! A clock that nobody sets and that goes on while the machine sleeps, where there is one.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// A moment of this clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Duration);
+
+impl Moment {
+    /// Later than all others.
+    pub(crate) const NEVER: Self = Self(Duration::MAX);
+
+    /// This moment.
+    pub(crate) fn now() -> Self {
+        let time = clock_gettime(CLOCK);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        Self(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
+    }
+
+    /// How long it is until then; nothing if it is past.
+    pub(crate) fn left(self) -> Duration {
+        self - Self::now()
+    }
+
+    /// How long it is since then.
+    pub(crate) fn age(self) -> Duration {
+        Self::now() - self
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+}
+
+impl Sub for Moment {
+    type Output = Duration;
+
+    fn sub(self, other: Self) -> Duration {
+        self.0.saturating_sub(other.0)
+    }
+}

@@ -1,0 +1,456 @@
+//! The locks of one server, one primary, or one cluster: acquires, waits in line, renews, looks, gives up.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::clock::Moment;
+use crate::error::{Error, Loss};
+use crate::keeper::{Grant, Held, Keeper};
+use crate::line::{Lines, Place};
+use crate::link::{Before, Failure, Link, Request, lock};
+use crate::rules::{
+    ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN, judge,
+    longest_wait, sure,
+};
+use crate::servers::{Answer, Ask, Servers, Topology};
+use crate::wanted::{Line, Wanted, fence};
+
+/// How long an acquire may wait, and since when it does.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) began: Moment,
+}
+
+impl Patience {
+    pub(crate) fn new(wait: Option<Duration>) -> Self {
+        Self { wait, began: Moment::now() }
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(self) -> Duration {
+        self.wait.map_or(Duration::MAX, |wait| (self.began + wait).left())
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// Until when a request is repeated that the server does not answer.
+    fn until(self) -> Moment {
+        match self.wait {
+            Some(wait) => self.began + wait + WAIT_MARGIN,
+            None => Moment::now() + PATIENCE,
+        }
+    }
+}
+
+/// What a loss is noticed by, of a hold that is asked about.
+pub(crate) enum Look {
+    Live,
+    Lost,
+    Unknown,
+}
+
+/// The locks of one server, one primary, or one cluster.
+pub(crate) struct Core {
+    pub(crate) servers: Servers,
+    lines: Arc<Lines>,
+    keeper: Arc<Keeper>,
+    waiting: Semaphore,
+    /// For how long a place in line is kept, in milliseconds: the server may allow less than we ask for.
+    keep: AtomicU64,
+    /// The longest wait that the server allows, once it has told.
+    longest_block: Mutex<Duration>,
+}
+
+impl Core {
+    pub(crate) fn new(topology: Topology, keeper: Arc<Keeper>, waiting: usize) -> Self {
+        let lines = Arc::new(Lines::new(waiting));
+        let (holders, waiters) = (keeper.clone(), lines.clone());
+        let servers = Servers::new(
+            topology,
+            Arc::new(move |change| {
+                waiters.changed(&change);
+                holders.changed(&change);
+            }),
+        );
+        let keep = AtomicU64::new(u64::try_from(KEEP.as_millis()).unwrap_or(u64::MAX));
+        Self {
+            servers,
+            lines,
+            keeper,
+            waiting: Semaphore::new(waiting),
+            keep,
+            longest_block: Mutex::new(LONG),
+        }
+    }
+
+    // Acquiring.
+
+    /// The grant; None if it was not to be had in time. What is left behind is for the caller to give up.
+    pub(crate) async fn acquire(
+        &self,
+        wanted: &Arc<Wanted>,
+        patience: Patience,
+    ) -> Result<Option<Grant>, Error> {
+        if patience.wait == Some(Duration::ZERO) {
+            self.attempt(wanted).await
+        } else if wanted.names.len() > 1 {
+            self.wait_blocked(wanted, patience).await
+        } else {
+            self.wait_in_line(wanted, patience).await
+        }
+    }
+
+    async fn attempt(&self, wanted: &Arc<Wanted>) -> Result<Option<Grant>, Error> {
+        let command = wanted.acquire(wanted.lease, Line::No);
+        let ask = Ask::new(wanted.name(), &command, Moment::now() + WAIT_MARGIN);
+        let answer = self.servers.request(Ask { wanted: Some(wanted), ..ask }).await?;
+        Ok(grant(wanted, &answer))
+    }
+
+    /// Keeps a place in line over the shared connection, and asks when the server tells of a change.
+    async fn wait_in_line(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
+        let mut place = self.lines.join(wanted.name());
+        let (mut lease, mut times) = (wanted.lease, 0);
+        loop {
+            place.clear();
+            if !place.may_ask() {
+                if patience.is_over() {
+                    return Ok(None);
+                }
+                self.tell_of_waiting(wanted, times);
+                times = times.max(1);
+                place.sleep(patience.left().min(LONG)).await;
+                continue;
+            }
+            let answer = match self.ask_in_line(wanted, lease, &place, times > 0, patience).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.bear(error, patience).await?;
+                    continue;
+                }
+            };
+            place.asked(answer.number);
+            if let Some(grant) = grant(wanted, &answer)
+                && let Some(grant) = self.begin(grant, lease).await?
+            {
+                return Ok(Some(grant));
+            }
+            if patience.is_over() {
+                return Ok(None);
+            }
+            self.tell_of_waiting(wanted, times);
+            times += 1;
+            lease = lease.min(FIRST_LEASE);
+            self.sleep_in_line(&place, times, patience).await;
+        }
+    }
+
+    async fn ask_in_line(
+        &self,
+        wanted: &Wanted,
+        lease: Duration,
+        place: &Place<'_>,
+        watches: bool,
+        patience: Patience,
+    ) -> Result<Answer, Error> {
+        let command = wanted.acquire(lease, Line::Queue(self.keep()));
+        let watch = || place.watch();
+        let ask = Ask::new(wanted.name(), &command, patience.until());
+        let before = watches.then_some(&watch as Before<'_>);
+        self.servers.request(Ask { wanted: Some(wanted), before, ..ask }).await
+    }
+
+    fn keep(&self) -> Duration {
+        Duration::from_millis(self.keep.load(Ordering::Relaxed))
+    }
+
+    /// Until it is called, or has to ask in order to keep its place.
+    async fn sleep_in_line(&self, place: &Place<'_>, times: u32, patience: Patience) {
+        if place.is_watched() || !place.is_first() {
+            place.sleep(patience.left().min(self.keep() / 3)).await;
+        } else if times > 1 {
+            // The server does not tell.
+            place.sleep(patience.left().min(POLL)).await;
+        }
+    }
+
+    /// Tells the hooks, the first time.
+    fn tell_of_waiting(&self, wanted: &Wanted, times: u32) {
+        if times == 0 {
+            self.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
+        }
+    }
+
+    /// Waits for what passes, learns what the server allows; hands on all else.
+    async fn bear(&self, error: Error, patience: Patience) -> Result<(), Error> {
+        match &error {
+            Error::Quarantine { left } if *left < patience.left() => {
+                sleep(*left + PAUSE).await;
+                Ok(())
+            }
+            Error::Refused { message } => match longest_wait(message) {
+                Some(most) if most < self.keep() => {
+                    self.keep.store(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+            _ => Err(error),
+        }
+    }
+
+    /// Renews once after a wait, and counts from that; None if the lock was lost already.
+    async fn begin(&self, grant: Grant, lease: Duration) -> Result<Option<Grant>, Error> {
+        if lease >= grant.wanted.lease {
+            return Ok(Some(grant));
+        }
+        let until = grant.sent + sure(lease);
+        let sent = self.renewed(&grant.wanted, grant.wanted.lease, grant.token, until).await?;
+        Ok(sent.map(|sent| Grant { sent, ..grant }))
+    }
+
+    /// From when the leases count anew; None if any of the locks is lost.
+    async fn renewed(
+        &self,
+        wanted: &Wanted,
+        lease: Duration,
+        token: i64,
+        until: Moment,
+    ) -> Result<Option<Moment>, Error> {
+        let renewals = wanted.names.iter().map(|name| async move {
+            let command = wanted.renew(name, lease, "TOKEN", token);
+            self.servers.request(Ask::new(name, &command, until)).await
+        });
+        let answers = try_join_all(renewals).await?;
+        let is_live = answers.iter().all(|answer| answer.reply == Value::Int(1));
+        Ok(answers.iter().map(|answer| answer.sent).min().filter(|_| is_live))
+    }
+
+    /// Waits for several locks at once, over a connection of its own.
+    async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
+        match self.attempt(wanted).await {
+            Ok(None) | Err(Error::Quarantine { .. }) => {} // who waits is let in when it is over
+            settled => return settled,
+        }
+        self.tell_of_waiting(wanted, 0);
+        let lease = wanted.lease.min(FIRST_LEASE);
+        let mut reached = Moment::now();
+        while !patience.is_over() {
+            let Ok(permit) = timeout(patience.left(), self.waiting.acquire()).await else { break };
+            let _permit = permit.map_err(|_| Error::Closed)?;
+            let sent = Moment::now();
+            match self.block(wanted, lease, patience).await {
+                Ok(Value::Int(token)) => {
+                    let grant = Grant { wanted: wanted.clone(), token, sent };
+                    let lost = || Error::LockLost { name: wanted.label(), reason: Loss::Renewal };
+                    return self.begin(grant, lease).await?.map(Some).ok_or_else(lost);
+                }
+                Ok(_) => reached = Moment::now(),
+                Err(Failure::Refused(text)) => return Err(Error::from_reply(&text)),
+                Err(Failure::Broken(why)) => {
+                    let most = patience.wait.map_or(PATIENCE, |wait| wait + WAIT_MARGIN);
+                    if reached.age() > most {
+                        return Err(Error::connection(why));
+                    }
+                    sleep(LONGEST_PAUSE.min(patience.left())).await;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// One request that waits; nil too if the server said that another one has to be asked.
+    async fn block(&self, wanted: &Wanted, lease: Duration, patience: Patience) -> Result<Value, Failure> {
+        let most = patience.left().min(*lock(&self.longest_block));
+        let linking = timeout(patience.left(), self.servers.own_link(wanted.name())).await;
+        let (link, address) =
+            linking.unwrap_or_else(|_| Err(Failure::Broken("it took too long".to_owned())))?;
+        let command = wanted.acquire(lease, Line::Block(most));
+        // It may be cancelled, or be cut: then the request may have been granted unheard.
+        let was_doubtful = wanted.is_doubtful();
+        wanted.doubt();
+        let text = match link.call(&command, most + WAIT_MARGIN).await {
+            Ok((value, _)) => {
+                wanted.trust(was_doubtful);
+                return Ok(value);
+            }
+            Err(Failure::Broken(why)) => {
+                self.servers.forget(Some(&address));
+                return Err(Failure::Broken(why));
+            }
+            Err(Failure::Refused(text)) => text,
+        };
+        wanted.trust(was_doubtful);
+        match (longest_wait(&text), judge(&text)) {
+            (Some(most), _) => *lock(&self.longest_block) = most,
+            (None, Step::Fail) => return Err(Failure::Refused(text)),
+            (None, Step::Moved { slot, host, port }) => self.servers.moved(slot, host, port, Some(&address)),
+            (None, _) => {
+                self.servers.forget(Some(&address));
+                sleep(PAUSE).await;
+            }
+        }
+        Ok(Value::Nil)
+    }
+
+    // Holding.
+
+    /// Whether it was renewed; None if nobody can tell.
+    pub(crate) async fn renew(&self, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
+        match self.renewed(&held.wanted, lease, held.token, held.deadline()).await {
+            Err(Error::Refused { message }) if message.starts_with("WRONGTYPE") => Ok(None),
+            answer => answer,
+        }
+    }
+
+    /// Asks whether the hold is live, and to be told of its next change.
+    pub(crate) async fn look(&self, held: &Held) -> Look {
+        for name in &held.wanted.names {
+            let command = fence(name, Some(held.token));
+            let address = self.servers.address(name);
+            let reply = match self.servers.link(name).await {
+                Ok(link) => link.call(&command, ATTEMPT).await,
+                Err(failure) => Err(failure),
+            };
+            match reply {
+                Ok((Value::Int(0), _)) => return Look::Lost,
+                Ok(_) => {}
+                Err(Failure::Refused(text)) if text.starts_with("WRONGTYPE") => return Look::Lost,
+                Err(Failure::Refused(text)) if judge(&text) == Step::Fail => {}
+                Err(_) => {
+                    self.servers.forget(address.as_ref());
+                    return Look::Unknown;
+                }
+            }
+        }
+        Look::Live
+    }
+
+    // Giving up.
+
+    /// Whether all was still held, as far as one knows.
+    pub(crate) async fn release(&self, wanted: &Wanted, token: i64) -> Result<bool, Error> {
+        let until = Moment::now() + WAIT_MARGIN;
+        let releases = wanted.names.iter().map(|name| async move {
+            let command = wanted.release(name, Some(token));
+            self.servers.request(Ask::new(name, &command, until)).await
+        });
+        let answers = try_join_all(releases).await?;
+        Ok(answers.iter().all(|answer| answer.reply == Value::Int(1) || answer.is_repeated))
+    }
+
+    /// Gives up whatever this request got or may still get, or, with a token, the hold that has it: at once, behind
+    /// whatever was sent for it, and again in the background until a server has answered.
+    pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
+        for name in &wanted.names {
+            let command = wanted.release(name, token);
+            let sent = self.servers.ready(name).map(|link| send_now(link, command.clone()));
+            let (core, wanted, name) = (self.clone(), wanted.clone(), name.clone());
+            self.keeper.begin(async move {
+                let reply = match sent {
+                    Some(Sent::Answered(reply)) => Some(reply),
+                    Some(Sent::Underway(reply)) => timeout(ATTEMPT, reply).await.ok(),
+                    None => None,
+                };
+                let is_done = matches!(reply, Some(Ok(_)));
+                if !is_done && reply.is_some() {
+                    wanted.doubt();
+                }
+                if !is_done || wanted.is_doubtful() {
+                    core.give_up(&wanted, &name, &command).await;
+                }
+            });
+        }
+    }
+
+    /// What was sent and not answered may still arrive: so it is given up a little later, and again.
+    async fn give_up(&self, wanted: &Wanted, name: &[u8], command: &Cmd) {
+        let (began, mut pause) = (Moment::now(), 2 * LONGEST_PAUSE);
+        while began.age() < wanted.lease.min(3 * PATIENCE) {
+            let asked = self.servers.request(Ask::new(name, command, Moment::now() + PATIENCE)).await;
+            if self.keeper.is_closing() || (asked.is_ok() && !wanted.is_doubtful()) {
+                return;
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    // Asking.
+
+    /// Whether the token is that of a live hold.
+    pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
+        let command = fence(name, Some(token));
+        let ask = Ask::new(name, &command, Moment::now() + WAIT_MARGIN);
+        Ok(self.servers.request(ask).await?.reply == Value::Int(1))
+    }
+
+    /// The names of all locks that this owner holds, on all servers.
+    pub(crate) async fn held_by(&self, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut command = redis::cmd("LOCK.HELDBY");
+        command.arg(owner);
+        let mut names = Vec::new();
+        for address in self.servers.primaries().await {
+            let link = self.servers.link_to(&address).await.map_err(error_of)?;
+            let (reply, _) = link.call(&command, ATTEMPT).await.map_err(error_of)?;
+            let Value::Array(rows) = reply else { continue };
+            names.extend(rows.into_iter().filter_map(held_name));
+        }
+        Ok(names)
+    }
+}
+
+type Reply = Result<(Value, u64), Failure>;
+
+/// A request that is on its way.
+enum Sent {
+    Answered(Reply),
+    Underway(Pin<Box<dyn Future<Output = Reply> + Send>>),
+}
+
+/// Sends it behind all that was sent before, without waiting for the reply.
+fn send_now(link: Arc<Link>, command: Cmd) -> Sent {
+    let mut sending: Pin<Box<dyn Future<Output = Reply> + Send>> =
+        Box::pin(async move { link.send(&Request { command: &command, asks: false, before: None }).await });
+    match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reply) => Sent::Answered(reply),
+        Poll::Pending => Sent::Underway(sending),
+    }
+}
+
+fn grant(wanted: &Arc<Wanted>, answer: &Answer) -> Option<Grant> {
+    let Value::Int(token) = answer.reply else { return None };
+    Some(Grant { wanted: wanted.clone(), token, sent: answer.sent })
+}
+
+fn error_of(failure: Failure) -> Error {
+    match failure {
+        Failure::Broken(why) => Error::connection(why),
+        Failure::Refused(text) => Error::from_reply(&text),
+    }
+}
+
+/// The name in a row of `LOCK.HELDBY`, if the row is about a hold.
+fn held_name(row: Value) -> Option<Vec<u8>> {
+    let Value::Array(row) = row else { return None };
+    let mut columns = row.into_iter();
+    let (Some(Value::BulkString(name)), Some(state)) = (columns.next(), columns.next()) else { return None };
+    let is_held = match state {
+        Value::BulkString(state) => state == b"held",
+        Value::SimpleString(state) => state == "held",
+        _ => false,
+    };
+    is_held.then_some(name)
+}

@@ -1,0 +1,265 @@
+//! What is the same for one server, a cluster and independent servers: who acquires, holds, and gives up.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::core::{Core, Look, Patience};
+use crate::error::{Error, Loss};
+use crate::group;
+use crate::hooks::Hooks;
+use crate::keeper::{Busy, Due, End, Grant, Held, Keeper};
+use crate::rules::LONGEST_PAUSE;
+use crate::servers::Topology;
+use crate::wanted::Wanted;
+
+/// The locks of one client.
+pub(crate) struct Engine {
+    /// One, or one for each of several independent servers.
+    pub(crate) cores: Vec<Arc<Core>>,
+    pub(crate) keeper: Arc<Keeper>,
+}
+
+impl Engine {
+    pub(crate) fn new(topologies: Vec<Topology>, hooks: Box<dyn Hooks>, waiting: usize) -> Self {
+        let keeper = Arc::new(Keeper::new(hooks));
+        let core = |topology| Arc::new(Core::new(topology, keeper.clone(), waiting));
+        Self { cores: topologies.into_iter().map(core).collect(), keeper: keeper.clone() }
+    }
+
+    fn is_group(&self) -> bool {
+        self.cores.len() > 1
+    }
+
+    /// Comes before each request of the program.
+    pub(crate) fn settle(self: &Arc<Self>) {
+        self.keeper.settle(|| schedule(Arc::downgrade(self), self.keeper.clone()));
+    }
+
+    // Acquiring.
+
+    /// The grant. If this is dropped, or ends in an error, nothing is held.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        wait: Option<Duration>,
+    ) -> Result<Grant, Error> {
+        self.settle();
+        let patience = Patience::new(wait);
+        let attempt = Attempt::new(self, Arc::new(wanted));
+        let acquiring = async {
+            if self.is_group() {
+                group::acquire(self, &attempt.wanted, patience).await
+            } else {
+                self.cores[0].acquire(&attempt.wanted, patience).await
+            }
+        };
+        let granted = tokio::select! {
+            biased;
+            () = self.keeper.until_closing() => Err(Error::Closed),
+            granted = acquiring => granted,
+        };
+        match granted? {
+            Some(grant) => {
+                attempt.succeeds();
+                Ok(grant)
+            }
+            None => {
+                let name = attempt.wanted.label();
+                if wait == Some(Duration::ZERO) && !attempt.wanted.is_doubtful() {
+                    attempt.succeeds(); // nothing is left behind
+                }
+                Err(Error::LockTimeout { name, wait: wait.unwrap_or_default() })
+            }
+        }
+    }
+
+    // Holding.
+
+    fn handle(self: &Arc<Self>, due: Due) {
+        let Due { held, is_over, renew, look } = due;
+        if is_over {
+            self.lose(&held, Loss::Deadline);
+            return;
+        }
+        if renew {
+            let (engine, held) = (self.clone(), held.clone());
+            self.keeper.begin(async move {
+                let lease = held.lease();
+                drop(engine.renew(&held, lease).await);
+            });
+        }
+        if look {
+            let engine = self.clone();
+            self.keeper.begin(async move { engine.look(&held).await });
+        }
+    }
+
+    /// Begins the lease anew, or loses the hold.
+    pub(crate) async fn renew(self: &Arc<Self>, held: &Arc<Held>, lease: Duration) -> Result<(), Error> {
+        let renewed = if self.is_group() {
+            group::renew(self, held, lease).await
+        } else {
+            self.cores[0].renew(held, lease).await
+        };
+        let result = match renewed {
+            Ok(Some(sent)) => {
+                held.count_from(sent, lease);
+                Ok(())
+            }
+            Ok(None) => {
+                self.lose(held, Loss::Renewal);
+                Err(Error::LockLost { name: held.wanted.label(), reason: Loss::Renewal })
+            }
+            Err(error) => {
+                // It may pass, as a lack of replicas does; the deadline tells if it does not.
+                held.renew_again_at(Moment::now() + LONGEST_PAUSE);
+                Err(error)
+            }
+        };
+        self.keeper.refile(held);
+        result
+    }
+
+    async fn look(self: &Arc<Self>, held: &Arc<Held>) {
+        let seen =
+            if self.is_group() { group::look(self, held).await } else { self.cores[0].look(held).await };
+        match seen {
+            Look::Live => {}
+            Look::Lost => self.lose(held, Loss::Push),
+            Look::Unknown => {
+                held.watch_at(Moment::now() + LONGEST_PAUSE);
+                self.keeper.refile(held);
+            }
+        }
+    }
+
+    /// The hold is over, though its holder did not give it up.
+    pub(crate) fn lose(self: &Arc<Self>, held: &Held, reason: Loss) {
+        if self.keeper.finish(held, End::Lost(reason)) {
+            self.keeper.tell(|hooks| hooks.lost(&held.wanted.short(), held.granted_at.age(), reason));
+            self.abandon(&held.wanted, Some(held.token));
+        }
+    }
+
+    // Giving up.
+
+    /// Gives the hold up; what a server does not answer in time goes on in the background.
+    pub(crate) async fn release(self: &Arc<Self>, held: &Held) -> Result<(), Error> {
+        if !self.keeper.finish(held, End::Released) {
+            return match held.end() {
+                Some(End::Lost(reason)) => Err(Error::LockLost { name: held.wanted.label(), reason }),
+                _ => Ok(()),
+            };
+        }
+        let mut attempt = Attempt::new(self, held.wanted.clone());
+        attempt.token = Some(held.token);
+        let was_held = if self.is_group() {
+            group::release(self, &held.wanted, held.token).await
+        } else {
+            self.cores[0].release(&held.wanted, held.token).await
+        };
+        let was_held = was_held?;
+        if !held.wanted.is_doubtful() {
+            attempt.succeeds();
+        }
+        let (name, age) = (held.wanted.short(), held.granted_at.age());
+        if was_held {
+            self.keeper.tell(|hooks| hooks.released(&name, age));
+            return Ok(());
+        }
+        self.keeper.tell(|hooks| hooks.lost(&name, age, Loss::Release));
+        Err(Error::LockLost { name: held.wanted.label(), reason: Loss::Release })
+    }
+
+    /// Gives the hold up in the background.
+    pub(crate) fn let_go(self: &Arc<Self>, held: &Held) {
+        if self.keeper.finish(held, End::Released) {
+            self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
+            self.abandon(&held.wanted, Some(held.token));
+        }
+    }
+
+    /// Gives up in the background whatever this request got or may still get, or the hold that has this token.
+    pub(crate) fn abandon(&self, wanted: &Arc<Wanted>, token: Option<i64>) {
+        // Of independent servers one may have a lower token, where it could not be raised.
+        let token = token.filter(|_| !self.is_group());
+        for core in &self.cores {
+            core.abandon(wanted, token);
+        }
+    }
+
+    /// Gives up all holds and waits, ends all connections.
+    pub(crate) async fn close(self: &Arc<Self>) {
+        self.keeper.stop_acquiring().await;
+        for held in self.keeper.all() {
+            self.let_go(&held);
+        }
+        self.keeper.stop_working().await;
+        for core in &self.cores {
+            core.servers.close();
+        }
+    }
+
+    // Asking.
+
+    pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
+        if self.is_group() {
+            group::fence(self, name, token).await
+        } else {
+            self.cores[0].fence(name, token).await
+        }
+    }
+
+    pub(crate) async fn held_by(&self, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if self.is_group() { group::held_by(self, owner).await } else { self.cores[0].held_by(owner).await }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.keeper.wake();
+        for core in &self.cores {
+            core.servers.close();
+        }
+    }
+}
+
+/// Renews all holds of an engine, and ends those whose deadline is over, as long as the engine is there.
+async fn schedule(engine: Weak<Engine>, keeper: Arc<Keeper>) {
+    loop {
+        keeper.until_due().await;
+        let Some(engine) = engine.upgrade() else { return };
+        for due in keeper.due() {
+            engine.handle(due);
+        }
+    }
+}
+
+/// A request that is given up when this is dropped, unless it has succeeded.
+pub(crate) struct Attempt<'a> {
+    engine: &'a Engine,
+    pub(crate) wanted: Arc<Wanted>,
+    token: Option<i64>,
+    is_open: bool,
+    _busy: Busy,
+}
+
+impl<'a> Attempt<'a> {
+    pub(crate) fn new(engine: &'a Engine, wanted: Arc<Wanted>) -> Self {
+        Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring() }
+    }
+
+    /// There is nothing to be given up.
+    pub(crate) fn succeeds(mut self) {
+        self.is_open = false;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.engine.abandon(&self.wanted, self.token);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What can go wrong.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Who noticed that a hold is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ended before the server could be asked.
+    Deadline,
+    /// A renewal was answered with no.
+    Renewal,
+    /// The server told of it.
+    Push,
+    /// It was over already when its holder gave it up.
+    Release,
+}
+
+impl Loss {
+    /// A word for it: `deadline`, `renewal`, `push` or `release`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::Renewal => "renewal",
+            Self::Push => "push",
+            Self::Release => "release",
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One step of a [deadlock](Error::Deadlock).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who waits,
+    pub owner: String,
+    /// for which lock,
+    pub name: String,
+    /// and there for whom.
+    pub holder: String,
+}
+
+/// What can go wrong.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lock was not to be had in time.
+    LockTimeout {
+        /// The name of the lock, or the names of all.
+        name: String,
+        /// How long the caller would have waited.
+        wait: Duration,
+    },
+    /// The hold is over, though its holder did not give it up.
+    LockLost {
+        /// The name of the lock, or the names of all.
+        name: String,
+        /// Who noticed.
+        reason: Loss,
+    },
+    /// The wait would never end: those that are waited for wait for this owner.
+    Deadlock {
+        /// Who waits for which lock, and there for whom.
+        cycle: Vec<Wait>,
+        /// What the server said.
+        message: String,
+    },
+    /// The fencing token is not that of a live hold of the lock.
+    Fenced {
+        /// The name of the lock.
+        name: String,
+        /// The token.
+        token: u64,
+    },
+    /// The lock is of another kind now: exclusive or shared, or a semaphore with another limit.
+    LockKindMismatch {
+        /// What the server said.
+        message: String,
+    },
+    /// Too many wait already.
+    QueueFull {
+        /// What the server said.
+        message: String,
+    },
+    /// The server grants no new lock yet: it may have lost some.
+    Quarantine {
+        /// For how long.
+        left: Duration,
+    },
+    /// Too few replicas have confirmed the grant, which was undone.
+    NotConfirmed {
+        /// What the server said.
+        message: String,
+    },
+    /// The server does not know the commands.
+    ModuleMissing {
+        /// What the server said, and how to load the module.
+        message: String,
+    },
+    /// No server answered in time.
+    ConnectionFailed {
+        /// What happened last.
+        message: String,
+    },
+    /// The locks were closed.
+    Closed,
+    /// The server refused the request, for a reason that has no variant of its own.
+    Refused {
+        /// What the server said.
+        message: String,
+    },
+    /// The request makes no sense, and was not sent.
+    Invalid {
+        /// Why.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into() }
+    }
+
+    pub(crate) fn connection(message: impl fmt::Display) -> Self {
+        Self::ConnectionFailed { message: message.to_string() }
+    }
+
+    /// The error that this reply of the server is.
+    pub(crate) fn from_reply(text: &str) -> Self {
+        let message = text.to_owned();
+        let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+        match code {
+            "DEADLOCK" => Self::Deadlock { cycle: cycle(rest), message },
+            "LOCKKIND" => Self::LockKindMismatch { message },
+            "LOCKQUEUE" => Self::QueueFull { message },
+            "NOREPLICAS" => Self::NotConfirmed { message },
+            "QUARANTINE" => {
+                let left = rest.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default();
+                Self::Quarantine { left: Duration::from_millis(left) }
+            }
+            "ERR" if rest.to_ascii_lowercase().starts_with("unknown command") => Self::ModuleMissing {
+                message: format!(
+                    "{message}. The module redislock is not loaded on this server: start it with \
+                     `loadmodule /path/to/libredislock.so` in its configuration, or MODULE LOAD it once."
+                ),
+            },
+            _ => Self::Refused { message },
+        }
+    }
+
+    /// Whether the server refused it: another request would be answered likewise.
+    pub(crate) fn is_refusal(&self) -> bool {
+        !matches!(self, Self::ConnectionFailed { .. } | Self::Closed)
+    }
+}
+
+/// Reads `'ben' waits for 'left' and there for 'ann', 'ann' waits for ...`.
+fn cycle(text: &str) -> Vec<Wait> {
+    let (mut words, mut steps) = (text.split('\'').skip(1).step_by(2), Vec::new());
+    while let (Some(owner), Some(name), Some(holder)) = (words.next(), words.next(), words.next()) {
+        steps.push(Wait { owner: owner.to_owned(), name: name.to_owned(), holder: holder.to_owned() });
+    }
+    steps
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LockTimeout { name, wait } if wait.is_zero() => {
+                write!(f, "{name} is held, and nobody waited")
+            }
+            Self::LockTimeout { name, wait } => write!(f, "{name} was not to be had in {wait:?}"),
+            Self::LockLost { name, reason } => write!(f, "the lock {name} is held no more ({reason})"),
+            Self::Fenced { name, token } => {
+                write!(f, "the token {token} is not that of a live hold of {name}")
+            }
+            Self::Quarantine { left } => write!(f, "the server grants no new lock for another {left:?}"),
+            Self::ConnectionFailed { message } => write!(f, "no server answered in time: {message}"),
+            Self::Closed => f.write_str("these locks were closed"),
+            Self::Deadlock { message, .. }
+            | Self::LockKindMismatch { message }
+            | Self::QueueFull { message }
+            | Self::NotConfirmed { message }
+            | Self::ModuleMissing { message }
+            | Self::Refused { message }
+            | Self::Invalid { message } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cycle_of_a_deadlock_is_read() {
+        let text = "DEADLOCK this wait would never end: 'ben' waits for 'left' and there for 'ann', \
+                    'ann' waits for 'right' and there for 'ben'";
+        let Error::Deadlock { cycle, .. } = Error::from_reply(text) else { panic!("{text}") };
+        let found: Vec<_> =
+            cycle.iter().map(|w| (w.owner.as_str(), w.name.as_str(), w.holder.as_str())).collect();
+        assert_eq!(found, [("ben", "left", "ann"), ("ann", "right", "ben")]);
+    }
+
+    #[test]
+    fn a_quarantine_says_how_long() {
+        let error = Error::from_reply("QUARANTINE 4711 milliseconds are left in which");
+        assert!(
+            matches!(error, Error::Quarantine { left } if left == Duration::from_millis(4711)),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_module_says_how_to_load_it() {
+        let error = Error::from_reply("ERR unknown command 'LOCK.ACQUIRE', with args beginning with: ");
+        assert!(error.to_string().contains("loadmodule"), "{error}");
+        assert!(matches!(error, Error::ModuleMissing { .. }));
+    }
+}

@@ -1,0 +1,166 @@
+//! One lock over independent servers: Redlock, with tokens that are raised to be the group's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::clock::Moment;
+use crate::core::{Core, Look, Patience};
+use crate::engine::{Attempt, Engine};
+use crate::error::Error;
+use crate::keeper::{Grant, Held};
+use crate::rules::{BACK_OFF, each, majority, sure};
+use crate::servers::Ask;
+use crate::wanted::{Kind, Line, Wanted, fence as fence_command};
+
+type Reply = Result<Value, Error>;
+
+/// What each of these servers answers in time, or its error.
+async fn ask(
+    cores: &[&Arc<Core>],
+    lease: Duration,
+    name: &[u8],
+    command: &Cmd,
+    wanted: Option<&Wanted>,
+) -> Vec<Reply> {
+    let until = Moment::now() + each(lease);
+    let asking = cores.iter().map(|core| async {
+        core.servers
+            .request(Ask { wanted, ..Ask::new(name, command, until) })
+            .await
+            .map(|answer| answer.reply)
+    });
+    join_all(asking).await
+}
+
+fn all(engine: &Engine) -> Vec<&Arc<Core>> {
+    engine.cores.iter().collect()
+}
+
+fn count(replies: &[Reply], wanted: i64) -> usize {
+    replies.iter().filter(|reply| matches!(reply, Ok(Value::Int(number)) if *number == wanted)).count()
+}
+
+/// The grant of a majority; tries again at random times, for nobody waits in line here.
+pub(crate) async fn acquire(
+    engine: &Engine,
+    wanted: &Arc<Wanted>,
+    patience: Patience,
+) -> Result<Option<Grant>, Error> {
+    if wanted.kind != Kind::Exclusive || wanted.names.len() > 1 {
+        return Err(Error::invalid("independent servers give exclusive locks, one at a time"));
+    }
+    for number in 0_u64.. {
+        let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await;
+        if grant.is_some() {
+            return Ok(grant);
+        }
+        if patience.is_over() {
+            return refusal(engine, replies).map_or(Ok(None), Err);
+        }
+        if number == 0 {
+            engine.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
+        }
+        sleep(at_random(BACK_OFF).min(patience.left())).await;
+    }
+    Ok(None)
+}
+
+/// What is to be told, if it is not that somebody else has the lock.
+fn refusal(engine: &Engine, replies: Vec<Reply>) -> Option<Error> {
+    let majority = majority(engine.cores.len());
+    let (refused, unheard): (Vec<Error>, Vec<Error>) =
+        replies.iter().filter_map(|reply| reply.clone().err()).partition(Error::is_refusal);
+    if replies.len() - unheard.len() < majority {
+        let last = unheard.last().map(ToString::to_string).unwrap_or_default();
+        return Some(Error::connection(format!("too few of {} servers answered: {last}", replies.len())));
+    }
+    let is_refused = refused.len() == replies.len() - unheard.len();
+    refused.into_iter().next().filter(|_| is_refused)
+}
+
+async fn attempt(engine: &Engine, wanted: Arc<Wanted>) -> (Option<Grant>, Vec<Reply>) {
+    let (open, sent, name) = (Attempt::new(engine, wanted.clone()), Moment::now(), wanted.name());
+    let command = wanted.acquire(wanted.lease, Line::No);
+    let replies = ask(&all(engine), wanted.lease, name, &command, Some(&wanted)).await;
+    let token_of = |reply: &Reply| if let Ok(Value::Int(token)) = reply { Some(*token) } else { None };
+    let mut granted: Vec<_> = engine
+        .cores
+        .iter()
+        .zip(&replies)
+        .filter_map(|(core, reply)| Some((core, token_of(reply)?)))
+        .collect();
+    while granted.len() >= majority(engine.cores.len()) {
+        let highest = granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
+        let command = wanted.renew(name, wanted.lease, "RAISE", highest);
+        let cores: Vec<_> = granted.iter().map(|(core, _)| *core).collect();
+        let raised = ask(&cores, wanted.lease, name, &command, Some(&wanted)).await;
+        if count(&raised, 1) >= majority(engine.cores.len()) {
+            if sent.age() >= sure(wanted.lease) {
+                break;
+            }
+            open.succeeds();
+            return (Some(Grant { wanted, token: highest, sent }), replies);
+        }
+        // The clock of a server may be so far ahead that the others refuse its token: then without it.
+        granted.retain(|(_, token)| *token < highest);
+    }
+    (None, replies)
+}
+
+/// From when the lease counts anew; None if too few servers have the hold.
+pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
+    let (name, sent) = (held.wanted.name(), Moment::now());
+    let command = held.wanted.renew(name, lease, "TOKEN", held.token);
+    let replies = ask(&all(engine), lease, name, &command, None).await;
+    let majority = majority(engine.cores.len());
+    if count(&replies, 1) >= majority {
+        Ok(Some(sent))
+    } else if count(&replies, 0) > replies.len() - majority {
+        Ok(None)
+    } else {
+        Err(Error::connection("too few servers answered"))
+    }
+}
+
+pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
+    let (name, command) = (held.wanted.name(), fence_command(held.wanted.name(), Some(held.token)));
+    let replies = ask(&all(engine), held.lease(), name, &command, None).await;
+    let is_lost = count(&replies, 0) > replies.len() - majority(replies.len());
+    if is_lost { Look::Lost } else { Look::Live }
+}
+
+/// Whether a majority had it still.
+pub(crate) async fn release(engine: &Engine, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
+    let command = wanted.release(wanted.name(), Some(token));
+    let replies = ask(&all(engine), wanted.lease, wanted.name(), &command, None).await;
+    if count(&replies, 1) < replies.len() {
+        engine.abandon(wanted, None);
+    }
+    Ok(count(&replies, 0) <= replies.len() - majority(replies.len()))
+}
+
+/// Whether a majority knows a live hold with this token.
+pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bool, Error> {
+    let said = join_all(engine.cores.iter().map(|core| core.fence(name, token))).await;
+    Ok(said.iter().filter(|said| matches!(said, Ok(true))).count() >= majority(said.len()))
+}
+
+/// The names of all locks that this owner holds, on any of the servers.
+pub(crate) async fn held_by(engine: &Engine, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let said = join_all(engine.cores.iter().map(|core| core.held_by(owner))).await;
+    let mut names: Vec<_> = said.into_iter().filter_map(Result::ok).flatten().collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// A pause that differs each time.
+fn at_random(most: Duration) -> Duration {
+    let (_, low) = Uuid::new_v4().as_u64_pair();
+    most.mul_f64(f64::from(u32::try_from(low & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))
+}

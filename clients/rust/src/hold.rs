@@ -1,0 +1,142 @@
+//! What is held, as its holder sees it.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::{Error, Loss};
+use crate::keeper::{End, Held};
+
+/// A view of what is held: it can be cloned and given to others, and says whether the hold lasts. The [`Guard`] is what
+/// holds.
+#[derive(Clone)]
+pub struct Hold {
+    engine: Arc<Engine>,
+    held: Arc<Held>,
+}
+
+impl Hold {
+    /// The fencing token: higher than those of all earlier holders. Hand it to what you write to, so that it refuses a
+    /// late writer: `UPDATE ... SET fence = :token WHERE id = :id AND fence <= :token`.
+    pub fn token(&self) -> u64 {
+        u64::try_from(self.held.token).unwrap_or_default()
+    }
+
+    /// The name of the lock, or the names of all, with commas between.
+    pub fn name(&self) -> String {
+        self.held.wanted.label()
+    }
+
+    /// Who holds, as `LOCK.INFO` tells an operator: host, process, and an id of this hold.
+    pub fn owner(&self) -> String {
+        String::from_utf8_lossy(&self.held.wanted.owner).into_owned()
+    }
+
+    /// For how long the hold is sure to last, by this machine's own clock; it is renewed before that is over.
+    pub fn remaining(&self) -> Duration {
+        if self.held.end().is_some() { Duration::ZERO } else { self.held.deadline().left() }
+    }
+
+    /// Why the hold was lost; `None` if it was not.
+    pub fn loss(&self) -> Option<Loss> {
+        if self.held.end().is_none() && self.held.deadline().left().is_zero() {
+            self.engine.lose(&self.held, Loss::Deadline);
+        }
+        match self.held.end() {
+            Some(End::Lost(reason)) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The time that [remains](Self::remaining); [`Error::LockLost`] if the hold is over. Asks no server.
+    pub fn check(&self) -> Result<Duration, Error> {
+        let is_released = || (self.held.end() == Some(End::Released)).then_some(Loss::Release);
+        match self.loss().or_else(is_released) {
+            Some(reason) => Err(Error::LockLost { name: self.name(), reason }),
+            None => Ok(self.remaining()),
+        }
+    }
+
+    /// Waits until the hold is lost, and says why; `None` if it was given up.
+    pub fn lost(&self) -> impl Future<Output = Option<Loss>> + Send + use<> {
+        let held = self.held.clone();
+        async move {
+            match held.until_end().await {
+                End::Lost(reason) => Some(reason),
+                End::Released => None,
+            }
+        }
+    }
+
+    /// Does this work as long as the hold lasts: when it is lost, the work is dropped, and this ends in
+    /// [`Error::LockLost`].
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let done = tokio::select! {
+            biased;
+            _ = self.held.until_end() => None,
+            done = work => Some(done),
+        };
+        self.check()?;
+        done.ok_or_else(|| Error::LockLost { name: self.name(), reason: Loss::Release })
+    }
+
+    /// Begins a lease of so long now, and renews for so long from now on.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.check()?;
+        self.engine.renew(&self.held, lease).await
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("name", &self.name())
+            .field("token", &self.held.token)
+            .field("owner", &self.owner())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+/// One lock, or several that were taken together. They are given up when this is dropped, in the background, or by
+/// [`release`](Self::release), which can be waited for.
+#[must_use = "the lock is given up when this is dropped"]
+#[derive(Debug)]
+pub struct Guard {
+    hold: Hold,
+}
+
+impl Guard {
+    pub(crate) fn new(engine: Arc<Engine>, held: Held) -> Self {
+        let held = Arc::new(held);
+        engine.keeper.keep(&held);
+        Self { hold: Hold { engine, held } }
+    }
+
+    /// A view of what is held, for others.
+    pub fn hold(&self) -> Hold {
+        self.hold.clone()
+    }
+
+    /// Gives the hold up. [`Error::LockLost`] if it was lost before; after any other error it goes on in the background.
+    pub async fn release(self) -> Result<(), Error> {
+        self.hold.engine.release(&self.hold.held).await
+    }
+}
+
+impl Deref for Guard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.hold.engine.let_go(&self.hold.held);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a program can be told about its locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::Loss;
+
+/// What a program is told: implement what you need, or use [`Counters`] or `Metrics`.
+///
+/// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
+/// or of the first of several.
+pub trait Hooks: Send + Sync + 'static {
+    /// An acquire waits in line.
+    fn waiting(&self, name: &str) {
+        let _ = name;
+    }
+
+    /// A lock was granted, after so long.
+    fn granted(&self, name: &str, waited: Duration) {
+        let _ = (name, waited);
+    }
+
+    /// A lock was not to be had in time.
+    fn timed_out(&self, name: &str, waited: Duration) {
+        let _ = (name, waited);
+    }
+
+    /// A hold was given up by its holder, after so long.
+    fn released(&self, name: &str, held: Duration) {
+        let _ = (name, held);
+    }
+
+    /// A hold was lost, after so long.
+    fn lost(&self, name: &str, held: Duration, reason: Loss) {
+        let _ = (name, held, reason);
+    }
+}
+
+/// Hooks that do nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// Hooks that count.
+#[derive(Debug, Default)]
+pub struct Counters {
+    grants: AtomicU64,
+    timeouts: AtomicU64,
+    losses: AtomicU64,
+    releases: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl Counters {
+    /// Acquires that were granted.
+    pub fn grants(&self) -> u64 {
+        self.grants.load(Ordering::Relaxed)
+    }
+
+    /// Acquires that ended in [`LockTimeout`](crate::Error::LockTimeout).
+    pub fn timeouts(&self) -> u64 {
+        self.timeouts.load(Ordering::Relaxed)
+    }
+
+    /// Holds that were lost.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Holds that were given up by their holders.
+    pub fn releases(&self) -> u64 {
+        self.releases.load(Ordering::Relaxed)
+    }
+
+    /// Acquires that waited in line.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Hooks for Counters {
+    fn waiting(&self, _: &str) {
+        add(&self.waits);
+    }
+
+    fn granted(&self, _: &str, _: Duration) {
+        add(&self.grants);
+    }
+
+    fn timed_out(&self, _: &str, _: Duration) {
+        add(&self.timeouts);
+    }
+
+    fn released(&self, _: &str, _: Duration) {
+        add(&self.releases);
+    }
+
+    fn lost(&self, _: &str, _: Duration, _: Loss) {
+        add(&self.losses);
+    }
+}
+
+/// Hooks that count and measure with the recorder of the [`metrics`] crate: `redislock_waits_total`,
+/// `redislock_grants_total`, `redislock_timeouts_total`, `redislock_releases_total`, `redislock_losses_total` (with the
+/// label `reason`), and the histograms `redislock_wait_seconds` and `redislock_hold_seconds`.
+#[cfg(feature = "metrics")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Metrics;
+
+#[cfg(feature = "metrics")]
+impl Hooks for Metrics {
+    fn waiting(&self, _: &str) {
+        metrics::counter!("redislock_waits_total").increment(1);
+    }
+
+    fn granted(&self, _: &str, waited: Duration) {
+        metrics::counter!("redislock_grants_total").increment(1);
+        metrics::histogram!("redislock_wait_seconds").record(waited);
+    }
+
+    fn timed_out(&self, _: &str, waited: Duration) {
+        metrics::counter!("redislock_timeouts_total").increment(1);
+        metrics::histogram!("redislock_wait_seconds").record(waited);
+    }
+
+    fn released(&self, _: &str, held: Duration) {
+        metrics::counter!("redislock_releases_total").increment(1);
+        metrics::histogram!("redislock_hold_seconds").record(held);
+    }
+
+    fn lost(&self, _: &str, held: Duration, reason: Loss) {
+        metrics::counter!("redislock_losses_total", "reason" => reason.as_str()).increment(1);
+        metrics::histogram!("redislock_hold_seconds").record(held);
+    }
+}

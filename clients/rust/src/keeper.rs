@@ -1,0 +1,401 @@
+//! What is held: when each hold is to be renewed, looked at, or is over.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use crate::clock::Moment;
+use crate::error::Loss;
+use crate::hooks::Hooks;
+use crate::link::{Change, lock, next_number};
+use crate::rules::{FAREWELL, PAUSE, WATCH_AFTER, renewal, sure};
+use crate::wanted::Wanted;
+
+/// What was had: the token, and when the request that got it was sent.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) token: i64,
+    pub(crate) sent: Moment,
+}
+
+/// How a hold has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum End {
+    Released,
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+struct Times {
+    lease: Duration,
+    deadline: Moment,
+    renew_at: Moment,
+    watch_at: Moment,
+    end: Option<End>,
+    /// Under which moment the keeper has it.
+    filed: Option<Moment>,
+}
+
+/// One or several locks that are held together.
+#[derive(Debug)]
+pub(crate) struct Held {
+    id: u64,
+    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) token: i64,
+    pub(crate) granted_at: Moment,
+    renews: bool,
+    longest_at: Moment,
+    times: Mutex<Times>,
+    ended: Notify,
+}
+
+impl Held {
+    pub(crate) fn new(grant: Grant, renews: bool, longest: Option<Duration>) -> Self {
+        let (lease, granted_at) = (grant.wanted.lease, Moment::now());
+        let (deadline, renew_at, watch_at) = (Moment::NEVER, Moment::NEVER, granted_at + WATCH_AFTER);
+        let held = Self {
+            id: next_number(),
+            wanted: grant.wanted,
+            token: grant.token,
+            granted_at,
+            renews,
+            longest_at: longest.map_or(Moment::NEVER, |longest| grant.sent + longest),
+            times: Mutex::new(Times { lease, deadline, renew_at, watch_at, end: None, filed: None }),
+            ended: Notify::new(),
+        };
+        held.count_from(grant.sent, lease);
+        held
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        lock(&self.times)
+    }
+
+    /// A lease that was asked for then counts from then.
+    pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
+        let due = sent + renewal(lease);
+        let mut times = self.times();
+        times.lease = lease;
+        times.deadline = sent + sure(lease);
+        times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.times().lease
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.times().deadline
+    }
+
+    pub(crate) fn end(&self) -> Option<End> {
+        self.times().end
+    }
+
+    /// A renewal has failed, which is tried again then.
+    pub(crate) fn renew_again_at(&self, at: Moment) {
+        if self.renews && at < self.longest_at {
+            self.times().renew_at = at;
+        }
+    }
+
+    pub(crate) fn watch_at(&self, at: Moment) {
+        self.times().watch_at = at;
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn until_end(&self) -> End {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Some(end) = self.end() {
+                return end;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// What is to be done for a hold.
+pub(crate) struct Due {
+    pub(crate) held: Arc<Held>,
+    pub(crate) is_over: bool,
+    pub(crate) renew: bool,
+    pub(crate) look: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    holds: HashMap<u64, Arc<Held>>,
+    due: BTreeSet<(Moment, u64)>,
+    names: HashMap<Vec<u8>, Vec<u64>>,
+    wake_at: Option<Moment>,
+}
+
+impl Table {
+    /// Files it under the moment at which something is to be done for it; whether the scheduler has to be woken.
+    fn file(&mut self, held: &Held) -> bool {
+        if !self.holds.contains_key(&held.id) {
+            return false;
+        }
+        let mut times = held.times();
+        let due = times.deadline.min(times.renew_at).min(times.watch_at);
+        if let Some(before) = times.filed.replace(due) {
+            self.due.remove(&(before, held.id));
+        }
+        self.due.insert((due, held.id));
+        self.wake_at.is_none_or(|at| due < at)
+    }
+
+    fn remove(&mut self, held: &Held) {
+        if self.holds.remove(&held.id).is_none() {
+            return;
+        }
+        if let Some(filed) = held.times().filed.take() {
+            self.due.remove(&(filed, held.id));
+        }
+        for name in &held.wanted.names {
+            if let Some(ids) = self.names.get_mut(name) {
+                ids.retain(|id| *id != held.id);
+                if ids.is_empty() {
+                    self.names.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps what is held, and counts what goes on.
+pub(crate) struct Keeper {
+    hooks: Box<dyn Hooks>,
+    table: Mutex<Table>,
+    wake: Notify,
+    runtime: Mutex<Option<Handle>>,
+    closing: watch::Sender<bool>,
+    acquiring: AtomicUsize,
+    working: AtomicUsize,
+}
+
+impl Keeper {
+    pub(crate) fn new(hooks: Box<dyn Hooks>) -> Self {
+        Self {
+            hooks,
+            table: Mutex::default(),
+            wake: Notify::new(),
+            runtime: Mutex::default(),
+            closing: watch::Sender::new(false),
+            acquiring: AtomicUsize::new(0),
+            working: AtomicUsize::new(0),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    /// Tells the program's hooks; one that panics must not end what calls it.
+    pub(crate) fn tell(&self, what: impl FnOnce(&dyn Hooks)) {
+        // The hook itself has reported its panic.
+        drop(catch_unwind(AssertUnwindSafe(|| what(&*self.hooks))));
+    }
+
+    /// Remembers the runtime for what goes on in the background, and runs the scheduler there, unless it runs already.
+    pub(crate) fn settle<S>(self: &Arc<Self>, schedule: impl FnOnce() -> S)
+    where
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let mut runtime = lock(&self.runtime);
+        let Some(current) = Handle::try_current().ok().filter(|_| runtime.is_none()) else { return };
+        *runtime = Some(current.clone());
+        drop(runtime);
+        let (scheduled, schedule) = (Scheduled(self.clone()), schedule());
+        drop(current.spawn(async move {
+            schedule.await;
+            drop(scheduled);
+        }));
+    }
+
+    /// Runs this beside all else.
+    pub(crate) fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let Some(runtime) = lock(&self.runtime).clone() else { return };
+        let busy = Busy::new(self, |keeper| &keeper.working);
+        runtime.spawn(async move {
+            work.await;
+            drop(busy);
+        });
+    }
+
+    // What is held.
+
+    /// From now on the hold is looked after.
+    pub(crate) fn keep(&self, held: &Arc<Held>) {
+        let mut table = self.table();
+        table.holds.insert(held.id, held.clone());
+        for name in &held.wanted.names {
+            table.names.entry(name.clone()).or_default().push(held.id);
+        }
+        if table.file(held) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Something else is to be done for it next.
+    pub(crate) fn refile(&self, held: &Held) {
+        if self.table().file(held) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether this call is the one that ended the hold.
+    pub(crate) fn finish(&self, held: &Held, end: End) -> bool {
+        let mut table = self.table();
+        {
+            let mut times = held.times();
+            if times.end.is_some() {
+                return false;
+            }
+            times.end = Some(end);
+        }
+        table.remove(held);
+        drop(table);
+        held.ended.notify_waiters();
+        true
+    }
+
+    /// All that is held.
+    pub(crate) fn all(&self) -> Vec<Arc<Held>> {
+        self.table().holds.values().cloned().collect()
+    }
+
+    /// The server said that these have changed: who holds them has to look.
+    pub(crate) fn changed(&self, change: &Change) {
+        let (mut table, now) = (self.table(), Moment::now());
+        let ids: Vec<u64> = match change {
+            Change::Any => table.holds.keys().copied().collect(),
+            Change::Names(names) => {
+                names.iter().filter_map(|name| table.names.get(name)).flatten().copied().collect()
+            }
+        };
+        let mut wakes = false;
+        for held in ids.iter().filter_map(|id| table.holds.get(id).cloned()).collect::<Vec<_>>() {
+            held.watch_at(now);
+            wakes |= table.file(&held);
+        }
+        if wakes {
+            self.wake.notify_one();
+        }
+    }
+
+    // The scheduler.
+
+    /// Sleeps until something is due, or is filed that is due earlier.
+    pub(crate) async fn until_due(&self) {
+        let first = {
+            let mut table = self.table();
+            let first = table.due.first().map_or(Moment::NEVER, |(at, _)| *at);
+            table.wake_at = Some(first);
+            first
+        };
+        tokio::select! {
+            () = sleep(first.left()) => {}
+            () = self.wake.notified() => {}
+        }
+    }
+
+    /// What is due now.
+    pub(crate) fn due(&self) -> Vec<Due> {
+        let (mut table, now, mut found) = (self.table(), Moment::now(), Vec::new());
+        let ids: Vec<u64> =
+            table.due.iter().take_while(|(at, _)| *at <= now + PAUSE).map(|(_, id)| *id).collect();
+        for held in ids.iter().filter_map(|id| table.holds.get(id).cloned()).collect::<Vec<_>>() {
+            let mut times = held.times();
+            let is_over = now >= times.deadline;
+            // What is due a little later is done in the same turn.
+            let renew = times.renew_at <= now + PAUSE.min(renewal(times.lease) / 20);
+            let look = times.watch_at <= now + PAUSE;
+            if renew {
+                times.renew_at = Moment::NEVER;
+            }
+            if look {
+                times.watch_at = Moment::NEVER;
+            }
+            drop(times);
+            table.file(&held);
+            found.push(Due { held, is_over, renew, look });
+        }
+        found
+    }
+
+    // The end.
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Waits until nobody may acquire any more.
+    pub(crate) async fn until_closing(&self) {
+        // It ends by an error if the sender is gone, which is a part of this.
+        drop(self.closing.subscribe().wait_for(|is_closing| *is_closing).await);
+    }
+
+    /// Counts one that acquires, until this is dropped.
+    pub(crate) fn acquiring(self: &Arc<Self>) -> Busy {
+        Busy::new(self, |keeper| &keeper.acquiring)
+    }
+
+    /// Refuses who wants more, and waits until all that acquire have gone.
+    pub(crate) async fn stop_acquiring(&self) {
+        self.closing.send_replace(true);
+        self.wake.notify_one();
+        let until = Moment::now() + FAREWELL;
+        while self.acquiring.load(Ordering::Acquire) > 0 && Moment::now() < until {
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until all in the background is done, for a while.
+    pub(crate) async fn stop_working(&self) {
+        let until = Moment::now() + FAREWELL;
+        while self.working.load(Ordering::Acquire) > 0 && Moment::now() < until {
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Lets the scheduler look whether it is needed.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// The scheduler, which ends with its runtime: who acquires next makes another one in theirs.
+struct Scheduled(Arc<Keeper>);
+
+impl Drop for Scheduled {
+    fn drop(&mut self) {
+        drop(lock(&self.0.runtime).take());
+    }
+}
+
+/// Counts until it is dropped.
+pub(crate) struct Busy(Arc<Keeper>, fn(&Keeper) -> &AtomicUsize);
+
+impl Busy {
+    fn new(keeper: &Arc<Keeper>, which: fn(&Keeper) -> &AtomicUsize) -> Self {
+        which(keeper).fetch_add(1, Ordering::AcqRel);
+        Self(keeper.clone(), which)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.1(&self.0).fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,47 @@
+//! Locks in Redis and Valkey with the redislock module: served in order, renewed, with fencing tokens, and told when lost.
+//!
+//! ```no_run
+//! use redislock_client::{Error, Locks};
+//! use std::time::Duration;
+//!
+//! # async fn work() {}
+//! # async fn example() -> Result<(), Error> {
+//! let locks = Locks::open("redis://127.0.0.1:6379")?;
+//! let guard = locks.lock("invoice:42").wait(Duration::from_secs(5)).acquire().await?;
+//! guard.run(work()).await?; // Error::LockLost drops the work
+//! guard.release().await?; // a guard that is dropped is released in the background
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Locks`]: the locks of a server, of a cluster, of the primary that sentinels know, or of independent servers.
+//! - [`Lock`]: one that is not held yet; [`Lock::acquire`] can be dropped at any moment, and then leaves nothing behind.
+//! - [`Guard`]: what is held, with its fencing [token](Hold::token). [`Hold::check`], [`Hold::lost`] and [`Hold::run`] tell
+//!   of its loss.
+//! - [`Candidate`] and [`Leader`]: elections. [`hooks`]: counts and times. [`Error`]: what can go wrong.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod clock;
+mod core;
+mod engine;
+mod error;
+mod group;
+mod hold;
+pub mod hooks;
+mod keeper;
+mod leader;
+mod line;
+mod link;
+mod lock;
+mod locks;
+mod rules;
+mod servers;
+mod wanted;
+
+pub use crate::error::{Error, Loss, Wait};
+pub use crate::hold::{Guard, Hold};
+pub use crate::leader::{Candidate, Leader};
+pub use crate::lock::Lock;
+pub use crate::locks::{Builder, Locks};
+pub use redis;

@@ -1,0 +1,306 @@
+//! A connection that many tasks share.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo};
+use redis::{PushKind, RedisError, RedisResult, Value};
+use tokio::sync::watch;
+use tokio::task::unconstrained;
+use tokio::time::timeout;
+
+use crate::rules::ATTEMPT;
+
+/// Where a server listens. Without a port: a socket in the file system.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(crate) host: Arc<str>,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.port == 0 { f.write_str(&self.host) } else { write!(f, "{}:{}", self.host, self.port) }
+    }
+}
+
+/// The address of this server.
+pub(crate) fn address_of(info: &ConnectionInfo) -> Address {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Address { host: host.as_str().into(), port: *port }
+        }
+        ConnectionAddr::Unix(path) => Address { host: path.to_string_lossy().into(), port: 0 },
+        // The driver's enum may grow; what it adds is no address that a server of a group could have.
+        _ => Address { host: "".into(), port: 0 },
+    }
+}
+
+/// How to log in at this server, if it is one of the same group.
+pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
+    let (host, port) = (address.host.to_string(), address.port);
+    let place = match login.addr() {
+        ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(host, port),
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        other => other.clone(),
+    };
+    login.clone().set_addr(place)
+}
+
+/// Why there is no reply.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The connection ended, was never made, or the server did not answer in time.
+    Broken(String),
+    /// The server replied this error.
+    Refused(String),
+}
+
+impl Failure {
+    fn of(error: RedisError) -> Self {
+        let text = error.to_string();
+        match error.into_server_errors() {
+            Some(errors) if !errors.is_empty() => Self::Refused(text_of(&errors[0].1)),
+            _ => Self::Broken(text),
+        }
+    }
+}
+
+/// What was learned without having been asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// The locks with these names have changed.
+    Names(Vec<Vec<u8>>),
+    /// Any lock may have changed: all were flushed, or the connection ended, and nobody knows what was missed.
+    Any,
+}
+
+/// Who is told.
+pub(crate) type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
+
+/// How many requests may be on their way to the socket.
+const UNDERWAY: usize = 4096;
+
+/// Each request has a number, higher than those of all before.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// The next number.
+pub(crate) fn next_number() -> u64 {
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What is asked once there is nothing before it that could change whether it is needed.
+pub(crate) type Before<'a> = &'a (dyn Fn() -> Option<Cmd> + Send + Sync);
+
+/// A command, and what is sent with it.
+pub(crate) struct Request<'a> {
+    pub(crate) command: &'a Cmd,
+    /// Whether the slot is about to move to this node.
+    pub(crate) asks: bool,
+    pub(crate) before: Option<Before<'a>>,
+}
+
+impl Request<'_> {
+    fn words_before(&self) -> Vec<Cmd> {
+        let before = self.before.and_then(|before| before());
+        // Only for the very next command.
+        before.into_iter().chain(self.asks.then(|| redis::cmd("ASKING"))).collect()
+    }
+}
+
+/// A connection over which requests of many tasks go one behind the other.
+pub(crate) struct Link {
+    connection: Mutex<Option<MultiplexedConnection>>,
+    /// So that requests have the order of their numbers.
+    order: Mutex<()>,
+    closed: watch::Sender<bool>,
+    on_change: Option<OnChange>,
+    /// Whether the server tells of what becomes of the keys that were read here.
+    is_told: AtomicBool,
+}
+
+impl Link {
+    /// A new connection, over which the server tells of changes, if it may.
+    pub(crate) async fn told(info: ConnectionInfo, on_change: OnChange) -> Result<Arc<Self>, Failure> {
+        let link = Self::new(Some(on_change.clone()));
+        let this = Arc::downgrade(&link);
+        let hear = move |push: PushInfo| -> Result<(), ()> {
+            match push.kind {
+                PushKind::Invalidate => on_change(change(push.data)),
+                PushKind::Disconnection => drop(this.upgrade().inspect(|link| link.close())),
+                _ => {}
+            }
+            Ok(())
+        };
+        link.open(info, |config| config.set_push_sender(hear)).await?;
+        let mut tracking = redis::cmd("CLIENT");
+        tracking.arg("TRACKING").arg("ON");
+        match link.call(&tracking, ATTEMPT).await {
+            Ok(_) => link.is_told.store(true, Ordering::Relaxed),
+            Err(Failure::Refused(_)) => {}
+            Err(broken) => return Err(broken),
+        }
+        Ok(link)
+    }
+
+    /// A new connection for few requests.
+    pub(crate) async fn plain(info: ConnectionInfo) -> Result<Arc<Self>, Failure> {
+        let link = Self::new(None);
+        link.open(info, |config| config).await?;
+        Ok(link)
+    }
+
+    fn new(on_change: Option<OnChange>) -> Arc<Self> {
+        let (closed, is_told) = (watch::Sender::new(false), AtomicBool::new(false));
+        Arc::new(Self { connection: Mutex::new(None), order: Mutex::new(()), closed, on_change, is_told })
+    }
+
+    async fn open(
+        &self,
+        info: ConnectionInfo,
+        adapt: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig,
+    ) -> Result<(), Failure> {
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(redis)).map_err(Failure::of)?;
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
+        // So that no request waits for its turn to be sent, for then others might overtake it.
+        let config = config.set_pipeline_buffer_size(UNDERWAY);
+        let config = adapt(config);
+        let opening = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = match timeout(2 * ATTEMPT, opening).await {
+            Ok(opened) => opened.map_err(Failure::of)?,
+            Err(_) => return Err(Failure::Broken("the server does not answer".to_owned())),
+        };
+        *lock(&self.connection) = Some(connection);
+        Ok(())
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Ends the connection for all who wait for a reply.
+    pub(crate) fn close(&self) {
+        if self.closed.send_replace(true) {
+            return;
+        }
+        drop(lock(&self.connection).take());
+        if let Some(on_change) = &self.on_change {
+            on_change(Change::Any);
+        }
+    }
+
+    /// Sends this behind all that was sent; the reply, and the number of the request.
+    ///
+    /// Once it was polled, the request is on its way behind all that were polled before. If it is dropped then, it still
+    /// is or is never sent, but does not come later.
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<(Value, u64), Failure> {
+        let Some(connection) = lock(&self.connection).clone() else { return Err(ended()) };
+        let mut sending: Option<Pin<Box<Exchange<'_>>>> = None;
+        let mut number = 0;
+        let reply = poll_fn(|context| {
+            if let Some(sending) = &mut sending {
+                return sending.as_mut().poll(context);
+            }
+            let _in_order = lock(&self.order);
+            number = next_number();
+            // Else a task that has done much might be told to wait here, and others would overtake it.
+            let exchange =
+                unconstrained(exchange(connection.clone(), request.words_before(), request.command));
+            Pin::new(sending.insert(Box::pin(exchange))).poll(context)
+        });
+        match reply.await {
+            Ok(Value::ServerError(error)) => Err(Failure::Refused(text_of(&error))),
+            Ok(value) => Ok((value, number)),
+            Err(error) => Err(Failure::of(error)),
+        }
+    }
+
+    /// The reply to this. If none comes in time the connection is given up, for nobody knows what else is missing.
+    pub(crate) async fn call(&self, command: &Cmd, most: Duration) -> Result<(Value, u64), Failure> {
+        self.call_for(&Request { command, asks: false, before: None }, most).await
+    }
+
+    /// The same for a request with something before it.
+    pub(crate) async fn call_for(
+        &self,
+        request: &Request<'_>,
+        most: Duration,
+    ) -> Result<(Value, u64), Failure> {
+        let mut closed = self.closed.subscribe();
+        let reply = async {
+            tokio::select! {
+                biased;
+                reply = self.send(request) => reply,
+                _ = closed.wait_for(|closed| *closed) => Err(ended()),
+            }
+        };
+        match timeout(most, reply).await {
+            Ok(Err(Failure::Broken(why))) => {
+                self.close();
+                Err(Failure::Broken(why))
+            }
+            Ok(reply) => reply,
+            Err(_) => {
+                self.close();
+                Err(Failure::Broken("the server does not answer".to_owned()))
+            }
+        }
+    }
+}
+
+type Exchange<'a> = dyn Future<Output = RedisResult<Value>> + Send + 'a;
+
+async fn exchange(
+    mut connection: MultiplexedConnection,
+    before: Vec<Cmd>,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    if before.is_empty() {
+        return connection.send_packed_command(command).await;
+    }
+    let (mut pipeline, count) = (redis::pipe(), before.len() + 1);
+    for each in before {
+        pipeline.add_command(each);
+    }
+    pipeline.add_command(command.clone());
+    let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
+    Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
+}
+
+fn text_of(error: &redis::ServerError) -> String {
+    match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
+    }
+}
+
+fn ended() -> Failure {
+    Failure::Broken("the connection was closed".to_owned())
+}
+
+/// What a push says; it has no names when all was flushed.
+fn change(data: Vec<Value>) -> Change {
+    let Some(Value::Array(names)) = data.into_iter().next() else { return Change::Any };
+    let names = names
+        .into_iter()
+        .filter_map(|name| if let Value::BulkString(name) = name { Some(name) } else { None });
+    Change::Names(names.collect())
+}
+
+/// Locks it; what panicked while it was locked has left nothing half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,111 @@
+//! A lock that is not held yet.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::hold::{Guard, Hold};
+use crate::keeper::Held;
+use crate::wanted::{Kind, Wanted, new_owner};
+
+/// A lock, or several, and how it is to be taken. Taking it does not use it up: each
+/// [`acquire`](Self::acquire) is a request of its own.
+#[derive(Clone)]
+#[must_use = "it takes nothing until it is acquired"]
+pub struct Lock {
+    engine: Arc<Engine>,
+    names: Vec<Vec<u8>>,
+    kind: Kind,
+    lease: Duration,
+    wait: Option<Duration>,
+    renews: bool,
+    longest: Option<Duration>,
+    owner: Option<Vec<u8>>,
+}
+
+impl Lock {
+    pub(crate) fn new(engine: Arc<Engine>, names: Vec<Vec<u8>>, kind: Kind, lease: Duration) -> Self {
+        Self { engine, names, kind, lease, wait: None, renews: true, longest: None, owner: None }
+    }
+
+    /// How long the server holds the lock unless it is renewed; default: that of the [`Locks`](crate::Locks).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long to wait for the lock at most; nothing: not at all. Default: without end.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Whether the lease is renewed at each third of it; default: yes.
+    pub fn renew(mut self, renews: bool) -> Self {
+        self.renews = renews;
+        self
+    }
+
+    /// The longest hold: after it the lease is renewed no more.
+    pub fn longest(mut self, longest: Duration) -> Self {
+        self.longest = Some(longest);
+        self
+    }
+
+    /// Who holds, in place of `host:pid:uuid`. Requests of the same owner are one and the same for the server: use it
+    /// for one task, which then never waits for itself, and whose deadlocks with others the server sees.
+    pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
+        self.owner = Some(owner.as_ref().to_vec());
+        self
+    }
+
+    /// Takes the lock: [`Error::LockTimeout`] if it is not to be had in time. If the future is dropped before it is
+    /// done, nothing is held, and nobody waits.
+    pub async fn acquire(&self) -> Result<Guard, Error> {
+        let (began, owner) = (Moment::now(), self.owner.clone().unwrap_or_else(new_owner));
+        let wanted = Wanted::new(self.names.clone(), self.kind, self.lease, owner)?;
+        let keeper = &self.engine.keeper;
+        let name = String::from_utf8_lossy(&self.names[0]);
+        let grant = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
+            if matches!(error, Error::LockTimeout { .. }) {
+                keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
+            }
+        })?;
+        keeper.tell(|hooks| hooks.granted(&name, began.age()));
+        let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.longest));
+        guard.check()?; // the reply may have taken as long as the lease
+        Ok(guard)
+    }
+
+    /// Takes the lock, does this work with it, and gives it up. When the lock is lost, the work is dropped, and this ends
+    /// in [`Error::LockLost`]. An error of the work itself comes out as it is.
+    pub async fn run<T, E, F, Work>(&self, work: F) -> Result<T, E>
+    where
+        F: FnOnce(Hold) -> Work,
+        Work: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        let guard = self.acquire().await?;
+        let done = guard.run(work(guard.hold())).await?;
+        match (done, guard.release().await) {
+            (Ok(_), Err(error @ Error::LockLost { .. })) => Err(error.into()),
+            // What no server has answered goes on in the background.
+            (done, _) => done,
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        f.debug_struct("Lock")
+            .field("names", &names)
+            .field("lease", &self.lease)
+            .field("wait", &self.wait)
+            .finish()
+    }
+}

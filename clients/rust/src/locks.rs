@@ -1,0 +1,232 @@
+//! The locks of some servers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::hooks::{Hooks, NoHooks};
+use crate::leader::Candidate;
+use crate::lock::Lock;
+use crate::rules::{LEASE, WAITING};
+use crate::servers::Topology;
+use crate::wanted::Kind;
+
+/// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
+///
+/// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
+/// which it was used first, as long as that lasts.
+#[derive(Clone)]
+pub struct Locks {
+    engine: Arc<Engine>,
+    lease: Duration,
+}
+
+impl Locks {
+    /// The locks of one server, as `redis://127.0.0.1:6379`. Connects when the first lock is taken.
+    pub fn open(server: impl IntoConnectionInfo) -> Result<Self, Error> {
+        Self::builder().server(server).build()
+    }
+
+    /// For all that is not the default.
+    pub fn builder() -> Builder {
+        Builder {
+            servers: Err(Error::invalid("name the servers: by server, sentinel, cluster or independent")),
+            primary: None,
+            lease: LEASE,
+            waiting: WAITING,
+            hooks: Box::new(NoHooks),
+        }
+    }
+
+    fn make(&self, names: Vec<Vec<u8>>, kind: Kind) -> Lock {
+        Lock::new(self.engine.clone(), names, kind, self.lease)
+    }
+
+    fn one(&self, name: impl AsRef<[u8]>, kind: Kind) -> Lock {
+        self.make(vec![name.as_ref().to_vec()], kind)
+    }
+
+    /// A lock for one alone.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        self.one(name, Kind::Exclusive)
+    }
+
+    /// A lock that is shared with other readers.
+    pub fn read(&self, name: impl AsRef<[u8]>) -> Lock {
+        self.one(name, Kind::Shared)
+    }
+
+    /// The lock that readers share, for one alone.
+    pub fn write(&self, name: impl AsRef<[u8]>) -> Lock {
+        self.one(name, Kind::Exclusive)
+    }
+
+    /// One of so many permits.
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Lock {
+        self.one(name, Kind::Limit(limit))
+    }
+
+    /// All of these locks or none, with one token. In a cluster their names must be in one slot: use a hash tag, as
+    /// `{account}:1`.
+    pub fn many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Exclusive)
+    }
+
+    /// All of these locks or none, shared with other readers.
+    pub fn read_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Shared)
+    }
+
+    /// A candidate for an election: whoever holds the lock leads.
+    pub fn leader(&self, name: impl AsRef<[u8]>) -> Candidate {
+        Candidate::new(self.lock(name))
+    }
+
+    /// [`Error::Fenced`] if the token is not that of a live hold of this lock.
+    pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
+        self.engine.settle();
+        let name = name.as_ref();
+        let is_live = match i64::try_from(token) {
+            Ok(token) => self.engine.fence(name, token).await?,
+            Err(_) => false,
+        };
+        let label = || String::from_utf8_lossy(name).into_owned();
+        if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
+    }
+
+    /// The names of all locks that this owner holds, on all servers.
+    pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
+        self.engine.settle();
+        self.engine.held_by(owner.as_ref()).await
+    }
+
+    /// Gives up all that is held and waited for, also through clones of this, and closes all connections. Call it before
+    /// the program ends: what is to be done in the background then ends with it.
+    pub async fn close(&self) {
+        self.engine.close().await;
+    }
+}
+
+/// The locks of the server that this client is for. They make connections of their own.
+impl From<Client> for Locks {
+    fn from(client: Client) -> Self {
+        let servers = vec![Topology::Single(client.get_connection_info().clone())];
+        Self { engine: Arc::new(Engine::new(servers, Box::new(NoHooks), WAITING)), lease: LEASE }
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+/// Makes [`Locks`].
+#[must_use = "it makes nothing until it is built"]
+pub struct Builder {
+    servers: Result<Vec<Topology>, Error>,
+    primary: Option<ConnectionInfo>,
+    lease: Duration,
+    waiting: usize,
+    hooks: Box<dyn Hooks>,
+}
+
+impl Builder {
+    /// The locks of one server.
+    pub fn server(mut self, server: impl IntoConnectionInfo) -> Self {
+        self.servers = info(server).map(|info| vec![Topology::Single(info)]);
+        self
+    }
+
+    /// The locks of the primary that these sentinels know by this name.
+    pub fn sentinel<S: IntoConnectionInfo>(
+        mut self,
+        sentinels: impl IntoIterator<Item = S>,
+        service: impl Into<String>,
+    ) -> Self {
+        let primary = "redis://127.0.0.1".into_connection_info().map_err(invalid);
+        self.servers = infos(sentinels).and_then(|sentinels| {
+            Ok(vec![Topology::Sentinel { sentinels, service: service.into(), primary: primary? }])
+        });
+        self
+    }
+
+    /// How to log in at the primary that sentinels know: user, password, database and TLS; host and port do not count.
+    pub fn primary(mut self, primary: impl IntoConnectionInfo) -> Self {
+        match info(primary) {
+            Ok(info) => self.primary = Some(info),
+            Err(error) => self.servers = Err(error),
+        }
+        self
+    }
+
+    /// The locks of a cluster, of which these are some nodes.
+    pub fn cluster<S: IntoConnectionInfo>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
+        self.servers = infos(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
+        self
+    }
+
+    /// Locks that a majority of these servers grants, which know nothing of each other: Redlock, with one token that
+    /// only rises. Such locks are exclusive, one at a time, and nobody waits in line.
+    pub fn independent<S: IntoConnectionInfo>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
+        self.servers = infos(servers).map(|infos| infos.into_iter().map(Topology::Single).collect());
+        self
+    }
+
+    /// The lease of locks that name none; default: 30 seconds.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How many waiters of this process stand in the server's line of a lock, while the others stand behind them in the
+    /// process; also the most connections that wait for several locks at once. Default: 16.
+    pub fn waiting(mut self, waiting: usize) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// What is to be told of grants, time-outs, losses, releases and waits.
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Box::new(hooks);
+        self
+    }
+
+    /// The locks. Connects to no server yet.
+    pub fn build(self) -> Result<Locks, Error> {
+        let mut servers = self.servers?;
+        if let (Some(login), [Topology::Sentinel { primary, .. }]) = (self.primary, &mut servers[..]) {
+            *primary = login;
+        }
+        if self.lease.is_zero() || self.waiting == 0 {
+            return Err(Error::invalid("a lease and a number of waiters must be more than nothing"));
+        }
+        Ok(Locks { engine: Arc::new(Engine::new(servers, self.hooks, self.waiting)), lease: self.lease })
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("lease", &self.lease)
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+fn info(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, Error> {
+    server.into_connection_info().map_err(invalid)
+}
+
+fn infos<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<ConnectionInfo>, Error> {
+    let infos = servers.into_iter().map(info).collect::<Result<Vec<_>, _>>()?;
+    if infos.is_empty() { Err(Error::invalid("name at least one server")) } else { Ok(infos) }
+}
+
+fn invalid(error: redis::RedisError) -> Error {
+    Error::invalid(error.to_string())
+}

@@ -1,0 +1,200 @@
+//! What one acquire asks for, and the commands for it.
+
+use std::borrow::Cow;
+use std::process;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::Cmd;
+use uuid::Uuid;
+
+use crate::error::Error;
+use crate::rules::milliseconds;
+
+/// The longest owner that the server takes.
+const LONGEST_OWNER: usize = 256;
+
+static HOST: LazyLock<String> =
+    LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+
+/// An owner that nobody had before, and that tells an operator who it is.
+pub(crate) fn new_owner() -> Vec<u8> {
+    let owner = format!("{}:{}:{}", *HOST, process::id(), Uuid::new_v4()).into_bytes();
+    owner[owner.len().saturating_sub(LONGEST_OWNER)..].to_vec()
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// By one alone.
+    Exclusive,
+    /// By several readers.
+    Shared,
+    /// By so many at most.
+    Limit(u32),
+}
+
+/// How a request waits on the server.
+#[derive(Clone, Copy)]
+pub(crate) enum Line {
+    /// Not at all.
+    No,
+    /// By a place that is kept for so long.
+    Queue(Duration),
+    /// For so long, over a connection that is blocked.
+    Block(Duration),
+}
+
+/// What one acquire asks for, with an owner of its own.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) names: Vec<Vec<u8>>,
+    pub(crate) kind: Kind,
+    pub(crate) lease: Duration,
+    pub(crate) owner: Vec<u8>,
+    /// Whether a request went unanswered: it may reach the server late.
+    doubtful: AtomicBool,
+}
+
+impl Wanted {
+    /// Refuses what no server would take.
+    pub(crate) fn new(
+        names: Vec<Vec<u8>>,
+        kind: Kind,
+        lease: Duration,
+        owner: Vec<u8>,
+    ) -> Result<Self, Error> {
+        if names.is_empty() {
+            return Err(Error::invalid("name at least one lock"));
+        }
+        if lease.is_zero() {
+            return Err(Error::invalid("a lease must be longer than nothing"));
+        }
+        if names.len() > 1 && matches!(kind, Kind::Limit(_)) {
+            return Err(Error::invalid("several semaphores cannot be taken together"));
+        }
+        Ok(Self { names, kind, lease, owner, doubtful: AtomicBool::new(false) })
+    }
+
+    /// The same for another owner.
+    pub(crate) fn anew(&self) -> Self {
+        let (names, kind, lease) = (self.names.clone(), self.kind, self.lease);
+        Self { names, kind, lease, owner: new_owner(), doubtful: AtomicBool::new(false) }
+    }
+
+    /// The first name, by which the server is found.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.names[0]
+    }
+
+    /// The names, for people.
+    pub(crate) fn label(&self) -> String {
+        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        names.join(", ")
+    }
+
+    /// The first name, for hooks.
+    pub(crate) fn short(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.name())
+    }
+
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Relaxed)
+    }
+
+    /// A request went unanswered.
+    pub(crate) fn doubt(&self) {
+        self.doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// It was answered after all.
+    pub(crate) fn trust(&self, was_doubtful: bool) {
+        self.doubtful.store(was_doubtful, Ordering::Relaxed);
+    }
+
+    /// Takes the lock or all of the locks, waits, or keeps a place in line.
+    pub(crate) fn acquire(&self, lease: Duration, line: Line) -> Cmd {
+        let mut command = if self.names.len() > 1 {
+            let mut command = redis::cmd("LOCK.MACQUIRE");
+            command.arg(self.names.len()).arg(&self.names);
+            command
+        } else {
+            let mut command = redis::cmd("LOCK.ACQUIRE");
+            command.arg(self.name());
+            command
+        };
+        command.arg(&self.owner).arg("PX").arg(milliseconds(lease));
+        match line {
+            Line::No => {}
+            Line::Queue(keep) => drop(command.arg("QUEUE").arg(milliseconds(keep))),
+            Line::Block(wait) => drop(command.arg("BLOCK").arg(milliseconds(wait))),
+        }
+        match self.kind {
+            Kind::Exclusive => {}
+            Kind::Shared => drop(command.arg("SHARED")),
+            Kind::Limit(limit) => drop(command.arg("LIMIT").arg(limit)),
+        }
+        command
+    }
+
+    /// Begins the lease anew.
+    pub(crate) fn renew(&self, name: &[u8], lease: Duration, which: &str, token: i64) -> Cmd {
+        let mut command = redis::cmd("LOCK.RENEW");
+        command.arg(name).arg(&self.owner).arg("PX").arg(milliseconds(lease)).arg(which).arg(token);
+        command
+    }
+
+    /// Gives up the hold; without a token, the place in line too.
+    pub(crate) fn release(&self, name: &[u8], token: Option<i64>) -> Cmd {
+        let mut command = redis::cmd("LOCK.RELEASE");
+        command.arg(name).arg(&self.owner);
+        if let Some(token) = token {
+            command.arg("TOKEN").arg(token);
+        }
+        command
+    }
+}
+
+/// Asks whether the token is live; on a connection that is told, the server tells of the next change, too.
+pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
+    let mut command = redis::cmd("LOCK.FENCE");
+    command.arg(name).arg(token);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Cmd) -> String {
+        String::from_utf8(command.get_packed_command()).unwrap()
+    }
+
+    #[test]
+    fn owners_differ_and_name_the_process() {
+        let (one, other) = (new_owner(), new_owner());
+        assert_ne!(one, other);
+        assert!(String::from_utf8(one).unwrap().contains(&format!(":{}:", process::id())));
+    }
+
+    #[test]
+    fn several_names_are_taken_by_one_request() {
+        let wanted =
+            Wanted::new(vec![b"a".into(), b"b".into()], Kind::Shared, Duration::from_secs(1), b"me".to_vec())
+                .unwrap();
+        let packed = words(&wanted.acquire(wanted.lease, Line::No));
+        assert_eq!(
+            packed.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>(),
+            ["LOCK.MACQUIRE", "2", "a", "b", "me", "PX", "1000", "SHARED"]
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let second = Duration::from_secs(1);
+        assert!(Wanted::new(Vec::new(), Kind::Exclusive, second, new_owner()).is_err());
+        assert!(Wanted::new(vec![b"a".into()], Kind::Exclusive, Duration::ZERO, new_owner()).is_err());
+        assert!(Wanted::new(vec![b"a".into(), b"b".into()], Kind::Limit(2), second, new_owner()).is_err());
+    }
+}

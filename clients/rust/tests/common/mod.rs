@@ -1,0 +1,131 @@
+//! Servers for the tests: REDISLOCK_SERVER is "NAME VERSION SERVER CLI", REDISLOCK_MODULE the module's file.
+
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+use std::env;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Cmd, Connection, FromRedisValue, ToRedisArgs};
+use redislock_client::Locks;
+use redislock_client::redis;
+use tempfile::TempDir;
+
+/// What a busy machine may need.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+fn told(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} says what is tested"))
+}
+
+/// A server with the module, on a port of its own. It is killed at the end of the test.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    // Its working directory, which goes with it.
+    _directory: TempDir,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::spawned(|port, _| {
+            let mut command = Command::new(binary());
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            command.arg("--loadmodule").arg(told("REDISLOCK_MODULE"));
+            command
+        })
+    }
+
+    /// A sentinel with this configuration.
+    pub fn sentinel(settings: &str) -> Self {
+        Self::spawned(|port, directory| {
+            let file = directory.join("sentinel.conf");
+            fs::write(&file, format!("port {port}\nbind 127.0.0.1\n{settings}\n")).unwrap();
+            let mut command = Command::new(binary());
+            command.arg(file).arg("--sentinel");
+            command
+        })
+    }
+
+    fn spawned(command: impl Fn(u16, &Path) -> Command) -> Self {
+        for _ in 0..5 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let directory = tempfile::tempdir().unwrap();
+            let mut command = command(port, directory.path());
+            let child = command.current_dir(directory.path()).stdout(Stdio::null()).spawn().unwrap();
+            let mut server = Self { child, port, _directory: directory };
+            if server.is_ready() {
+                return server;
+            } // else somebody else has taken the port meanwhile
+        }
+        panic!("no server could be started");
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && self.child.try_wait().unwrap().is_none() {
+            if Client::open(self.url()).unwrap().get_connection().is_ok() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn locks(&self) -> Locks {
+        Locks::open(self.url()).unwrap()
+    }
+
+    /// A connection of the test's own.
+    pub fn connection(&self) -> Connection {
+        Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// Sends a command of the test's own.
+    pub fn ask<T: FromRedisValue>(&self, words: impl ToRedisArgs) -> T {
+        let mut command = Cmd::new();
+        command.arg(words);
+        command.query(&mut self.connection()).unwrap()
+    }
+
+    /// Whether anybody holds the lock.
+    pub fn is_held(&self, name: &str) -> bool {
+        self.ask::<Option<u64>>(&["LOCK.FENCE", name]).is_some()
+    }
+
+    /// How many wait for the lock.
+    pub fn waiters(&self, name: &str) -> i64 {
+        let info: Option<std::collections::HashMap<String, redis::Value>> = self.ask(&["LOCK.INFO", name]);
+        let waiters = info.and_then(|mut info| info.remove("waiters"));
+        waiters.map_or(0, |waiters| redis::from_redis_value(waiters).unwrap())
+    }
+}
+
+fn binary() -> String {
+    told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned()
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Polls until it is so.
+pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

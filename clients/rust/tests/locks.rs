@@ -1,0 +1,269 @@
+//! Locks of one server, over a runtime with several threads, as most programs have it.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, eventually};
+use redislock_client::hooks::Hooks;
+use redislock_client::{Error, Guard, Locks, Loss};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_and_a_release_frees_the_lock() {
+    let server = Server::start();
+    let locks = server.locks();
+    let first = locks.lock("k").acquire().await.unwrap();
+    assert!(first.remaining() > 29 * SECOND && first.check().is_ok());
+    assert!(server.is_held("k"));
+    let (token, hold) = (first.token(), first.hold());
+    first.release().await.unwrap();
+    assert!(!server.is_held("k"));
+    assert!(matches!(hold.check(), Err(Error::LockLost { reason: Loss::Release, .. })));
+    assert_eq!(hold.lost().await, None);
+    assert!(locks.lock("k").acquire().await.unwrap().token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_is_dropped_gives_the_lock_up_before_the_next_request() {
+    let server = Server::start();
+    let locks = server.locks();
+    for _ in 0..200 {
+        drop(locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap());
+    }
+    eventually("it is free", || !server.is_held("k")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_get_it_is_told_in_time() {
+    let server = Server::start();
+    let locks = server.locks();
+    let _guard = locks.lock("k").acquire().await.unwrap();
+    for wait in [Duration::ZERO, Duration::from_millis(200)] {
+        let began = Instant::now();
+        let refused = locks.lock("k").wait(wait).acquire().await.unwrap_err();
+        assert!(matches!(refused, Error::LockTimeout { .. }), "{refused}");
+        assert!(began.elapsed() >= wait);
+    }
+    eventually("nobody waits", || server.waiters("k") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn futures_that_are_dropped_leave_nothing() {
+    let server = Server::start();
+    let locks = server.locks();
+    let lock = |name: &str| locks.lock(name).lease(20 * PATIENCE);
+    for number in 0..200_u64 {
+        // Before the request, while it is on its way, and about when it is answered.
+        drop(timeout(Duration::from_micros(number * 5), lock("free").acquire()).await);
+    }
+    for number in 0..100_u64 {
+        let guard = lock("busy").acquire().await.unwrap();
+        let waits = lock("busy");
+        let waits = tokio::spawn(async move { waits.acquire().await });
+        eventually("it waits", || server.waiters("busy") == 1).await;
+        // About when it is granted.
+        let released = tokio::spawn(guard.release());
+        sleep(Duration::from_micros(number * 10)).await;
+        waits.abort();
+        released.await.unwrap().unwrap();
+        drop(waits.await);
+        eventually("all is free", || !server.is_held("busy") && server.waiters("busy") == 0).await;
+    }
+    eventually("all is free", || !server.is_held("free")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tasks_of_many_threads_are_served_one_after_the_other_without_delay() {
+    const TASKS: u64 = 300;
+    let server = Server::start();
+    let locks = server.locks();
+    let first = locks.lock("k").acquire().await.unwrap();
+    let inside = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let (lock, inside) = (locks.lock("k"), inside.clone());
+        tasks.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            guard.release().await.unwrap();
+        });
+    }
+    eventually("they wait", || server.waiters("k") >= 16).await;
+    let began = Instant::now();
+    first.release().await.unwrap();
+    tasks.join_all().await;
+    // If the server's order were not that of the calls, each turn might take as long as a place is kept for.
+    assert!(began.elapsed() < PATIENCE, "{TASKS} were served in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_told_at_once_and_ends_the_work() {
+    let server = Server::start();
+    let locks = server.locks();
+    let guard = locks.lock("k").acquire().await.unwrap();
+    let told = tokio::spawn(guard.lost());
+    sleep(Duration::from_millis(100)).await;
+    assert!(!told.is_finished());
+    let began = Instant::now();
+    server.ask::<i64>(&["DEL", "k"]);
+    let ended = guard.run(sleep(PATIENCE)).await;
+    assert!(matches!(ended, Err(Error::LockLost { reason: Loss::Push, .. })), "{ended:?}");
+    assert!(began.elapsed() < PATIENCE / 3);
+    assert_eq!(told.await.unwrap(), Some(Loss::Push));
+    assert!(matches!(guard.release().await, Err(Error::LockLost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_body_returns_comes_out() {
+    #[derive(Debug, PartialEq)]
+    enum Own {
+        Body,
+        Lock,
+    }
+    impl From<Error> for Own {
+        fn from(_: Error) -> Self {
+            Self::Lock
+        }
+    }
+    let server = Server::start();
+    let lock = server.locks().lock("k").wait(Duration::ZERO);
+    assert_eq!(lock.run(async |hold| Ok::<_, Own>(hold.token() > 0)).await, Ok(true));
+    assert_eq!(lock.run(async |_| Err::<(), _>(Own::Body)).await, Err(Own::Body));
+    let other = server.locks().lock("k").acquire().await.unwrap();
+    assert_eq!(lock.run(async |_| Ok(())).await, Err(Own::Lock));
+    drop(other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_held_beyond_its_lease_and_no_longer_than_the_longest_hold() {
+    let server = Server::start();
+    let locks = server.locks();
+    let lease = Duration::from_millis(600);
+    let renewed = locks.lock("renewed").lease(lease).acquire().await.unwrap();
+    let longest = locks.lock("longest").lease(lease).longest(SECOND).acquire().await.unwrap();
+    let extended = locks.lock("extended").lease(lease).renew(false).acquire().await.unwrap();
+    extended.extend(PATIENCE).await.unwrap();
+    let left = locks.lock("left").lease(lease).renew(false).acquire().await.unwrap();
+    assert_eq!(timeout(PATIENCE, left.lost()).await.unwrap(), Some(Loss::Deadline));
+    assert!(timeout(PATIENCE, longest.lost()).await.unwrap().is_some());
+    assert!(renewed.check().is_ok() && server.is_held("renewed"));
+    assert!(extended.remaining() > PATIENCE / 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_a_password_is_logged_in_everywhere() {
+    let server = Server::start();
+    let words = ["ACL", "SETUSER", "ann", "on", ">secret", "~*", "+@all"];
+    server.ask::<String>(&words);
+    let url = format!("redis://ann:secret@127.0.0.1:{}", server.port);
+    let locks = Locks::from(redislock_client::redis::Client::open(url).unwrap());
+    let guard = locks.many(["a", "b"]).acquire().await.unwrap();
+    let other = locks.clone();
+    let waits = tokio::spawn(async move { other.many(["b", "c"]).wait(PATIENCE).acquire().await });
+    eventually("it waits", || server.waiters("b") == 1).await;
+    guard.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    let wrong = Locks::open(format!("redis://ann:wrong@127.0.0.1:{}", server.port)).unwrap();
+    let refused = timeout(PATIENCE, wrong.lock("k").acquire()).await.unwrap().unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_gives_up_all_and_refuses_more() {
+    let server = Server::start();
+    let locks = server.locks();
+    let guard = locks.lock("k").acquire().await.unwrap();
+    let other = locks.clone();
+    let waits = tokio::spawn(async move { other.lock("k").acquire().await });
+    let other = locks.clone();
+    let blocked = tokio::spawn(async move { other.many(["k", "l"]).acquire().await });
+    eventually("they wait", || server.waiters("k") == 2).await;
+    locks.close().await;
+    assert!(matches!(waits.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(blocked.await.unwrap(), Err(Error::Closed)));
+    assert!(guard.check().is_err());
+    eventually("all is free", || !server.is_held("k") && server.waiters("k") == 0).await;
+    assert!(matches!(locks.lock("k").acquire().await, Err(Error::Closed)));
+    let clients = || server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
+    eventually("no connection is open but our own", || clients() == 1).await;
+}
+
+#[test]
+fn what_is_left_when_the_runtime_ends_does_no_harm() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (locks, guard): (Locks, Guard) = runtime.block_on(async {
+        let locks = server.locks();
+        let guard = locks.lock("k").lease(SECOND).acquire().await.unwrap();
+        let other = locks.lock("task").acquire().await.unwrap();
+        drop(tokio::spawn(async move {
+            sleep(PATIENCE).await;
+            drop(other);
+        }));
+        (locks, guard)
+    });
+    runtime.shutdown_timeout(PATIENCE);
+    drop(guard);
+    drop(locks);
+}
+
+#[test]
+fn a_runtime_that_comes_after_another_renews_what_it_holds() {
+    let server = Server::start();
+    let locks = server.locks();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let guard = locks.lock("k").lease(SECOND).wait(PATIENCE).acquire().await.unwrap();
+            sleep(2 * SECOND).await;
+            guard.check().unwrap();
+        });
+        runtime.shutdown_timeout(PATIENCE);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_panics_does_no_harm() {
+    struct Panics;
+    impl Hooks for Panics {
+        fn granted(&self, _: &str, _: Duration) {
+            panic!("on purpose");
+        }
+        fn lost(&self, _: &str, _: Duration, _: Loss) {
+            panic!("on purpose");
+        }
+    }
+    let server = Server::start();
+    let locks = Locks::builder().server(server.url()).hooks(Panics).lease(SECOND).build().unwrap();
+    let (lost, kept) =
+        (locks.lock("lost").acquire().await.unwrap(), locks.lock("kept").acquire().await.unwrap());
+    server.ask::<i64>(&["DEL", "lost"]);
+    assert!(timeout(PATIENCE, lost.lost()).await.unwrap().is_some());
+    sleep(2 * SECOND).await;
+    assert!(kept.check().is_ok(), "it was not renewed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_dropped_resigns() {
+    let server = Server::start();
+    let locks = server.locks();
+    let leader = locks.leader("job").lease(SECOND).stand();
+    eventually("it leads", || leader.is_leading()).await;
+    drop(leader);
+    eventually("nobody leads", || !server.is_held("job")).await;
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_without_a_server() {
+    assert!(matches!(Locks::builder().build(), Err(Error::Invalid { .. })));
+    assert!(matches!(Locks::open("no address"), Err(Error::Invalid { .. })));
+    assert!(matches!(Locks::builder().cluster(Vec::<String>::new()).build(), Err(Error::Invalid { .. })));
+}

@@ -1,0 +1,69 @@
+//! The examples of README.md compile, run, and print what they say.
+
+mod common;
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::Server;
+
+/// The text of each example.
+fn examples(readme: &str) -> Vec<&str> {
+    readme.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// What an example says that it prints.
+fn printed(example: &str) -> Vec<&str> {
+    example.lines().filter_map(|line| line.split_once("// prints: ")).map(|(_, text)| text).collect()
+}
+
+/// The examples as programs of a package that depends on this one.
+fn write_package(folder: &Path, examples: &[String]) {
+    let here = env!("CARGO_MANIFEST_DIR");
+    fs::create_dir_all(folder.join("src/bin")).unwrap();
+    fs::copy(format!("{here}/Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    let manifest = format!(
+        "[workspace]\n[package]\nname = \"readme\"\nedition = \"2024\"\n[dependencies]\n\
+         redislock-client = {{ path = {here:?} }}\nredis = {{ version = \"1\", default-features = false }}\n\
+         tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
+         [lints.rust]\nwarnings = \"deny\"\n[profile.dev]\ndebug = \"line-tables-only\"\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    for (number, text) in examples.iter().enumerate() {
+        fs::write(folder.join(format!("src/bin/example{number}.rs")), text).unwrap();
+    }
+}
+
+#[test]
+fn the_examples_of_the_readme_run_and_print_what_they_say() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let placed = |text: &str| {
+        let ports =
+            [("6379", &servers[0]), ("7001", &servers[0]), ("7002", &servers[1]), ("7003", &servers[2])];
+        ports.iter().fold(text.to_owned(), |text, (port, server)| {
+            text.replace(&format!("127.0.0.1:{port}\""), &format!("127.0.0.1:{}\"", server.port))
+        })
+    };
+    let texts: Vec<String> = examples(&readme).into_iter().map(placed).collect();
+    assert!(texts.len() >= 6, "{} examples were found", texts.len());
+    let folder = tempfile::tempdir().unwrap();
+    write_package(folder.path(), &texts);
+    // What was compiled for the tests is used again.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let built = Command::new(env::var("CARGO").unwrap())
+        .args(["build", "--quiet", "--offline", "--bins"])
+        .current_dir(folder.path())
+        .env("CARGO_TARGET_DIR", target)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    for (number, text) in texts.iter().enumerate() {
+        let run = Command::new(target.join(format!("debug/example{number}"))).output().unwrap();
+        let (out, log) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
+        assert!(run.status.success(), "{text}\n{out}\n{log}");
+        assert_eq!(out.lines().collect::<Vec<_>>(), printed(text), "{text}\n{log}");
+    }
+}
