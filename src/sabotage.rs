@@ -45,9 +45,9 @@ pub(crate) enum Rule {
     Count,
     /// Replicas are told of a lease that has ended (G13).
     Replicas,
-    /// A server that may have forgotten locks waits until they are over (SPEC 6).
+    /// A server that may have forgotten locks waits until they are over (CONTRACT 6).
     Quarantine,
-    /// What has to be confirmed is told when it is (SPEC 6).
+    /// What has to be confirmed is told when it is (CONTRACT 6).
     Acknowledgement,
     /// Who leaves a line lets in whom it stood in the way of (G6).
     LeaverWakes,
@@ -59,7 +59,7 @@ pub(crate) enum Rule {
     EventOrder,
     /// A hold that came by RESTORE and is broken is published, counted and logged (G15).
     RestoredBroken,
-    /// A grant does not overwrite what a user wrote over a lock (SPEC 5).
+    /// A grant does not overwrite what a user wrote over a lock (CONTRACT 5).
     WrittenOver,
     /// A request that is refused leaves its owner's older one in line (G9).
     RefusedKeepsPlace,
@@ -73,7 +73,7 @@ pub(crate) enum Rule {
     AnsweredOnce,
     /// Whoever was answered is forgotten (G7).
     Forgotten,
-    /// Nobody is told that what it began is undone while that is there to be seen (SPEC 6).
+    /// Nobody is told that what it began is undone while that is there to be seen (CONTRACT 6).
     UndoneFirst,
     /// The server is asked for nothing while somebody is within what the engine keeps.
     AskedOutside,

@@ -1,5 +1,5 @@
 //! Times at which the server must not write: whoever writes then without asking aborts the server, so nothing is
-//! granted and nothing ends, and afterwards nothing is forgotten (SPEC 4).
+//! granted and nothing ends, and afterwards nothing is forgotten (CONTRACT 4).
 
 use crate::server::client::CLOSED;
 use crate::server::topology::{await_caught_up, await_link, follow};
@@ -172,7 +172,7 @@ fn a_shutdown_called_off_lets_grants_go_on() {
     assert_eq!(replica.client().owner("short").as_deref(), Some("bob"));
 }
 
-// SPEC 4: a grant out of the line passes no check of the server's, so the module makes it.
+// CONTRACT 4: a grant out of the line passes no check of the server's, so the module makes it.
 #[test]
 fn nothing_is_granted_while_there_are_too_few_replicas() {
     let (primary, mut client, heir) = server_with_heir();
@@ -200,7 +200,7 @@ fn a_wait_ends_on_time_while_there_are_too_few_replicas() {
     await_that("the lock is free", || client.try_acquire("stock", "carol", 1000).is_some());
 }
 
-// SPEC 4: the server refuses writes because it could not save, so nothing is granted until it can.
+// CONTRACT 4: the server refuses writes because it could not save, so nothing is granted until it can.
 #[test]
 fn nothing_is_granted_while_the_disk_fails() {
     let (server, mut client, heir) = server_with_heir();

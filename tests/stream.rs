@@ -130,7 +130,7 @@ fn a_grant_is_told_after_what_freed_the_lock() {
         watched.client.call("FLUSHALL");
         watched.records();
     }
-    // What is written over it stays, and nobody is granted anything (SPEC 5).
+    // What is written over it stays, and nobody is granted anything (CONTRACT 5).
     watched.client.acquire("stock", "alice", 600_000);
     let waiter = watched.server.in_line("stock", "bob", 600_000);
     watched.records();

@@ -334,6 +334,37 @@ fn every_guarantee_has_a_test_that_names_it() {
     assert!(bare.is_empty(), "no test names {bare:?}");
 }
 
+/// The sections of the contract that a text cites: `CONTRACT 5`.
+fn cited(text: &str) -> Vec<u32> {
+    let behind = text.split("CONTRACT ").skip(1);
+    behind.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()).collect()
+}
+
+#[test]
+fn what_is_cited_of_the_contract_is_there() {
+    assert_eq!(cited("// CONTRACT 5, CONTRACT 2: so"), [5, 2]);
+    let contract = fs::read_to_string(root().join("docs/CONTRACT.md")).unwrap();
+    let sections: Vec<u32> = contract
+        .lines()
+        .filter_map(|line| line.strip_prefix("## ")?.split_once('.')?.0.parse().ok())
+        .collect();
+    assert!(sections.len() >= 9, "{sections:?}");
+    let (mut citations, mut missing) = (0, Vec::new());
+    for (folder, ending) in
+        [("src", ".rs"), ("src", ".txt"), ("tests", ".rs"), ("tests/python", ".py"), ("docs", ".md")]
+    {
+        for path in files(&root().join(folder), ending) {
+            for number in cited(&fs::read_to_string(&path).unwrap()) {
+                citations += 1;
+                if !sections.contains(&number) {
+                    missing.push(format!("{}: {number}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(citations > 100 && missing.is_empty(), "{citations} citations, not there: {missing:?}");
+}
+
 #[test]
 fn every_command_has_a_page() {
     let server = Server::start();

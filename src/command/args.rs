@@ -3,7 +3,7 @@
 use super::error::{Invalid, shown};
 use crate::lock::types::{LEASE_MS_MAX, OWNER_BYTES_MAX, TOKEN_MAX, Token};
 
-/// Bounds that the user has set and parsing needs (SPEC 7).
+/// Bounds that the user has set and parsing needs (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// Longest lease, in milliseconds.

@@ -1,4 +1,4 @@
-//! Every error that a client can see. The first word is the code (SPEC 9); the rest is one line that
+//! Every error that a client can see. The first word is the code (CONTRACT 9); the rest is one line that
 //! names the argument and the accepted range.
 
 use std::borrow::Cow;

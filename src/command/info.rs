@@ -3,7 +3,7 @@
 use super::args::Options;
 use super::error::Invalid;
 
-/// How many waiters INFO shows without FULL (SPEC 2).
+/// How many waiters INFO shows without FULL (CONTRACT 2).
 pub const SHOWN_WAITERS: usize = 10;
 
 /// Parses the arguments behind the key: how many waiters to show at most.

@@ -1,7 +1,7 @@
 //! From bytes to requests and from outcomes to errors. Pure, like the core.
 //!
 //! One file a command: its grammar in the doc comment, and `parse`. All arguments are parsed and checked
-//! before anything is changed or replied (SPEC 2). Every error that a client can see is in [`error`].
+//! before anything is changed or replied (CONTRACT 2). Every error that a client can see is in [`error`].
 
 pub mod acquire;
 pub mod args;

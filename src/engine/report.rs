@@ -48,7 +48,7 @@ fn limit(mode: Mode) -> Option<u64> {
     }
 }
 
-/// The reply of LOCK.INFO (SPEC 2).
+/// The reply of LOCK.INFO (CONTRACT 2).
 fn describe<S: Server>(server: &S, lock: &Description<'_>) {
     let field = |name: &str| server.reply_bytes(name.as_bytes());
     let maybe = |number: Option<u64>| match number {
@@ -140,7 +140,7 @@ pub enum Value {
     Text(String),
 }
 
-/// The fields of `INFO redislock` (SPEC 8), in their order, but for version and commit.
+/// The fields of `INFO redislock` (CONTRACT 8), in their order, but for version and commit.
 pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
     bury(server);
     let decides = server.flags().decides();

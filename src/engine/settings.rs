@@ -1,4 +1,4 @@
-//! What the user can set (SPEC 7): names, ranges, and what follows from them.
+//! What the user can set (CONTRACT 7): names, ranges, and what follows from them.
 //!
 //! The server keeps the values here and may do so at any time; what has to happen then is [`follow`](super::follow)'s.
 

@@ -1,4 +1,4 @@
-//! When a grant or a renewal may be answered: not before enough replicas have it (SPEC 6).
+//! When a grant or a renewal may be answered: not before enough replicas have it (CONTRACT 6).
 //!
 //! Two rules, each with the theorem that it rests on (`docs/spec`):
 //!

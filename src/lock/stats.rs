@@ -1,4 +1,4 @@
-//! What INFO tells about the past (SPEC 8).
+//! What INFO tells about the past (CONTRACT 8).
 
 use hdrhistogram::Histogram;
 

@@ -5,13 +5,13 @@
 
 use std::fmt;
 
-/// Longest owner, in bytes (SPEC 1).
+/// Longest owner, in bytes (CONTRACT 1).
 pub const OWNER_BYTES_MAX: usize = 256;
 
-/// Largest token: it must survive a client that keeps numbers in a double (SPEC 1: below 2^53).
+/// Largest token: it must survive a client that keeps numbers in a double (CONTRACT 1: below 2^53).
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
-/// Longest lease that any setting can allow, in milliseconds (SPEC 7: max-lease, a day).
+/// Longest lease that any setting can allow, in milliseconds (CONTRACT 7: max-lease, a day).
 ///
 /// Records and files are held to it too: what cannot have been granted is not believed.
 pub const LEASE_MS_MAX: u64 = 86_400_000;
@@ -76,7 +76,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// How a lock is held (SPEC 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
+/// How a lock is held (CONTRACT 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
 /// each limit is one of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Mode {

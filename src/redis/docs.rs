@@ -1,4 +1,4 @@
-//! The commands as the server knows them: names, flags, key specs, COMMAND DOCS (SPEC 8).
+//! The commands as the server knows them: names, flags, key specs, COMMAND DOCS (CONTRACT 8).
 
 use std::ffi::{CStr, c_int};
 use std::ptr::{null, null_mut};

@@ -1,4 +1,4 @@
-//! `INFO redislock` (SPEC 8).
+//! `INFO redislock` (CONTRACT 8).
 
 use std::ffi::{CString, c_int};
 

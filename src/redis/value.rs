@@ -40,7 +40,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
         free_effort: None,
         unlink: None,
-        // No copy: two locks never share a token (SPEC 5).
+        // No copy: two locks never share a token (CONTRACT 5).
         copy: None,
         // Nothing to move: the value is not a pointer.
         defrag: None,

@@ -1,4 +1,4 @@
-"""Users and their rights (SPEC 4: an unlicensed user is not granted; SPEC 8)."""
+"""Users and their rights (CONTRACT 4: an unlicensed user is not granted; CONTRACT 8)."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_scripts_run_with_the_rights_of_the_user(server, cli):
     ids=" ".join,
 )
 def test_who_lost_the_right_while_waiting_is_not_granted(server, cli, loss):
-    # SPEC 4: grants out of the queue make the checks that commands make
+    # CONTRACT 4: grants out of the queue make the checks that commands make
     make_user(cli, "bob", "~*", "+lock.acquire")
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")

@@ -1,4 +1,4 @@
-"""Bad input changes nothing and is told in one clear line (G14, SPEC 9).
+"""Bad input changes nothing and is told in one clear line (G14, CONTRACT 9).
 
 Every argument of every command, with every kind of mistake, against a free lock, a
 lock that the same owner holds (where an accepted command would change the lease or

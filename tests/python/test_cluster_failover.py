@@ -1,4 +1,4 @@
-"""Six nodes of a cluster change roles in every way that there is (SPEC 4, SPEC 6)."""
+"""Six nodes of a cluster change roles in every way that there is (CONTRACT 4, CONTRACT 6)."""
 
 import pytest
 
@@ -90,7 +90,7 @@ ELSEWHERE = [
 
 
 def test_every_command_is_sent_to_the_node_of_its_key(start_server):
-    # SPEC 4; HELDBY names no key, so every node tells what it knows
+    # CONTRACT 4; HELDBY names no key, so every node tells what it knows
     cluster = Cluster(start_server)
     right, wrong = (node.connect() for node in cluster.nodes)
     wanted = f"{cluster.slot('{b}')} 127.0.0.1:{cluster.nodes[0].port}"

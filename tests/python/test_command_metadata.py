@@ -1,4 +1,4 @@
-"""What the server says about the commands (SPEC 8): COMMAND INFO, DOCS, GETKEYS,
+"""What the server says about the commands (CONTRACT 8): COMMAND INFO, DOCS, GETKEYS,
 DENY rules of scripts.
 """
 

@@ -1,4 +1,4 @@
-"""redislock.confirm all: a grant or a renewal is answered when every replica has it (SPEC 6, T3)."""
+"""redislock.confirm all: a grant or a renewal is answered when every replica has it (CONTRACT 6, T3)."""
 
 import contextlib
 import time
@@ -102,7 +102,7 @@ def test_a_grant_that_is_not_confirmed_is_undone(group, name):
 
 
 def test_nothing_is_live_of_what_is_told_to_be_undone(group):
-    # SPEC 6: undone first, told then
+    # CONTRACT 6: undone first, told then
     primary, first, second = group
     cli = primary.connect()
     waiters = []

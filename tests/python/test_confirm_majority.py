@@ -1,4 +1,4 @@
-"""redislock.confirm majority: only replicas count that have been connected for a quarantine (SPEC 6, T4)."""
+"""redislock.confirm majority: only replicas count that have been connected for a quarantine (CONTRACT 6, T4)."""
 
 import time
 
@@ -119,7 +119,7 @@ def test_one_replica_that_came_back_does_not_count_for_a_grant_from_before(group
 
 
 def test_after_a_promotion_nothing_is_confirmed_for_a_season(group):
-    # The table of SPEC 6: holders cannot renew during the quarantine after a failover.
+    # The table of CONTRACT 6: holders cannot renew during the quarantine after a failover.
     primary, first, second = group
     for server in (first, second):
         set_rule(server, "majority", 3, SEASON_MS, 60_000)

@@ -125,7 +125,7 @@ def test_lives_that_no_lock_can_have(start, text, end):
 
 
 def test_a_grant_over_what_was_written_is_seen():
-    # SPEC 5
+    # CONTRACT 5
     written = view({A: Place("string", -1)})
     assert judges.overwritten(written, [(A, "set")]) == []
     assert judges.overwritten(view({A: lock(hold("o"))}), [(A, "set"), (A, "del"), (A, "lock.acquired")]) == []

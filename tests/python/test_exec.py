@@ -1,4 +1,4 @@
-"""LOCK.EXEC: a command that runs if a token is live, and only then (SPEC 2).
+"""LOCK.EXEC: a command that runs if a token is live, and only then (CONTRACT 2).
 
 Users and keys: test_exec_rights.py. Replicas, files, clusters: test_exec_elsewhere.py.
 """

@@ -1,4 +1,4 @@
-"""LOCK.EXEC on replicas, in files, in clusters, with several threads (SPEC 2: its own effects)."""
+"""LOCK.EXEC on replicas, in files, in clusters, with several threads (CONTRACT 2: its own effects)."""
 
 import random
 

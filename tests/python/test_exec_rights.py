@@ -1,4 +1,4 @@
-"""LOCK.EXEC and its keys: who may run what (SPEC 2: the rights of the caller, keys, maxmemory)."""
+"""LOCK.EXEC and its keys: who may run what (CONTRACT 2: the rights of the caller, keys, maxmemory)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Servers that are killed, frozen, cut off and wrongly promoted, while clients use locks (SPEC 6).
+"""Servers that are killed, frozen, cut off and wrongly promoted, while clients use locks (CONTRACT 6).
 
 With `confirm all` and `majority`, and a quarantine as long as the longest lease, nobody is
 ever told that it holds what another may rely on: G1 and G4 over all servers, whoever is
@@ -291,7 +291,7 @@ def test_alone_a_primary_is_killed_and_starts_at_once_with_nothing(start_group):
 
 
 def test_alone_two_primaries_make_two_holders(start_group):
-    # SPEC 6: what a quarantine does not help against, and proof that these tests would see it
+    # CONTRACT 6: what a quarantine does not help against, and proof that these tests would see it
     group = start_group("local")
     old, _, new = group.nodes
     with Load(group.nodes) as load:
@@ -303,7 +303,7 @@ def test_alone_two_primaries_make_two_holders(start_group):
 
 
 def test_alone_an_owner_that_comes_back_for_what_it_gave_up_is_believed(start_group):
-    # SPEC 6: what the new primary knows may be asked for again in its quarantine, so owners are not to be used twice
+    # CONTRACT 6: what the new primary knows may be asked for again in its quarantine: owners are not to be used twice
     group = start_group("local", quarantine_ms=STORY_MS)
     old, _, new = group.nodes
     client = Asker(Load(group.nodes), 0)
@@ -320,7 +320,7 @@ def test_alone_an_owner_that_comes_back_for_what_it_gave_up_is_believed(start_gr
 
 
 def test_alone_and_without_quarantine_a_lost_grant_is_granted_again(start_group):
-    # SPEC 6: the flaw that all locks have that are replicated later
+    # CONTRACT 6: the flaw that all locks have that are replicated later
     group = start_group("local", quarantine_ms=0)
     old, _, new = group.nodes
     client = Asker(Load(group.nodes), 0)
@@ -333,7 +333,7 @@ def test_alone_and_without_quarantine_a_lost_grant_is_granted_again(start_group)
 
 
 def test_alone_and_without_quarantine_a_restart_forgets(start_group):
-    # SPEC 6: the classic flaw of a restart, to prove that these tests would see it
+    # CONTRACT 6: the classic flaw of a restart, to prove that these tests would see it
     group = start_group("local", quarantine_ms=0)
     client = Asker(Load(group.nodes), 0)
     server = group.nodes[0]

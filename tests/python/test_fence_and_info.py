@@ -1,6 +1,6 @@
 """LOCK.FENCE and LOCK.INFO: what can be asked about a lock.
 
-SPEC 2.
+CONTRACT 2.
 """
 
 import sqlite3

@@ -74,7 +74,7 @@ def test_a_policy_that_cannot_be_asked_for_is_not_taken_for_a_harmless_one(start
 
 
 def test_the_role_is_told_before_the_first_lock_too(start_server):
-    # SPEC 8: INFO is what an operator looks at, also on a replica that has no lock yet
+    # CONTRACT 8: INFO is what an operator looks at, also on a replica that has no lock yet
     primary, server = start_server(*AT_ONCE), start_server()
     cli = server.connect()
     assert module_info(cli)["role"] == "primary"

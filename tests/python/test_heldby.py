@@ -1,4 +1,4 @@
-"""LOCK.HELDBY owner: all that an owner holds and waits for on this server (SPEC 2)."""
+"""LOCK.HELDBY owner: all that an owner holds and waits for on this server (CONTRACT 2)."""
 
 import pytest
 

@@ -161,7 +161,7 @@ def with_token(cli, shift):
 
 
 def test_a_token_somewhat_ahead_of_the_clock_is_kept_and_passed(server, cli):
-    # G4, SPEC 5: last becomes at least that token
+    # G4, CONTRACT 5: last becomes at least that token
     changed, payload, forged = with_token(cli, lambda token: token + 30_000_000)
     assert restore(cli, changed, payload) == "OK"
     assert cli("LOCK.FENCE", "door", forged) == 1

@@ -1,4 +1,4 @@
-"""Locks of all kinds whose slot moves to another node (SPEC 4, SPEC 5).
+"""Locks of all kinds whose slot moves to another node (CONTRACT 4, CONTRACT 5).
 
 Holders keep owner, token, count and lease; who waits is sent on; nobody is granted twice
 (G1, G7, G12). Both ways: keys one by one, and the server's own move of a whole slot.
@@ -121,7 +121,7 @@ def test_leases_end_one_by_one_after_the_move(cluster, way):
 
 @by_all_ways
 def test_ties_stay_behind(cluster, way):
-    # SPEC 2: to the node where the lock is now no such connection is known
+    # CONTRACT 2: to the node where the lock is now no such connection is known
     source, target = (node.connect() for node in cluster.nodes)
     task = cluster.nodes[0].connect()
     tokens = {
@@ -226,7 +226,7 @@ def test_all_who_wait_are_sent_on(cluster, way):
 
 @by_all_ways
 def test_who_waits_where_no_key_is_yet_is_sent_on(cluster, way):
-    # SPEC 4, G7: nothing is deleted here that could tell of the move
+    # CONTRACT 4, G7: nothing is deleted here that could tell of the move
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()
     take(source, "{b}door", "h")

@@ -110,7 +110,7 @@ def test_a_full_resync_brings_everything(start_server):
 
 
 def test_a_replica_decides_nothing(start_server):
-    # SPEC 4: no lease ends there, nobody is granted
+    # CONTRACT 4: no lease ends there, nobody is granted
     server = start_server(*AT_ONCE)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}", "--replica-read-only", "no")
     is_linked(replica)
@@ -129,7 +129,7 @@ def test_a_replica_decides_nothing(start_server):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_after_a_promotion_everything_goes_on(start_server, part):
-    # SPEC 5, G4
+    # CONTRACT 5, G4
     server = start_server(*AT_ONCE)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
     is_linked(replica)
@@ -166,7 +166,7 @@ def test_after_a_promotion_leases_end_and_waiters_are_granted(start_server):
 
 
 def test_who_waits_is_told_of_a_demotion(start_server):
-    # SPEC 4, G7: all kinds of waits
+    # CONTRACT 4, G7: all kinds of waits
     server, other = start_server(*AT_ONCE), start_server()
     cli = server.connect()
     take(cli, "read", "r", "SHARED")

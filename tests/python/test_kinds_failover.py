@@ -1,4 +1,4 @@
-"""Locks of all kinds when links break, servers are killed under load, and roles change (G13, G7, SPEC 5)."""
+"""Locks of all kinds when links break, servers are killed under load, and roles change (G13, G7, CONTRACT 5)."""
 
 import threading
 
@@ -258,7 +258,7 @@ def test_whatever_is_done_to_keys_everybody_agrees(start_server, command):
         if waiter is not None and command not in ("COPY door other", "PEXPIRE door 3000000"):
             waiting = [each for each in (waiter, both) if each is not None]
             if command == "SET door x":
-                # SPEC 5: what was written stays
+                # CONTRACT 5: what was written stays
                 for each in waiting:
                     with refused("WRONGTYPE"):
                         each.answer()

@@ -1,4 +1,4 @@
-"""Bad input to the options of all kinds (G14), and what others see of these locks (SPEC 8).
+"""Bad input to the options of all kinds (G14), and what others see of these locks (CONTRACT 8).
 
 Each option's range, its repetition, what does not go together; nothing changes. Events,
 WATCH and tracking for each hold.
@@ -122,7 +122,7 @@ def test_max_lease_bounds_what_a_lease_is_cut_to(cli):
 
 
 def test_numbers_of_holders_have_a_setting_with_a_range(cli):
-    # SPEC 7
+    # CONTRACT 7
     for value in ("0", "1000001", "x"):
         assert cli.bytes_of("CONFIG", "SET", "redislock.max-holders", value).startswith(b"-ERR")
     assert cli("CONFIG GET redislock.max-holders")[1] == "10000"

@@ -1,4 +1,4 @@
-"""What keys and commands of the server do to locks of all kinds (SPEC 5).
+"""What keys and commands of the server do to locks of all kinds (CONTRACT 5).
 
 DUMP and RESTORE, RENAME, MOVE, COPY, SWAPDB, deletion with waiters of all kinds (G6),
 MEMORY USAGE, leases (G3).
@@ -73,7 +73,7 @@ def assert_empty(cli, name, lock):
 
 
 def test_all_holders_travel_under_the_same_name(cli, lock, start_server):
-    # SPEC 5: here and on another server; G4 there
+    # CONTRACT 5: here and on another server; G4 there
     payload = dump(cli, "door")
     leases = {hold["owner"]: hold["lease-left-ms"] for hold in lock_info(cli, "door")["holders"]}
     cli("DEL door")
@@ -92,7 +92,7 @@ def test_all_holders_travel_under_the_same_name(cli, lock, start_server):
 
 
 def test_under_another_name_it_is_empty(cli, lock):
-    # SPEC 5: two locks never share a token
+    # CONTRACT 5: two locks never share a token
     cli("RESTORE", "elsewhere", 0, dump(cli, "door"))
     assert_empty(cli, "elsewhere", lock)
     assert locks_of(cli)["door"] == lock
@@ -289,7 +289,7 @@ def test_an_upgrade_whose_lock_is_broken_gets_it(server, cli, command):
 
 
 def test_waiters_of_all_kinds_are_told_what_was_written(server, cli):
-    # SPEC 5: what was written stays
+    # CONTRACT 5: what was written stays
     take(cli, "a", "h")
     take(cli, "b", "h", "SHARED")
     take(cli, "b", "h2", "SHARED")
@@ -328,7 +328,7 @@ def test_leases_end_for_all_kinds(server, cli, options):
 
 
 def test_a_ttl_by_a_user_breaks_all_holders_and_does_not_outlive_them(server, cli):
-    # SPEC 5
+    # CONTRACT 5
     limited(cli)
     cli("PEXPIRE door 50")
     eventually(lambda: cli("EXISTS door") == 0, "the server removes the key when it says")

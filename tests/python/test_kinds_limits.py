@@ -15,7 +15,7 @@ ALL = " ".join(KEYS)
 
 
 def test_fewer_holders_allowed_sends_nobody_away(server, cli):
-    # SPEC 7: concerns new requests only
+    # CONTRACT 7: concerns new requests only
     tokens = {f"r{n}": take(cli, "read", f"r{n}", "SHARED") for n in range(5)}
     cli("CONFIG SET redislock.max-holders 2")
     assert owners_of(cli, "read") == [*tokens]
@@ -81,7 +81,7 @@ def test_an_upgrade_and_a_downgrade_under_a_lowered_limit(server, cli):
 
 
 def test_a_limit_of_its_own_is_not_bounded_by_max_holders(cli):
-    # SPEC 7: per shared lock
+    # CONTRACT 7: per shared lock
     cli("CONFIG SET redislock.max-holders 1")
     for n in range(3):
         assert isinstance(take(cli, "pool", f"p{n}", "LIMIT 3"), int)
@@ -91,7 +91,7 @@ def test_a_limit_of_its_own_is_not_bounded_by_max_holders(cli):
 
 
 def test_a_request_for_several_counts_once_for_each_of_its_lines(server, cli):
-    # SPEC 4
+    # CONTRACT 4
     take_all(cli, "a b c", "h")
     cli("CONFIG SET redislock.max-waiters 5")
     first = ask_all(server, "a b c", "one")
@@ -233,7 +233,7 @@ def test_64_leases_end_and_the_next_gets_all(server, cli):
 
 
 def test_who_waits_for_several_needs_the_right_to_the_command_it_sent(server, cli):
-    # SPEC 4: a grant out of the line asks what the server had asked
+    # CONTRACT 4: a grant out of the line asks what the server had asked
     cli("ACL SETUSER worker on >secret ~* +lock.macquire +client")
     take(cli, "a", "h")
     request = ask_all(server, "a b", "worker", user="worker")
@@ -242,7 +242,7 @@ def test_who_waits_for_several_needs_the_right_to_the_command_it_sent(server, cl
 
 
 def test_who_lost_the_right_to_ask_for_several_is_not_granted(server, cli):
-    # SPEC 4
+    # CONTRACT 4
     cli("ACL SETUSER worker on >secret ~* +lock.macquire +lock.acquire +client")
     take(cli, "a", "h")
     request = ask_all(server, "a b", "worker", user="worker")

@@ -1,4 +1,4 @@
-"""What CLIENT TRACKING and WATCH are told of locks of all kinds (SPEC 8).
+"""What CLIENT TRACKING and WATCH are told of locks of all kinds (CONTRACT 8).
 
 Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; who waits is
 no part of it. By commands, and by what the module does on its own.
@@ -243,7 +243,7 @@ def test_a_connection_that_closes(server, cli, teller, kind, tie):
 
 @pytest.mark.parametrize("how", ["as read", "BCAST"])
 def test_readers_of_a_replica_are_told_too(start_server, how):
-    # SPEC 8: by the stream
+    # CONTRACT 8: by the stream
     primary = start_server(*AT_ONCE)
     server = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     is_linked(server)

@@ -48,7 +48,7 @@ def test_an_owner_of_the_same_name_is_not_taken_for_the_old_one(cli):
 
 
 def test_release_and_renew_work_with_the_right_owner(cli):
-    # SPEC 7
+    # CONTRACT 7
     assert old_takes(cli, "door", "old", 5000)
     assert cli("LOCK.RELEASE door other") == 0
     assert cli("LOCK.RENEW door other PX 60000") == 0
@@ -184,7 +184,7 @@ def test_replicas_and_files_follow(start_server):
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_a_string_that_lost_its_time_to_live_is_told_to_who_waits(server, cli, is_asked):
-    # SPEC 5: it is no lock any more, and a grant would overwrite it
+    # CONTRACT 5: it is no lock any more, and a grant would overwrite it
     assert old_takes(cli, "door", "old", 60000 if is_asked else 300)
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
     assert cli("PERSIST door") == 1

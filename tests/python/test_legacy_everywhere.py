@@ -157,7 +157,7 @@ def test_the_next_old_lock_in_the_same_step_is_not_overwritten(server, cli, how)
 
 
 def test_a_new_lock_that_an_old_client_overwrites_is_broken_and_its_string_is_a_lock(server, cli):
-    # SPEC 5, 7
+    # CONTRACT 5, 7
     for kind in ("", "SHARED", "LIMIT 3"):
         token = take(cli, "door", "new", kind)
         waiter = ask(server, "door", "next") if kind != "LIMIT 3" else None
@@ -190,7 +190,7 @@ def test_a_string_without_an_end_is_no_lock(cli):
 
 
 def test_no_token_lives_of_it(cli):
-    # SPEC 2, LOCK.EXEC: as LOCK.FENCE says
+    # CONTRACT 2, LOCK.EXEC: as LOCK.FENCE says
     assert old_takes(cli, "door")
     assert cli("LOCK.FENCE door 5") == 0
     with refused("FENCED"):

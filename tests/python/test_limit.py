@@ -57,7 +57,7 @@ def test_who_disagrees_with_the_holders_is_told_so(cli, options, wait):
 
 
 def test_who_disagrees_with_the_waiters_is_told_so(server, cli):
-    # SPEC 2: "while anyone holds or waits"; nobody holds between the DEL and the grant
+    # CONTRACT 2: "while anyone holds or waits"; nobody holds between the DEL and the grant
     take(cli, "pool", "alice", "LIMIT 1")
     bob = ask(server, "pool", "bob", "LIMIT 1")
     replies = cli.pipeline("MULTI", "DEL pool", "LOCK.ACQUIRE pool carol PX 60000", "EXEC")[-1]

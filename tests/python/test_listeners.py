@@ -1,4 +1,4 @@
-"""Who hears keyspace events (SPEC 8).
+"""Who hears keyspace events (CONTRACT 8).
 
 Nothing is published while nobody could hear it. So whoever begins to listen, at whatever moment, has to hear the
 next event.

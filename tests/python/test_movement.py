@@ -1,4 +1,4 @@
-"""Locks that are dumped, restored, copied, renamed, moved or reloaded (SPEC 5)."""
+"""Locks that are dumped, restored, copied, renamed, moved or reloaded (CONTRACT 5)."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from harness.wire import ServerError, refused
 
 
 def assert_empty_lock(cli, name, *dead_tokens):
-    """A key of the type stands there, but nobody holds it (SPEC 5, RENAME)."""
+    """A key of the type stands there, but nobody holds it (CONTRACT 5, RENAME)."""
     assert cli("EXISTS", name) == 1
     assert cli("LOCK.INFO", name) is None
     assert cli("LOCK.INFO", name, "FULL") is None
@@ -171,7 +171,7 @@ def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
 
 
 def test_restore_replace_over_a_lock_breaks_the_newer_hold(cli):
-    # SPEC 5: RESTORE REPLACE breaks; the holder that travels is the payload's
+    # CONTRACT 5: RESTORE REPLACE breaks; the holder that travels is the payload's
     first = cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
     cli("LOCK.RELEASE door alice")
@@ -207,7 +207,7 @@ def test_restore_without_replace_is_refused_while_the_lock_is_held(cli):
 
 
 def test_a_lock_restored_under_another_name_is_empty(cli):
-    # SPEC 5: two locks never share a token
+    # CONTRACT 5: two locks never share a token
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
     cli("RESTORE", "gate", 0, payload)
@@ -238,7 +238,7 @@ def test_restore_with_a_ttl_is_a_ttl_by_a_user(cli):
 
 
 def test_migrate_carries_the_hold_to_another_server(cli, server, start_server):
-    # SPEC 5
+    # CONTRACT 5
     target = start_server()
     other = target.connect()
     token = cli("LOCK.ACQUIRE door alice PX 60000")
@@ -346,7 +346,7 @@ def test_scan_finds_locks_by_type(cli):
 
 
 def test_the_module_cannot_be_unloaded(server, cli):
-    # SPEC 5: refused by the server while the type is in use
+    # CONTRACT 5: refused by the server while the type is in use
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     with refused("ERR"):

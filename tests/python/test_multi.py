@@ -196,7 +196,7 @@ def test_the_end_of_its_wait_is_counted_once(cli, server):
 
 @pytest.mark.parametrize("way", ["MULTI", "script"])
 def test_where_one_cannot_wait_block_is_as_if_absent(cli, way):
-    # SPEC 2
+    # CONTRACT 2
     take(cli, "b", "bob")
     if way == "MULTI":
         command = "LOCK.MACQUIRE 2 {} alice PX 60000 BLOCK 0"

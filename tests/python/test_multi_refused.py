@@ -68,7 +68,7 @@ def test_an_owner_that_is_none(cli):
 
 
 def test_a_full_line_among_them(server, cli):
-    # SPEC 4
+    # CONTRACT 4
     cli("CONFIG SET redislock.max-waiters-per-lock 1")
     take(cli, "b", "h")
     ask(server, "b", "w")
@@ -113,7 +113,7 @@ def test_a_user_needs_the_right_to_every_key(server, cli):
 
 
 def test_who_lost_the_right_to_one_key_is_not_granted(server, cli):
-    # SPEC 4
+    # CONTRACT 4
     cli("ACL SETUSER alice on >secret +@all ~a ~b")
     take_all(cli, "a b", "h")
     alice = ask_all(server, "a b", "alice", user="alice")

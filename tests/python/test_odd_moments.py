@@ -147,7 +147,7 @@ def test_a_lock_broken_and_taken_again_at_once(cli, command, way, next_owner):
 )
 @pytest.mark.parametrize("way", ["commands", "packet", "MULTI"])
 def test_a_broken_hold_does_not_come_back_with_its_key(cli, there_and_back, way):
-    # SPEC 5: it is broken, for good
+    # CONTRACT 5: it is broken, for good
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     if way == "MULTI":
         cli.pipeline("MULTI", *there_and_back, "EXEC")
@@ -196,7 +196,7 @@ def test_keys_come_and_go_while_leases_end(server, cli):
 
 
 def test_active_defragmentation_moves_no_lock_out_of_reach(start_server):
-    # SPEC 5
+    # CONTRACT 5
     server = start_server()
     cli = server.connect()
     count = 20_000 // SLOW_FACTOR

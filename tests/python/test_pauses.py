@@ -1,4 +1,4 @@
-"""While the server may not write, nothing is granted and nothing ends (SPEC 4).
+"""While the server may not write, nothing is granted and nothing ends (CONTRACT 4).
 
 CLIENT PAUSE, a server that sleeps, a server out of memory. Writing outside a command
 during a pause would abort the server; a server that died fails any test here.
@@ -144,7 +144,7 @@ def starved(start_server):
 
 
 def test_without_memory_no_lock_is_taken(starved):
-    # SPEC 9: OOM as the server's own
+    # CONTRACT 9: OOM as the server's own
     cli = starved.connect()
     with refused("OOM"):
         cli("LOCK.ACQUIRE gate alice PX 60000")

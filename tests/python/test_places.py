@@ -1,7 +1,7 @@
 """LOCK.ACQUIRE ... QUEUE ms: a place in line for who must not block its connection.
 
 nil at once; the place is kept for ms after the last such call, and the lock is reserved
-for it when its turn comes (SPEC 2). G5: a reserved place that lapses is skipped. G6.
+for it when its turn comes (CONTRACT 2). G5: a reserved place that lapses is skipped. G6.
 """
 
 import time
@@ -193,7 +193,7 @@ def test_a_release_of_a_reserved_place_lets_the_next_in(server, cli):
 
 
 def test_nobody_can_come_back_to_the_place_of_an_owner_it_was_not_told(server, cli):
-    # SPEC 2: nil is all that the caller of '*' is told; such a place would hold up everybody for nothing
+    # CONTRACT 2: nil is all that the caller of '*' is told; such a place would hold up everybody for nothing
     take(cli, "door", "alice")
     try:
         assert take(cli, "door", "*", KEPT) is None
@@ -394,7 +394,7 @@ def test_an_upgrade_whose_place_lapses_goes_on_reading(server, cli):
 
 
 def test_no_more_places_than_waiters_are_allowed(cli):
-    # SPEC 4
+    # CONTRACT 4
     cli("CONFIG SET redislock.max-waiters-per-lock 2")
     take(cli, "door", "alice")
     take(cli, "door", "p1", KEPT)
@@ -598,7 +598,7 @@ def test_asking_for_a_place_writes_nothing(start_server):
 
 
 def test_places_are_in_the_memory_of_the_primary_only(start_server):
-    # SPEC 4
+    # CONTRACT 4
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     cli = server.connect()
     token = take(cli, "door", "alice")
@@ -610,7 +610,7 @@ def test_places_are_in_the_memory_of_the_primary_only(start_server):
 
 
 def test_a_place_is_a_new_replicas_no_more(start_server):
-    # SPEC 4: at a change of roles queues are gone
+    # CONTRACT 4: at a change of roles queues are gone
     primary, server = start_server(), start_server()
     cli = server.connect()
     take(cli, "door", "alice")

@@ -1,4 +1,4 @@
-"""redislock.quarantine: a server that may have forgotten locks grants none for a while (SPEC 6)."""
+"""redislock.quarantine: a server that may have forgotten locks grants none for a while (CONTRACT 6)."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""LOCK.RENEW ... RAISE token: the second phase of a lock over several servers (SPEC 2, 6)."""
+"""LOCK.RENEW ... RAISE token: the second phase of a lock over several servers (CONTRACT 2, 6)."""
 
 import time
 

@@ -1,6 +1,6 @@
 """LOCK.RELEASE and LOCK.RENEW: only the holder's own, and exactly as asked.
 
-SPEC 2, G10 (nobody is released by another).
+CONTRACT 2, G10 (nobody is released by another).
 """
 
 import pytest
@@ -41,7 +41,7 @@ def test_nobody_else_releases(cli, owner):
 
 
 def test_the_holder_may_release_over_any_connection(server, cli):
-    # SPEC 1: an owner is not a connection
+    # CONTRACT 1: an owner is not a connection
     cli("LOCK.ACQUIRE door alice PX 60000")
     cli.close()
     other = server.connect()
@@ -86,7 +86,7 @@ def test_a_renewal_lengthens_the_lease(cli):
 
 
 def test_a_renewal_shortens_the_lease(cli):
-    # SPEC 2: exactly this long from now
+    # CONTRACT 2: exactly this long from now
     cli("LOCK.ACQUIRE door alice PX 600000")
     assert cli("LOCK.RENEW door alice PX 60000") == 1
     assert 30_000 < holder(cli, "door")["lease-left-ms"] <= 60_000
@@ -134,7 +134,7 @@ def test_a_renewal_can_name_the_token(cli):
 
 
 def test_a_renewal_never_creates_a_hold(cli):
-    # SPEC 2: 0: it holds nothing here; nothing is created
+    # CONTRACT 2: 0: it holds nothing here; nothing is created
     assert cli("LOCK.RENEW door alice PX 60000") == 0
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.RELEASE door alice")

@@ -1,4 +1,4 @@
-"""Roles that a person or sentinels give to other servers, with locks held, waited for and ending (SPEC 4, SPEC 6)."""
+"""Roles that a person or sentinels give to other servers, with locks held, waited for and ending (CONTRACT 4, 6)."""
 
 import time
 

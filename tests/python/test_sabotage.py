@@ -180,7 +180,7 @@ def test_servers_that_are_killed_and_cut_off(start_server, scene, rule, is_kept)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rule", DIFFERING)
 def test_random_scripts_find_out_a_server_that_leaves_out_a_rule(rule):
-    # G6, G9, G13, G15, SPEC 5
+    # G6, G9, G13, G15, CONTRACT 5
     parts, groups = DIFFERING[rule]
     others, deadline = [], time.monotonic() + DIFFER_SECONDS
     with Differ(1, groups, leaving_out(rule)) as differ:

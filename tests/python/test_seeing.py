@@ -1,4 +1,4 @@
-"""Seeing what happens (SPEC 8): INFO redislock, the log, keyspace events, tracking,
+"""Seeing what happens (CONTRACT 8): INFO redislock, the log, keyspace events, tracking,
 WATCH.
 """
 
@@ -123,7 +123,7 @@ def test_the_role_is_told(cli):
 
 
 def test_the_log_has_a_line_at_load(server):
-    # SPEC 8: version, limits
+    # CONTRACT 8: version, limits
     lines = [line for line in server.log_text().splitlines() if "redislock" in line]
     assert any(character.isdigit() for line in lines for character in line[30:]), lines
 
@@ -258,7 +258,7 @@ CHANGES = {
 @pytest.mark.parametrize("read", ["LOCK.INFO door", "LOCK.FENCE door"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_tracking_sees_every_change_of_a_held_lock(cli, cli3, read, change):
-    # SPEC 8
+    # CONTRACT 8
     cli("LOCK.ACQUIRE door alice PX 60000")
     cli3("CLIENT TRACKING ON")
     cli3(read)

@@ -1,4 +1,4 @@
-"""Settings (SPEC 7): loadmodule arguments, CONFIG GET, SET and REWRITE; eviction."""
+"""Settings (CONTRACT 7): loadmodule arguments, CONFIG GET, SET and REWRITE; eviction."""
 
 import pytest
 
@@ -246,7 +246,7 @@ def test_fewer_waiters_allowed_sends_nobody_away(server, cli):
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
 def test_where_locks_could_be_evicted_none_is_given_out(server, cli, policy):
-    # SPEC 5, eviction
+    # CONTRACT 5, eviction
     cli("CONFIG SET maxmemory 100mb")
     cli("CONFIG", "SET", "maxmemory-policy", policy)
     with refused("ERR", "may evict locks"):

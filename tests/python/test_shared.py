@@ -255,7 +255,7 @@ def test_an_upgrade_that_is_given_up_leaves_the_shared_hold(server, cli, end):
     elif end == "UNBLOCK":
         cli("CLIENT", "UNBLOCK", upgrade.client_id)
     elif end == "withdraw":
-        # RELEASE gives up the hold and withdraws the request (SPEC 2)
+        # RELEASE gives up the hold and withdraws the request (CONTRACT 2)
         release(cli, "door", "r1")
     if end != "close":
         assert upgrade.answer() is None
@@ -375,7 +375,7 @@ def test_the_kind_is_free_again_when_nobody_holds_or_waits(cli):
 
 
 def test_no_more_readers_than_max_holders(server, cli):
-    # SPEC 7
+    # CONTRACT 7
     cli("CONFIG SET redislock.max-holders 3")
     for n in range(3):
         assert isinstance(take(cli, "door", f"r{n}", "SHARED"), int)

@@ -1,6 +1,6 @@
 """Storms of waiting clients: everybody is answered, everything is given back, and others hardly notice.
 
-SPEC 4, G3, G5, G6, G7, G8. `make storms` runs them with 10,000 and 19,000 clients (REDISLOCK_STORM_CLIENTS), which
+CONTRACT 4, G3, G5, G6, G7, G8. `make storms` runs them with 10,000 and 19,000 clients (REDISLOCK_STORM_CLIENTS), which
 is nearly all that `redislock.max-waiters` allows.
 """
 

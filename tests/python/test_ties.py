@@ -182,7 +182,7 @@ def test_a_hold_that_is_tied_afterwards(server, cli):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["acquire", "acquire with the option", "renew"])
 def test_the_binding_moves_to_the_newest_connection_of_the_owner(server, cli, how, kind):
-    # SPEC 2
+    # CONTRACT 2
     first, second = server.connect(), server.connect()
     token = take(first, "door", "alice", kind, "EPHEMERAL 0")
     if how == "renew":
@@ -199,7 +199,7 @@ def test_the_binding_moves_to_the_newest_connection_of_the_owner(server, cli, ho
 
 @pytest.mark.parametrize("how", ["acquire", "renew"])
 def test_the_binding_moves_also_after_the_connection_has_closed(server, cli, how):
-    # SPEC 2: a client that comes back in time goes on as before, and is tied to its new connection
+    # CONTRACT 2: a client that comes back in time goes on as before, and is tied to its new connection
     first, second = server.connect(), server.connect()
     token = take(first, "door", "alice", "EPHEMERAL 30000")
     close_and_settle(server, first)

@@ -1,7 +1,7 @@
 """Holds that are tied to a connection, in files and on replicas (G2, G3, G13).
 
 A restart or a promotion closes all connections: a lease that was kept alive starts from
-its full length (SPEC 2).
+its full length (CONTRACT 2).
 """
 
 import time
@@ -73,7 +73,7 @@ def test_a_replica_is_told_of_a_cut_and_of_a_lease_that_starts(start_server, kin
 
 
 def test_at_a_promotion_a_kept_lease_starts_from_its_full_length(start_server):
-    # SPEC 2
+    # CONTRACT 2
     server = start_server(*AT_ONCE)
     cli = server.connect()
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
@@ -108,7 +108,7 @@ def test_an_ephemeral_hold_is_bound_again_after_a_restart(start_server):
 
 
 def test_dump_and_restore_keep_the_tie(server, cli):
-    # SPEC 5: what the hold is travels; the connection of the old server does not
+    # CONTRACT 5: what the hold is travels; the connection of the old server does not
     task = server.connect()
     take(task, "door", "alice", "KEEPALIVE EPHEMERAL 500", lease_ms=50_000)
     payload = cli("DUMP door")

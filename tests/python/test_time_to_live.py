@@ -1,4 +1,4 @@
-"""A time to live that a user gives to a lock's key (SPEC 5, G13).
+"""A time to live that a user gives to a lock's key (CONTRACT 5, G13).
 
 The key has it as long as a hold goes on that was there when it was given, whatever else happens to that hold. A hold
 that begins in a lock without any other, an upgrade and a downgrade make the value of the key anew, and the key has

@@ -105,7 +105,7 @@ def test_all_are_granted_at_once_and_told_in_several_turns(line):
 
 
 def test_who_is_confirmed_is_told_in_several_turns_too(start_server):
-    # SPEC 6: replicas confirm all of them with one answer.
+    # CONTRACT 6: replicas confirm all of them with one answer.
     primary, _ = confirming(start_server, quarantine_ms=600_000)
     admit(primary)
     with Crowd(primary.port, CLIENTS, "crowd") as crowd:

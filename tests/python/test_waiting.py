@@ -198,7 +198,7 @@ def test_a_newcomer_does_not_pass_inside_a_transaction(server, cli, way):
 
 
 def test_the_lease_starts_at_the_grant(server, cli):
-    # SPEC 2: not at the request
+    # CONTRACT 2: not at the request
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     eventually(
@@ -323,7 +323,7 @@ def test_a_wait_behind_a_wait_comes_when_its_turn_comes(server, cli):
 
 @pytest.mark.parametrize("block", [0, 60000])
 def test_in_a_transaction_block_is_as_if_absent(server, cli, block):
-    # SPEC 2: never an error, as BLPOP
+    # CONTRACT 2: never an error, as BLPOP
     cli("LOCK.ACQUIRE door alice PX 60000")
     command = f"LOCK.ACQUIRE door bob PX 60000 BLOCK {block}"
     star = f"LOCK.ACQUIRE door * PX 60000 BLOCK {block}"
@@ -336,7 +336,7 @@ def test_in_a_transaction_block_is_as_if_absent(server, cli, block):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_in_a_script_block_is_as_if_absent(server, protocol):
-    # SPEC 2
+    # CONTRACT 2
     cli = server.connect(protocol)
     cli("LOCK.ACQUIRE door alice PX 60000")
     script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'bob', 'PX', 60000, 'BLOCK', 0)"

@@ -1,7 +1,7 @@
 """How a wait ends without a grant: the waiter leaves, is sent away, or is one too many.
 
 G7 (every waiter is answered exactly once), G8 (the dead do not hold up the living),
-SPEC 4 (limits).
+CONTRACT 4 (limits).
 """
 
 import pytest
@@ -164,7 +164,7 @@ def test_who_leaves_lets_in_at_once_whom_it_stood_in_the_way_of(unhurried, scene
 
 
 def test_a_release_withdraws_the_owners_waiting_request(server, cli):
-    # SPEC 2, LOCK.RELEASE: that request gets nil; 0, as no hold was given up
+    # CONTRACT 2, LOCK.RELEASE: that request gets nil; 0, as no hold was given up
     bob, carol = line_up(server, cli, "bob", "carol")
     assert cli("LOCK.RELEASE door bob") == 0
     assert bob.answer() is None
@@ -208,7 +208,7 @@ def test_client_unblock_timeout_ends_the_wait_with_nil_or_not_at_all(server, cli
 
 
 def test_client_unblock_error_ends_the_wait_with_an_error(server, cli):
-    # G7, SPEC 9
+    # G7, CONTRACT 9
     bob, carol = line_up(server, cli, "bob", "carol")
     ended = cli("CLIENT", "UNBLOCK", bob.client_id, "ERROR")
     if HAS_UNBLOCK_TIMEOUT:
@@ -315,7 +315,7 @@ def test_shutdown_ends_with_waiters(start_server):
 
 
 def test_a_lock_has_at_most_so_many_waiters(server, cli):
-    # SPEC 4, 7
+    # CONTRACT 4, 7
     cli("CONFIG SET redislock.max-waiters-per-lock 2")
     line_up(server, cli, "bob", "carol")
     with refused("LOCKQUEUE"):
@@ -350,7 +350,7 @@ def test_a_repeated_request_needs_no_second_place(server, cli):
 
 
 def test_the_server_has_at_most_so_many_waiters(server, cli):
-    # SPEC 4, 7
+    # CONTRACT 4, 7
     cli("CONFIG SET redislock.max-waiters 3")
     line_up(server, cli, "bob", "carol")
     cli("LOCK.ACQUIRE gate alice PX 60000")
@@ -372,7 +372,7 @@ def test_with_no_room_at_all_only_free_locks_are_granted(server, cli, setting):
 
 
 def test_a_wait_can_be_capped(server, cli):
-    # SPEC 7, max-wait: 0 ms asked = this cap
+    # CONTRACT 7, max-wait: 0 ms asked = this cap
     cli("CONFIG SET redislock.max-wait 200")
     cli("LOCK.ACQUIRE door alice PX 60000")
     with refused("ERR", "BLOCK", "0 to 200"):

@@ -1,4 +1,4 @@
-"""Whatever frees a lock, the first waiter gets it (G6, and the table of SPEC 5).
+"""Whatever frees a lock, the first waiter gets it (G6, and the table of CONTRACT 5).
 
 alice holds the door, bob and carol wait for it, then something happens to the key.
 """
@@ -60,7 +60,7 @@ CAUSES = {
     "SET and DEL in a transaction": ["MULTI", "SET door value", "DEL door", "EXEC"],
 }
 
-# Something else is written over the lock, and stays (SPEC 5).
+# Something else is written over the lock, and stays (CONTRACT 5).
 OVERWRITES = {
     "SET": ["SET door value"],
     "SET with a TTL": ["SET door value EX 1000"],
@@ -120,7 +120,7 @@ def test_the_first_waiter_gets_the_lock(server, cli, cause):
 
 @pytest.mark.parametrize("cause", OVERWRITES)
 def test_what_is_written_over_a_lock_stays_and_all_who_wait_are_told(server, cli, cause):
-    # SPEC 5: a grant never overwrites a user's value
+    # CONTRACT 5: a grant never overwrites a user's value
     dumped = dump_of_a_string(cli)
     cli("LOCK.ACQUIRE gate frank PX 3600000")
     first = cli("LOCK.ACQUIRE door alice PX 3600000")
@@ -157,7 +157,7 @@ def test_what_is_written_over_a_lock_stays_and_all_who_wait_are_told(server, cli
 
 @pytest.mark.parametrize("ask", ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.MACQUIRE"])
 def test_who_asks_before_the_pump_has_seen_it_is_told_as_well(server, cli, ask):
-    # SPEC 5: in one packet with the SET
+    # CONTRACT 5: in one packet with the SET
     cli("LOCK.ACQUIRE door alice PX 3600000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
     command = {
@@ -244,7 +244,7 @@ def test_flushdb_concerns_one_database(server, cli):
 
 
 def test_swapdb_serves_the_waiters_where_they_wait(server, cli):
-    # SPEC 5: waiters stay with their (db, name)
+    # CONTRACT 5: waiters stay with their (db, name)
     other = server.connect(db=1)
     token_0 = cli("LOCK.ACQUIRE door alice PX 3600000")
     token_1 = other("LOCK.ACQUIRE door albert PX 3600000")
@@ -349,7 +349,7 @@ def test_the_next_holder_does_not_inherit_a_ttl(server, cli):
 
 
 def test_a_ttl_ends_the_hold_when_the_user_said(server, cli):
-    # SPEC 5: the server removes the key when it says
+    # CONTRACT 5: the server removes the key when it says
     token = cli("LOCK.ACQUIRE door alice PX 3600000")
     cli("PEXPIRE door 100")
     eventually(lambda: cli("DBSIZE") == 0, "the key goes")

@@ -1,4 +1,4 @@
-"""A key that holds something else (SPEC 9: WRONGTYPE), and a lock where a command of
+"""A key that holds something else (CONTRACT 9: WRONGTYPE), and a lock where a command of
 the server expects something else.
 """
 
@@ -47,7 +47,7 @@ def test_a_key_that_holds_something_else_is_refused(server, cli, make, command):
 
 
 def test_bad_arguments_are_told_before_the_wrong_type(cli):
-    # SPEC 2: all arguments are checked before anything else
+    # CONTRACT 2: all arguments are checked before anything else
     cli("SET door value")
     with refused("ERR", "PX"):
         cli("LOCK.ACQUIRE door alice PX 0")

@@ -309,12 +309,12 @@ impl Life {
         must(self.replica.rests(), || "G3: the replica never comes to rest".to_owned())
     }
 
-    /// A grant does not take the place of what a user wrote (SPEC 5).
+    /// A grant does not take the place of what a user wrote (CONTRACT 5).
     fn texts_stay(&self) -> Verdict {
         let inside = self.primary.sim.inside.borrow();
         let is_there = |at: &At| inside.keys.get(at).is_some_and(|e| matches!(e.value, Value::Text(_)));
         let lost = self.texts.keys().find(|at| !is_there(at));
-        must(lost.is_none(), || format!("SPEC 5: what was written at {lost:?} is gone"))
+        must(lost.is_none(), || format!("CONTRACT 5: what was written at {lost:?} is gone"))
     }
 
     /// When all have left and all leases are over, nothing is left.

@@ -98,7 +98,7 @@ impl Sim {
         );
     }
 
-    /// Nobody is told that what it began is undone while it is there to be seen (SPEC 6).
+    /// Nobody is told that what it began is undone while it is there to be seen (CONTRACT 6).
     fn must_be_undone(&self, blocked: u64, reply: Option<&Reply>) {
         let Some(Reply::Answer(Answer::Refused(GRANT_UNCONFIRMED))) = reply else {
             return;
@@ -116,7 +116,7 @@ impl Sim {
             });
             assert!(
                 is_there != Some(true),
-                "SPEC 6: it is told that {token} is undone, and {place:?} shows it"
+                "CONTRACT 6: it is told that {token} is undone, and {place:?} shows it"
             );
         }
     }

@@ -19,7 +19,7 @@ pub struct Lock<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Who holds it; `None` for an empty lock, which counts as free (SPEC 5).
+    /// Who holds it; `None` for an empty lock, which counts as free (CONTRACT 5).
     #[inline]
     #[must_use]
     pub fn hold(self) -> Option<Hold<'a>> {
@@ -60,7 +60,7 @@ impl<'a> Lock<'a> {
     }
 }
 
-/// A look at one owner's possession of one lock (SPEC 1).
+/// A look at one owner's possession of one lock (CONTRACT 1).
 #[derive(Clone, Copy)]
 pub struct Hold<'a> {
     lock: Lock<'a>,

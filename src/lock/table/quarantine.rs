@@ -1,4 +1,4 @@
-//! A server that may have forgotten locks grants none until they are over (SPEC 6).
+//! A server that may have forgotten locks grants none until they are over (CONTRACT 6).
 //!
 //! After a restart it may have lost what it had granted before, after a promotion what the old primary had granted
 //! and not sent. While no lease is longer than the quarantine, whatever was forgotten is over when it ends (theorem

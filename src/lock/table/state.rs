@@ -97,7 +97,7 @@ impl Table {
     }
 
     /// A value of another type stands where these wait: it stays, and they are told what a request that comes later is
-    /// told (SPEC 5). Returns whether it is so. Nothing is written, so nobody need admit them.
+    /// told (CONTRACT 5). Returns whether it is so. Nothing is written, so nobody need admit them.
     #[cold]
     #[inline(never)]
     pub(super) fn dismiss_from_other(&mut self, place: Place<'_>, found: Found, fx: &mut Effects) -> bool {

@@ -4,7 +4,7 @@ use crate::lock::effect::{Found, Step, WaiterId};
 use crate::lock::queue::Request;
 use crate::lock::types::{ClientId, Mode, Moment, Place, Tie, Token};
 
-/// What the user has set a bound to (SPEC 7).
+/// What the user has set a bound to (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Most waiters of one lock.
@@ -24,7 +24,7 @@ impl Default for Limits {
 /// Whether a waiting client may be granted this lock: the outside knows users, their rights, and
 /// whether the server refuses writes.
 ///
-/// Asked at the moment of the grant, because a right can be taken away during a wait (SPEC 4).
+/// Asked at the moment of the grant, because a right can be taken away during a wait (CONTRACT 4).
 pub type Gate<'a> = &'a mut dyn FnMut(Applicant<'_>) -> Admission;
 
 /// Who waits, and is about to be granted a lock.

@@ -1,4 +1,4 @@
-//! What has to be confirmed before its owner may be told, and is undone if it is not (SPEC 6).
+//! What has to be confirmed before its owner may be told, and is undone if it is not (CONTRACT 6).
 //!
 //! The table only tells what began and undoes what it is told to; who waits for what is known to
 //! [`confirm`](crate::lock::confirm).

@@ -115,7 +115,7 @@ impl Hold {
     }
 }
 
-/// Whether a lock can be had in this way by somebody beside these holders (SPEC 2), `reserved` places kept free.
+/// Whether a lock can be had in this way by somebody beside these holders (CONTRACT 2), `reserved` places kept free.
 pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_max: usize) -> bool {
     let taken = others.len() + reserved;
     others.iter().all(|other| match (mode, *other) {

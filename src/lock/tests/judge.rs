@@ -2,7 +2,7 @@
 //!
 //! The judge sees what goes in and what comes out, keeps what each client has been promised, and says
 //! which guarantee was broken. It knows no rule of how the core decides: only what must hold whatever
-//! is decided. Each verdict begins with the number of the guarantee (SPEC 3). G13 is not its business:
+//! is decided. Each verdict begins with the number of the guarantee (CONTRACT 3). G13 is not its business:
 //! [readers](super::reader) compare themselves with their primary. What it says of replies to those who ask for
 //! a lock stands in [`super::verdicts`], what of holds that begin and grants that are undone in [`super::begun`].
 
@@ -194,7 +194,7 @@ impl Judge {
         (Scene { holds, wishes, holders_max: world.limits.holders_max }, place)
     }
 
-    /// Somebody did something to keys: the holds there are broken, and no others (SPEC 5).
+    /// Somebody did something to keys: the holds there are broken, and no others (CONTRACT 5).
     fn outside(&mut self, what: &Outside, world: &World) {
         let is_broken = |at: &At| match *what {
             Outside::Del(gone) | Outside::Set(gone) | Outside::Move(gone, _) => *at == gone,

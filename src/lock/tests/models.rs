@@ -85,11 +85,11 @@
 //! | G4 | several that are downgraded get a new token | S P, and the model of several |
 //! | G6 | who stood behind a request for several that was sent on is not noted | `regression.rs` alone |
 //! | G11 | a second upgrade that would not wait is not told | S P |
-//! | SPEC 2 | an upgrade that waited does not count | S P |
-//! | SPEC 2 | a retry does not move the tie of a grant of the same step | `regression.rs` alone |
-//! | SPEC 2 | EPHEMERAL does not cut; KEEPALIVE runs; what another life kept alive is kept for ever | S P |
-//! | SPEC 2 | a binding does not move | P |
-//! | SPEC 2 | a place in line lasts longer | S P |
+//! | CONTRACT 2 | an upgrade that waited does not count | S P |
+//! | CONTRACT 2 | a retry does not move the tie of a grant of the same step | `regression.rs` alone |
+//! | CONTRACT 2 | EPHEMERAL does not cut; KEEPALIVE runs; what another life kept alive is kept for ever | S P |
+//! | CONTRACT 2 | a binding does not move | P |
+//! | CONTRACT 2 | a place in line lasts longer | S P |
 //!
 //! Grants that are undone, likewise: S the stories, P the random lives, U their model, C `crowds.rs`, L `legacy.rs`.
 //!
@@ -98,15 +98,15 @@
 //! | G10 | all holds of the lock end; one that counts twice ends | S U C P |
 //! | G6 | the line is not let in | S L U C P |
 //! | G13 | the end of a hold, or one count less, is not told | S U C P |
-//! | SPEC 6 | no count is taken off | S U C P |
-//! | SPEC 6 | an upgrade stays; what is over is not ended before | S U P |
-//! | SPEC 6 | what was no upgrade any more is taken for one | S U |
-//! | SPEC 6 | it is not published, or not counted; what undoes nothing is told | S |
-//! | SPEC 6 | a hold that begins is not named | S L U C P |
-//! | SPEC 6 | one that goes on is not named, or as one more count, or not as an upgrade | S U P |
-//! | SPEC 6 | one more count is not named; a retry is | S U C P |
-//! | SPEC 6 | one more count that lets others in is not named | U P |
-//! | SPEC 6 | the short path is not closed, or open again after a quarantine | S L U P |
+//! | CONTRACT 6 | no count is taken off | S U C P |
+//! | CONTRACT 6 | an upgrade stays; what is over is not ended before | S U P |
+//! | CONTRACT 6 | what was no upgrade any more is taken for one | S U |
+//! | CONTRACT 6 | it is not published, or not counted; what undoes nothing is told | S |
+//! | CONTRACT 6 | a hold that begins is not named | S L U C P |
+//! | CONTRACT 6 | one that goes on is not named, or as one more count, or not as an upgrade | S U P |
+//! | CONTRACT 6 | one more count is not named; a retry is | S U C P |
+//! | CONTRACT 6 | one more count that lets others in is not named | U P |
+//! | CONTRACT 6 | the short path is not closed, or open again after a quarantine | S L U P |
 //! | G6 | a place that is kept stops who holds the lock behind it | `regression.rs` alone |
 //! | G9 | a RESTORE, and an upgrade or a downgrade: who waited for what it holds is not told | `regression.rs` alone |
 

@@ -78,7 +78,7 @@ impl Life {
     pub(super) fn step(&mut self) -> Result<(), String> {
         let input = self.input();
         if matches!(input, Input::Promote(_)) {
-            // What a failover loses is another matter (SPEC 6).
+            // What a failover loses is another matter (CONTRACT 6).
             self.world.catch_up()?;
         }
         let out = self.world.step(&input).map_err(|wrong| format!("{input:?}: {wrong}"))?;

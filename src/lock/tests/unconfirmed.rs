@@ -1,4 +1,4 @@
-//! Requests that nobody could confirm (SPEC 6): in a quarantine, and outside of one.
+//! Requests that nobody could confirm (CONTRACT 6): in a quarantine, and outside of one.
 
 use super::legacy::ask as plain;
 use crate::lock::effect::{Change, Effects, Found, Step};

@@ -438,7 +438,7 @@ impl Judge {
             && !world.is_left_alone(at)
     }
 
-    /// A reader became the primary: it knows every hold, and no lease is shorter (SPEC 5).
+    /// A reader became the primary: it knows every hold, and no lease is shorter (CONTRACT 5).
     pub(super) fn promoted(&mut self, world: &World) -> Verdict {
         for (at, promises) in &mut self.promises {
             let saved = world.server.saved(*at);

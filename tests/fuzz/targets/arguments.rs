@@ -47,7 +47,7 @@ fn read(data: &[u8]) {
     let _ = exec::would_block(&words);
 }
 
-/// Both read the same, or the refusal is one line of printable letters (SPEC 9).
+/// Both read the same, or the refusal is one line of printable letters (CONTRACT 9).
 fn same<T: PartialEq + Debug>(parsed: Result<T, Invalid>, expected: Option<T>) {
     if let Err(error) = &parsed {
         let text = error.to_string();

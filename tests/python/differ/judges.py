@@ -4,7 +4,7 @@ Each gives its faults as texts, which begin with what was asked:
 
     differs     a copy has other locks, leases or times to live than the primary (G13)
     events      the events of a lock are not in an order that a lock can have (G15)
-    overwritten a grant took the place of what a user wrote (SPEC 5)
+    overwritten a grant took the place of what a user wrote (CONTRACT 5)
     counts      INFO counts something else than LOCK.INFO and LOCK.HELDBY list, or than was published
     idle        somebody waits who could be granted (G6)
     answers     a request was answered wrongly, twice or not at all (G7, G9)
@@ -135,7 +135,7 @@ def after_event(live, owed, late, left, event):
 
 
 def overwritten(after, events):
-    """SPEC 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place.
+    """CONTRACT 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place.
 
     A grant before the write may be published behind it, with the end of its hold behind that, when the end of an
     earlier hold was still to be published (G15): so a grant is held against the module if no end follows it.

@@ -263,7 +263,7 @@ impl Group {
             _ => match Sent::of(request, parts)? {
                 Sent::Granted(token) if self.plan.rule().is_none() => Outcome::Granted(token),
                 Sent::Granted(_) => {
-                    return Err(format!("SPEC 6: {request:?} is told before it is confirmed"));
+                    return Err(format!("CONTRACT 6: {request:?} is told before it is confirmed"));
                 }
                 _ => Outcome::Busy,
             },
@@ -281,7 +281,7 @@ impl Group {
         if self.is_quarantined(request.node) {
             self.see(Point::KnownInQuarantine);
             if !is_again {
-                return Err(format!("SPEC 6: {request:?} is new in a quarantine"));
+                return Err(format!("CONTRACT 6: {request:?} is new in a quarantine"));
             }
         }
         self.granted(request, !is_again);
@@ -349,7 +349,7 @@ impl Group {
         }
         match said {
             Said::Now(_) if is_renewed && self.plan.rule().is_some() => {
-                Err(format!("SPEC 6: {request:?} is told before it is confirmed"))
+                Err(format!("CONTRACT 6: {request:?} is told before it is confirmed"))
             }
             Said::Now(_) => self.tell(request, Sent::Done(is_renewed)),
             Said::Later(handle) => {
