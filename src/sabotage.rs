@@ -6,7 +6,8 @@
 //! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
 //! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.
 //!
-//! The tests of the core leave out rules too, each on its own thread: the simulation has to notice.
+//! The tests of the core and of the engine leave out rules too, each on its own thread: random lives and the simulation
+//! of groups of servers have to notice, and `make sabotage` begins with that.
 
 /// A rule that can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
