@@ -15,11 +15,11 @@ use tokio::time::{sleep, timeout};
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::keeper::{Grant, Held, Keeper};
-use crate::line::{Lines, Place};
+use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, Link, Request, lock};
 use crate::rules::{
-    ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN, judge,
-    longest_wait, sure,
+    ASKS_IN_KEEP, ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN,
+    judge, longest_wait, sure,
 };
 use crate::servers::{Answer, Ask, Servers, Topology};
 use crate::wanted::{Line, Wanted, fence};
@@ -123,17 +123,27 @@ impl Core {
     async fn wait_in_line(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         let mut place = self.lines.join(wanted.name());
         let (mut lease, mut times) = (wanted.lease, 0);
+        let mut behind_since = None;
         loop {
             place.clear();
-            if !place.may_ask() {
+            let blocked = match place.may_ask() {
+                May::Ask => Duration::ZERO,
+                May::NotYet => LONG,
+                // Who is not called in time asks all the same, for its place may lapse.
+                May::AfterOthers => {
+                    (*behind_since.get_or_insert_with(Moment::now) + self.keep() / ASKS_IN_KEEP).left()
+                }
+            };
+            if !blocked.is_zero() {
                 if patience.is_over() {
                     return Ok(None);
                 }
                 self.tell_of_waiting(wanted, times);
                 times = times.max(1);
-                place.sleep(patience.left().min(LONG)).await;
+                place.sleep(patience.left().min(blocked)).await;
                 continue;
             }
+            behind_since = None;
             let answer = match self.ask_in_line(wanted, lease, &place, times > 0, patience).await {
                 Ok(answer) => answer,
                 Err(error) => {
@@ -141,7 +151,7 @@ impl Core {
                     continue;
                 }
             };
-            place.asked(answer.number);
+            place.asked(answer.number, answer.link);
             if let Some(grant) = grant(wanted, &answer)
                 && let Some(grant) = self.begin(grant, lease).await?
             {
@@ -178,8 +188,11 @@ impl Core {
 
     /// Until it is called, or has to ask in order to keep its place.
     async fn sleep_in_line(&self, place: &Place<'_>, times: u32, patience: Patience) {
-        if place.is_watched() || !place.is_first() {
-            place.sleep(patience.left().min(self.keep() / 3)).await;
+        if !place.is_first() {
+            // The one before calls it earlier: so all ask in their order.
+            place.sleep(patience.left().min(2 * self.keep() / ASKS_IN_KEEP)).await;
+        } else if place.is_watched() {
+            place.sleep(patience.left().min(self.keep() / ASKS_IN_KEEP)).await;
         } else if times > 1 {
             // The server does not tell.
             place.sleep(patience.left().min(POLL)).await;

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::error::Loss;
 use crate::hooks::Hooks;
 use crate::link::{Change, lock, next_number};
-use crate::rules::{FAREWELL, PAUSE, WATCH_AFTER, renewal, sure};
+use crate::rules::{FAREWELL, NAP, PAUSE, WATCH_AFTER, renewal, sure};
 use crate::wanted::Wanted;
 
 /// What was had: the token, and when the request that got it was sent.
@@ -305,7 +305,7 @@ impl Keeper {
             first
         };
         tokio::select! {
-            () = sleep(first.left()) => {}
+            () = sleep(first.left().min(if first == Moment::NEVER { Duration::MAX } else { NAP })) => {}
             () = self.wake.notified() => {}
         }
     }

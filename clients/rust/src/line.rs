@@ -1,6 +1,7 @@
 //! The waiters of this process for each lock, in the order in which the server knows them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -8,27 +9,68 @@ use redis::Cmd;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::clock::Moment;
 use crate::link::{Change, lock, next_number};
+use crate::rules::{ASKS_IN_KEEP, KEEP};
 use crate::wanted::fence;
 
 /// The place of a waiter: those that have asked the server stand first, by the number of their request, and behind them
 /// the others, by their arrival.
 type Key = (u64, u64);
 
+struct Spot {
+    turn: Arc<Notify>,
+    /// Over which connection it has asked, and when.
+    link: u64,
+    asked_at: Moment,
+}
+
 #[derive(Default)]
 struct Line {
-    places: BTreeMap<Key, Arc<Notify>>,
+    places: BTreeMap<Key, Spot>,
     /// Whether the server tells of the next change of the lock.
     is_watched: bool,
+    /// The latest connection over which any of them has asked. The server behind it may have lost its line, or be another
+    /// one: so all that have asked over an earlier one ask again, one after the other, in the order that they have.
+    link: u64,
 }
 
 impl Line {
     /// It may be the turn of the first of them.
     fn call_first(&self) {
-        if let Some(turn) = self.places.values().next() {
-            turn.notify_one();
+        if let Some(spot) = self.places.values().next() {
+            spot.turn.notify_one();
         }
     }
+
+    fn is_stale(&self, key: &Key, spot: &Spot) -> bool {
+        key.0 != u64::MAX && spot.link < self.link
+    }
+
+    /// This one has just asked, or left: the next one asks again if it has to, and so on. Behind the last that had to, those
+    /// are let in that have not asked yet.
+    fn call_next(&self, key: Key, was_stale: bool, most: usize) {
+        let mut behind = self.places.range((Excluded(key), Unbounded));
+        if let Some((next, spot)) = behind.next().filter(|(next, _)| next.0 != u64::MAX) {
+            if self.is_stale(next, spot) || spot.asked_at.age() > KEEP / ASKS_IN_KEEP / 2 {
+                spot.turn.notify_one();
+            }
+        } else if was_stale {
+            for (_, spot) in self.places.iter().take(most).filter(|(key, _)| key.0 == u64::MAX) {
+                spot.turn.notify_one();
+            }
+        }
+    }
+}
+
+/// Whether a waiter may ask the server.
+#[derive(Debug, PartialEq)]
+pub(crate) enum May {
+    Ask,
+    /// When those before it have asked again.
+    AfterOthers,
+    /// When fewer stand before it.
+    NotYet,
 }
 
 /// All lines of this process.
@@ -50,24 +92,30 @@ impl Lines {
     /// Stands at the end of the line for this lock.
     pub(crate) fn join<'a>(&'a self, name: &'a [u8]) -> Place<'a> {
         let (key, turn) = ((u64::MAX, next_number()), Arc::new(Notify::new()));
-        self.lines().entry(name.to_vec()).or_default().places.insert(key, turn.clone());
+        self.lines()
+            .entry(name.to_vec())
+            .or_default()
+            .places
+            .insert(key, Spot { turn: turn.clone(), link: 0, asked_at: Moment::now() });
         Place { lines: self, name, key, turn }
     }
 
     /// The server said that these have changed.
     pub(crate) fn changed(&self, change: &Change) {
         let mut lines = self.lines();
-        let call = |line: &mut Line| {
-            line.is_watched = false;
-            line.call_first();
-        };
         match change {
-            Change::Any => lines.values_mut().for_each(call),
             Change::Names(names) => {
                 for name in names {
                     if let Some(line) = lines.get_mut(name) {
-                        call(line);
+                        line.is_watched = false;
+                        line.call_first();
                     }
+                }
+            }
+            Change::Any => {
+                for line in lines.values_mut() {
+                    line.is_watched = false;
+                    line.call_first();
                 }
             }
         }
@@ -84,10 +132,17 @@ pub(crate) struct Place<'a> {
 
 impl Place<'_> {
     /// Whether this waiter may stand in the line of the server.
-    pub(crate) fn may_ask(&self) -> bool {
-        let lines = self.lines.lines();
-        let most = self.lines.most;
-        lines.get(self.name).is_none_or(|line| line.places.range(..self.key).take(most).count() < most)
+    pub(crate) fn may_ask(&self) -> May {
+        let (lines, most) = (self.lines.lines(), self.lines.most);
+        let Some(line) = lines.get(self.name) else { return May::Ask };
+        let before: Vec<_> = line.places.range(..self.key).take(most).collect();
+        if before.len() == most {
+            May::NotYet
+        } else if before.iter().any(|(key, spot)| line.is_stale(key, spot)) {
+            May::AfterOthers
+        } else {
+            May::Ask
+        }
     }
 
     /// Whether it is the first of this process.
@@ -107,21 +162,26 @@ impl Place<'_> {
         if std::mem::replace(&mut line.is_watched, true) { None } else { Some(fence(self.name, None)) }
     }
 
-    /// The server has it in its line since the request of this number.
-    pub(crate) fn asked(&mut self, number: u64) {
-        if self.key.0 != u64::MAX {
-            return;
-        }
+    /// The server has it in its line since the request of this number, over this connection.
+    pub(crate) fn asked(&mut self, number: u64, link: u64) {
         let mut lines = self.lines.lines();
         let Some(line) = lines.get_mut(self.name) else { return };
         let was_first = line.places.keys().next() == Some(&self.key);
-        line.places.remove(&self.key);
-        self.key.0 = number;
-        line.places.insert(self.key, self.turn.clone());
+        let Some(mut spot) = line.places.remove(&self.key) else { return };
+        let was_stale = line.is_stale(&self.key, &spot);
+        (spot.link, spot.asked_at) = (link, Moment::now());
+        if self.key.0 == u64::MAX {
+            self.key.0 = number;
+        }
+        line.places.insert(self.key, spot);
+        if link > line.link {
+            (line.link, line.is_watched) = (link, false);
+        }
         // What was meant for the first may have called another one.
         if was_first != (line.places.keys().next() == Some(&self.key)) {
             line.call_first();
         }
+        line.call_next(self.key, was_stale, self.lines.most);
     }
 
     /// Forgets that it was called.
@@ -140,8 +200,9 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut lines = self.lines.lines();
         let Some(line) = lines.get_mut(self.name) else { return };
-        let before = line.places.range(..self.key).take(self.lines.most).count();
-        line.places.remove(&self.key);
+        let most = self.lines.most;
+        let before = line.places.range(..self.key).take(most).count();
+        let spot = line.places.remove(&self.key);
         if line.places.is_empty() {
             lines.remove(self.name);
             return;
@@ -149,11 +210,14 @@ impl Drop for Place<'_> {
         if before == 0 {
             line.call_first();
         }
+        if spot.is_some_and(|spot| line.is_stale(&self.key, &spot)) {
+            line.call_next(self.key, true, most);
+        }
         // Who moves up may stand in the server's line now.
-        if before < self.lines.most
-            && let Some(turn) = line.places.values().nth(self.lines.most - 1)
+        if before < most
+            && let Some(spot) = line.places.values().nth(most - 1)
         {
-            turn.notify_one();
+            spot.turn.notify_one();
         }
     }
 }
@@ -166,14 +230,49 @@ mod tests {
         std::pin::pin!(place.turn.notified()).enable()
     }
 
+    fn may_ask(place: &Place<'_>) -> bool {
+        place.may_ask() == May::Ask
+    }
+
+    #[test]
+    fn all_ask_again_in_their_order_over_a_new_connection() {
+        let lines = Lines::new(8);
+        let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
+        for place in &mut places {
+            place.asked(next_number(), 1);
+        }
+        places[0].asked(next_number(), 2);
+        let new = lines.join(b"k");
+        for number in 1..4 {
+            assert!(is_called(&places[number]) && may_ask(&places[number]));
+            for behind in places[number + 1..].iter().chain([&new]) {
+                assert!(behind.may_ask() == May::AfterOthers && !is_called(behind));
+            }
+            places[number].asked(next_number(), 2);
+        }
+        assert!(is_called(&new) && may_ask(&new));
+    }
+
+    #[test]
+    fn who_leaves_before_it_asks_again_holds_up_nobody() {
+        let lines = Lines::new(8);
+        let mut places: Vec<_> = (0..3).map(|_| lines.join(b"k")).collect();
+        for place in &mut places {
+            place.asked(next_number(), 1);
+        }
+        places[0].asked(next_number(), 2);
+        drop(places.remove(1));
+        assert!(is_called(&places[1]) && may_ask(&places[1]));
+    }
+
     #[test]
     fn who_asked_the_server_first_is_called_though_its_reply_is_seen_later() {
         let lines = Lines::new(4);
         let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
-        two.asked(next_number() + 1);
+        two.asked(next_number() + 1, 1);
         lines.changed(&Change::Names(vec![b"k".to_vec()]));
         assert!(is_called(&two) && !is_called(&one), "it is the only one that is known to be in line");
-        one.asked(next_number() - 1);
+        one.asked(next_number() - 1, 1);
         assert!(is_called(&one) && one.is_first() && !two.is_first());
     }
 
@@ -182,8 +281,8 @@ mod tests {
         let lines = Lines::new(4);
         let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
         let mut behind = lines.join(b"k");
-        behind.asked(next_number());
-        one.asked(next_number());
+        behind.asked(next_number(), 1);
+        one.asked(next_number(), 1);
         assert!(!is_called(&two));
         drop(behind);
         assert!(is_called(&one));
@@ -193,12 +292,12 @@ mod tests {
     fn who_leaves_calls_the_next_and_lets_one_move_up() {
         let lines = Lines::new(2);
         let places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
-        assert_eq!(places.iter().map(Place::may_ask).collect::<Vec<_>>(), [true, true, false, false]);
+        assert_eq!(places.iter().map(may_ask).collect::<Vec<_>>(), [true, true, false, false]);
         let mut places = places.into_iter();
         drop(places.next());
         let places: Vec<_> = places.collect();
         assert_eq!(places.iter().map(is_called).collect::<Vec<_>>(), [true, true, false]);
-        assert_eq!(places.iter().map(Place::may_ask).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(places.iter().map(may_ask).collect::<Vec<_>>(), [true, true, false]);
     }
 
     #[test]

@@ -117,6 +117,8 @@ impl Request<'_> {
 
 /// A connection over which requests of many tasks go one behind the other.
 pub(crate) struct Link {
+    /// Higher than those of all earlier connections.
+    pub(crate) number: u64,
     connection: Mutex<Option<MultiplexedConnection>>,
     /// So that requests have the order of their numbers.
     order: Mutex<()>,
@@ -159,7 +161,14 @@ impl Link {
 
     fn new(on_change: Option<OnChange>) -> Arc<Self> {
         let (closed, is_told) = (watch::Sender::new(false), AtomicBool::new(false));
-        Arc::new(Self { connection: Mutex::new(None), order: Mutex::new(()), closed, on_change, is_told })
+        Arc::new(Self {
+            number: next_number(),
+            connection: Mutex::new(None),
+            order: Mutex::new(()),
+            closed,
+            on_change,
+            is_told,
+        })
     }
 
     async fn open(

@@ -21,8 +21,10 @@ pub(crate) const WAIT_MARGIN: Duration = Duration::from_secs(2);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After this a request that is not answered is sent again, over a new connection.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
-/// For how long a place in line is kept for a client that does not ask again; it asks at each third of it.
+/// For how long a place in line is kept for a client that does not ask again,
 pub(crate) const KEEP: Duration = Duration::from_secs(5);
+/// and how often it asks in that time.
+pub(crate) const ASKS_IN_KEEP: u32 = 3;
 /// The first lease of who has waited: who dies before it renews holds up others no longer.
 pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(5);
 /// From a grant until the server is asked to tell of its end: most holds are over before.
@@ -37,6 +39,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 /// How long closing waits for what goes on in the background.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the scheduler sleeps at most while something is held: its timer stands still while the machine sleeps.
+pub(crate) const NAP: Duration = Duration::from_secs(1);
 /// Of independent servers, each may take this part of a lease to answer,
 const EACH_PART: u32 = 10;
 /// and at most this.

@@ -39,8 +39,9 @@ impl Topology {
 pub(crate) struct Answer {
     pub(crate) reply: Value,
     pub(crate) sent: Moment,
-    /// The place of the request among all.
+    /// The place of the request among all, and its connection's.
     pub(crate) number: u64,
+    pub(crate) link: u64,
     /// Whether the request was sent before and not answered: it may have been done then.
     pub(crate) is_repeated: bool,
 }
@@ -346,7 +347,7 @@ impl Servers {
         let sent = Moment::now();
         let (most, is_repeated) = (ATTEMPT.min((left / 2).max(5 * PAUSE)), *repeated);
         match link.call_for(&request, most).await {
-            Ok((reply, number)) => Ok(Answer { reply, sent, number, is_repeated }),
+            Ok((reply, number)) => Ok(Answer { reply, sent, number, link: link.number, is_repeated }),
             Err(failure) => {
                 if matches!(failure, Failure::Broken(_)) {
                     *repeated = true;

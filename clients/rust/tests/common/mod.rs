@@ -33,10 +33,15 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With these settings beside.
+    pub fn with(settings: &[&str]) -> Self {
         Self::spawned(|port, _| {
             let mut command = Command::new(binary());
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-            command.arg("--loadmodule").arg(told("REDISLOCK_MODULE"));
+            command.arg("--loadmodule").arg(told("REDISLOCK_MODULE")).args(settings);
             command
         })
     }

@@ -1,0 +1,70 @@
+//! A cluster of two nodes, of which one hands a slot to the other.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, eventually};
+use redislock_client::Locks;
+use tokio::task::JoinSet;
+
+struct Cluster {
+    nodes: [Server; 2],
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let settings = ["--cluster-enabled", "yes", "--cluster-port", "0", "--cluster-node-timeout", "5000"];
+        let nodes = [Server::with(&settings), Server::with(&settings)];
+        for (node, slots) in nodes.iter().zip([["0", "8191"], ["8192", "16383"]]) {
+            node.ask::<String>(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+        }
+        nodes[0].ask::<String>(&["CLUSTER", "MEET", "127.0.0.1", &nodes[1].port.to_string()]);
+        for node in &nodes {
+            let is_up = || node.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+            eventually("the cluster is up", || {
+                is_up() && node.ask::<String>(&["CLUSTER", "NODES"]).lines().count() == 2
+            })
+            .await;
+        }
+        Self { nodes }
+    }
+
+    /// Moves the slot of this name, with all that is in it, from the first node to the second.
+    fn hand_over(&self, name: &str) {
+        let [from, to] = &self.nodes;
+        let ids = self.nodes.each_ref().map(|node| node.ask::<String>(&["CLUSTER", "MYID"]));
+        let slot = from.ask::<u16>(&["CLUSTER", "KEYSLOT", name]).to_string();
+        to.ask::<String>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]]);
+        from.ask::<String>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+        from.ask::<String>(&["MIGRATE", "127.0.0.1", &to.port.to_string(), name, "0", "5000"]);
+        for node in [to, from] {
+            node.ask::<String>(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_lock_that_moves_is_called_by_its_new_node() {
+    const WAITERS: usize = 16;
+    let cluster = Cluster::start().await;
+    // Its slot is one of the first node's.
+    let name = "b";
+    let locks = Locks::builder().cluster([cluster.nodes[1].url()]).build().unwrap();
+    let guard = locks.lock(name).acquire().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..WAITERS {
+        let lock = locks.lock(name).wait(PATIENCE);
+        tasks.spawn(async move { lock.acquire().await?.release().await });
+    }
+    eventually("they wait", || cluster.nodes[0].waiters(name) == WAITERS as i64).await;
+    cluster.hand_over(name);
+    eventually("they wait there", || cluster.nodes[1].waiters(name) == WAITERS as i64).await;
+    let began = Instant::now();
+    guard.release().await.unwrap();
+    for ended in tasks.join_all().await {
+        ended.unwrap();
+    }
+    // Who is not called asks again after 1.7 s.
+    assert!(began.elapsed() < Duration::from_secs(5), "{WAITERS} were served in {:?}", began.elapsed());
+}
