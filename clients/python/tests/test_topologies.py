@@ -74,6 +74,32 @@ def test_a_cluster(start_server: Any) -> None:
     asyncio.run(asynchronously())
 
 
+@pytest.mark.timeout(120)
+def test_a_waiter_at_a_slot_that_is_on_its_way(start_server: Any) -> None:
+    nodes = cluster_of_three(start_server)
+
+    async def takes_it() -> None:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes[0].port)
+        async with client, redislock.AsyncLocks(client) as locks:
+            # Knows the nodes, and that they tell of changes.
+            async with locks.lock(NAMES[0], wait=5):
+                pass
+            finish = slot_is_on_its_way(nodes, "gone")
+            target = (nodes[0].admin("CLUSTER", "KEYSLOT", "gone") * 3 // 16384 + 1) % 3
+            # The new node serves it to whoever says ASKING before each request.
+            nodes[target].admin("ASKING")
+            nodes[target].admin("LOCK.ACQUIRE", "gone", "somebody", "PX", 60_000)
+            waits = asyncio.create_task(locks.lock("gone", wait=8).acquire())
+            await asyncio.sleep(0.5)
+            nodes[target].admin("ASKING")
+            assert nodes[target].admin("LOCK.RELEASE", "gone", "somebody") == 1
+            hold = await waits
+            await hold.release()
+            finish()
+
+    asyncio.run(takes_it())
+
+
 def slot_goes(nodes: list[Any], name: str) -> None:
     """The slot of this name goes to another node with what is in it."""
     slot_is_on_its_way(nodes, name)()

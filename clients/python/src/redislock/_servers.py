@@ -182,10 +182,12 @@ class Servers:
                 async with asyncio.timeout(max(left, 0.05)):
                     link = await self.link(name, at)
                 sent = clock()
-                if asking:
-                    link.send("ASKING")
                 if before is not None and link.is_told and (first := before()) is not None:
+                    if asking:
+                        link.send("ASKING")
                     link.send(*first)
+                if asking:  # which counts for the next command alone
+                    link.send("ASKING")
                 try:
                     reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
                 except Broken:
