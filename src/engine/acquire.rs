@@ -87,7 +87,7 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
     {
         return hold_back(server, &[name], token, minted_owner, lease_ms);
     }
-    reply_acquired(server, reply, minted_owner, is_parked);
+    reply_acquired(server, &[name], reply, minted_owner, is_parked);
 }
 
 /// The same reply, when enough replicas have the grant.
@@ -111,23 +111,38 @@ fn hold_back<S: Server>(
 #[inline(always)]
 fn reply_acquired<S: Server>(
     server: &S,
+    names: &[S::Name<'_>],
     reply: Option<Acquired>,
     minted_owner: Option<&[u8]>,
     is_parked: bool,
 ) {
     match (reply, minted_owner) {
         (Some(Acquired::Granted(token)), None) => server.reply_integer(token.get()),
-        _ => reply_otherwise(server, reply, minted_owner, is_parked),
+        _ => reply_otherwise(server, names, reply, minted_owner, is_parked),
     }
+}
+
+/// A request for these locks was not granted at once.
+#[cold]
+fn note_contended<S: Server>(server: &S, names: &[S::Name<'_>]) {
+    let _ = server.with(|state| {
+        if state.contended.is_on() {
+            names.iter().for_each(|&name| state.contended.note(server.place(name)));
+        }
+    });
 }
 
 #[inline(never)]
 fn reply_otherwise<S: Server>(
     server: &S,
+    names: &[S::Name<'_>],
     reply: Option<Acquired>,
     minted_owner: Option<&[u8]>,
     is_parked: bool,
 ) {
+    if matches!(reply, Some(Acquired::Busy | Acquired::Waiting(_))) {
+        note_contended(server, names);
+    }
     match reply {
         None => internal_error(server),
         Some(Acquired::Busy) => server.reply_null(),
@@ -262,7 +277,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     {
         return hold_back(server, names, token, minted_owner, request.lease_ms);
     }
-    reply_acquired(server, reply, minted_owner, is_parked);
+    reply_acquired(server, names, reply, minted_owner, is_parked);
 }
 
 /// A stream or a file says that an owner acquired several locks.

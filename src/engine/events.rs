@@ -34,6 +34,7 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
         state.table.set_limits(settings.limits());
         state.table.set_quarantine(now, settings.quarantine_ms());
         state.table.set_leaving(settings.is_leaving());
+        state.contended.set_names_max(settings.top_contended());
     });
     confirm::set(server, settings.confirm_rule(), is_loaded);
     if !is_loaded {

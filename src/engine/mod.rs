@@ -10,7 +10,7 @@
 //! * [`clients`], [`answers`]: those who are blocked; [`confirm`]: those who wait for replicas; [`admission`]: who may
 //!   be granted a lock.
 //! * [`settings`], [`quarantine`], [`leaving`], [`first_use`]: what the user has set, and what follows from it.
-//! * [`state`], [`shared`]: what is kept.
+//! * [`state`], [`shared`]: what is kept; [`contended`]: which locks are asked for most.
 
 pub mod acquire;
 pub mod admission;
@@ -19,6 +19,7 @@ pub mod at_key;
 pub mod clients;
 pub mod commands;
 pub mod confirm;
+pub mod contended;
 pub mod events;
 pub mod first_use;
 pub mod flags;

@@ -186,6 +186,7 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
             word("leaving", obstacle.word()),
             number("last_token", table.last_token()),
             number("token_lead_us", table.token_lead_us(wall_us)),
+            ("top_contended", Value::Text(state.contended.told())),
         ]);
         fields
     });

@@ -96,6 +96,7 @@ pub struct Settings {
     quarantine: Number,
     group_size: Number,
     confirm_timeout: Number,
+    top_contended: Number,
     allow_eviction: Switch,
     legacy_strings: Switch,
     leaving: Switch,
@@ -116,6 +117,7 @@ impl Settings {
             quarantine: Number::new(c"quarantine", 0, 0, DAY_MS),
             group_size: Number::new(c"group-size", 0, 0, 15),
             confirm_timeout: Number::new(c"confirm-timeout", 1000, 1, 60_000),
+            top_contended: Number::new(c"top-contended", 0, 0, 100),
             allow_eviction: Switch::new(c"allow-eviction"),
             legacy_strings: Switch::new(c"legacy-strings"),
             leaving: Switch::new(c"leaving"),
@@ -125,7 +127,7 @@ impl Settings {
 
     /// Those that are numbers.
     #[must_use]
-    pub const fn numbers(&self) -> [&Number; 9] {
+    pub const fn numbers(&self) -> [&Number; 10] {
         [
             &self.max_lease,
             &self.max_wait,
@@ -136,6 +138,7 @@ impl Settings {
             &self.quarantine,
             &self.group_size,
             &self.confirm_timeout,
+            &self.top_contended,
         ]
     }
 
@@ -191,6 +194,12 @@ impl Settings {
     #[must_use]
     pub fn confirm_timeout_ms(&self) -> u64 {
         self.confirm_timeout.get()
+    }
+
+    /// How many names INFO tells of locks that are asked for most while they are not to be had.
+    #[must_use]
+    pub fn top_contended(&self) -> usize {
+        self.top_contended.get_size()
     }
 
     /// How many nodes the group has, the primary among them; 0: nobody said.

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 
 use super::clients::Clients;
+use super::contended::Contended;
 use super::obstacle::Obstacle;
 use crate::lock::confirm::{Confirmations, Rule};
 use crate::lock::effect::{Change, Effects, Found, LockId};
@@ -34,6 +35,8 @@ pub struct State<B, A> {
     pub pump: Pump,
     /// Where the last sweep ended.
     pub sweep: Sweep,
+    /// Which locks are asked for most while they are not to be had.
+    pub contended: Contended,
 }
 
 /// When the pump runs next by itself.

@@ -18,6 +18,7 @@ NUMBERS = {
     "quarantine": (0, 0, 86400000),
     "group-size": (0, 0, 15),
     "confirm-timeout": (1000, 1, 60000),
+    "top-contended": (0, 0, 100),
 }
 SETTINGS = {name: str(default) for name, (default, _, _) in NUMBERS.items()}
 SETTINGS["allow-eviction"] = "no"
@@ -156,6 +157,7 @@ def test_a_rewritten_configuration_holds_after_a_restart(start_server):
         "quarantine": "1",
         "confirm": "all",
         "confirm-timeout": "50",
+        "top-contended": "7",
     }
     for name, value in changed.items():
         cli("CONFIG", "SET", f"redislock.{name}", value)
