@@ -69,6 +69,27 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
     }
 }
 
+/// What LOCK.APPLY says of a hold behind its owner: mode, count, cut and kept; nothing of a plain exclusive one. Digits
+/// and letters.
+#[must_use]
+pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[String; 4]> {
+    if mode == Mode::Exclusive && hold.count == 1 && hold.tie.is_none() {
+        return None;
+    }
+    let mode = match mode {
+        Mode::Exclusive => "EXCLUSIVE".to_owned(),
+        Mode::Shared => "SHARED".to_owned(),
+        Mode::Limit(limit) => limit.to_string(),
+    };
+    let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+    let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+        (false, _) => "NO",
+        (true, false) => "YES",
+        (true, true) => "RUNS",
+    };
+    Some([mode, hold.count.to_string(), cut, kept.to_owned()])
+}
+
 /// Parses LOCK.TICK: last and told.
 #[must_use]
 pub fn parse_tick<A: AsRef<[u8]>>(args: &[A]) -> Option<(u64, u64)> {
@@ -82,6 +103,30 @@ pub fn parse_tick<A: AsRef<[u8]>>(args: &[A]) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_of_a_hold_is_what_is_read() {
+        let token = Token::new(5).expect("valid");
+        let ties = [
+            Tie::NONE,
+            Tie { ephemeral_ms: Some(7), ..Tie::NONE },
+            Tie { is_kept_alive: true, ..Tie::NONE },
+            Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: true },
+        ];
+        for (mode, tie) in
+            [Mode::Exclusive, Mode::Shared, Mode::Limit(3)].iter().flat_map(|m| ties.map(|t| (*m, t)))
+        {
+            for count in [1, 2] {
+                let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count, tie };
+                let said = words_of(mode, &hold);
+                let is_plain = mode == Mode::Exclusive && count == 1 && tie.is_none();
+                assert_eq!(said.is_none(), is_plain);
+                let mut words = ["HOLD", "5", "9", "w"].map(str::to_owned).to_vec();
+                words.extend(said.into_iter().flatten());
+                assert_eq!(parse_apply(&words), Some(Apply::Hold(mode, hold)));
+            }
+        }
+    }
 
     #[test]
     fn records_are_read_exactly() {

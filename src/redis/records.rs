@@ -5,6 +5,7 @@ use std::ffi::{CString, c_longlong};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
+use crate::command::internal::words_of;
 use crate::lock::codec::SavedHold;
 use crate::lock::types::Mode;
 
@@ -50,25 +51,10 @@ pub(crate) fn emit_hold(
     write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
 }
 
-/// What a record says of a hold beside owner, token and lease; nothing of a plain exclusive one.
+/// What a record says of a hold behind its owner, as C strings.
 fn said_of(mode: Mode, hold: &SavedHold) -> Option<[CString; 4]> {
-    if mode == Mode::Exclusive && hold.count == 1 && hold.tie.is_none() {
-        return None;
-    }
-    let mode = match mode {
-        Mode::Exclusive => "EXCLUSIVE".to_owned(),
-        Mode::Shared => "SHARED".to_owned(),
-        Mode::Limit(limit) => limit.to_string(),
-    };
-    let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-    let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
-        (false, _) => "NO",
-        (true, false) => "YES",
-        (true, true) => "RUNS",
-    };
-    let said = [mode, hold.count.to_string(), cut, kept.to_owned()];
-    // Digits and letters: there is no NUL among them.
-    Some(said.map(|text| CString::new(text).unwrap_or_default()))
+    // There is no NUL among digits and letters.
+    Some(words_of(mode, hold)?.map(|text| CString::new(text).unwrap_or_default()))
 }
 
 /// Writes the fact "the hold with this token ended by itself".

@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 
 use super::inside::{At, Clockwork, Entry, Inside, Part, Published, Told, Value, Words};
 use crate::command::error::GRANT_UNCONFIRMED;
+use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
 use crate::engine::server::{self, MINTED_OWNER_BYTES, Server};
@@ -317,22 +318,10 @@ impl Server for Sim {
 
     fn replicate_hold(&self, name: &[u8], mode: Mode, hold: &SavedHold) {
         let (token, left_ms) = (hold.token.get().to_string(), hold.left_ms.to_string());
-        let mode_text = match mode {
-            Mode::Exclusive => "EXCLUSIVE".to_owned(),
-            Mode::Shared => "SHARED".to_owned(),
-            Mode::Limit(limit) => limit.to_string(),
-        };
-        let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-        let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
-            (false, _) => "NO",
-            (true, false) => "YES",
-            (true, true) => "RUNS",
-        };
-        let count = hold.count.to_string();
+        let said = words_of(mode, hold);
         let (token, left_ms) = (token.as_bytes(), left_ms.as_bytes());
-        let said = [mode_text.as_bytes(), count.as_bytes(), cut.as_bytes(), kept.as_bytes()];
         let mut words = vec![&b"LOCK.APPLY"[..], name, b"HOLD", token, left_ms, &hold.owner];
-        words.extend(said);
+        words.extend(said.iter().flatten().map(String::as_bytes));
         self.tell(&words);
     }
 

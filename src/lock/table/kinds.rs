@@ -55,11 +55,13 @@ impl Table {
         if let Some((member, hold)) = self.own(at, ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
-            let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
-            // An upgrade that waits will count once more, unless this request takes its place.
-            let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
-            if ask.is_reentrant && hold.count() + u32::from(soon) >= count_max() {
-                return Refused(Refusal::TooManyTimes);
+            if ask.is_reentrant {
+                let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
+                // An upgrade that waits will count once more, unless this request takes its place.
+                let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
+                if hold.count() + u32::from(soon) >= count_max() {
+                    return Refused(Refusal::TooManyTimes);
+                }
             }
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
