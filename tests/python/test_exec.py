@@ -9,6 +9,7 @@ import re
 import pytest
 
 from harness.limits import eventually
+from harness.payload import dump
 from harness.replies import as_map, module_info, owner_of
 from harness.server import ROOT, at_least
 from harness.wire import ServerError, refused
@@ -78,6 +79,19 @@ def test_it_does_not_run_after_the_lease(cli):
     eventually(lambda: cli("DBSIZE") == 0, "the lease ends")
     with refused("FENCED", "nobody"):
         run(cli, token, "SET x 1")
+
+
+def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
+    # docs/GUARANTEES.md, "LOCK.EXEC": the one way, for whoever has the right to RESTORE
+    payload = dump(cli, "door")
+    cli("LOCK.RELEASE door alice")
+    new = cli("LOCK.ACQUIRE door bob PX 3600000")
+    with refused("FENCED"):
+        run(cli, token, "INCR n")
+    assert cli("RESTORE", "door", 0, payload, "REPLACE") == "OK"
+    assert run(cli, token, "INCR n") == 1
+    with refused("FENCED"):
+        run(cli, new, "INCR n")
 
 
 def test_a_lease_that_the_server_had_no_time_to_end_is_over(cli):
