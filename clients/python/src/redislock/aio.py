@@ -15,9 +15,9 @@ from ._core import Core
 from ._engine import inherited
 from ._group import Group
 from ._hold import BaseHold
+from ._kinds import Kinds
 from ._options import Options, check_busy, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, clock
-from ._settings import Settings, settings_of
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -163,7 +163,7 @@ class AsyncLock:
             logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
 
 
-class AsyncLocks:
+class AsyncLocks(Kinds[AsyncLock]):
     """Locks of the servers of one client of redis.asyncio or valkey.asyncio; of several for independent servers.
 
     lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
@@ -179,11 +179,7 @@ class AsyncLocks:
         waiting: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
-        self.lease, self._waiting = lease, waiting
-        self.hooks = hooks or _hooks.Hooks()
-        self._settings: Settings | list[Settings]
-        is_many = isinstance(client, list | tuple)
-        self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
+        super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
         self._kept: tuple[Core | Group, int] | None = None
 
     def _core(self) -> Core | Group:
@@ -202,25 +198,8 @@ class AsyncLocks:
         self._kept = made, os.getpid()
         return made
 
-    def lock(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
-        """An exclusive lock."""
-        return AsyncLock(self, [name], "exclusive", None, options)
-
-    def read(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
-        """A lock that is shared with other readers."""
-        return AsyncLock(self, [name], "read", None, options)
-
-    def write(self, name: Name, **options: Unpack[Options]) -> AsyncLock:
-        """The lock that readers share, for one alone."""
-        return AsyncLock(self, [name], "write", None, options)
-
-    def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> AsyncLock:
-        """One of so many permits."""
-        return AsyncLock(self, [name], "semaphore", limit, options)
-
-    def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> AsyncLock:
-        """All of these locks or none, with one token."""
-        return AsyncLock(self, list(names), "read" if shared else "exclusive", None, options)
+    def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> AsyncLock:
+        return AsyncLock(self, names, kind, limit, options)
 
     def leader(
         self,

@@ -18,9 +18,9 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from . import hooks as _hooks
 from ._engine import Engine, close_later, current
 from ._hold import BaseHold
+from ._kinds import Kinds
 from ._options import Options, check_busy, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, clock
-from ._settings import Settings, settings_of
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -142,7 +142,7 @@ class Lock:
             logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
 
 
-class Locks:
+class Locks(Kinds[Lock]):
     """Locks of the servers of one client of redis-py or valkey-py; of several for independent servers.
 
     lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
@@ -158,36 +158,15 @@ class Locks:
         waiting: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
-        self.lease, self._waiting = lease, waiting
-        self.hooks = hooks or _hooks.Hooks()
-        self._settings: Settings | list[Settings]
-        is_many = isinstance(client, list | tuple)
-        self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
+        super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
         self._engines: list[Engine] = []
         weakref.finalize(self, close_later, self._engines).atexit = False  # at the end all are closed
 
     def _engine(self) -> Engine:
         return current(self._engines, self._settings, self.hooks, self._waiting)
 
-    def lock(self, name: Name, **options: Unpack[Options]) -> Lock:
-        """An exclusive lock."""
-        return Lock(self, [name], "exclusive", None, options)
-
-    def read(self, name: Name, **options: Unpack[Options]) -> Lock:
-        """A lock that is shared with other readers."""
-        return Lock(self, [name], "read", None, options)
-
-    def write(self, name: Name, **options: Unpack[Options]) -> Lock:
-        """The lock that readers share, for one alone."""
-        return Lock(self, [name], "write", None, options)
-
-    def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> Lock:
-        """One of so many permits."""
-        return Lock(self, [name], "semaphore", limit, options)
-
-    def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> Lock:
-        """All of these locks or none, with one token."""
-        return Lock(self, list(names), "read" if shared else "exclusive", None, options)
+    def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> Lock:
+        return Lock(self, names, kind, limit, options)
 
     def leader(
         self,
