@@ -22,7 +22,7 @@ pub(crate) enum Rule {
     ExpiryLate,
     /// A deleted key lets in who waits (G6).
     WakeUp,
-    /// A connection that closes ends what is tied to it.
+    /// A connection that closes ends what is bound to it.
     Disconnect,
     /// A token is higher than all before, whatever the wall clock says (G4).
     TokenOrder,
@@ -50,9 +50,9 @@ pub(crate) enum Rule {
     Quarantine,
     /// What has to be confirmed is told when it is (CONTRACT 6).
     Acknowledgement,
-    /// Who leaves a line lets in whom it stood in the way of (G6).
+    /// Who leaves a queue lets in whom it stood in the way of (G6).
     LeaverWakes,
-    /// Who fits beside those for whom places are reserved comes in, however many they are (G6).
+    /// Who fits beside all reservations comes in, however many they are (G6).
     BesideReservations,
     /// A key has the same time to live wherever it is (G13).
     TimeToLive,
@@ -62,7 +62,7 @@ pub(crate) enum Rule {
     RestoredBroken,
     /// A grant does not overwrite what a user wrote over a lock (CONTRACT 5).
     WrittenOver,
-    /// A request that is refused leaves its owner's older one in line (G9).
+    /// A request that is refused leaves its owner's older one in the queue (G9).
     RefusedKeepsPlace,
     /// A replica that is listed twice, by its old connection too, is as good as new. Left out by tests of the core.
     ListedTwice,

@@ -48,16 +48,16 @@ fn live_a_little(server: &Server) {
     client.call("MOVE moved 1");
     for (name, freed_by) in [("passed-on", "LOCK.RELEASE passed-on alice"), ("broken", "DEL broken")] {
         client.acquire(name, "alice", 600_000);
-        let waiter = server.in_line(name, "bob", 600_000);
+        let waiter = server.in_queue(name, "bob", 600_000);
         client.call(freed_by);
         waiter.granted();
     }
     client.acquire("written", "alice", 600_000);
-    let waiter = server.in_line("written", "bob", 600_000);
+    let waiter = server.in_queue("written", "bob", 600_000);
     client.call("SET written x");
     assert!(waiter.refused().starts_with("WRONGTYPE "));
     client.acquire("inherited", "alice", 40);
-    server.in_line("inherited", "bob", 600_000).granted();
+    server.in_queue("inherited", "bob", 600_000).granted();
     client.call("EVAL return{redis.call('LOCK.ACQUIRE','scripted','alice','PX','600000')} 0");
     client.call("MULTI");
     client.call("LOCK.ACQUIRE together-1 alice PX 600000");
@@ -135,7 +135,7 @@ fn a_file_loaded_into_the_running_server_changes_nothing() {
 fn live_on(server: &Server) {
     let mut client = server.client();
     client.acquire("fresh", "alice", 50);
-    server.in_line("fresh", "bob", 600_000).granted();
+    server.in_queue("fresh", "bob", 600_000).granted();
 }
 
 // G13, G4: the first grants in a new file, which says nothing yet of the tokens before them.
@@ -242,8 +242,8 @@ fn waiters_and_leases_go_on_while_the_file_is_rewritten() {
         client.call("CONFIG SET rdb-key-save-delay 5000");
         client.call("BGREWRITEAOF");
         client.acquire("short", "alice", 50);
-        let heir = server.in_line("short", "bob", 600_000);
-        let next = server.in_line("stock", "carol", 600_000);
+        let heir = server.in_queue("short", "bob", 600_000);
+        let next = server.in_queue("stock", "carol", 600_000);
         client.release("stock", "alice");
         heir.granted();
         next.granted();

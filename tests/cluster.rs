@@ -79,7 +79,7 @@ fn a_cluster_of_one_node_works_like_a_single_server() {
     await_cluster(&server);
     let mut client = server.client();
     let token = client.acquire("stock", "alice", 60_000);
-    let waiters = ["bob", "carol", "dave"].map(|owner| server.in_line("stock", owner, 60_000));
+    let waiters = ["bob", "carol", "dave"].map(|owner| server.in_queue("stock", owner, 60_000));
     client.release("stock", "alice");
     assert!(waiters[0].granted() > token);
     client.call("DEL stock");
@@ -118,7 +118,7 @@ fn a_lock_moves_with_its_slot_and_waiters_are_redirected() {
     let mut source = two.nodes[0].client();
     let token = source.acquire(&key, "alice", 60_000);
     let lease = Lease::read(&mut source, &key);
-    let waiters = ["bob", "carol"].map(|owner| two.nodes[0].in_line(&key, owner, 60_000));
+    let waiters = ["bob", "carol"].map(|owner| two.nodes[0].in_queue(&key, owner, 60_000));
     two.start_moving(slot);
     two.migrate(&key);
     let_pass(millis(200));
@@ -132,7 +132,7 @@ fn a_lock_moves_with_its_slot_and_waiters_are_redirected() {
     assert_eq!(target.owner(&key).as_deref(), Some("alice"));
     assert!(target.acquire(&format!("{{{key}}}other"), "bob", 1000) > token);
     // It is a lock like any other there.
-    let heir = two.nodes[1].in_line(&key, "bob", 60_000);
+    let heir = two.nodes[1].in_queue(&key, "bob", 60_000);
     assert_eq!(target.release(&key, "alice"), 1);
     assert!(heir.granted() > token);
     assert!(two.nodes.map(|mut node| node.is_alive()) == [true, true]);
@@ -147,7 +147,7 @@ fn a_lease_runs_out_after_the_move() {
     two.start_moving(slot);
     two.migrate(&key);
     two.finish_moving(slot);
-    let heir = two.nodes[1].in_line(&key, "bob", 60_000);
+    let heir = two.nodes[1].in_queue(&key, "bob", 60_000);
     assert!(heir.granted() > old);
 }
 
@@ -167,7 +167,7 @@ fn waiters_of_a_node_that_loses_its_role_are_turned_away() {
     let mut client = nodes[0].client();
     let token = client.acquire("held", "alice", 600_000);
     let short = client.acquire("short", "alice", 5000);
-    let waiters = ["held", "short"].map(|key| nodes[0].in_line(key, "bob", 600_000));
+    let waiters = ["held", "short"].map(|key| nodes[0].in_queue(key, "bob", 600_000));
     await_caught_up(&nodes[0], &nodes[1]);
     heir.call("CLUSTER FAILOVER TAKEOVER");
     for waiter in &waiters {
@@ -177,7 +177,7 @@ fn waiters_of_a_node_that_loses_its_role_are_turned_away() {
         assert!(is_known, "{reason}");
     }
     assert_eq!(heir.fence("held"), Some(token));
-    assert!(nodes[1].in_line("short", "carol", 600_000).granted() > short);
+    assert!(nodes[1].in_queue("short", "carol", 600_000).granted() > short);
     await_link(&nodes[0]);
     assert_agree(&nodes[1], &[&nodes[0]]);
 }
@@ -189,7 +189,7 @@ fn waiters_of_a_slot_that_is_given_away_are_redirected() {
     let (key, slot) = two.key();
     let mut source = two.nodes[0].client();
     source.acquire(&key, "alice", 60_000);
-    let waiter = two.nodes[0].in_line(&key, "bob", 60_000);
+    let waiter = two.nodes[0].in_queue(&key, "bob", 60_000);
     two.start_moving(slot);
     waiter.waits_for(millis(100));
     source.release(&key, "alice");

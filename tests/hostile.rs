@@ -125,7 +125,7 @@ fn a_refused_payload_breaks_no_lock_and_wakes_nobody() {
     let mut client = server.client();
     let token = client.acquire("stock", "alice", 60_000);
     let mut payload = dump(&mut client, "stock");
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     let middle = payload.len() / 2;
     payload[middle] ^= 0xFF;
     assert!(restore(&mut client, "stock", &payload).is_err());

@@ -125,7 +125,7 @@ fn a_grant_out_of_the_line_is_on_disk_before_it_is_answered() {
         let mut client = server.client();
         client.acquire("released", &format!("alice-{round}"), 600_000);
         client.acquire("expired", &format!("alice-{round}"), 100);
-        let heirs = ["released", "expired"].map(|key| server.in_line(key, &format!("bob-{round}"), 600_000));
+        let heirs = ["released", "expired"].map(|key| server.in_queue(key, &format!("bob-{round}"), 600_000));
         client.send(&format!("LOCK.RELEASE released alice-{round}"));
         let tokens = heirs.each_ref().map(crate::server::Waiter::granted);
         server.kill();

@@ -13,7 +13,7 @@ fn server_with_heir() -> (Server, Client, Waiter) {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("short", "alice", 2000);
-    let heir = server.in_line("short", "bob", 600_000);
+    let heir = server.in_queue("short", "bob", 600_000);
     (server, client, heir)
 }
 
@@ -64,7 +64,7 @@ fn a_wait_ends_on_time_while_writes_are_paused() {
 #[test]
 fn a_waiter_that_leaves_while_writes_are_paused_is_not_granted() {
     let (server, mut client, heir) = server_with_heir();
-    let next = server.in_line("short", "carol", 600_000);
+    let next = server.in_queue("short", "carol", 600_000);
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
     heir.waits_for(millis(2500));
     client.call(&format!("CLIENT KILL ID {}", heir.client_id));
@@ -81,7 +81,7 @@ fn commands_held_up_by_a_pause_free_locks_after_it() {
         let server = Server::start();
         let mut client = server.client();
         client.acquire("stock", "alice", 600_000);
-        let heir = server.in_line("stock", "bob", 600_000);
+        let heir = server.in_queue("stock", "bob", 600_000);
         client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
         let freeing = server.waiter(line);
         heir.waits_for(millis(100));
@@ -111,7 +111,8 @@ fn an_acquire_that_arrives_during_a_pause_is_answered_after_it() {
 fn a_shutdown_closes_the_connections_of_waiters_and_ends_well() {
     for is_busy in [false, true] {
         let (mut server, client, heir) = server_with_heir();
-        let waiters: Vec<_> = (0..20).map(|n| server.in_line("short", &format!("owner-{n}"), 1000)).collect();
+        let waiters: Vec<_> =
+            (0..20).map(|n| server.in_queue("short", &format!("owner-{n}"), 1000)).collect();
         if is_busy {
             // What is due at the same moment as the shutdown.
             server.client().send("LOCK.RELEASE short alice");
@@ -143,7 +144,7 @@ fn with_lagging_replica() -> (Server, Server) {
 #[test]
 fn a_shutdown_that_waits_for_a_replica_grants_nothing() {
     let (mut primary, replica) = with_lagging_replica();
-    let heir = primary.in_line("short", "bob", 600_000);
+    let heir = primary.in_queue("short", "bob", 600_000);
     let shutdown = primary.waiter("SHUTDOWN NOSAVE");
     heir.waits_for(millis(2200));
     replica.thaw();
@@ -159,7 +160,7 @@ fn a_shutdown_that_waits_for_a_replica_grants_nothing() {
 #[test]
 fn a_shutdown_called_off_lets_grants_go_on() {
     let (mut primary, replica) = with_lagging_replica();
-    let heir = primary.in_line("short", "bob", 600_000);
+    let heir = primary.in_queue("short", "bob", 600_000);
     let shutdown = primary.waiter("SHUTDOWN NOSAVE");
     heir.waits_for(millis(2200));
     primary.client().call("SHUTDOWN ABORT");

@@ -83,7 +83,7 @@ fn a_loaded_lease_runs_out_by_itself_and_the_next_in_line_gets_the_lock() {
     server.restart();
 
     let mut client = server.client();
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     let token = waiter.granted();
     assert!(token > lost);
     // A generous millisecond for the clocks' different ticks: G2.
@@ -180,7 +180,7 @@ fn a_waiter_outlives_debug_reload_and_is_not_granted_by_it() {
     let server = Server::start();
     let mut client = server.client();
     let token = client.acquire("stock", "alice", 600_000);
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     for _ in 0..3 {
         client.call("DEBUG RELOAD");
         waiter.waits_for(millis(60));
@@ -199,7 +199,7 @@ fn a_waiter_is_granted_a_lock_that_the_loaded_file_does_not_have() {
     let mut client = server.client();
     client.call("SAVE");
     client.acquire("stock", "alice", 600_000);
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     client.call("DEBUG RELOAD NOSAVE");
     waiter.granted();
     assert_eq!(client.owner("stock").as_deref(), Some("bob"));

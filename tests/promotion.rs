@@ -57,7 +57,7 @@ fn leases_run_out_on_a_promoted_replica() {
     let old = client.acquire("stock", "alice", 1500);
     client.acquire("unattended", "alice", 1500);
     pair.fail_over();
-    let waiter = pair.replica.in_line("stock", "bob", 60_000);
+    let waiter = pair.replica.in_queue("stock", "bob", 60_000);
     let (answer, at) = waiter.timed_answer();
     let token = crate::server::client::as_int(&answer.unwrap()).unwrap();
     assert!(token > old);
@@ -102,8 +102,8 @@ fn waiters_of_a_primary_that_becomes_a_replica_are_turned_away() {
     let mut client = old.client();
     client.acquire("held", "alice", 600_000);
     client.acquire("short", "alice", 1000);
-    let waiters: Vec<_> = (0..5).map(|n| old.in_line("held", &format!("bob-{n}"), 600_000)).collect();
-    let heir = old.in_line("short", "carol", 600_000);
+    let waiters: Vec<_> = (0..5).map(|n| old.in_queue("held", &format!("bob-{n}"), 600_000)).collect();
+    let heir = old.in_queue("short", "carol", 600_000);
     old.client().call(&format!("REPLICAOF 127.0.0.1 {}", new.port));
     waiters.iter().for_each(crate::server::Waiter::turned_away);
     heir.turned_away();
@@ -126,7 +126,7 @@ fn a_replica_without_a_primary_grants_nothing() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("stock", "alice", 2000);
-    let waiter = server.in_line("stock", "bob", 600_000);
+    let waiter = server.in_queue("stock", "bob", 600_000);
     client.call("REPLICAOF 127.0.0.1 1");
     waiter.turned_away();
     let_pass(millis(2500));
@@ -149,10 +149,10 @@ fn two_servers_take_turns() {
         assert!(token > newest, "round {round}: {token} after {newest}");
         newest = token;
         client.acquire("short", "alice", 150);
-        let heir = primary.in_line("short", "bob", 150);
+        let heir = primary.in_queue("short", "bob", 150);
         newest = newest.max(heir.granted());
         await_that("the short leases have run out", || client.int("EXISTS short") == 0);
-        let waiter = primary.in_line(&format!("lock-{round}"), "carol", 600_000);
+        let waiter = primary.in_queue(&format!("lock-{round}"), "carol", 600_000);
         assert_agree(primary, &[replica]);
 
         promote(replica);
@@ -186,13 +186,13 @@ fn a_planned_failover_turns_waiters_away_and_leases_run_on() {
     let asked_at = Instant::now();
     let old = client.acquire("short", "alice", 2500);
     let held = client.acquire("held", "alice", 600_000);
-    let waiters = [pair.primary.in_line("short", "bob", 1000), pair.primary.in_line("held", "bob", 1000)];
+    let waiters = [pair.primary.in_queue("short", "bob", 1000), pair.primary.in_queue("held", "bob", 1000)];
     client.call("FAILOVER");
     await_that("the roles are changed", || pair.replica.client().info("replication", "role") == "master");
     waiters.iter().for_each(crate::server::Waiter::turned_away);
     let mut client = pair.replica.client();
     assert_eq!(client.fence("held"), Some(held));
-    let heir = pair.replica.in_line("short", "carol", 600_000);
+    let heir = pair.replica.in_queue("short", "carol", 600_000);
     assert!(heir.granted() > old);
     assert!(asked_at.elapsed() >= millis(2499), "the lease was cut short");
     await_link(&pair.primary);
@@ -208,7 +208,7 @@ fn a_failover_in_progress_puts_grants_off() {
     await_caught_up(&pair.primary, &pair.replica);
     pair.replica.freeze();
     client.acquire("short", "alice", 1500);
-    let heir = pair.primary.in_line("short", "bob", 600_000);
+    let heir = pair.primary.in_queue("short", "bob", 600_000);
     let impatient = pair.primary.waiter("LOCK.ACQUIRE stock carol PX 1000 BLOCK 2000");
     client.await_waiters("stock", 1);
     client.call("FAILOVER TIMEOUT 100000");
@@ -237,7 +237,7 @@ fn the_first_use_finds_the_role_that_the_server_has_by_then() {
     assert!(refused.contains("READONLY"), "{refused}");
     let waiter = {
         pair.replica.client().acquire("stock", "alice", 300);
-        pair.replica.in_line("stock", "bob", 600_000)
+        pair.replica.in_queue("stock", "bob", 600_000)
     };
     waiter.granted();
     assert_agree(&pair.replica, &[&pair.primary]);

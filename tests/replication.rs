@@ -67,7 +67,7 @@ fn handing_over_looks_the_same_everywhere() {
         ("past", "PEXPIRE past -1"),
     ] {
         client.acquire(key, "alice", 600_000);
-        let waiters = ["bob", "carol"].map(|owner| chain.primary.in_line(key, owner, 600_000));
+        let waiters = ["bob", "carol"].map(|owner| chain.primary.in_queue(key, owner, 600_000));
         chain.agree();
         client.call(freed_by);
         let token = waiters[0].granted();
@@ -80,7 +80,7 @@ fn handing_over_looks_the_same_everywhere() {
     }
     assert_eq!(chain.leaf.client().waiters("released"), 0, "lines are the primary's alone");
     client.acquire("overwritten", "alice", 600_000);
-    let waiter = chain.primary.in_line("overwritten", "bob", 600_000);
+    let waiter = chain.primary.in_queue("overwritten", "bob", 600_000);
     client.call("SET overwritten x");
     assert!(waiter.refused().starts_with("WRONGTYPE "));
     chain.agree();
@@ -109,7 +109,7 @@ fn renaming_moving_and_swapping_look_the_same_everywhere() {
     let mut client = chain.primary.client();
     for (key, freed_by) in [("old", "RENAME old new"), ("moved", "MOVE moved 1")] {
         client.acquire(key, "alice", 600_000);
-        let waiter = chain.primary.in_line(key, "bob", 600_000);
+        let waiter = chain.primary.in_queue(key, "bob", 600_000);
         client.call(freed_by);
         waiter.granted();
         chain.agree();
@@ -122,7 +122,7 @@ fn renaming_moving_and_swapping_look_the_same_everywhere() {
     chain.agree();
 
     client.acquire("swapped", "alice", 600_000);
-    let waiter = chain.primary.in_line("swapped", "bob", 600_000);
+    let waiter = chain.primary.in_queue("swapped", "bob", 600_000);
     client.call("SWAPDB 0 1");
     waiter.granted();
     chain.agree();
@@ -139,7 +139,7 @@ fn renaming_one_lock_onto_another_frees_both() {
     let mut client = chain.primary.client();
     client.acquire("old", "alice", 600_000);
     client.acquire("new", "carol", 600_000);
-    let heirs = ["old", "new"].map(|key| chain.primary.in_line(key, &format!("heir-of-{key}"), 600_000));
+    let heirs = ["old", "new"].map(|key| chain.primary.in_queue(key, &format!("heir-of-{key}"), 600_000));
     client.call("RENAME old new");
     assert_ne!(heirs[0].granted(), heirs[1].granted());
     chain.agree();
@@ -205,7 +205,7 @@ fn flushing_looks_the_same_everywhere() {
     for flush in ["FLUSHDB", "FLUSHALL", "FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHDB ASYNC"] {
         client.acquire("stock", "alice", 600_000);
         client.acquire("other", "alice", 600_000);
-        let waiter = chain.primary.in_line("stock", "bob", 600_000);
+        let waiter = chain.primary.in_queue("stock", "bob", 600_000);
         client.call(flush);
         waiter.granted();
         chain.agree();
@@ -222,7 +222,7 @@ fn a_lazy_flush_hands_over_at_once() {
     let mut times: Vec<_> = (0..9)
         .map(|_| {
             client.acquire("stock", "alice", 600_000);
-            let waiter = server.in_line("stock", "bob", 600_000);
+            let waiter = server.in_queue("stock", "bob", 600_000);
             let start = std::time::Instant::now();
             client.call("FLUSHALL ASYNC");
             let (answer, at) = waiter.timed_answer();

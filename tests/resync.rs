@@ -169,8 +169,8 @@ fn waiters_and_leases_go_on_while_a_replica_is_served() {
         }
         client.acquire("short", "alice", 200);
         client.acquire("stock", "alice", 600_000);
-        let heir = primary.in_line("short", "bob", 600_000);
-        let next = primary.in_line("stock", "carol", 600_000);
+        let heir = primary.in_queue("short", "bob", 600_000);
+        let next = primary.in_queue("stock", "carol", 600_000);
         client.call("CONFIG SET rdb-key-save-delay 4000");
         replica.client().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port));
         await_that("the copy is being made", || client.info("persistence", "rdb_bgsave_in_progress") == "1");

@@ -61,7 +61,7 @@ fn hand_over(server: &Server) -> Duration {
     client.acquire("other", "owner-0", 600_000);
     let mut times: Vec<Duration> = (0..200)
         .map(|round| {
-            let waiter = server.in_line("other", &format!("owner-{}", round + 1), 600_000);
+            let waiter = server.in_queue("other", &format!("owner-{}", round + 1), 600_000);
             let start = Instant::now();
             client.release("other", &format!("owner-{round}"));
             let (answer, at) = waiter.timed_answer();

@@ -122,7 +122,7 @@ fn a_grant_is_told_after_what_freed_the_lock() {
         ("SWAPDB", "SWAPDB 0 1"),
     ] {
         watched.client.acquire("stock", "alice", 600_000);
-        let waiter = watched.server.in_line("stock", "bob", 600_000);
+        let waiter = watched.server.in_queue("stock", "bob", 600_000);
         watched.records();
         watched.client.call(line);
         waiter.granted();
@@ -132,7 +132,7 @@ fn a_grant_is_told_after_what_freed_the_lock() {
     }
     // What is written over it stays, and nobody is granted anything (CONTRACT 5).
     watched.client.acquire("stock", "alice", 600_000);
-    let waiter = watched.server.in_line("stock", "bob", 600_000);
+    let waiter = watched.server.in_queue("stock", "bob", 600_000);
     watched.records();
     watched.client.call("SET stock x");
     assert!(waiter.refused().starts_with("WRONGTYPE "));
@@ -149,7 +149,7 @@ fn the_end_of_a_lease_is_told_before_the_next_grant() {
     assert!(titles.len() == 2 && is_grant(&titles[0]) && !is_grant(&titles[1]), "{titles:?}");
 
     watched.client.acquire("stock", "alice", 200);
-    watched.server.in_line("stock", "bob", 60_000).granted();
+    watched.server.in_queue("stock", "bob", 60_000).granted();
     let records = watched.records();
     let last = records.iter().rfind(|record| record.name() != "EXEC").unwrap();
     assert!(records[0].grants("alice") && last.grants("bob"), "{records:?}");
@@ -160,7 +160,7 @@ fn the_end_of_a_lease_is_told_before_the_next_grant() {
 fn a_grant_is_told_after_the_key_that_a_user_let_expire() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 600_000);
-    let waiter = watched.server.in_line("stock", "bob", 600_000);
+    let waiter = watched.server.in_queue("stock", "bob", 600_000);
     watched.client.call("PEXPIRE stock 30");
     watched.records();
     waiter.granted();
@@ -197,7 +197,7 @@ fn records_go_to_the_database_of_the_lock() {
 fn a_client_cannot_speak_as_a_primary() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 150);
-    watched.server.in_line("stock", "bob", 600_000).granted();
+    watched.server.in_queue("stock", "bob", 600_000).granted();
     watched.client.acquire("short", "alice", 20);
     await_that("the lease has run out", || watched.client.int("EXISTS short") == 0);
     let told = watched.records();
@@ -252,7 +252,7 @@ fn a_hand_over_by_release_is_a_single_record() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "owner-0", 600_000);
     let waiters: Vec<_> =
-        (1..=20).map(|n| watched.server.in_line("stock", &format!("owner-{n}"), 600_000)).collect();
+        (1..=20).map(|n| watched.server.in_queue("stock", &format!("owner-{n}"), 600_000)).collect();
     watched.records();
     for (number, waiter) in waiters.iter().enumerate() {
         watched.client.release("stock", &format!("owner-{number}"));
@@ -268,7 +268,7 @@ fn nothing_is_told_of_waiters_that_come_and_go() {
     watched.client.acquire("stock", "alice", 600_000);
     watched.records();
     let waiters: Vec<_> =
-        (0..5).map(|n| watched.server.in_line("stock", &format!("owner-{n}"), 1000)).collect();
+        (0..5).map(|n| watched.server.in_queue("stock", &format!("owner-{n}"), 1000)).collect();
     for waiter in &waiters {
         watched.client.call(&format!("CLIENT KILL ID {}", waiter.client_id));
     }

@@ -16,7 +16,7 @@ fn a_step_of_the_wall_clock_neither_ends_nor_extends_a_lease() {
     let server = server_with(&clock);
     let mut client = server.client();
     let token = client.acquire("stock", "alice", 60_000);
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     let lease = Lease::read(&mut client, "stock");
     for step in [3600, -3600, 86_400, -86_400, 0] {
         clock.set_ahead(step);
@@ -35,7 +35,7 @@ fn leases_end_on_time_though_the_wall_clock_was_set_back() {
     client.acquire("stock", "alice", 1000);
     client.acquire("unattended", "alice", 1000);
     let earliest = Instant::now() + millis(900);
-    let waiter = server.in_line("stock", "bob", 60_000);
+    let waiter = server.in_queue("stock", "bob", 60_000);
     clock.set_ahead(-3600);
     let (answer, at) = waiter.timed_answer();
     assert!(matches!(answer, Ok(redis::Value::Int(_))), "{answer:?}");
@@ -54,7 +54,7 @@ fn what_is_due_when_the_wall_clock_is_set_back_is_done() {
     let mut client = server.client();
     client.acquire("stock", "alice", 600_000);
     client.acquire("unattended", "alice", 200);
-    let heir = server.in_line("stock", "bob", 600_000);
+    let heir = server.in_queue("stock", "bob", 600_000);
     for line in ["MULTI", "DEL stock", "DEBUG SLEEP 1"] {
         client.call(line);
     }

@@ -3,7 +3,7 @@
 
 use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
 use super::error::Invalid;
-use crate::lock::types::{LIMIT_MAX, Mode, Tie};
+use crate::lock::types::{Binding, LIMIT_MAX, Mode};
 
 /// A parsed LOCK.ACQUIRE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +18,8 @@ pub struct Acquire<'a> {
     pub mode: Mode,
     /// Whether asking again counts.
     pub is_reentrant: bool,
-    /// What is to tie the hold to the connection.
-    pub tie: Tie,
+    /// What is to bind the hold to the connection.
+    pub binding: Binding,
 }
 
 impl Acquire<'_> {
@@ -30,7 +30,7 @@ impl Acquire<'_> {
         matches!(self.mode, Mode::Exclusive)
             && self.wait.is_none()
             && !self.is_reentrant
-            && self.tie.is_none()
+            && self.binding.is_none()
     }
 }
 
@@ -39,7 +39,7 @@ impl Acquire<'_> {
 pub enum WaitFor {
     /// On the connection; 0: without limit.
     Block(u64),
-    /// By a place in line that is kept so long.
+    /// By a reservation that lasts so long.
     Queue(u64),
 }
 
@@ -53,7 +53,7 @@ struct Given {
     limit: Option<u32>,
     is_reentrant: bool,
     ephemeral: Option<u64>,
-    is_kept_alive: bool,
+    is_keepalive: bool,
 }
 
 /// The grammar.
@@ -108,7 +108,7 @@ fn usual_lease<A: AsRef<[u8]>>(px: &A, lease: &A, bounds: &Bounds) -> Option<u64
 #[inline]
 fn usual(who: &[u8], lease_ms: u64, mode: Mode) -> Acquire<'_> {
     let owner = (who != b"*").then_some(who);
-    Acquire { owner, lease_ms, wait: None, mode, is_reentrant: false, tie: Tie::NONE }
+    Acquire { owner, lease_ms, wait: None, mode, is_reentrant: false, binding: Binding::NONE }
 }
 
 /// How the lock is to be held, if nothing else is said.
@@ -175,7 +175,7 @@ impl Given {
             let max = bounds.lease_ms_max;
             options.value("EPHEMERAL", &mut self.ephemeral, |v| ranged("EPHEMERAL", MS, v, 0, max))
         } else if is("KEEPALIVE") {
-            flag("KEEPALIVE", &mut self.is_kept_alive)
+            flag("KEEPALIVE", &mut self.is_keepalive)
         } else {
             Err(self.lease.unknown(name, options))
         }
@@ -203,7 +203,11 @@ impl Given {
             wait,
             mode,
             is_reentrant: self.is_reentrant,
-            tie: Tie { ephemeral_ms: self.ephemeral, is_kept_alive: self.is_kept_alive, is_running: false },
+            binding: Binding {
+                ephemeral_ms: self.ephemeral,
+                is_keepalive: self.is_keepalive,
+                is_running: false,
+            },
         })
     }
 }
@@ -228,7 +232,14 @@ mod tests {
     }
 
     fn plain(owner: Option<&[u8]>, lease_ms: u64) -> Acquire<'_> {
-        Acquire { owner, lease_ms, wait: None, mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE }
+        Acquire {
+            owner,
+            lease_ms,
+            wait: None,
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            binding: Binding::NONE,
+        }
     }
 
     #[test]
@@ -242,7 +253,7 @@ mod tests {
             wait: Some(WaitFor::Queue(7)),
             mode: Mode::Limit(1_000_000),
             is_reentrant: true,
-            tie: Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: false },
+            binding: Binding { ephemeral_ms: Some(0), is_keepalive: true, is_running: false },
             ..plain(Some(b"w"), 9)
         };
         assert_eq!(of("w keepalive limit 1000000 PX 9 Reentrant EPHEMERAL 0 queue 7"), Ok(all));

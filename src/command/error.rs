@@ -1,4 +1,4 @@
-//! Every error that a client can see. The first word is the code (CONTRACT 9); the rest is one line that
+//! Every error that a client can see. The first word is the code (CONTRACT 9); the rest is one queue that
 //! names the argument and the accepted range.
 
 use std::borrow::Cow;
@@ -72,7 +72,7 @@ pub enum Invalid {
     },
     /// Two options that exclude each other.
     Both(&'static str, &'static str),
-    /// A place in line for an owner that nobody knows.
+    /// A reservation for an owner that nobody knows.
     PlaceOfNobody,
     /// Fewer keys than were said.
     NoKeys {
@@ -167,7 +167,7 @@ impl fmt::Display for Invalid {
 pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
     match refusal {
         Refusal::WrongType => WRONG_TYPE.into(),
-        Refusal::LineIsFull(max) => {
+        Refusal::QueueIsFull(max) => {
             format!("LOCKQUEUE {max} requests wait for this lock already (redislock.max-waiters-per-lock)")
                 .into()
         }
@@ -201,13 +201,13 @@ fn kind(mode: Mode) -> String {
     }
 }
 
-/// A cycle of waits in one line: who waits for which lock, and for whom there.
+/// A cycle of waits in one queue: who waits for which lock, and for whom there.
 fn deadlock(cycle: &[Link]) -> String {
     const LINKS_SHOWN: usize = 8;
     let mut text = "DEADLOCK this wait would never end:".to_owned();
     for (number, link) in cycle.iter().take(LINKS_SHOWN).enumerate() {
         let comma = if number > 0 { "," } else { "" };
-        let (owner, name, awaited) = (shown(&link.owner), shown(&link.place.name), shown(&link.awaited));
+        let (owner, name, awaited) = (shown(&link.owner), shown(&link.lock_key.name), shown(&link.awaited));
         text.push_str(&format!("{comma} '{owner}' waits for '{name}' and there for '{awaited}'"));
     }
     if cycle.len() > LINKS_SHOWN {
@@ -244,13 +244,13 @@ pub fn unknown_command(name: &[u8]) -> String {
 /// What LOCK.EXEC runs has come to run LOCK.EXEC, by way of another module.
 pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 
-/// A hold cannot be tied to a connection that is none.
+/// A hold cannot be bound to a connection that is none.
 pub const NO_CONNECTION: &str = "ERR EPHEMERAL and KEEPALIVE tie a hold to the connection that asks: they cannot be used in a script, a function or another module's call";
 
 /// A replica decides nothing, not even if it may be written to.
 pub const READ_ONLY: &str = "READONLY locks are granted by the primary; this server is a replica";
 
-/// A newer request of the same owner took over the place in line.
+/// A newer request of the same owner took over its queue entry.
 pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took over this place in the queue";
 
 /// This server stopped being a primary.
@@ -297,7 +297,7 @@ pub fn shown(bytes: &[u8]) -> String {
     shown_up_to(SHOWN_BYTES_MAX, bytes)
 }
 
-/// The same for one word of several in a line: at most 12 of the bytes.
+/// The same for one word of several in a queue: at most 12 of the bytes.
 #[must_use]
 pub fn shown_shortly(bytes: &[u8]) -> String {
     const SHORT_BYTES_MAX: usize = 12;
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(number.to_string(), "ERR PX must be an integer from 1 to 3600000 (milliseconds)");
         let token = Invalid::Number { what: "token", unit: "", min: 1, max: 9 };
         assert_eq!(token.to_string(), "ERR token must be an integer from 1 to 9");
-        assert!(refusal(Refusal::LineIsFull(7), &[]).starts_with("LOCKQUEUE 7 "));
+        assert!(refusal(Refusal::QueueIsFull(7), &[]).starts_with("LOCKQUEUE 7 "));
         assert!(refusal(Refusal::WrongType, &[]).starts_with("WRONGTYPE "));
     }
 

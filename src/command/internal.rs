@@ -17,7 +17,7 @@
 use super::args::{integer, owner};
 use crate::lock::codec::SavedHold;
 use crate::lock::types::COUNT_MAX;
-use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Tie, Token};
+use crate::lock::types::{Binding, LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Token};
 
 /// A parsed LOCK.APPLY, without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,11 +39,11 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
     let ms = |bytes| integer(bytes).filter(|&ms| ms <= LEASE_MS_MAX);
     let hold = |number, left, who| {
         let (token, left_ms, owner) = (token(number)?, ms(left)?, owner(who).ok()?.into());
-        Some(SavedHold { owner, token, left_ms, count: 1, tie: Tie::NONE })
+        Some(SavedHold { owner, token, left_ms, count: 1, binding: Binding::NONE })
     };
     match *words.as_slice() {
         [b"HOLD", number, left, who] => Some(Apply::Hold(Mode::Exclusive, hold(number, left, who)?)),
-        [b"HOLD", number, left, who, how, count, cut, kept] => {
+        [b"HOLD", number, left, who, how, count, cut, keepalive] => {
             let mode = match how {
                 b"EXCLUSIVE" => Mode::Exclusive,
                 b"SHARED" => Mode::Shared,
@@ -54,14 +54,14 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
             let count =
                 u32::try_from(integer(count)?).ok().filter(|count| (1..=COUNT_MAX).contains(count))?;
             let ephemeral_ms = if cut == b"NO" { None } else { Some(ms(cut)?) };
-            let (is_kept_alive, is_running) = match kept {
+            let (is_keepalive, is_running) = match keepalive {
                 b"YES" => (true, false),
                 b"RUNS" => (true, true),
                 b"NO" => (false, false),
                 _ => return None,
             };
-            let tie = Tie { ephemeral_ms, is_kept_alive, is_running };
-            Some(Apply::Hold(mode, SavedHold { count, tie, ..hold(number, left, who)? }))
+            let binding = Binding { ephemeral_ms, is_keepalive, is_running };
+            Some(Apply::Hold(mode, SavedHold { count, binding, ..hold(number, left, who)? }))
         }
         [b"ENDED", number] => token(number).map(Apply::Ended),
         [b"EMPTY"] => Some(Apply::Empty),
@@ -73,7 +73,7 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
 /// and letters.
 #[must_use]
 pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[String; 4]> {
-    if mode == Mode::Exclusive && hold.count == 1 && hold.tie.is_none() {
+    if mode == Mode::Exclusive && hold.count == 1 && hold.binding.is_none() {
         return None;
     }
     let mode = match mode {
@@ -81,13 +81,13 @@ pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[String; 4]> {
         Mode::Shared => "SHARED".to_owned(),
         Mode::Limit(limit) => limit.to_string(),
     };
-    let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-    let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+    let cut = hold.binding.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+    let keepalive = match (hold.binding.is_keepalive, hold.binding.is_running) {
         (false, _) => "NO",
         (true, false) => "YES",
         (true, true) => "RUNS",
     };
-    Some([mode, hold.count.to_string(), cut, kept.to_owned()])
+    Some([mode, hold.count.to_string(), cut, keepalive.to_owned()])
 }
 
 /// Parses LOCK.TICK: last and told.
@@ -107,19 +107,19 @@ mod tests {
     #[test]
     fn what_is_written_of_a_hold_is_what_is_read() {
         let token = Token::new(5).expect("valid");
-        let ties = [
-            Tie::NONE,
-            Tie { ephemeral_ms: Some(7), ..Tie::NONE },
-            Tie { is_kept_alive: true, ..Tie::NONE },
-            Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: true },
+        let bindings = [
+            Binding::NONE,
+            Binding { ephemeral_ms: Some(7), ..Binding::NONE },
+            Binding { is_keepalive: true, ..Binding::NONE },
+            Binding { ephemeral_ms: Some(0), is_keepalive: true, is_running: true },
         ];
-        for (mode, tie) in
-            [Mode::Exclusive, Mode::Shared, Mode::Limit(3)].iter().flat_map(|m| ties.map(|t| (*m, t)))
+        for (mode, binding) in
+            [Mode::Exclusive, Mode::Shared, Mode::Limit(3)].iter().flat_map(|m| bindings.map(|t| (*m, t)))
         {
             for count in [1, 2] {
-                let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count, tie };
+                let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count, binding };
                 let said = words_of(mode, &hold);
-                let is_plain = mode == Mode::Exclusive && count == 1 && tie.is_none();
+                let is_plain = mode == Mode::Exclusive && count == 1 && binding.is_none();
                 assert_eq!(said.is_none(), is_plain);
                 let mut words = ["HOLD", "5", "9", "w"].map(str::to_owned).to_vec();
                 words.extend(said.into_iter().flatten());
@@ -131,14 +131,14 @@ mod tests {
     #[test]
     fn records_are_read_exactly() {
         let token = Token::new(5).expect("valid");
-        let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count: 1, tie: Tie::NONE };
+        let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count: 1, binding: Binding::NONE };
         let plain = Some(Apply::Hold(Mode::Exclusive, hold.clone()));
         assert_eq!(parse_apply(&["HOLD", "5", "9", "w"]), plain);
         assert_eq!(parse_apply(&["HOLD", "5", "9", "w", "EXCLUSIVE", "1", "NO", "NO"]), plain);
-        let tie = Tie { ephemeral_ms: Some(0), is_kept_alive: true, is_running: false };
+        let binding = Binding { ephemeral_ms: Some(0), is_keepalive: true, is_running: false };
         assert_eq!(
             parse_apply(&["HOLD", "5", "9", "w", "7", "3", "0", "YES"]),
-            Some(Apply::Hold(Mode::Limit(7), SavedHold { count: 3, tie, ..hold }))
+            Some(Apply::Hold(Mode::Limit(7), SavedHold { count: 3, binding, ..hold }))
         );
         assert_eq!(parse_apply(&["ENDED", "5"]), Token::new(5).map(Apply::Ended));
         assert_eq!(parse_apply(&["EMPTY"]), Some(Apply::Empty));

@@ -1,6 +1,6 @@
 //! LOCK.ACQUIRE and LOCK.MACQUIRE: what a client of a primary asks for, and what a stream or a file says.
 
-use super::admission::Gate;
+use super::admission::Admission;
 use super::at_key::{apply, ask_and, internal_error, invalid};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
@@ -11,8 +11,8 @@ use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
 use crate::lock::effect::{Answer, Effects};
-use crate::lock::table::{Acquired, Ask, Block, Granted, Spot, Table, Wait};
-use crate::lock::types::{ClientId, Mode, Moment, Now, PlaceBuf, Tie, Token};
+use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Table, Wait};
+use crate::lock::types::{Binding, ClientId, LockKeyBuf, Mode, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
 /// A client asks for one lock.
@@ -26,7 +26,7 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
         return server.reply_error(error::MAY_EVICT);
     }
     if settings.confirms() {
-        if let Some(reason) = confirm::refusal_of_grant(server, request.tie) {
+        if let Some(reason) = confirm::refusal_of_grant(server, request.binding) {
             return server.reply_error(reason);
         }
         return acquire_as::<S, false>(server, name, &request);
@@ -41,10 +41,10 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
 
 fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, request: &Acquire<'_>) {
     let Acquire { lease_ms, .. } = *request;
-    let (mode, is_reentrant, tie, wait) = if IS_PLAIN {
-        (Mode::Exclusive, false, Tie::NONE, None)
+    let (mode, is_reentrant, binding, wait) = if IS_PLAIN {
+        (Mode::Exclusive, false, Binding::NONE, None)
     } else {
-        (request.mode, request.is_reentrant, request.tie, request.wait)
+        (request.mode, request.is_reentrant, request.binding, request.wait)
     };
     let mut minted = [0; MINTED_OWNER_BYTES];
     let owner = request.owner.unwrap_or_else(|| {
@@ -52,7 +52,7 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
         &minted
     });
     let client = server.client();
-    if !tie.is_none() && own_connection(server, client).is_none() {
+    if !binding.is_none() && own_connection(server, client).is_none() {
         return server.reply_error(error::NO_CONNECTION);
     }
     let cannot_confirm = !IS_PLAIN && confirm::is_impossible(server);
@@ -63,21 +63,21 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
             is_parked = answers::park(server, waiter);
         }
     };
-    let step = |table: &mut Table, now: Now, found, gate: &mut Gate<'_, S>, fx: &mut Effects| {
+    let step = |table: &mut Table, now: Now, existing, admission: &mut Admission<'_, S>, fx: &mut Effects| {
         let ask = Ask {
             owner,
             owner_is_minted: request.owner.is_none(),
             lease_ms,
             mode,
             is_reentrant,
-            tie,
+            binding,
             wait: wait.and_then(|wait| wait_until(server, now.boot, client, wait)),
             client,
-            bind_to: bind_to(server, client, table.may_have_ties() || !tie.is_none()),
-            must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+            bind_to: bind_to(server, client, table.may_have_bindings() || !binding.is_none()),
+            must_be_explicit: request.owner.is_none() || server.shared().is_cluster(),
             cannot_confirm,
         };
-        table.acquire(now, server.place(name), found, &ask, &mut |who| gate.admit(who), fx)
+        table.acquire(now, server.lock_key(name), existing, &ask, &mut |who| admission.admit(who), fx)
     };
     let reply = ask_and(server, name, Some(owner), step, park);
     let minted_owner = request.owner.is_none().then_some(owner);
@@ -99,13 +99,13 @@ fn hold_back<S: Server>(
     minted_owner: Option<&[u8]>,
     lease_ms: u64,
 ) {
-    let places: Vec<PlaceBuf> = names.iter().map(|&name| server.place(name).to_owned()).collect();
-    let Some((place, others)) = places.split_first() else {
+    let lock_keys: Vec<LockKeyBuf> = names.iter().map(|&name| server.lock_key(name).to_owned()).collect();
+    let Some((lock_key, others)) = lock_keys.split_first() else {
         return internal_error(server);
     };
-    let (place, others, minted_owner) = (place.clone(), others.to_vec(), minted_owner.map(Into::into));
-    let reply = Reply::Answer(Answer::Granted { place, others, token, minted_owner });
-    confirm::hold_back(server, Wanted { token: Some(token), places, reply, lease_ms });
+    let (lock_key, others, minted_owner) = (lock_key.clone(), others.to_vec(), minted_owner.map(Into::into));
+    let reply = Reply::Answer(Answer::Granted { lock_key, others, token, minted_owner });
+    confirm::hold_back(server, Wanted { token: Some(token), lock_keys, reply, lease_ms });
 }
 
 #[inline(always)]
@@ -127,7 +127,7 @@ fn reply_acquired<S: Server>(
 fn note_contended<S: Server>(server: &S, names: &[S::Name<'_>]) {
     let _ = server.with(|state| {
         if state.contended.is_on() {
-            names.iter().for_each(|&name| state.contended.note(server.place(name)));
+            names.iter().for_each(|&name| state.contended.note(server.lock_key(name)));
         }
     });
 }
@@ -181,7 +181,7 @@ fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<Cli
 /// How a request waits. `None`: on a connection that must not block it does not.
 fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
     match wait {
-        WaitFor::Queue(ms) => Some(Wait::Place { until: now.plus_ms(ms) }),
+        WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),
         WaitFor::Block(ms) => client.filter(|_| !server.flags().denies_blocking).map(|client| {
             let ms = if sabotage::removes(Rule::Patience) { ms.div_ceil(2) } else { ms };
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
@@ -203,10 +203,10 @@ fn refuses_for_eviction<S: Server>(server: &S) -> bool {
 /// A stream or a file says that an owner acquired one lock.
 pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match acquire::parse(args, &Bounds::WIDEST) {
-        Ok(Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. }) => {
-            let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
-            apply(server, name, |table, now, place, found, fx| {
-                table.apply_acquire(now, place, found, &granted, fx)
+        Ok(Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. }) => {
+            let granted = Granted { owner, lease_ms, mode, is_reentrant, binding };
+            apply(server, name, |table, now, lock_key, existing, fx| {
+                table.apply_acquire(now, lock_key, existing, &granted, fx)
             });
         }
         _ => server.reply_error(error::BAD_RECORD),
@@ -214,10 +214,10 @@ pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'
 }
 
 /// Tells the server which of the arguments are keys; nothing if they make no sense.
-pub fn tell_keys<S: Server>(server: &S, args: &[S::Name<'_>]) {
+pub fn report_keys<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let count = macquire::keys(args).map_or(0, <[_]>::len);
     // Behind the command and their count.
-    (0..count).for_each(|number| server.tell_key_at(number + 2));
+    (0..count).for_each(|number| server.report_key_at(number + 2));
 }
 
 /// A client asks for several locks.
@@ -231,7 +231,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         return server.reply_error(error::MAY_EVICT);
     }
     if settings.confirms()
-        && let Some(reason) = confirm::refusal_of_grant(server, request.tie)
+        && let Some(reason) = confirm::refusal_of_grant(server, request.binding)
     {
         return server.reply_error(reason);
     }
@@ -248,22 +248,22 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         lease_ms: request.lease_ms,
         mode: request.mode,
         is_reentrant: false,
-        tie: request.tie,
+        binding: request.binding,
         wait: request.wait.and_then(|wait| wait_until(server, now.boot, client, wait)),
         client,
         bind_to: None,
-        must_be_named: request.owner.is_none() || server.shared().is_cluster(),
+        must_be_explicit: request.owner.is_none() || server.shared().is_cluster(),
         cannot_confirm: confirm::is_impossible(server),
     };
-    let mut gate = Gate::of_command(server);
+    let mut admission = Admission::of_command(server);
     let mut is_parked = false;
     let reply = several::at_all(
         server,
         names,
         true,
-        |table, spots, fx| {
-            ask.bind_to = bind_to(server, client, table.may_have_ties());
-            table.acquire_many(now, spots, &ask, &mut |who| gate.admit(who), fx)
+        |table, refs, fx| {
+            ask.bind_to = bind_to(server, client, table.may_have_bindings());
+            table.acquire_many(now, refs, &ask, &mut |who| admission.admit(who), fx)
         },
         |reply| {
             if let Acquired::Waiting(waiter) = *reply {
@@ -282,15 +282,15 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
 
 /// A stream or a file says that an owner acquired several locks.
 pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
-    let Ok((names, Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, tie, .. })) =
+    let Ok((names, Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. })) =
         macquire::parse(args, &Bounds::WIDEST)
     else {
         return server.reply_error(error::BAD_RECORD);
     };
     let now = server.now();
-    let granted = Granted { owner, lease_ms, mode, is_reentrant, tie };
-    let step = |table: &mut Table, spots: &[Spot<'_>], fx: &mut [Effects]| {
-        ((), table.apply_acquire_many(now.boot, spots, &granted, fx))
+    let granted = Granted { owner, lease_ms, mode, is_reentrant, binding };
+    let step = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
+        ((), table.apply_acquire_many(now.boot, refs, &granted, fx))
     };
     match several::at_all(server, names, false, step, |()| ()) {
         Some(()) => server.reply_ok(),

@@ -6,10 +6,10 @@
 use super::confirm;
 use super::server::Server;
 use crate::command::error::LONGER_THAN_QUARANTINE;
-use crate::lock::table::{Admission, Applicant, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
+use crate::lock::table::{Candidate, Decision, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
 
 /// The checks of one step or of one run of the pump.
-pub struct Gate<'a, S: Server> {
+pub struct Admission<'a, S: Server> {
     server: &'a S,
     /// Whether the server refuses writes; asked once, when it first matters.
     refuses_writes: Option<bool>,
@@ -17,7 +17,7 @@ pub struct Gate<'a, S: Server> {
     cannot_confirm: bool,
 }
 
-impl<'a, S: Server> Gate<'a, S> {
+impl<'a, S: Server> Admission<'a, S> {
     /// Within a write command: the server has let it pass, so it does not refuse writes.
     #[inline]
     pub fn of_command(server: &'a S) -> Self {
@@ -41,26 +41,26 @@ impl<'a, S: Server> Gate<'a, S> {
     }
 
     /// Asks about one grant.
-    pub fn admit(&mut self, who: Applicant<'_>) -> Admission {
+    pub fn admit(&mut self, who: Candidate<'_>) -> Decision {
         if self.is_closed() {
-            return Admission::NotNow;
+            return Decision::NotNow;
         }
         if let Some(reason) = self.unfit(who) {
-            return Admission::Refused(reason);
+            return Decision::Refused(reason);
         }
         match (self.server.may_acquire(who), who.wants_several) {
-            (true, _) => Admission::Granted,
-            (false, true) => Admission::Refused(NO_PERMISSION_FOR_SEVERAL),
-            (false, false) => Admission::Refused(NO_PERMISSION),
+            (true, _) => Decision::Granted,
+            (false, true) => Decision::Refused(NO_PERMISSION_FOR_SEVERAL),
+            (false, false) => Decision::Refused(NO_PERMISSION),
         }
     }
 
     /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
-    fn unfit(&self, Applicant { lease_ms, is_kept_alive, .. }: Applicant<'_>) -> Option<&'static str> {
+    fn unfit(&self, Candidate { lease_ms, is_keepalive, .. }: Candidate<'_>) -> Option<&'static str> {
         let quarantine_ms = self.server.shared().settings.quarantine_ms();
         if quarantine_ms > 0 && lease_ms > quarantine_ms {
             return Some(LONGER_THAN_QUARANTINE);
         }
-        confirm::refusal_of_lease(self.server, is_kept_alive)
+        confirm::refusal_of_lease(self.server, is_keepalive)
     }
 }

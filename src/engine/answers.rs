@@ -120,12 +120,12 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
 
 /// Nobody learns of this: a grant is to be taken back.
 fn undelivered<S: Server>(server: &S, reply: Reply) {
-    let Reply::Answer(Answer::Granted { place, others, token, .. }) = reply else {
+    let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply else {
         return;
     };
     let _ = work::after(server, |state| {
-        for place in std::iter::once(place).chain(others) {
-            state.table.note_undelivered(place, token);
+        for lock_key in std::iter::once(lock_key).chain(others) {
+            state.table.note_undelivered(lock_key, token);
         }
     });
 }

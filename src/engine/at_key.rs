@@ -1,19 +1,19 @@
 //! One step at one key: open, decide, carry out.
 
-use super::admission::Gate;
+use super::admission::Admission;
 use super::server::{Key, Server};
 use super::{legacy, step};
 use crate::command::error::Invalid;
-use crate::lock::effect::{Effects, Found, Step};
+use crate::lock::effect::{Effects, Existing, Step};
 use crate::lock::table::Table;
-use crate::lock::types::{Moment, Now, Place};
+use crate::lock::types::{LockKey, Moment, Now};
 
 /// One step of a client's request at its key, for this owner.
 pub fn ask<S: Server, R>(
     server: &S,
     name: S::Name<'_>,
     owner: &[u8],
-    decide: impl FnOnce(&mut Table, Now, Found, &mut Gate<'_, S>, &mut Effects) -> Step<R>,
+    decide: impl FnOnce(&mut Table, Now, Existing, &mut Admission<'_, S>, &mut Effects) -> Step<R>,
 ) -> Option<R> {
     ask_and(server, name, Some(owner), decide, |_| ())
 }
@@ -25,20 +25,20 @@ pub fn ask_and<S: Server, R>(
     server: &S,
     name: S::Name<'_>,
     owner: Option<&[u8]>,
-    decide: impl FnOnce(&mut Table, Now, Found, &mut Gate<'_, S>, &mut Effects) -> Step<R>,
+    decide: impl FnOnce(&mut Table, Now, Existing, &mut Admission<'_, S>, &mut Effects) -> Step<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
     let now = server.now();
     let key = server.open(name);
-    let found = if owner.is_some() { legacy::find(server, &key, owner) } else { key.found() };
-    let mut gate = Gate::of_command(server);
+    let existing = if owner.is_some() { legacy::find(server, &key, owner) } else { key.existing() };
+    let mut admission = Admission::of_command(server);
     let (step, fx) = server.with(|state| {
-        let step = decide(&mut state.table, now, found, &mut gate, &mut state.fx);
-        let fx = state.settle(step.change, found);
+        let step = decide(&mut state.table, now, existing, &mut admission, &mut state.fx);
+        let fx = state.settle(step.change, existing);
         (step, fx)
     })?;
     before(&step.reply);
-    step::carry_out(server, name, key, found, &step, fx);
+    step::carry_out(server, name, key, existing, &step, fx);
     Some(step.reply)
 }
 
@@ -46,11 +46,12 @@ pub fn ask_and<S: Server, R>(
 pub fn apply<S: Server>(
     server: &S,
     name: S::Name<'_>,
-    decide: impl FnOnce(&mut Table, Moment, Place<'_>, Found, &mut Effects) -> Step<()>,
+    decide: impl FnOnce(&mut Table, Moment, LockKey<'_>, Existing, &mut Effects) -> Step<()>,
 ) {
-    let decide = |table: &mut Table, now: Now, found: Found, _: &mut Gate<'_, S>, fx: &mut Effects| {
-        decide(table, now.boot, server.place(name), found, fx)
-    };
+    let decide =
+        |table: &mut Table, now: Now, existing: Existing, _: &mut Admission<'_, S>, fx: &mut Effects| {
+            decide(table, now.boot, server.lock_key(name), existing, fx)
+        };
     match ask_and(server, name, None, decide, |()| ()) {
         Some(()) => server.reply_ok(),
         None => internal_error(server),

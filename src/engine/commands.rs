@@ -13,9 +13,9 @@ use super::{first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{exec, fence, internal, release, renew};
-use crate::lock::effect::{Change, Found, Record, Step};
+use crate::lock::effect::{Change, Existing, Record, Step};
 use crate::lock::table::Renewal;
-use crate::lock::types::{Place, Token};
+use crate::lock::types::{LockKey, Token};
 
 /// How a command that writes came.
 pub enum Way {
@@ -91,10 +91,10 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     let Some(record) = internal::parse_apply(args) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, place, found, fx| match &record {
-        internal::Apply::Hold(mode, hold) => table.apply_hold(now, place, found, *mode, hold, fx),
-        internal::Apply::Ended(token) => table.apply_ended(now, place, found, *token, fx),
-        internal::Apply::Empty if found == Found::Nothing => table.apply_empty(now, place),
+    apply(server, name, |table, now, lock_key, existing, fx| match &record {
+        internal::Apply::Hold(mode, hold) => table.apply_hold(now, lock_key, existing, *mode, hold, fx),
+        internal::Apply::Ended(token) => table.apply_ended(now, lock_key, existing, *token, fx),
+        internal::Apply::Empty if existing == Existing::Nothing => table.apply_empty(now, lock_key),
         internal::Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
     });
 }
@@ -107,11 +107,11 @@ pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
     if !server.flags().is_fact {
         return server.reply_error(error::INTERNAL);
     }
-    let Some((last, told)) = internal::parse_tick(numbers) else {
+    let Some((last, replicated)) = internal::parse_tick(numbers) else {
         return server.reply_error(error::BAD_RECORD);
     };
     first_use::begin(server);
-    let _ = server.with(|state| state.table.clock().adopt(last, told));
+    let _ = server.with(|state| state.table.clock().adopt(last, replicated));
     server.reply_ok();
 }
 
@@ -122,16 +122,16 @@ pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     let key = server.open_to_read(name);
-    let found = legacy::find(server, &key, None);
-    if found == Found::Other {
+    let existing = legacy::find(server, &key, None);
+    if existing == Existing::Other {
         return server.reply_error(error::WRONG_TYPE);
     }
     let now = server.boot();
     if let Some(asked) = asked {
-        let is_live = server.with(|state| state.table.is_live(now, found, asked));
+        let is_live = server.with(|state| state.table.is_live(now, existing, asked));
         return server.reply_integer(u64::from(is_live == Some(true)));
     }
-    match server.with(|state| state.table.live_token(now, found)).flatten() {
+    match server.with(|state| state.table.live_token(now, existing)).flatten() {
         Some(live) => server.reply_integer(live.get()),
         None => server.reply_null(),
     }
@@ -165,13 +165,13 @@ pub fn exec<'a, S: Server>(
     let now = server.boot();
     // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
     let key = server.open(name);
-    let found = legacy::find(server, &key, None);
+    let existing = legacy::find(server, &key, None);
     drop(key);
-    if found == Found::Other {
+    if existing == Existing::Other {
         server.reply_error(error::WRONG_TYPE);
         return None;
     }
-    match server.with(|state| state.table.fence(now, found, token)) {
+    match server.with(|state| state.table.fence(now, existing, token)) {
         None => internal_error(server),
         Some(Err(live)) => server.reply_error(&error::fenced(token, live)),
         Some(Ok(())) => return Some(words),
@@ -184,11 +184,12 @@ fn request_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>
         Ok(request) => request,
         Err(error) => return invalid(server, &error),
     };
-    let reply = ask(server, name, request.owner, |table, now, found, gate, fx| {
-        let gate: crate::lock::table::Gate<'_> = &mut |who| gate.admit(who);
+    let reply = ask(server, name, request.owner, |table, now, existing, admission, fx| {
+        let admission: crate::lock::table::Admission<'_> = &mut |who| admission.admit(who);
         // Where it is matters only to those who wait.
-        let place = if table.waiters() == 0 { Place { db: 0, name: &[] } } else { server.place(name) };
-        table.release(now, place, found, request.owner, request.token, gate, fx)
+        let lock_key =
+            if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
+        table.release(now, lock_key, existing, request.owner, request.token, admission, fx)
     });
     reply_truth(server, reply);
 }
@@ -197,8 +198,8 @@ fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     let Ok(request) = release::parse(args) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, place, found, fx| {
-        table.apply_release(now, place, found, request.owner, request.token, fx)
+    apply(server, name, |table, now, lock_key, existing, fx| {
+        table.apply_release(now, lock_key, existing, request.owner, request.token, fx)
     });
 }
 
@@ -218,25 +219,25 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     }
     let client = server.client();
     let mut token = None;
-    let reply = ask(server, name, request.owner, |table, now, found, gate, fx| {
-        let place = server.place(name);
+    let reply = ask(server, name, request.owner, |table, now, existing, admission, fx| {
+        let lock_key = server.lock_key(name);
         let renewal = Renewal {
             owner: request.owner,
             token: request.token,
             raise: request.raise,
             lease_ms: request.lease_ms,
             client,
-            bind_to: bind_to(server, client, table.may_have_ties()),
+            bind_to: bind_to(server, client, table.may_have_bindings()),
         };
-        let step = table.renew(now, place, found, &renewal, &mut |who| gate.admit(who), fx);
+        let step = table.renew(now, lock_key, existing, &renewal, &mut |who| admission.admit(who), fx);
         if settings.confirms() {
-            token = table.token_of(found, request.owner);
+            token = table.token_of(existing, request.owner);
         }
         step
     });
     if settings.confirms() && reply == Some(Some(true)) {
-        let places = vec![server.place(name).to_owned()];
-        let wanted = Wanted { token, places, reply: Reply::Renewed, lease_ms: request.lease_ms };
+        let lock_keys = vec![server.lock_key(name).to_owned()];
+        let wanted = Wanted { token, lock_keys, reply: Reply::Renewed, lease_ms: request.lease_ms };
         return confirm::hold_back(server, wanted);
     }
     reply_truth(server, reply);
@@ -255,8 +256,16 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, place, found, _| {
-        table.apply_renew(now, place, found, request.owner, request.token, request.raise, request.lease_ms)
+    apply(server, name, |table, now, lock_key, existing, _| {
+        table.apply_renew(
+            now,
+            lock_key,
+            existing,
+            request.owner,
+            request.token,
+            request.raise,
+            request.lease_ms,
+        )
     });
 }
 

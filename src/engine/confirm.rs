@@ -11,7 +11,7 @@ use super::{answers, first_use, work};
 use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Rule, Seen, Verdict};
 use crate::lock::effect::Answer;
-use crate::lock::types::{ClientId, Moment, PlaceBuf, Tie, Token};
+use crate::lock::types::{Binding, ClientId, LockKeyBuf, Moment, Token};
 use crate::sabotage::{self, Rule as Sabotaged};
 
 /// Begins to keep confirmations. Once, at load.
@@ -110,16 +110,16 @@ fn listen<S: Server>(server: &S) {
 /// Why a grant to this client can never be confirmed. Before anything is done. Whether replicas could confirm it now is
 /// looked at by the core.
 #[cold]
-pub fn refusal_of_grant<S: Server>(server: &S, tie: Tie) -> Option<&'static str> {
-    if let Some(reason) = refusal_of_lease(server, tie.is_kept_alive) {
+pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding) -> Option<&'static str> {
+    if let Some(reason) = refusal_of_lease(server, binding.is_keepalive) {
         return Some(reason);
     }
     server.flags().denies_blocking.then_some(CANNOT_WAIT)
 }
 
 /// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.
-pub fn refusal_of_lease<S: Server>(server: &S, is_kept_alive: bool) -> Option<&'static str> {
-    (is_kept_alive && server.shared().settings.confirms()).then_some(KEPT_UNCONFIRMED)
+pub fn refusal_of_lease<S: Server>(server: &S, is_keepalive: bool) -> Option<&'static str> {
+    (is_keepalive && server.shared().settings.confirms()).then_some(KEPT_UNCONFIRMED)
 }
 
 /// The same for a renewal.
@@ -151,7 +151,7 @@ pub struct Wanted {
     /// Under which token; `None`: a renewal of a hold that is gone.
     pub token: Option<Token>,
     /// Which locks.
-    pub places: Vec<PlaceBuf>,
+    pub lock_keys: Vec<LockKeyBuf>,
     /// What the client is answered then.
     pub reply: Reply,
     /// For how long it asked: nobody waits for longer than that, because whoever is told of a hold shall have it.
@@ -170,7 +170,7 @@ pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
     let _ = server.with(|state| {
         let lasts_ms = settings.confirm_timeout_ms().min(wanted.lease_ms);
         let rule = state.confirm.rule?;
-        let wait = state.confirm.all.wait_to_tell(now, rule, lasts_ms, wanted.token, wanted.places)?;
+        let wait = state.confirm.all.wait_to_answer(now, rule, lasts_ms, wanted.token, wanted.lock_keys)?;
         state.confirm.all.leave(wait);
         Some(())
     });
@@ -181,10 +181,10 @@ pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
 /// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
 #[cold]
 pub fn hold_back_waiter<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, answer: Answer) {
-    if let Answer::Granted { place, others, token, .. } = &answer {
+    if let Answer::Granted { lock_key, others, token, .. } = &answer {
         note_begun(server);
-        let (places, token) = (std::iter::once(place).chain(others).cloned().collect(), Some(*token));
-        let wanted = Wanted { token, places, reply: Reply::Answer(answer), lease_ms: u64::MAX };
+        let (lock_keys, token) = (std::iter::once(lock_key).chain(others).cloned().collect(), Some(*token));
+        let wanted = Wanted { token, lock_keys, reply: Reply::Answer(answer), lease_ms: u64::MAX };
         pend(server, blocked, id, wanted);
     } else {
         answers::answer(server, blocked, id, Reply::Answer(answer));
@@ -200,12 +200,13 @@ fn note_begun<S: Server>(server: &S) {
 }
 
 fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, wanted: Wanted) {
-    let Wanted { token, places, reply, lease_ms } = wanted;
+    let Wanted { token, lock_keys, reply, lease_ms } = wanted;
     let (now, settings) = (server.boot(), &server.shared().settings);
     let must_undo = server.with(|state| {
         let lasts_ms = settings.confirm_timeout_ms().min(lease_ms);
         let confirm = &mut state.confirm;
-        let wait = confirm.rule.and_then(|rule| confirm.all.wait_to_tell(now, rule, lasts_ms, token, places));
+        let wait =
+            confirm.rule.and_then(|rule| confirm.all.wait_to_answer(now, rule, lasts_ms, token, lock_keys));
         if let Some(wait) = wait {
             state.clients.wait_for_replicas(blocked, id, wait, reply);
             let until = state.confirm.all.next_deadline();

@@ -5,7 +5,7 @@
 //! count and all. So a count is too high by at most what was taken over, which is told beside it, and a name that makes
 //! more than its share of all requests is always among them.
 
-use crate::lock::types::Place;
+use crate::lock::types::LockKey;
 
 /// A longer name is counted and shown by its beginning.
 const NAME_SHOWN_MAX: usize = 128;
@@ -45,16 +45,16 @@ impl Contended {
     }
 
     /// A request was not granted at once.
-    pub fn note(&mut self, place: Place<'_>) {
-        let name = place.name.get(..NAME_SHOWN_MAX).unwrap_or(place.name);
-        let is_it = |counter: &&mut Counter| counter.db == place.db && *counter.name == *name;
+    pub fn note(&mut self, lock_key: LockKey<'_>) {
+        let name = lock_key.name.get(..NAME_SHOWN_MAX).unwrap_or(lock_key.name);
+        let is_it = |counter: &&mut Counter| counter.db == lock_key.db && *counter.name == *name;
         if let Some(known) = self.counters.iter_mut().find(is_it) {
             known.count = known.count.saturating_add(1);
         } else if self.counters.len() < self.names_max {
-            self.counters.push(Counter { db: place.db, name: name.into(), count: 1, error: 0 });
+            self.counters.push(Counter { db: lock_key.db, name: name.into(), count: 1, error: 0 });
         } else if let Some(lowest) = self.counters.iter_mut().min_by_key(|counter| counter.count) {
             let error = lowest.count;
-            *lowest = Counter { db: place.db, name: name.into(), count: error.saturating_add(1), error };
+            *lowest = Counter { db: lock_key.db, name: name.into(), count: error.saturating_add(1), error };
         }
     }
 
@@ -65,7 +65,7 @@ impl Contended {
     /// `db=0,name=invoice%3A42,count=17,error=0;...`, the highest count first. In a name all but letters, digits and
     /// `-._:/{}` are written as `%` and two digits of base 16, so that it is one word whatever it was.
     #[must_use]
-    pub fn told(&mut self) -> String {
+    pub fn shown(&mut self) -> String {
         self.sort();
         let one = |Counter { db, name, count, error }: &Counter| {
             format!("db={db},name={},count={count},error={error}", escaped(name))
@@ -90,7 +90,7 @@ mod tests {
     use crate::lock::tests::random::Random;
 
     fn note(contended: &mut Contended, name: &str, times: usize) {
-        (0..times).for_each(|_| contended.note(Place { db: 0, name: name.as_bytes() }));
+        (0..times).for_each(|_| contended.note(LockKey { db: 0, name: name.as_bytes() }));
     }
 
     #[test]
@@ -99,27 +99,27 @@ mod tests {
         contended.set_names_max(2);
         note(&mut contended, "a", 1);
         note(&mut contended, "b", 3);
-        assert_eq!(contended.told(), "db=0,name=b,count=3,error=0;db=0,name=a,count=1,error=0");
+        assert_eq!(contended.shown(), "db=0,name=b,count=3,error=0;db=0,name=a,count=1,error=0");
         note(&mut contended, "c", 1);
-        assert_eq!(contended.told(), "db=0,name=b,count=3,error=0;db=0,name=c,count=2,error=1");
-        contended.note(Place { db: 7, name: b"b" });
-        assert_eq!(contended.told(), "db=0,name=b,count=3,error=0;db=7,name=b,count=3,error=2");
+        assert_eq!(contended.shown(), "db=0,name=b,count=3,error=0;db=0,name=c,count=2,error=1");
+        contended.note(LockKey { db: 7, name: b"b" });
+        assert_eq!(contended.shown(), "db=0,name=b,count=3,error=0;db=7,name=b,count=3,error=2");
         contended.set_names_max(1);
-        assert_eq!(contended.told(), "db=0,name=b,count=3,error=0");
+        assert_eq!(contended.shown(), "db=0,name=b,count=3,error=0");
         contended.set_names_max(0);
-        assert!(contended.told().is_empty() && !contended.is_on());
+        assert!(contended.shown().is_empty() && !contended.is_on());
     }
 
     #[test]
     fn a_name_is_one_short_word_whatever_it_was() {
         let mut contended = Contended::default();
         contended.set_names_max(3);
-        contended.note(Place { db: 0, name: b"a b;c=\r\n,\xff{x}:1" });
-        assert_eq!(contended.told(), "db=0,name=a%20b%3Bc%3D%0D%0A%2C%FF{x}:1,count=1,error=0");
+        contended.note(LockKey { db: 0, name: b"a b;c=\r\n,\xff{x}:1" });
+        assert_eq!(contended.shown(), "db=0,name=a%20b%3Bc%3D%0D%0A%2C%FF{x}:1,count=1,error=0");
         let long = vec![b'n'; 10 * NAME_SHOWN_MAX];
-        contended.note(Place { db: 0, name: &long });
-        contended.note(Place { db: 0, name: &long[..NAME_SHOWN_MAX] });
-        assert!(contended.told().starts_with(&format!("db=0,name={},count=2", "n".repeat(NAME_SHOWN_MAX))));
+        contended.note(LockKey { db: 0, name: &long });
+        contended.note(LockKey { db: 0, name: &long[..NAME_SHOWN_MAX] });
+        assert!(contended.shown().starts_with(&format!("db=0,name={},count=2", "n".repeat(NAME_SHOWN_MAX))));
     }
 
     /// What the paper promises: no count is too low, none too high by more than is told, and who makes more than its

@@ -53,7 +53,7 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
 
 /// A connection has closed: what is bound to it runs out from here.
 pub fn client_closed<S: Server>(server: &S, client: ClientId) {
-    if server.with(|state| state.table.has_ties()) == Some(true) {
+    if server.with(|state| state.table.has_bindings()) == Some(true) {
         let now = server.boot();
         note(server, |state| state.table.disconnected(now, client));
     }
@@ -112,18 +112,18 @@ pub enum Beside {
     Aborted,
 }
 
-/// Something becomes of a data set that is loaded beside the one that is served.
-pub fn loaded_beside<S: Server>(server: &S, what: Beside) {
+/// Something becomes of a staged data set that is served.
+pub fn loaded_staged<S: Server>(server: &S, what: Beside) {
     if what == Beside::Begun {
         server.shared().expect_facts();
     }
     let gone = server.with(|state| match what {
         Beside::Begun => {
-            state.table.begin_beside();
+            state.table.begin_staged();
             None
         }
-        Beside::Completed => state.table.complete_beside(),
-        Beside::Aborted => state.table.abort_beside(),
+        Beside::Completed => state.table.complete_staged(),
+        Beside::Aborted => state.table.abort_staged(),
     });
     drop(gone);
     work::rearm(server);

@@ -24,7 +24,7 @@ pub fn refusal_of_setting<S: Server>(server: &S, leaves: bool, has_type: bool) -
 
 /// Whether the clock of tokens is part of a file that is written now.
 pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
-    clock.last() > 0 && (clock.told() > 0 || !shared.settings.is_leaving())
+    clock.last_token() > 0 && (clock.replicated_token() > 0 || !shared.settings.is_leaving())
 }
 
 /// What makes a file that is written now need the module, when there are so many locks.
@@ -35,7 +35,7 @@ pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
         Obstacle::Locks
     } else if shared.must_write_clock.is_set() {
         Obstacle::Restart
-    } else if clock.told() > 0 {
+    } else if clock.replicated_token() > 0 {
         Obstacle::Primary
     } else {
         Obstacle::Nothing
@@ -59,7 +59,7 @@ pub fn go<S: Server>(server: &S, is_paused: bool) {
     });
     if let Some((fx, last)) = told.flatten() {
         if let Some(last) = last {
-            server.tell_nothing(last);
+            server.replicate_fresh_start(last);
         }
         step::effects(server, None, fx);
     }
@@ -67,9 +67,9 @@ pub fn go<S: Server>(server: &S, is_paused: bool) {
 
 /// The newest token, if readers of the stream are to be told that they count from nothing now.
 fn leave_clock(clock: &mut TokenClock) -> Option<u64> {
-    let is_due = clock.told() > 0;
-    clock.tell_nothing();
-    is_due.then(|| clock.last())
+    let is_due = clock.replicated_token() > 0;
+    clock.replicate_fresh_start();
+    is_due.then(|| clock.last_token())
 }
 
 /// Says in the log how far the way out is, when that changes. Ten times a second.
@@ -78,7 +78,7 @@ pub fn look<S: Server>(server: &S) {
     let seen = server.with(|state| {
         let (locks, decides) = (state.table.locks(), state.pump.decides);
         let clock = state.table.clock();
-        let (obstacle, must_tell) = (obstacle(shared, locks, clock), decides && clock.told() > 0);
+        let (obstacle, must_tell) = (obstacle(shared, locks, clock), decides && clock.replicated_token() > 0);
         let is_silent = must_tell && obstacle == Obstacle::Primary;
         let is_news = state.pump.obstacle_in_log != obstacle && !is_silent;
         if is_news {

@@ -6,32 +6,32 @@
 
 use super::server::{Key, Server};
 use super::work;
-use crate::lock::effect::{Found, Legacy};
+use crate::lock::effect::{Existing, Legacy};
 
 /// What is found at an open key, where strings may be locks; `owner` is whoever asks.
 #[inline]
-pub fn find<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Found {
-    let found = key.found();
-    if found == Found::Other && server.shared().settings.has_legacy_strings() {
+pub fn find<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Existing {
+    let existing = key.existing();
+    if existing == Existing::Other && server.shared().settings.has_legacy_strings() {
         find_string(server, key, owner)
     } else {
-        found
+        existing
     }
 }
 
 #[cold]
-fn find_string<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Found {
+fn find_string<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Existing {
     let Some(left_ms) = key.string_ttl_ms() else {
-        return Found::Other;
+        return Existing::Other;
     };
     let is_own = owner.is_some_and(|owner| key.string() == owner);
-    Found::Legacy(Legacy { is_own, until: server.boot().plus_ms(left_ms) })
+    Existing::Legacy(Legacy { is_own, until: server.boot().plus_ms(left_ms) })
 }
 
 /// Something happened to a key: who waits for it may be next.
 pub fn key_changed<S: Server>(server: &S, name: S::Name<'_>) {
     if server.with(|state| state.table.waiters() > 0) == Some(true) {
-        let place = server.place(name);
-        let _ = work::after(server, |state| state.table.note(place));
+        let lock_key = server.lock_key(name);
+        let _ = work::after(server, |state| state.table.note(lock_key));
     }
 }

@@ -5,7 +5,7 @@ use super::server::Server;
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
-use crate::lock::types::PlaceBuf;
+use crate::lock::types::LockKeyBuf;
 use crate::sabotage::{self, Rule};
 
 /// How much is published between two looks at the time.
@@ -27,7 +27,7 @@ fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
     let held_back = server.with(|state| {
         let has_notices = state.table.has_notices();
         if has_notices {
-            state.table.publish_later(server.place(name), event);
+            state.table.publish_later(server.lock_key(name), event);
         }
         has_notices
     });
@@ -52,10 +52,10 @@ pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool 
     true
 }
 
-fn publish_late<S: Server>(server: &S, Notice { place, event }: Notice) {
+fn publish_late<S: Server>(server: &S, Notice { lock_key, event }: Notice) {
     let is_broken = event == Event::Broken;
     if server.shared().events_are_heard.is_set() || is_broken && server.flags().is_cluster {
-        let Some(name) = server.name_at(&place) else {
+        let Some(name) = server.name_at(&lock_key) else {
             return;
         };
         let name = S::name(&name);
@@ -66,14 +66,14 @@ fn publish_late<S: Server>(server: &S, Notice { place, event }: Notice) {
         server.publish(name, event);
     }
     if is_broken {
-        let _ = server.with(|state| note_broken(&mut state.pump.broken, place));
+        let _ = server.with(|state| note_broken(&mut state.pump.broken, lock_key));
     }
 }
 
-fn note_broken(broken: &mut Option<(PlaceBuf, u64)>, place: PlaceBuf) {
+fn note_broken(broken: &mut Option<(LockKeyBuf, u64)>, lock_key: LockKeyBuf) {
     match broken {
         Some((_, others)) => *others += 1,
-        None => *broken = Some((place, 0)),
+        None => *broken = Some((lock_key, 0)),
     }
 }
 
@@ -81,10 +81,10 @@ fn note_broken(broken: &mut Option<(PlaceBuf, u64)>, place: PlaceBuf) {
 /// a million locks is one line.
 fn log_broken<S: Server>(server: &S) {
     let broken = server.with(|state| state.pump.broken.take());
-    let Some((place, others)) = broken.flatten() else {
+    let Some((lock_key, others)) = broken.flatten() else {
         return;
     };
-    let (name, db) = (shown(&place.name), place.db);
+    let (name, db) = (shown(&lock_key.name), lock_key.db);
     let others = match others {
         0 => String::new(),
         others => format!(" and {others} more"),

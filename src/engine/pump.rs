@@ -6,13 +6,13 @@
 //! while the server promised somebody that nothing is written (CLIENT PAUSE, failover: a write then would end the
 //! process).
 
-use super::admission::Gate;
+use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
 use super::server::{Key, Server};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
-use crate::lock::effect::{Answer, Change, Effects, LockId, Record, Task, Undo, WaiterId};
-use crate::lock::table::{Applicant, Due, Spot, Table};
-use crate::lock::types::{Moment, Now, PlaceBuf, Token};
+use crate::lock::effect::{Answer, Change, Effects, LockId, Record, Task, UndoRecord, WaiterId};
+use crate::lock::table::{Candidate, Due, KeyRef, Table};
+use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
@@ -146,12 +146,12 @@ fn tick<S: Server>(server: &S) {
     let due = server.with(|state| {
         let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
         let clock = state.table.clock();
-        (due && leaving::writes_clock(shared, clock)).then(|| (clock.last(), clock.told()))
+        (due && leaving::writes_clock(shared, clock)).then(|| (clock.last_token(), clock.replicated_token()))
     });
-    if let Some((last, told)) = due.flatten() {
+    if let Some((last, replicated)) = due.flatten() {
         let flags = server.flags();
         if flags.has_aof && !flags.is_loading {
-            server.append_tick(last, told);
+            server.append_tick(last, replicated);
         }
     }
 }
@@ -174,11 +174,11 @@ fn time_outs<S: Server>(server: &S) -> bool {
 /// `false`: the budget of this run is spent.
 fn decide<S: Server>(server: &S, started: Moment) -> bool {
     let mut now = server.now();
-    let mut gate = Gate::of_pump(server);
-    if !undo_all(server, started, &mut gate) {
+    let mut admission = Admission::of_pump(server);
+    if !undo_all(server, started, &mut admission) {
         return false;
     }
-    let mut tasks = tasks_to_do(server, &mut gate);
+    let mut tasks = tasks_to_do(server, &mut admission);
     let mut timeouts = 0;
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
@@ -190,14 +190,14 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
         let due = server.with(|state| state.table.due(now.boot, true)).flatten();
         if due.is_none() && tasks == 0 {
             // What was ended here may have made it somebody's turn elsewhere.
-            tasks = tasks_to_do(server, &mut gate);
+            tasks = tasks_to_do(server, &mut admission);
             if tasks == 0 {
                 return true;
             }
         }
         if let Some(due) = due {
             timeouts += usize::from(matches!(due, Due::Timeout(_)));
-            end(server, now, due, &mut gate);
+            end(server, now, due, &mut admission);
             if timeouts == REPLIES_PER_TURN {
                 return false;
             }
@@ -205,7 +205,7 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
         if tasks > 0 {
             tasks -= 1;
             if let Some(task) = server.with(|state| state.table.next_task()).flatten() {
-                look(server, now, task, &mut gate);
+                look(server, now, task, &mut admission);
             }
         }
     }
@@ -213,13 +213,19 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
 }
 
 /// Undoes what was not confirmed, then answers those whose it was. `false`: the run is spent.
-fn undo_all<S: Server>(server: &S, started: Moment, gate: &mut Gate<'_, S>) -> bool {
+fn undo_all<S: Server>(server: &S, started: Moment, admission: &mut Admission<'_, S>) -> bool {
     if sabotage::removes(Rule::UndoneFirst) {
         confirm::answer_unconfirmed(server);
     }
-    while server.with(|state| state.confirm.all.has_undo()) == Some(true) && !gate.refuses_writes() {
-        let Some(stake) = server.with(|state| state.confirm.all.next_undo()).flatten() else { break };
-        at(server, server.now(), &stake.place, Job::Undo(stake.token, stake.undo), gate);
+    while server.with(|state| state.confirm.all.has_undo()) == Some(true) && !admission.refuses_writes() {
+        let Some(pending_grant) = server.with(|state| state.confirm.all.next_undo()).flatten() else { break };
+        at(
+            server,
+            server.now(),
+            &pending_grant.lock_key,
+            Job::UndoRecord(pending_grant.token, pending_grant.undo),
+            admission,
+        );
         if is_spent(server, started) {
             return false;
         }
@@ -229,76 +235,79 @@ fn undo_all<S: Server>(server: &S, started: Moment, gate: &mut Gate<'_, S>) -> b
 }
 
 /// How many tasks there are. None while nothing can be granted: they wait for another run.
-fn tasks_to_do<S: Server>(server: &S, gate: &mut Gate<'_, S>) -> usize {
+fn tasks_to_do<S: Server>(server: &S, admission: &mut Admission<'_, S>) -> usize {
     let tasks = server.with(|state| state.table.tasks()).unwrap_or(0);
-    if tasks > 0 && gate.is_closed() { 0 } else { tasks }
+    if tasks > 0 && admission.is_closed() { 0 } else { tasks }
 }
 
-fn end<S: Server>(server: &S, now: Now, due: Due, gate: &mut Gate<'_, S>) {
+fn end<S: Server>(server: &S, now: Now, due: Due, admission: &mut Admission<'_, S>) {
     match due {
         Due::Timeout(waiter) => step::effects_of(server, |table, fx| table.time_out(waiter, fx)),
         Due::AskAgain => {}
-        Due::Look(place) => at(server, now, &place, Job::Settle, gate),
-        Due::Lease(lock, place) => at(server, now, &place, Job::Expire(lock), gate),
+        Due::Look(lock_key) => at(server, now, &lock_key, Job::Settle, admission),
+        Due::Lease(lock, lock_key) => at(server, now, &lock_key, Job::Expire(lock), admission),
     }
 }
 
-fn look<S: Server>(server: &S, now: Now, task: Task, gate: &mut Gate<'_, S>) {
+fn look<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admission<'_, S>) {
     match task {
-        Task::Settle(place) => at(server, now, &place, Job::Settle, gate),
-        Task::Party(request) => at_all(server, now, request, gate),
-        Task::Retell(place, token) => retell(server, &place, token),
-        Task::TakeBack(place, token) => at(server, now, &place, Job::TakeBack(token), gate),
+        Task::Settle(lock_key) => at(server, now, &lock_key, Job::Settle, admission),
+        Task::Multi(request) => at_all(server, now, request, admission),
+        Task::ReplicateAgain(lock_key, token) => replicate_again(server, &lock_key, token),
+        Task::TakeBack(lock_key, token) => at(server, now, &lock_key, Job::TakeBack(token), admission),
     }
 }
 
-/// What to do at one place.
+/// What to do at one key.
 enum Job {
     Expire(LockId),
     Settle,
     TakeBack(Token),
-    Undo(Token, Undo),
+    UndoRecord(Token, UndoRecord),
 }
 
-fn at<S: Server>(server: &S, now: Now, place: &PlaceBuf, job: Job, gate: &mut Gate<'_, S>) {
-    let Some(name) = server.name_at(place) else {
+fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, job: Job, admission: &mut Admission<'_, S>) {
+    let Some(name) = server.name_at(lock_key) else {
         return postpone(server, now, &job);
     };
     let name = S::name(&name);
     if !server.is_ours(name) {
         postpone(server, now, &job);
-        return redirect(server, name, place);
+        return redirect(server, name, lock_key);
     }
     let key = server.open(name);
-    let found = legacy::find(server, &key, None);
+    let existing = legacy::find(server, &key, None);
     if let Job::Expire(lock) = job
-        && server.with(|state| state.table.stands_for(found, lock)) != Some(true)
+        && server.with(|state| state.table.stands_for(existing, lock)) != Some(true)
     {
         let _ = server.with(|state| state.table.lost(now.boot, lock));
         return;
     }
-    let place = place.as_place();
+    let lock_key = lock_key.as_key();
     let done = server.with(|state| {
-        let mut gate = |who: Applicant<'_>| gate.admit(who);
+        let mut admission = |who: Candidate<'_>| admission.admit(who);
         let (table, fx) = (&mut state.table, &mut state.fx);
         let step = match job {
-            Job::Expire(lock) => table.settle(now, place, found, Some(lock), &mut gate, fx),
-            Job::Settle => table.settle(now, place, found, None, &mut gate, fx),
-            Job::TakeBack(token) => table.take_back(now, place, found, token, &mut gate, fx),
-            Job::Undo(token, undo) => table.undo(now, place, found, (token, undo), &mut gate, fx),
+            Job::Expire(lock) => table.settle(now, lock_key, existing, Some(lock), &mut admission, fx),
+            Job::Settle => table.settle(now, lock_key, existing, None, &mut admission, fx),
+            Job::TakeBack(token) => table.take_back(now, lock_key, existing, token, &mut admission, fx),
+            Job::UndoRecord(token, undo) => {
+                table.undo(now, lock_key, existing, (token, undo), &mut admission, fx)
+            }
         };
-        let fx = state.settle(step.change, found);
+        let fx = state.settle(step.change, existing);
         (step, fx)
     });
     if let Some((step, fx)) = done {
-        step::carry_out(server, name, key, found, &step, fx);
+        step::carry_out(server, name, key, existing, &step, fx);
     }
 }
 
 /// It may be the turn of a request for several locks.
-fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, gate: &mut Gate<'_, S>) {
-    let places = server.with(|state| state.table.places_of(request)).unwrap_or_default();
-    let Some(owned) = places.iter().map(|place| server.name_at(place)).collect::<Option<Vec<_>>>() else {
+fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Admission<'_, S>) {
+    let lock_keys = server.with(|state| state.table.keys_of(request)).unwrap_or_default();
+    let Some(owned) = lock_keys.iter().map(|lock_key| server.name_at(lock_key)).collect::<Option<Vec<_>>>()
+    else {
         return;
     };
     if owned.is_empty() {
@@ -306,18 +315,18 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, gate: &mut Gate<'_
     }
     let names: Vec<S::Name<'_>> = owned.iter().map(S::name).collect();
     if let Some(lost) = names.iter().position(|&name| !server.is_ours(name)) {
-        return redirect(server, names[lost], &places[lost]);
+        return redirect(server, names[lost], &lock_keys[lost]);
     }
-    let decide = |table: &mut Table, spots: &[Spot<'_>], fx: &mut [Effects]| {
-        let mut gate = |who: Applicant<'_>| gate.admit(who);
-        ((), table.settle_many(now, request, spots, &mut gate, fx))
+    let decide = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
+        let mut admission = |who: Candidate<'_>| admission.admit(who);
+        ((), table.settle_many(now, request, refs, &mut admission, fx))
     };
     let _ = several::at_all(server, &names, true, decide, |()| ());
 }
 
 /// The lease of a hold runs otherwise than readers know.
-fn retell<S: Server>(server: &S, place: &PlaceBuf, token: Token) {
-    let Some(name) = server.name_at(place) else {
+fn replicate_again<S: Server>(server: &S, lock_key: &LockKeyBuf, token: Token) {
+    let Some(name) = server.name_at(lock_key) else {
         return;
     };
     let name = S::name(&name);
@@ -325,12 +334,12 @@ fn retell<S: Server>(server: &S, place: &PlaceBuf, token: Token) {
         return;
     }
     let key = server.open(name);
-    let found = key.found();
-    let record = server.with(|state| state.table.to_tell(found, token)).flatten();
+    let existing = key.existing();
+    let record = server.with(|state| state.table.to_replicate(existing, token)).flatten();
     // Who watches or tracks the key learns of it, too.
     let change = if record.is_some() { Change::Touched } else { Change::Nothing };
-    step::change(server, key, found, change);
-    step::record(server, name, record.unwrap_or(Record::Nothing));
+    step::change(server, key, existing, change);
+    step::replicate(server, name, record.unwrap_or(Record::Nothing));
 }
 
 /// The lease of this lock is over, and it cannot be ended now.
@@ -340,11 +349,11 @@ fn postpone<S: Server>(server: &S, now: Now, job: &Job) {
     }
 }
 
-/// The slot of this place is not ours: nothing is written, and whoever waits is sent on.
-fn redirect<S: Server>(server: &S, name: S::Name<'_>, place: &PlaceBuf) {
-    if server.with(|state| state.table.is_waited_for(place.as_place())) == Some(true) {
+/// The slot of this key is not ours: nothing is written, and whoever waits is sent on.
+fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
+    if server.with(|state| state.table.is_waited_for(lock_key.as_key())) == Some(true) {
         let answer = Answer::Moved(server.redirection(name));
-        step::effects_of(server, |table, fx| table.dismiss(place.as_place(), &answer, fx));
+        step::effects_of(server, |table, fx| table.dismiss(lock_key.as_key(), &answer, fx));
     }
 }
 

@@ -16,9 +16,9 @@ use super::shared::Shared;
 use super::state::{Alarm, State};
 use crate::lock::codec::SavedHold;
 use crate::lock::confirm::Seen;
-use crate::lock::effect::{Event, Found, LockId};
-use crate::lock::table::Applicant;
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+use crate::lock::effect::{Event, Existing, LockId};
+use crate::lock::table::Candidate;
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
 
 /// How long an owner is that the server mints.
 pub const MINTED_OWNER_BYTES: usize = 36;
@@ -90,9 +90,9 @@ pub trait Server: Sized {
     // Keys.
 
     /// Where a key of this name is. Calls nobody.
-    fn place<'a>(&self, name: Self::Name<'a>) -> Place<'a>;
-    /// The name of the key at this place, whose database is selected from here on. `None`: there is no memory.
-    fn name_at<'a>(&'a self, place: &PlaceBuf) -> Option<Self::NameBuf<'a>>;
+    fn lock_key<'a>(&self, name: Self::Name<'a>) -> LockKey<'a>;
+    /// The name of this key, whose database is selected from here on. `None`: there is no memory.
+    fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<Self::NameBuf<'a>>;
     /// The same name. Calls nobody.
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key to change it.
@@ -119,9 +119,9 @@ pub trait Server: Sized {
     /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
     fn replicate_life(&self, name: Self::Name<'_>, wall_ms: u64);
     /// How far the clock of tokens is, to the append-only file alone.
-    fn append_tick(&self, last: u64, told: u64);
+    fn append_tick(&self, last: u64, replicated: u64);
     /// That readers count from nothing; no token up to `last` is new.
-    fn tell_nothing(&self, last: u64);
+    fn replicate_fresh_start(&self, last: u64);
     /// Asks the replicas how far they are.
     fn ask_replicas(&self);
     /// Publishes a keyspace event.
@@ -136,7 +136,7 @@ pub trait Server: Sized {
     fn is_connected(&self, client: ClientId) -> bool;
     /// Whether the user of this client may run the command that it waits in, on this key, by the rules as they are now.
     /// Calls nobody.
-    fn may_acquire(&self, who: Applicant<'_>) -> bool;
+    fn may_acquire(&self, who: Candidate<'_>) -> bool;
     /// Blocks the client of the running command. `None`: it cannot be blocked.
     fn block(&self) -> Option<Self::Blocked>;
     /// Answers a blocked client, or lets go of one that is gone (`None`). Once for each.
@@ -165,13 +165,13 @@ pub trait Server: Sized {
     /// That the command takes another number of arguments.
     fn wrong_arity(&self);
     /// The argument at this position is a key that the command changes. Only if the server has asked for it.
-    fn tell_key_at(&self, position: usize);
+    fn report_key_at(&self, position: usize);
 }
 
 /// A key that is open.
 pub trait Key {
     /// What the keyspace holds here.
-    fn found(&self) -> Found;
+    fn existing(&self) -> Existing;
     /// What is left of the life of a string; `None`: it is no string, or lives for ever.
     fn string_ttl_ms(&self) -> Option<u64>;
     /// The value of a string, one byte more than an owner can have at most.

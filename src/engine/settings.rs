@@ -173,13 +173,13 @@ impl Settings {
         match self.confirm() {
             LOCAL => None,
             ALL => Some(Rule::All { replicas: size.saturating_sub(1) }),
-            _ => Some(Rule::Majority { replicas: size / 2, seasoned_ms: self.season_ms() }),
+            _ => Some(Rule::Majority { replicas: size / 2, stable_ms: self.stable_ms() }),
         }
     }
 
     /// For how long a replica must have been connected to count for a majority, and this server have been primary.
     #[must_use]
-    pub fn season_ms(&self) -> u64 {
+    pub fn stable_ms(&self) -> u64 {
         self.quarantine_ms().saturating_add(STABLE_SLACK_MS)
     }
 

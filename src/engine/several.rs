@@ -2,8 +2,8 @@
 
 use super::server::{Key, Server};
 use super::{legacy, step};
-use crate::lock::effect::{Effects, Found};
-use crate::lock::table::{Spot, Steps, Table};
+use crate::lock::effect::{Effects, Existing};
+use crate::lock::table::{KeyRef, Steps, Table};
 
 /// One step at several keys of the selected database, which all stay open until all are changed. `before` is done
 /// before anything is carried out.
@@ -11,33 +11,33 @@ pub fn at_all<S: Server, R>(
     server: &S,
     names: &[S::Name<'_>],
     is_decided_here: bool,
-    decide: impl FnOnce(&mut Table, &[Spot<'_>], &mut [Effects]) -> Steps<R>,
+    decide: impl FnOnce(&mut Table, &[KeyRef<'_>], &mut [Effects]) -> Steps<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
     let keys: Vec<S::Key<'_>> = names.iter().map(|&name| server.open(name)).collect();
-    let spots: Vec<Spot<'_>> = names
+    let refs: Vec<KeyRef<'_>> = names
         .iter()
         .zip(&keys)
         .map(|(&name, key)| {
-            let found = if is_decided_here { legacy::find(server, key, None) } else { key.found() };
-            Spot { place: server.place(name), found }
+            let existing = if is_decided_here { legacy::find(server, key, None) } else { key.existing() };
+            KeyRef { lock_key: server.lock_key(name), existing }
         })
         .collect();
     let mut effects: Vec<Effects> = names.iter().map(|_| Effects::default()).collect();
     let (reply, steps) = server.with(|state| {
-        let (reply, steps) = decide(&mut state.table, &spots, &mut effects);
-        for (step, spot) in steps.iter().zip(&spots) {
-            state.settle(step.change, spot.found);
+        let (reply, steps) = decide(&mut state.table, &refs, &mut effects);
+        for (step, key_ref) in steps.iter().zip(&refs) {
+            state.settle(step.change, key_ref.existing);
         }
         (reply, steps)
     })?;
     before(&reply);
-    let found: Vec<Found> = spots.iter().map(|spot| spot.found).collect();
-    for ((key, found), step) in keys.into_iter().zip(found).zip(&steps) {
-        step::change(server, key, found, step.change);
+    let existing: Vec<Existing> = refs.iter().map(|key_ref| key_ref.existing).collect();
+    for ((key, existing), step) in keys.into_iter().zip(existing).zip(&steps) {
+        step::change(server, key, existing, step.change);
     }
     for ((&name, step), fx) in names.iter().zip(&steps).zip(effects) {
-        step::tell(server, name, step.record, fx);
+        step::announce(server, name, step.record, fx);
     }
     Some(reply)
 }

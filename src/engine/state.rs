@@ -6,9 +6,9 @@ use super::clients::Clients;
 use super::contended::Contended;
 use super::obstacle::Obstacle;
 use crate::lock::confirm::{Confirmations, Rule};
-use crate::lock::effect::{Change, Effects, Found, LockId};
+use crate::lock::effect::{Change, Effects, Existing, LockId};
 use crate::lock::table::Table;
-use crate::lock::types::{ClientId, Moment, PlaceBuf};
+use crate::lock::types::{ClientId, LockKeyBuf, Moment};
 
 /// Wakes the event loop.
 pub trait Alarm {
@@ -106,7 +106,7 @@ pub struct Pump {
     /// Whether grants and expiries are this server's to decide, as of the last look.
     pub decides: bool,
     /// What the log is to be told of broken locks: the first, and how many others.
-    pub broken: Option<(PlaceBuf, u64)>,
+    pub broken: Option<(LockKeyBuf, u64)>,
     /// What the log was told last of what keeps the module from leaving.
     pub obstacle_in_log: Obstacle,
 }
@@ -126,9 +126,9 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     /// Keeps for the core what is to be kept after a step at what was found: a lock without a key is forgotten, and the
     /// pump runs when the next thing ends. Returns the effects.
     #[inline]
-    pub fn settle(&mut self, change: Change, found: Found) -> Effects {
-        match (change, found) {
-            (Change::Deleted, Found::Lock(lock)) => _ = self.table.forget_free(lock),
+    pub fn settle(&mut self, change: Change, existing: Existing) -> Effects {
+        match (change, existing) {
+            (Change::Deleted, Existing::Lock(lock)) => _ = self.table.forget_free(lock),
             _ => self.rearm(),
         }
         if self.table.has_tasks() {

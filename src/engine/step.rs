@@ -4,7 +4,7 @@
 use super::clients::Reply;
 use super::server::{Key, Server};
 use super::{answers, confirm, outbox};
-use crate::lock::effect::{Answer, Change, Effect, Effects, Found, LockId, Record, Step, WaiterId};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::types::{ClientId, Mode};
 use crate::sabotage::{self, Rule};
 
@@ -16,15 +16,15 @@ pub fn carry_out<S: Server, R>(
     server: &S,
     name: S::Name<'_>,
     key: S::Key<'_>,
-    found: Found,
+    existing: Existing,
     step: &Step<R>,
     fx: Effects,
 ) {
     if let (Change::Lives(_), Record::Lives(ms)) = (step.change, step.record) {
         return lives(server, name, key, ms, fx);
     }
-    change(server, key, found, step.change);
-    tell(server, name, step.record, fx);
+    change(server, key, existing, step.change);
+    announce(server, name, step.record, fx);
 }
 
 /// The key lives until the same millisecond here and wherever that is told.
@@ -34,12 +34,12 @@ fn lives<S: Server>(server: &S, name: S::Name<'_>, key: S::Key<'_>, ms: u64, fx:
     key.live_until(until);
     drop(key);
     server.replicate_life(name, until);
-    tell(server, name, Record::Nothing, fx);
+    announce(server, name, Record::Nothing, fx);
 }
 
 /// What becomes of the key.
 #[inline(always)]
-pub fn change<S: Server>(server: &S, key: S::Key<'_>, found: Found, change: Change) {
+pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change: Change) {
     match change {
         Change::Nothing => {}
         Change::Signalled | Change::Touched => key.touch(),
@@ -50,9 +50,9 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, found: Found, change: Chan
         }
         Change::Lives(ms) => key.live_until(wall_ms_in(server, ms)),
         Change::Stored(lock) => key.store(lock),
-        Change::Deleted => match found {
+        Change::Deleted => match existing {
             // Its lock is nobody's any more; what the server would tell us about it is known.
-            Found::Lock(lock) => server.shared().let_go(lock, || key.delete()),
+            Existing::Lock(lock) => server.shared().let_go(lock, || key.delete()),
             _ => key.delete(),
         },
     }
@@ -61,10 +61,10 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, found: Found, change: Chan
 
 /// What others are told of it.
 #[inline(always)]
-pub fn tell<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Effects) {
-    record(server, name, first);
+pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Effects) {
+    replicate(server, name, first);
     if !fx.is_drained() {
-        fx.told().for_each(|told| record(server, name, told));
+        fx.records().for_each(|record| replicate(server, name, record));
     }
     if let Some(event) = fx.take_first() {
         outbox::publish(server, name, event);
@@ -76,7 +76,7 @@ pub fn tell<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Eff
 
 /// What replicas and files are told of it.
 #[inline]
-pub fn record<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
+pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {
         Record::Nothing => {}
         Record::AsAsked => server.replicate_as_asked(),
@@ -84,8 +84,8 @@ pub fn record<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
         Record::Lives(ms) => server.replicate_life(name, wall_ms_in(server, ms)),
         Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}
         Record::Ended(token) => server.replicate_ended(name, token.get()),
-        Record::Hold(hold) => record_hold(server, name, hold, None),
-        Record::Member(lock, hold) => record_hold(server, name, hold, Some(lock)),
+        Record::Hold(hold) => replicate_hold(server, name, hold, None),
+        Record::Holder(lock, hold) => replicate_hold(server, name, hold, Some(lock)),
     }
 }
 
@@ -95,10 +95,10 @@ fn wall_ms_in<S: Server>(server: &S, ms: u64) -> u64 {
 }
 
 #[cold]
-fn record_hold<S: Server>(server: &S, name: S::Name<'_>, hold: LockId, beside: Option<LockId>) {
+fn replicate_hold<S: Server>(server: &S, name: S::Name<'_>, hold: LockId, list: Option<LockId>) {
     let now = server.boot();
     let saved = server.with(|state| {
-        let mode = beside.map_or(Some(Mode::Exclusive), |lock| state.table.mode(lock))?;
+        let mode = list.map_or(Some(Mode::Exclusive), |lock| state.table.mode(lock))?;
         Some((mode, state.table.save_hold(now, hold)?))
     });
     if let Some((mode, hold)) = saved.flatten() {
@@ -119,7 +119,7 @@ pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects
                 }
             }
             // Told before.
-            Effect::Tell(_) => {}
+            Effect::Replicate(_) => {}
             Effect::Answer { waiter, client, answer } => send(server, waiter, client, answer),
         }
     }

@@ -1,5 +1,5 @@
 //! What is looked at ten times a second, because no event tells of it: queues of slots that left this server without a
-//! key of ours, and leases that connections of another life kept alive.
+//! key of ours, and leases that closed connections kept alive.
 
 use std::hash::Hash;
 
@@ -7,7 +7,7 @@ use super::server::Server;
 use super::shared::Shared;
 use super::state::{Alarm, State};
 use crate::lock::effect::LockId;
-use crate::lock::types::{Moment, PlaceBuf};
+use crate::lock::types::{LockKeyBuf, Moment};
 
 /// How many keys the server is asked about in one run of the pump.
 const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
@@ -16,13 +16,13 @@ const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(shared: &Shared, state: &mut State<B, A>) -> bool {
     let has_queues = shared.is_cluster() && state.table.waiters() > 0;
     state.sweep.is_due |= has_queues;
-    state.pump.decides && (has_queues || state.table.has_foreign())
+    state.pump.decides && (has_queues || state.table.has_orphaned())
 }
 
 /// A run of the pump on a server that decides.
 pub fn go<S: Server>(server: &S, now: Moment) {
     if !server.shared().is_cluster() {
-        let _ = server.with(|state| state.table.let_foreign_run(now));
+        let _ = server.with(|state| state.table.let_orphaned_run(now));
         return;
     }
     let_orphans_run(server, now);
@@ -35,29 +35,30 @@ pub fn go<S: Server>(server: &S, now: Moment) {
 /// from.
 fn let_orphans_run<S: Server>(server: &S, now: Moment) {
     let orphans = server.with(|state| {
-        if !state.table.has_foreign() {
+        if !state.table.has_orphaned() {
             return Vec::new();
         }
-        let orphans = state.table.foreign(state.sweep.orphans, LOOKED_AT_MAX);
+        let orphans = state.table.orphaned(state.sweep.orphans, LOOKED_AT_MAX);
         state.sweep.orphans = next(state.sweep.orphans, orphans.len());
         orphans
     });
-    let is_ours = |(_, place): &(LockId, PlaceBuf)| has_not_left(server, place);
+    let is_ours = |(_, lock_key): &(LockId, LockKeyBuf)| has_not_left(server, lock_key);
     let ours: Vec<LockId> = orphans.into_iter().flatten().filter(is_ours).map(|(lock, _)| lock).collect();
     let _ = server.with(|state| state.table.let_run(&ours, now));
 }
 
 /// Whoever waits where a slot has left is sent on.
 fn note_queues_that_left<S: Server>(server: &S) {
-    let places = server.with(|state| {
-        let queues = state.table.places_waited_for().skip(state.sweep.queues);
-        let places: Vec<PlaceBuf> = queues.take(LOOKED_AT_MAX).map(|place| place.to_owned()).collect();
-        state.sweep.queues = next(state.sweep.queues, places.len());
-        places
+    let lock_keys = server.with(|state| {
+        let queues = state.table.keys_waited_for().skip(state.sweep.queues);
+        let lock_keys: Vec<LockKeyBuf> =
+            queues.take(LOOKED_AT_MAX).map(|lock_key| lock_key.to_owned()).collect();
+        state.sweep.queues = next(state.sweep.queues, lock_keys.len());
+        lock_keys
     });
-    let gone = |place: &PlaceBuf| !has_not_left(server, place);
-    for place in places.into_iter().flatten().filter(gone) {
-        let _ = server.with(|state| state.table.note(place.as_place()));
+    let gone = |lock_key: &LockKeyBuf| !has_not_left(server, lock_key);
+    for lock_key in lock_keys.into_iter().flatten().filter(gone) {
+        let _ = server.with(|state| state.table.note(lock_key.as_key()));
     }
 }
 
@@ -66,6 +67,6 @@ const fn next(begin: usize, looked_at: usize) -> usize {
     if looked_at < LOOKED_AT_MAX { 0 } else { begin + looked_at }
 }
 
-fn has_not_left<S: Server>(server: &S, place: &PlaceBuf) -> bool {
-    server.name_at(place).is_none_or(|name| server.has_not_left(S::name(&name)))
+fn has_not_left<S: Server>(server: &S, lock_key: &LockKeyBuf) -> bool {
+    server.name_at(lock_key).is_none_or(|name| server.has_not_left(S::name(&name)))
 }

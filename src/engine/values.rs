@@ -7,15 +7,15 @@ use super::state::State;
 use super::{first_use, leaving, work};
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::LockId;
-use crate::lock::types::{Place, TOKEN_MAX};
+use crate::lock::types::{LockKey, TOKEN_MAX};
 
 /// Two days: twice the largest `max-token-lead`, for clocks that differ.
 const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
 
-/// A value was read at this place; `None`: of a lock that nobody holds. Returns its lock, or why it is refused.
+/// A value was read at this key; `None`: of a lock that nobody holds. Returns its lock, or why it is refused.
 pub fn load<S: Server>(
     server: &S,
-    place: Place<'_>,
+    lock_key: LockKey<'_>,
     saved: Option<&SavedLock>,
 ) -> Result<LockId, &'static str> {
     first_use::begin(server);
@@ -37,7 +37,7 @@ pub fn load<S: Server>(
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
-        state.table.load(now.boot, place, saved).ok_or("there are too many locks")
+        state.table.load(now.boot, lock_key, saved).ok_or("there are too many locks")
     });
     let loaded = loaded.unwrap_or(Err("the table is in use"));
     if loaded.is_ok() {
@@ -83,25 +83,25 @@ pub fn freed<S: Server>(server: &S, lock: LockId) {
 }
 
 /// What is written of the clock of tokens at the head of a file: the newest token, and what readers of the stream were
-/// told. `None`: nothing.
+/// replicated. `None`: nothing.
 pub fn saved_clock<S: Server>(server: &S) -> Option<(u64, u64)> {
     let shared = server.shared();
     let saved = server.with(|state| {
         let clock = state.table.clock();
-        (clock.last(), clock.told(), leaving::writes_clock(shared, clock))
+        (clock.last_token(), clock.replicated_token(), leaving::writes_clock(shared, clock))
     });
-    let (last, told, must_be_told) = saved.unwrap_or_default();
+    let (last, replicated, must_be_told) = saved.unwrap_or_default();
     // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be written the
     // file then loads without the module; on others this is not called on the way out.
-    (must_be_told || !server.quirks().has_optional_aux).then_some((last, told))
+    (must_be_told || !server.quirks().has_optional_aux).then_some((last, replicated))
 }
 
 /// Takes over what was written of it, or says why not.
-pub fn load_clock<S: Server>(server: &S, last: u64, told: u64) -> Result<(), &'static str> {
-    if last > TOKEN_MAX || told > TOKEN_MAX {
+pub fn load_clock<S: Server>(server: &S, last: u64, replicated: u64) -> Result<(), &'static str> {
+    if last > TOKEN_MAX || replicated > TOKEN_MAX {
         return Err("the clock of tokens is beyond 2^53");
     }
     first_use::begin(server);
-    let _ = server.with(|state| state.table.loaded_clock().adopt(last, told));
+    let _ = server.with(|state| state.table.loaded_clock().adopt(last, replicated));
     Ok(())
 }

@@ -14,7 +14,7 @@
 use std::marker::PhantomData;
 
 const PAGE_BITS: u32 = 8;
-const BIRTHS_MAX: u32 = u32::MAX >> 1;
+const GENERATION_MAX: u32 = u32::MAX >> 1;
 const PAGE_SLOTS: usize = 1 << PAGE_BITS;
 
 /// The number of a record in an [`Arena`]: never 0, never used twice.
@@ -97,28 +97,28 @@ pub struct Arena<T> {
     /// The page that became empty last.
     spare: Option<usize>,
     len: usize,
-    /// Of one parity: see [`Self::beside`].
-    births: u32,
+    /// Of one parity: see [`Self::staged`].
+    generation: u32,
 }
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self { pages: Vec::new(), open: Vec::new(), spare: None, len: 0, births: 0 }
+        Self { pages: Vec::new(), open: Vec::new(), spare: None, len: 0, generation: 0 }
     }
 }
 
 impl<T> Arena<T> {
-    /// An empty store, none of whose numbers is or was one of this store's: its births are counted on from here, odd
+    /// An empty store, none of whose numbers is or was one of this store's: its generations are counted on from here, odd
     /// ones in the one and even ones in the other.
     #[must_use]
-    pub fn beside(&self) -> Self {
-        Self { births: (self.births + 1) & BIRTHS_MAX, ..Self::default() }
+    pub fn staged(&self) -> Self {
+        Self { generation: (self.generation + 1) & GENERATION_MAX, ..Self::default() }
     }
 
-    /// An empty store that takes the place of this one: its births are counted on from here, in the same parity.
+    /// An empty store that takes the place of this one: its generations are counted on from here, in the same parity.
     #[must_use]
     pub fn successor(&self) -> Self {
-        Self { births: self.births, ..Self::default() }
+        Self { generation: self.generation, ..Self::default() }
     }
 
     /// Takes any record out of a store that is gone, and gives back its memory on the way.
@@ -135,16 +135,16 @@ impl<T> Arena<T> {
         None
     }
 
-    /// Whether this number may be one of this store's, and not one of the store's beside it.
+    /// Whether this number may be one of this store's, and not one of the staged store's.
     #[must_use]
     pub const fn is_own(&self, id: Id<T>) -> bool {
-        (id.number >> 32) & 1 == self.births as u64 & 1
+        (id.number >> 32) & 1 == self.generation as u64 & 1
     }
 
     /// The store beside this one goes: none of its numbers is given out again.
-    pub const fn outlive(&mut self, other: &Self) {
-        if other.births > self.births {
-            self.births = other.births + 1;
+    pub const fn absorb(&mut self, other: &Self) {
+        if other.generation > self.generation {
+            self.generation = other.generation + 1;
         }
     }
 
@@ -165,8 +165,9 @@ impl<T> Arena<T> {
         let page_number = self.open_page();
         // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with
         // the highest bit, which tells other numbers from these.
-        self.births = if self.births >= BIRTHS_MAX - 1 { 2 | self.births & 1 } else { self.births + 2 };
-        let birth = self.births;
+        self.generation =
+            if self.generation >= GENERATION_MAX - 1 { 2 | self.generation & 1 } else { self.generation + 2 };
+        let birth = self.generation;
         let page = self.pages[page_number as usize]
             .get_or_insert_with(|| Page { slots: Vec::new(), vacant: Vec::new() });
         let fresh = Slot { birth, record: Some(record) };
@@ -269,33 +270,35 @@ mod tests {
 
     #[test]
     fn no_number_has_the_highest_bit() {
-        let mut arena = Arena { births: BIRTHS_MAX - 2, ..Arena::default() };
+        let mut arena = Arena { generation: GENERATION_MAX - 2, ..Arena::default() };
         let numbers: Vec<u64> = (0..5).map(|record| arena.insert(record).number()).collect();
         assert!(numbers.iter().all(|number| number >> 63 == 0 && number >> 32 != 0), "{numbers:x?}");
     }
 
     #[test]
     fn of_stores_beside_each_other_no_number_is_another_ones() {
-        for births in [0, 1, 6, 7, BIRTHS_MAX - 9, BIRTHS_MAX - 8, BIRTHS_MAX - 1, BIRTHS_MAX] {
-            let mut served = Arena { births, ..Arena::default() };
+        for generation in
+            [0, 1, 6, 7, GENERATION_MAX - 9, GENERATION_MAX - 8, GENERATION_MAX - 1, GENERATION_MAX]
+        {
+            let mut served = Arena { generation, ..Arena::default() };
             let mut all = std::collections::BTreeSet::new();
             for round in 0..4 {
-                let mut beside = served.beside();
+                let mut staged = served.staged();
                 for record in 0..3 {
                     for (own, other) in [(true, false), (false, true)] {
-                        let id = if own { served.insert(record) } else { beside.insert(record) };
-                        assert_eq!((served.is_own(id), beside.is_own(id)), (own, other));
+                        let id = if own { served.insert(record) } else { staged.insert(record) };
+                        assert_eq!((served.is_own(id), staged.is_own(id)), (own, other));
                         assert!(id.number() >> 63 == 0 && id.number() >> 32 != 0);
-                        // Until births begin anew, a billion later.
+                        // Until generations begin anew, a billion later.
                         let is_new = all.insert(id.number());
-                        assert!(is_new || births > 7, "{id:?} in round {round}, from {births}");
+                        assert!(is_new || generation > 7, "{id:?} in round {round}, from {generation}");
                     }
                 }
                 if round % 2 == 0 {
-                    beside.outlive(&served);
-                    served = beside;
+                    staged.absorb(&served);
+                    served = staged;
                 } else {
-                    served.outlive(&beside);
+                    served.absorb(&staged);
                 }
             }
         }

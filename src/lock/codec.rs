@@ -21,14 +21,14 @@
 //! and behind each, but for kind 1:
 //!
 //! count     how many releases it takes, from 1
-//! tie       the sum of 1: its connection keeps it alive; 2: it is cut with its connection; 4: the lease runs though
-//!           it was kept alive, because that connection has closed
+//! binding     the sum of 1: its connection keeps it alive; 2: it is cut with its connection; 4: the lease runs though
+//!           its connection kept it alive, because that connection has closed
 //! cut       milliseconds that are left when the connection closes; 0 without it
 //! ```
 
 use std::collections::HashSet;
 
-use super::types::{COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Tie, Token};
+use super::types::{Binding, COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Token};
 
 const VERSION: u64 = 1;
 const KIND_EMPTY: u64 = 0;
@@ -55,8 +55,8 @@ pub struct SavedHold {
     pub left_ms: u64,
     /// How many releases it takes.
     pub count: u32,
-    /// What tied it to its connection.
-    pub tie: Tie,
+    /// What bound it to its connection.
+    pub binding: Binding,
 }
 
 /// A lock on its way between servers.
@@ -86,26 +86,26 @@ pub fn encode(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64))
     };
     if let (Mode::Exclusive, [hold]) = (lock.mode, &*lock.holds)
         && hold.count == 1
-        && hold.tie.is_none()
+        && hold.binding.is_none()
     {
         write(KIND_PLAIN);
         return encode_hold(hold, &mut write);
     }
-    let (kind, places) = match lock.mode {
+    let (kind, lock_keys) = match lock.mode {
         Mode::Exclusive => (KIND_EXCLUSIVE, 0),
         Mode::Shared => (KIND_SHARED, 0),
         Mode::Limit(limit) => (KIND_LIMITED, u64::from(limit)),
     };
     write(kind);
-    write(places);
+    write(lock_keys);
     write(lock.holds.len() as u64);
     for hold in &lock.holds {
         encode_hold(hold, &mut write);
         write(u64::from(hold.count));
-        let running = if hold.tie.is_running { RUNNING } else { 0 };
-        let kept = running | if hold.tie.is_kept_alive { KEPT_ALIVE } else { 0 };
-        write(kept | hold.tie.ephemeral_ms.map_or(0, |_| EPHEMERAL));
-        write(hold.tie.ephemeral_ms.unwrap_or(0));
+        let running = if hold.binding.is_running { RUNNING } else { 0 };
+        let kept = running | if hold.binding.is_keepalive { KEPT_ALIVE } else { 0 };
+        write(kept | hold.binding.ephemeral_ms.map_or(0, |_| EPHEMERAL));
+        write(hold.binding.ephemeral_ms.unwrap_or(0));
     }
 }
 
@@ -137,11 +137,11 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
         let lock = SavedLock { mode: Mode::Exclusive, holds: vec![decode_hold(&mut next)?] };
         return Ok(is_same_name.then_some(lock));
     }
-    let (places, count) = (next()?, next()?);
-    let mode = match (kind, u32::try_from(places)) {
+    let (lock_keys, count) = (next()?, next()?);
+    let mode = match (kind, u32::try_from(lock_keys)) {
         (KIND_EXCLUSIVE, Ok(0)) if count == 1 => Mode::Exclusive,
         (KIND_SHARED, Ok(0)) => Mode::Shared,
-        (KIND_LIMITED, Ok(limit @ 1..=LIMIT_MAX)) if count <= places => Mode::Limit(limit),
+        (KIND_LIMITED, Ok(limit @ 1..=LIMIT_MAX)) if count <= lock_keys => Mode::Limit(limit),
         _ => return Err("its kind is not known to this module"),
     };
     if count == 0 || count > HOLDS_MAX {
@@ -154,14 +154,14 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
         let mut hold = decode_hold(&mut next)?;
         hold.count =
             u32::try_from(next()?).ok().filter(|count| (1..=COUNT_MAX).contains(count)).ok_or(BAD_COUNT)?;
-        let (tie, cut_ms) = (next()?, next()?);
-        let is_known = matches!(tie & (KEPT_ALIVE | RUNNING), 0 | KEPT_ALIVE | 5) && tie <= 7;
-        if !is_known || cut_ms > LEASE_MS_MAX || (tie & EPHEMERAL == 0 && cut_ms > 0) {
+        let (binding, cut_ms) = (next()?, next()?);
+        let is_acknowledged = matches!(binding & (KEPT_ALIVE | RUNNING), 0 | KEPT_ALIVE | 5) && binding <= 7;
+        if !is_acknowledged || cut_ms > LEASE_MS_MAX || (binding & EPHEMERAL == 0 && cut_ms > 0) {
             return Err("its tie to a connection is not known to this module");
         }
-        hold.tie.is_kept_alive = tie & KEPT_ALIVE != 0;
-        hold.tie.is_running = tie & RUNNING != 0;
-        hold.tie.ephemeral_ms = (tie & EPHEMERAL != 0).then_some(cut_ms);
+        hold.binding.is_keepalive = binding & KEPT_ALIVE != 0;
+        hold.binding.is_running = binding & RUNNING != 0;
+        hold.binding.ephemeral_ms = (binding & EPHEMERAL != 0).then_some(cut_ms);
         if holds.last().is_some_and(|last| last.token >= hold.token) || !owners.insert(hold.owner.clone()) {
             return Err("its holders are not in order");
         }
@@ -189,7 +189,7 @@ fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<S
     if owner.drain(length..).any(|byte| byte != 0) {
         return Err("its owner is not filled up with zeros");
     }
-    Ok(SavedHold { owner: owner.into(), token, left_ms, count: 1, tie: Tie::NONE })
+    Ok(SavedHold { owner: owner.into(), token, left_ms, count: 1, binding: Binding::NONE })
 }
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
 
     fn hold_with(token: u64, owner: &[u8]) -> SavedHold {
         let token = Token::new(token).expect("valid");
-        SavedHold { owner: owner.into(), token, left_ms: 30_000, count: 1, tie: Tie::NONE }
+        SavedHold { owner: owner.into(), token, left_ms: 30_000, count: 1, binding: Binding::NONE }
     }
 
     fn hold(owner: &[u8]) -> SavedLock {
@@ -218,18 +218,18 @@ mod tests {
 
     /// Locks of all kinds.
     fn locks() -> Vec<SavedLock> {
-        let tied = |tie, count| SavedHold { tie, count, ..hold_with(9, b"tied") };
-        let kept = Tie { is_kept_alive: true, ..Tie::NONE };
-        let cut = Tie { ephemeral_ms: Some(0), ..Tie::NONE };
-        let both = Tie { ephemeral_ms: Some(LEASE_MS_MAX), is_kept_alive: true, is_running: true };
+        let bound = |binding, count| SavedHold { binding, count, ..hold_with(9, b"tied") };
+        let kept = Binding { is_keepalive: true, ..Binding::NONE };
+        let cut = Binding { ephemeral_ms: Some(0), ..Binding::NONE };
+        let both = Binding { ephemeral_ms: Some(LEASE_MS_MAX), is_keepalive: true, is_running: true };
         vec![
             hold(b"alone"),
-            SavedLock { mode: Mode::Exclusive, holds: vec![tied(kept, 1)] },
-            SavedLock { mode: Mode::Exclusive, holds: vec![tied(Tie::NONE, 7)] },
-            SavedLock { mode: Mode::Shared, holds: vec![hold_with(1, b"a"), tied(cut, 2)] },
+            SavedLock { mode: Mode::Exclusive, holds: vec![bound(kept, 1)] },
+            SavedLock { mode: Mode::Exclusive, holds: vec![bound(Binding::NONE, 7)] },
+            SavedLock { mode: Mode::Shared, holds: vec![hold_with(1, b"a"), bound(cut, 2)] },
             SavedLock {
                 mode: Mode::Limit(3),
-                holds: vec![hold_with(1, b"a"), hold_with(2, b"b"), tied(both, 1)],
+                holds: vec![hold_with(1, b"a"), hold_with(2, b"b"), bound(both, 1)],
             },
         ]
     }
@@ -259,7 +259,7 @@ mod tests {
         for cut in 0..good.len() {
             assert!(read(b"k", &good[..cut]).is_err(), "cut at {cut}");
         }
-        // version, name, kind, places, holds; token, left, length, owner, count, tie, cut; the next token
+        // version, name, kind, places, holds; token, left, length, owner, count, binding, cut; the next token
         let wrong = [
             (2, 5),
             (2, KIND_SHARED),

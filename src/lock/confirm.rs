@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::effect::{Stake, Undo};
-use super::types::{Moment, PlaceBuf, Token};
+use super::effect::{PendingGrant, UndoRecord};
+use super::types::{LockKeyBuf, Moment, Token};
 use crate::sabotage;
 
 /// Which acknowledgements are enough.
@@ -31,7 +31,7 @@ pub enum Rule {
         /// How many: half of the group's nodes, rounded down.
         replicas: usize,
         /// What is long enough: the quarantine.
-        seasoned_ms: u64,
+        stable_ms: u64,
     },
 }
 
@@ -79,12 +79,12 @@ struct Wait {
     awaited: Vec<ReplicaName>,
     acknowledged: usize,
     /// The holds that it is about, all under one token.
-    stakes: Vec<Stake>,
+    pending_grants: Vec<PendingGrant>,
 }
 
 impl Wait {
     fn token(&self) -> Option<Token> {
-        self.stakes.first().map(|stake| stake.token)
+        self.pending_grants.first().map(|pending_grant| pending_grant.token)
     }
 }
 
@@ -92,32 +92,32 @@ impl Wait {
 #[derive(Debug, Default)]
 struct Undos {
     order: VecDeque<Token>,
-    of_token: HashMap<Token, Vec<Stake>>,
+    of_token: HashMap<Token, Vec<PendingGrant>>,
 }
 
 impl Undos {
-    fn push(&mut self, stake: Stake) {
-        self.order.push_back(stake.token);
-        self.of_token.entry(stake.token).or_default().push(stake);
+    fn push(&mut self, pending_grant: PendingGrant) {
+        self.order.push_back(pending_grant.token);
+        self.of_token.entry(pending_grant.token).or_default().push(pending_grant);
     }
 
-    fn pop(&mut self) -> Option<Stake> {
+    fn pop(&mut self) -> Option<PendingGrant> {
         while let Some(token) = self.order.pop_front() {
-            if let Some(stake) = self.remove(token, |_| true) {
-                return Some(stake);
+            if let Some(pending_grant) = self.remove(token, |_| true) {
+                return Some(pending_grant);
             }
         }
         None
     }
 
     /// The first one with this token that is such.
-    fn remove(&mut self, token: Token, is_it: impl Fn(&Stake) -> bool) -> Option<Stake> {
-        let stakes = self.of_token.get_mut(&token)?;
-        let stake = stakes.iter().position(is_it).map(|at| stakes.remove(at));
-        if stakes.is_empty() {
+    fn remove(&mut self, token: Token, is_it: impl Fn(&PendingGrant) -> bool) -> Option<PendingGrant> {
+        let pending_grants = self.of_token.get_mut(&token)?;
+        let pending_grant = pending_grants.iter().position(is_it).map(|at| pending_grants.remove(at));
+        if pending_grants.is_empty() {
             self.of_token.remove(&token);
         }
-        stake
+        pending_grant
     }
 }
 
@@ -132,7 +132,7 @@ pub struct Confirmations {
     /// The last number given.
     last: u64,
     /// What began in this turn, for whoever is told of it to wait for.
-    begun: Vec<Stake>,
+    begun: Vec<PendingGrant>,
     /// What was not confirmed and is to be undone.
     undo: Undos,
     /// A replica has left: whoever waits for it may wait in vain.
@@ -173,13 +173,13 @@ impl Confirmations {
 
     /// Whether what began here under this token is to be undone yet. For tests.
     #[cfg(test)]
-    pub fn is_to_undo(&self, place: super::types::Place<'_>, token: Token) -> bool {
-        let stakes = self.undo.of_token.get(&token).into_iter().flatten();
-        stakes.map(|stake| stake.place.as_place()).any(|other| other == place)
+    pub fn is_to_undo(&self, lock_key: super::types::LockKey<'_>, token: Token) -> bool {
+        let pending_grants = self.undo.of_token.get(&token).into_iter().flatten();
+        pending_grants.map(|pending_grant| pending_grant.lock_key.as_key()).any(|other| other == lock_key)
     }
 
     /// What is to be undone next.
-    pub fn next_undo(&mut self) -> Option<Stake> {
+    pub fn next_undo(&mut self) -> Option<PendingGrant> {
         self.undo.pop()
     }
 
@@ -195,9 +195,9 @@ impl Confirmations {
         let (needed, since_max) = match rule {
             _ if sabotage::removes(sabotage::Rule::Acknowledgement) => (0, None),
             Rule::All { replicas } => (replicas.max(self.replicas.len()), None),
-            Rule::Majority { replicas, seasoned_ms } => {
-                let is_seasoned = self.primary_since.is_some_and(|since| since.plus_ms(seasoned_ms) <= now);
-                (if is_seasoned { replicas } else { usize::MAX }, Some(seasoned_ms))
+            Rule::Majority { replicas, stable_ms } => {
+                let is_stable = self.primary_since.is_some_and(|since| since.plus_ms(stable_ms) <= now);
+                (if is_stable { replicas } else { usize::MAX }, Some(stable_ms))
             }
         };
         let counts = move |since: Moment| since_max.is_none_or(|ms| since.plus_ms(ms) <= now);
@@ -206,7 +206,7 @@ impl Confirmations {
     }
 
     /// What a step says has begun: somebody is told of it next.
-    pub fn note_begun(&mut self, begun: Vec<Stake>) {
+    pub fn note_begun(&mut self, begun: Vec<PendingGrant>) {
         self.begun.extend(begun);
     }
 
@@ -215,31 +215,32 @@ impl Confirmations {
         self.begun.clear();
     }
 
-    /// An owner is to be told, within so many milliseconds, that it holds these places under this token. Nobody waits
+    /// An owner is to be told, within so many milliseconds, that it holds these locks under this token. Nobody waits
     /// for longer than the lease lasts that has just begun: whoever is told of a hold shall have it.
     ///
     /// `None`: it can never have enough.
-    pub fn wait_to_tell(
+    pub fn wait_to_answer(
         &mut self,
         now: Moment,
         rule: Rule,
         lasts_ms: u64,
         token: Option<Token>,
-        places: impl IntoIterator<Item = PlaceBuf>,
+        lock_keys: impl IntoIterator<Item = LockKeyBuf>,
     ) -> Option<WaitId> {
-        let stakes: Vec<Stake> = token.map_or_else(Vec::new, |token| {
-            places.into_iter().map(|place| self.stake(place, token)).collect()
+        let pending_grants: Vec<PendingGrant> = token.map_or_else(Vec::new, |token| {
+            lock_keys.into_iter().map(|lock_key| self.pending_grant(lock_key, token)).collect()
         });
-        let lasts_ms = stakes.iter().map(|stake| stake.lease_ms).fold(lasts_ms, u64::min);
-        self.wait(now, now.plus_ms(lasts_ms), rule, stakes)
+        let lasts_ms =
+            pending_grants.iter().map(|pending_grant| pending_grant.lease_ms).fold(lasts_ms, u64::min);
+        self.wait(now, now.plus_ms(lasts_ms), rule, pending_grants)
     }
 
     /// What whoever is told of this token has here, and what of it is to be undone if it is not told.
-    fn stake(&mut self, place: PlaceBuf, token: Token) -> Stake {
-        let begun = self.begun.iter().position(|begun| begun.token == token && begun.place == place);
+    fn pending_grant(&mut self, lock_key: LockKeyBuf, token: Token) -> PendingGrant {
+        let begun = self.begun.iter().position(|begun| begun.token == token && begun.lock_key == lock_key);
         match begun {
             Some(begun) => self.begun.swap_remove(begun),
-            None => Stake { place, token, lease_ms: u64::MAX, undo: Undo::NOTHING },
+            None => PendingGrant { lock_key, token, lease_ms: u64::MAX, undo: UndoRecord::NOTHING },
         }
     }
 
@@ -247,21 +248,29 @@ impl Confirmations {
     /// was about to be undone of them, and is not yet, is this wait's from here on (G9).
     ///
     /// `None`: it can never have enough.
-    fn wait(&mut self, now: Moment, until: Moment, rule: Rule, mut stakes: Vec<Stake>) -> Option<WaitId> {
-        for stake in stakes.iter_mut().filter(|stake| stake.undo == Undo::NOTHING) {
-            let left = self.undo.remove(stake.token, |left| left.place == stake.place);
-            stake.undo = left.map_or(Undo::NOTHING, |left| left.undo);
+    fn wait(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        rule: Rule,
+        mut pending_grants: Vec<PendingGrant>,
+    ) -> Option<WaitId> {
+        for pending_grant in
+            pending_grants.iter_mut().filter(|pending_grant| pending_grant.undo == UndoRecord::NOTHING)
+        {
+            let left = self.undo.remove(pending_grant.token, |left| left.lock_key == pending_grant.lock_key);
+            pending_grant.undo = left.map_or(UndoRecord::NOTHING, |left| left.undo);
         }
         let (needed, counted) = self.counted(now, rule);
         let awaited: Vec<ReplicaName> = counted.cloned().collect();
         let is_hopeless = awaited.len() < needed;
         self.last += 1;
         let id = WaitId(self.last);
-        if let Some(stake) = stakes.first() {
-            self.of_token.entry(stake.token).or_default().push(id);
+        if let Some(pending_grant) = pending_grants.first() {
+            self.of_token.entry(pending_grant.token).or_default().push(id);
         }
         self.deadlines.insert((until, id));
-        self.waits.insert(id, Wait { offset: None, until, needed, awaited, acknowledged: 0, stakes });
+        self.waits.insert(id, Wait { offset: None, until, needed, awaited, acknowledged: 0, pending_grants });
         if is_hopeless {
             self.leave(id);
             return None;
@@ -392,11 +401,11 @@ impl Confirmations {
 
     /// The owner is told. So nothing of what this wait was about, and what another one began, is undone any more.
     fn confirmed(&mut self, id: WaitId) {
-        for stake in self.remove(id).into_iter().flat_map(|wait| wait.stakes) {
-            if stake.undo == Undo::NOTHING
-                && let Some(other) = self.another(&stake, |undo| *undo != Undo::NOTHING)
+        for pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
+            if pending_grant.undo == UndoRecord::NOTHING
+                && let Some(other) = self.another(&pending_grant, |undo| *undo != UndoRecord::NOTHING)
             {
-                other.undo = Undo::NOTHING;
+                other.undo = UndoRecord::NOTHING;
             }
         }
     }
@@ -404,21 +413,30 @@ impl Confirmations {
     /// Nobody is told by this wait: it failed, or its client is gone. What it began is to be undone, unless another
     /// request of the owner waits for it.
     pub fn leave(&mut self, id: WaitId) {
-        let stakes = self.remove(id).map(|wait| wait.stakes).unwrap_or_default();
-        for stake in stakes.into_iter().filter(|stake| stake.undo != Undo::NOTHING) {
-            match self.another(&stake, |undo| *undo == Undo::NOTHING) {
-                Some(heir) => heir.undo = stake.undo,
-                None => self.undo.push(stake),
+        let pending_grants = self.remove(id).map(|wait| wait.pending_grants).unwrap_or_default();
+        for pending_grant in
+            pending_grants.into_iter().filter(|pending_grant| pending_grant.undo != UndoRecord::NOTHING)
+        {
+            match self.another(&pending_grant, |undo| *undo == UndoRecord::NOTHING) {
+                Some(heir) => heir.undo = pending_grant.undo,
+                None => self.undo.push(pending_grant),
             }
         }
     }
 
     /// The same hold in another wait.
-    fn another(&mut self, stake: &Stake, is_wanted: impl Fn(&Undo) -> bool) -> Option<&mut Stake> {
-        let others = self.of_token.get(&stake.token)?;
-        let is_same = |other: &Stake| other.place == stake.place && is_wanted(&other.undo);
-        let id = others.iter().find(|id| self.waits.get(id).is_some_and(|w| w.stakes.iter().any(is_same)))?;
-        self.waits.get_mut(id)?.stakes.iter_mut().find(|other| is_same(other))
+    fn another(
+        &mut self,
+        pending_grant: &PendingGrant,
+        is_wanted: impl Fn(&UndoRecord) -> bool,
+    ) -> Option<&mut PendingGrant> {
+        let others = self.of_token.get(&pending_grant.token)?;
+        let is_same =
+            |other: &PendingGrant| other.lock_key == pending_grant.lock_key && is_wanted(&other.undo);
+        let id = others
+            .iter()
+            .find(|id| self.waits.get(id).is_some_and(|w| w.pending_grants.iter().any(is_same)))?;
+        self.waits.get_mut(id)?.pending_grants.iter_mut().find(|other| is_same(other))
     }
 
     /// This server decides nothing any more: all waits are over, and nothing is undone here.
@@ -452,9 +470,9 @@ impl Confirmations {
 
     /// How many replicas are connected, and how many of them for so long.
     #[must_use]
-    pub fn replicas(&self, now: Moment, seasoned_ms: u64) -> (usize, usize) {
-        let seasoned = self.replicas.values().filter(|replica| replica.since.plus_ms(seasoned_ms) <= now);
-        (self.replicas.len(), seasoned.count())
+    pub fn replicas(&self, now: Moment, stable_ms: u64) -> (usize, usize) {
+        let stable = self.replicas.values().filter(|replica| replica.since.plus_ms(stable_ms) <= now);
+        (self.replicas.len(), stable.count())
     }
 }
 

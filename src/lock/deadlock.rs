@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 pub use self::effort::STEPS_MAX;
 use super::locks::{LockId, Locks};
 use super::queue::{Queue, Queues, Waiter, WaiterId};
-use super::types::{Mode, Moment, PlaceBuf};
+use super::types::{LockKeyBuf, Mode, Moment};
 
 /// One wait of a cycle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub struct Link {
     /// Who waits.
     pub owner: Box<[u8]>,
     /// For which lock.
-    pub place: PlaceBuf,
+    pub lock_key: LockKeyBuf,
     /// Who has to give it up, or to get it first. The next link's owner.
     pub awaited: Box<[u8]>,
 }
@@ -62,7 +62,7 @@ struct Condition {
 
 struct Request {
     /// The one that stands for all.
-    lead: WaiterId,
+    first_entry: WaiterId,
     /// Where its conditions stand among those of all requests.
     conditions: Range<usize>,
     /// How many of them are not met yet. With none it can come true.
@@ -86,7 +86,7 @@ struct Graph<'a> {
     but: &'a [WaiterId],
     steps: usize,
     requests: Vec<Request>,
-    by_lead: HashMap<WaiterId, usize>,
+    by_first_entry: HashMap<WaiterId, usize>,
     owners: Vec<Owner>,
     /// Owners by the first of their requests that is found.
     by_first: HashMap<WaiterId, usize>,
@@ -102,7 +102,7 @@ pub struct Looked {
     owners: usize,
 }
 
-/// The cycle that this request, which stands in line, closes, if any. A shared lock has room for `holders_max`. The
+/// The cycle that this request, which stands in the queue, closes, if any. A shared lock has room for `holders_max`. The
 /// requests that `but` stands for count as gone: they are about to be replaced.
 #[must_use]
 pub fn find(
@@ -125,7 +125,7 @@ pub fn find(
         but,
         steps: 0,
         requests: Vec::with_capacity(looked.requests),
-        by_lead: HashMap::with_capacity(looked.requests),
+        by_first_entry: HashMap::with_capacity(looked.requests),
         owners: Vec::with_capacity(looked.owners),
         by_first: HashMap::with_capacity(looked.owners),
         requests_of_owners: Vec::with_capacity(looked.requests),
@@ -142,12 +142,12 @@ pub fn find(
     (graph.requests[start].unmet > 0).then(|| graph.cycle(start))
 }
 
-/// The lock that a line waits for, if its number still stands for a hold at this place.
+/// The lock that a queue waits for, if its number still stands for a hold at this key.
 fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
-    let place = queue.place.as_place();
+    let lock_key = queue.lock_key.as_key();
     queue.lock.filter(|&lock| {
-        let newest = locks.newest_hold(lock).and_then(|(member, _)| locks.get(member));
-        newest.is_some_and(|lock| lock.is_at(place))
+        let newest = locks.newest_hold(lock).and_then(|(holder, _)| locks.get(holder));
+        newest.is_some_and(|lock| lock.is_at(lock_key))
     })
 }
 
@@ -157,7 +157,7 @@ fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
     let Some(waiter) = queues.waiter(waiter) else {
         return false;
     };
-    let Some(queue) = queues.queue(waiter.queue).filter(|queue| queue.parties == 0) else {
+    let Some(queue) = queues.queue(waiter.queue).filter(|queue| queue.multis == 0) else {
         return true;
     };
     let Some(lock) = lock_of(queue, locks) else {
@@ -173,22 +173,22 @@ impl<'a> Graph<'a> {
     /// The node of a request. `None`: the bound is reached.
     fn request(&mut self, waiter: WaiterId) -> Option<usize> {
         self.queues.waiter(waiter)?;
-        let lead = self.queues.lead(waiter);
-        if let Some(&known) = self.by_lead.get(&lead) {
+        let first_entry = self.queues.first_entry(waiter);
+        if let Some(&known) = self.by_first_entry.get(&first_entry) {
             return Some(known);
         }
         if effort::is_spent(self.steps) {
             return None;
         }
         let number = self.requests.len();
-        self.requests.push(Request { lead, conditions: 0..0, unmet: 0, owner: None });
-        self.by_lead.insert(lead, number);
+        self.requests.push(Request { first_entry, conditions: 0..0, unmet: 0, owner: None });
+        self.by_first_entry.insert(first_entry, number);
         Some(number)
     }
 
     /// Whether this request counts as gone.
     fn is_left_out(&self, waiter: WaiterId) -> bool {
-        !self.but.is_empty() && self.but.contains(&self.queues.lead(waiter))
+        !self.but.is_empty() && self.but.contains(&self.queues.first_entry(waiter))
     }
 
     /// The node of an owner who waits. `None`: it can go on, because it waits for nothing, or the bound is reached.
@@ -211,7 +211,7 @@ impl<'a> Graph<'a> {
                 is_beyond = true;
                 break;
             };
-            // One for several locks waits in several lines.
+            // One for several locks waits in several queues.
             if self.requests[request].owner.replace(number) != Some(number) {
                 self.requests_of_owners.push(request);
             }
@@ -225,19 +225,20 @@ impl<'a> Graph<'a> {
 
     /// Finds out what a request waits for.
     fn expand(&mut self, number: usize) {
-        let (queues, lead, begin) = (self.queues, self.requests[number].lead, self.conditions.len());
-        let party = queues.waiter(lead).and_then(|waiter| queues.party(waiter.party?));
-        match party {
-            Some(party) => party.stands.iter().for_each(|&stand| self.look_at(number, stand)),
-            None => self.look_at(number, lead),
+        let (queues, first_entry, begin) =
+            (self.queues, self.requests[number].first_entry, self.conditions.len());
+        let multi = queues.waiter(first_entry).and_then(|waiter| queues.multi(waiter.multi?));
+        match multi {
+            Some(multi) => multi.entries.iter().for_each(|&entry| self.look_at(number, entry)),
+            None => self.look_at(number, first_entry),
         }
         self.requests[number].conditions = begin..self.conditions.len();
     }
 
-    /// Finds out what a request waits for in one line.
-    fn look_at(&mut self, request: usize, stand: WaiterId) {
+    /// Finds out what a request waits for in one queue.
+    fn look_at(&mut self, request: usize, entry: WaiterId) {
         let queues = self.queues;
-        let Some(waiter) = queues.waiter(stand) else {
+        let Some(waiter) = queues.waiter(entry) else {
             return;
         };
         let Some(queue) = queues.queue(waiter.queue) else {
@@ -246,15 +247,15 @@ impl<'a> Graph<'a> {
         let lock = lock_of(queue, self.locks);
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
         let holds = lock.and_then(|lock| self.locks.hold_of(lock, &waiter.request.owner)).is_some();
-        let is_single = waiter.party.is_none() && !waiter.request.is_upgrade;
+        let is_single = waiter.multi.is_none() && !waiter.request.is_upgrade;
         if holds && is_single && lock.and_then(|lock| self.locks.mode(lock)) == Some(waiter.request.mode) {
             // A RESTORE made it hold what it waits for: it is about to be told.
             return;
         }
         let begin = self.blockers.len();
-        let looked_for = if holds { usize::MAX } else { queue.parties };
-        let is_behind_exclusive = self.ahead(stand, waiter, looked_for);
-        self.close_condition(stand, request, false, begin);
+        let looked_for = if holds { usize::MAX } else { queue.multis };
+        let is_behind_exclusive = self.ahead(entry, waiter, looked_for);
+        self.close_condition(entry, request, false, begin);
         let held_as = lock.and_then(|lock| self.locks.mode(lock));
         let Some((lock, held_as)) = lock.zip(held_as) else {
             return;
@@ -286,7 +287,7 @@ impl<'a> Graph<'a> {
                 None => {}
             }
         }
-        self.close_condition(stand, request, is_any, begin);
+        self.close_condition(entry, request, is_any, begin);
     }
 
     /// The blockers from here on are those of a condition, if there are any.
@@ -301,17 +302,17 @@ impl<'a> Graph<'a> {
 
     /// Notes the requests that stand ahead, all or as many as there are for several locks. Returns whether one that
     /// stands there wants the whole lock.
-    fn ahead(&mut self, stand: WaiterId, waiter: &Waiter, looked_for: usize) -> bool {
-        let (is_all, own) = (looked_for == usize::MAX, usize::from(waiter.party.is_some()));
+    fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, looked_for: usize) -> bool {
+        let (is_all, own) = (looked_for == usize::MAX, usize::from(waiter.multi.is_some()));
         let (mut left, mut is_behind_exclusive) = (looked_for.saturating_sub(own), false);
         let mut must_look = waiter.request.mode == Mode::Shared;
-        let mut at = self.queues.ahead(stand);
+        let mut at = self.queues.ahead(entry);
         while (left > 0 || must_look)
             && !effort::is_spent(self.steps)
             && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
         {
             self.steps += 1;
-            let counts = other.party.is_some() || is_all;
+            let counts = other.multi.is_some() || is_all;
             left = left.saturating_sub(usize::from(counts));
             if !self.is_left_out(id) {
                 if other.request.mode == Mode::Exclusive {
@@ -371,16 +372,16 @@ impl<'a> Graph<'a> {
         for &blocker in &self.blockers {
             ends[node(blocker) + 1] += 1;
         }
-        for place in 1..ends.len() {
-            ends[place] += ends[place - 1];
+        for lock_key in 1..ends.len() {
+            ends[lock_key] += ends[lock_key - 1];
         }
         let (mut next, mut conditions) = (ends.clone(), vec![0; self.blockers.len()]);
         for (number, condition) in self.conditions.iter().enumerate() {
             for &blocker in &self.blockers[condition.blockers.clone()] {
                 effort::count(1);
-                let place = &mut next[node(blocker)];
-                conditions[*place] = number;
-                *place += 1;
+                let lock_key = &mut next[node(blocker)];
+                conditions[*lock_key] = number;
+                *lock_key += 1;
             }
         }
         HeldUp { ends, conditions }
@@ -428,20 +429,20 @@ impl<'a> Graph<'a> {
     /// From one wait that cannot end to the next, until one comes again.
     fn any_cycle(&self, start: usize) -> Vec<Link> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
-        let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
-        while place_of[request].is_none() {
+        let mut key_of: Vec<Option<usize>> = vec![None; self.requests.len()];
+        while key_of[request].is_none() {
             effort::count(1);
             let Some(edge) = self.edges(request).next() else {
                 break;
             };
-            place_of[request] = Some(path.len());
+            key_of[request] = Some(path.len());
             path.push(edge);
             request = match edge.blocker {
                 Blocker::Request(other) => other,
                 Blocker::Owner(owner) => self.requests_of(owner).first().copied().unwrap_or(request),
             };
         }
-        let first = place_of[request].unwrap_or(0);
+        let first = key_of[request].unwrap_or(0);
         path.drain(first..).filter_map(|edge| self.link(edge)).collect()
     }
 
@@ -469,9 +470,9 @@ impl<'a> Graph<'a> {
             Blocker::Owner(owner) => *self.requests_of(owner).first()?,
             Blocker::Request(other) => other,
         };
-        let awaited = self.queues.waiter(self.requests[awaited].lead)?.request.owner.clone();
-        let place = self.queues.queue(waiter.queue)?.place.clone();
-        Some(Link { owner: waiter.request.owner.clone(), place, awaited })
+        let awaited = self.queues.waiter(self.requests[awaited].first_entry)?.request.owner.clone();
+        let lock_key = self.queues.queue(waiter.queue)?.lock_key.clone();
+        Some(Link { owner: waiter.request.owner.clone(), lock_key, awaited })
     }
 }
 

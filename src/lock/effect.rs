@@ -5,14 +5,14 @@
 //! what, which events to publish). The edge carries them out in one fixed order: key, record, events,
 //! answers.
 
-use super::types::{ClientId, Moment, PlaceBuf, Token};
+use super::types::{ClientId, LockKeyBuf, Moment, Token};
 
 pub use super::locks::LockId;
 pub use super::queue::WaiterId;
 
-/// What the server's keyspace holds at a place.
+/// What the server's keyspace holds at a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum Existing {
     /// No key.
     Nothing,
     /// A key of our type, with this value.
@@ -62,7 +62,7 @@ pub enum Record {
     /// The hold that this lock has now.
     Hold(LockId),
     /// This hold, beside the others that this lock has.
-    Member(LockId, LockId),
+    Holder(LockId, LockId),
     /// The hold with this token ended by itself.
     Ended(Token),
     /// The key went, in the server's own words.
@@ -114,9 +114,9 @@ pub enum Answer {
     /// The lock is yours. The hold can be given back until this was delivered.
     Granted {
         /// Where.
-        place: PlaceBuf,
+        lock_key: LockKeyBuf,
         /// Where else, for a request for several locks.
-        others: Vec<PlaceBuf>,
+        others: Vec<LockKeyBuf>,
         /// The new token.
         token: Token,
         /// The owner, where the server minted it.
@@ -126,7 +126,7 @@ pub enum Answer {
     TimedOut,
     /// The owner withdrew the request with a release.
     Withdrawn,
-    /// A newer request of the same owner took over the place in line.
+    /// A newer request of the same owner took over its queue entry.
     Replaced,
     /// This server stopped being a primary: it grants nothing any more.
     Demoted,
@@ -140,7 +140,7 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Tell this to replicas and files too, behind the step's own record and before anything is published or answered.
-    Tell(Record),
+    Replicate(Record),
     /// Publish that this happened to the lock.
     Publish(Event),
     /// Answer the client that made this waiting request.
@@ -179,14 +179,14 @@ impl Effects {
     }
 
     /// Tell this to replicas and files too, behind the step's own record and what was told before.
-    pub fn tell(&mut self, record: Record) {
-        self.rest.push(Effect::Tell(record));
+    pub fn replicate(&mut self, record: Record) {
+        self.rest.push(Effect::Replicate(record));
     }
 
     /// What is to be told beside the step's own record, in this order.
-    pub fn told(&self) -> impl Iterator<Item = Record> {
+    pub fn records(&self) -> impl Iterator<Item = Record> {
         self.rest.iter().filter_map(|effect| match effect {
-            Effect::Tell(record) => Some(*record),
+            Effect::Replicate(record) => Some(*record),
             Effect::Publish(_) | Effect::Answer { .. } => None,
         })
     }
@@ -231,7 +231,7 @@ impl IntoIterator for Effects {
 
 /// What a step did for an owner that is to be undone if the owner is never told of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Undo {
+pub struct UndoRecord {
     /// The owner: another one may have raised its token to just this by then. Empty if there is nothing to undo.
     pub owner: Vec<u8>,
     /// Its hold takes one release more than before: the first, if it has just begun.
@@ -240,7 +240,7 @@ pub struct Undo {
     pub is_upgrade: bool,
 }
 
-impl Undo {
+impl UndoRecord {
     /// There is nothing to undo.
     pub const NOTHING: Self = Self { owner: Vec::new(), counts: false, is_upgrade: false };
 
@@ -253,28 +253,28 @@ impl Undo {
 
 /// A lock that an owner holds under a token, and what is to be undone of that.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stake {
+pub struct PendingGrant {
     /// Which lock.
-    pub place: PlaceBuf,
+    pub lock_key: LockKeyBuf,
     /// Under which token.
     pub token: Token,
     /// For how long the owner may be told of it, in milliseconds: its lease was asked for to be so long.
     pub lease_ms: u64,
     /// What is to be undone.
-    pub undo: Undo,
+    pub undo: UndoRecord,
 }
 
 /// What the pump is to look at, because something outside of a command may have freed a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// The lock at this place may be free: grant it to whoever is next.
-    Settle(PlaceBuf),
+    /// The lock at this key may be free: grant it to whoever is next.
+    Settle(LockKeyBuf),
     /// It may be the turn of this request for several locks.
-    Party(WaiterId),
+    Multi(WaiterId),
     /// The lease of the hold with this token runs otherwise than readers know: tell them.
-    Retell(PlaceBuf, Token),
+    ReplicateAgain(LockKeyBuf, Token),
     /// A grant whose client was gone before it was told: end the hold with this token, then settle.
-    TakeBack(PlaceBuf, Token),
+    TakeBack(LockKeyBuf, Token),
 }
 
 #[cfg(test)]
@@ -287,16 +287,16 @@ mod tests {
         effects.publish(Event::Acquired);
         assert_eq!((effects.is_drained(), effects.capacity()), (true, 0));
         effects.publish(Event::Released);
-        effects.tell(Record::Nothing);
+        effects.replicate(Record::Nothing);
         assert!(!effects.is_drained() && effects.capacity() >= 2);
-        assert_eq!(effects.told().collect::<Vec<_>>(), [Record::Nothing]);
+        assert_eq!(effects.records().collect::<Vec<_>>(), [Record::Nothing]);
         assert_eq!(effects.take_first(), Some(Event::Acquired));
         assert_eq!(effects.take_first(), None);
         let rest: Vec<_> = effects.drain().collect();
-        assert_eq!(rest, [Effect::Publish(Event::Released), Effect::Tell(Record::Nothing)]);
+        assert_eq!(rest, [Effect::Publish(Event::Released), Effect::Replicate(Record::Nothing)]);
         assert!(effects.is_drained() && effects.capacity() >= 2);
         // Behind another effect an event is not the first.
-        effects.tell(Record::Nothing);
+        effects.replicate(Record::Nothing);
         effects.publish(Event::Expired);
         assert_eq!(effects.take_first(), None);
         assert_eq!(effects.into_iter().count(), 2);

@@ -3,23 +3,24 @@
 //! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
 //! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
 
-mod crowd;
-mod extra;
+mod bindings;
 mod going;
+mod hold;
+mod holders;
 mod id;
-mod many;
+mod overflow;
 mod pack;
 mod record;
+mod several;
 mod slab;
 mod state;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod view;
 mod wheel;
 
 pub use going::{Going, Gone};
+pub use hold::{Hold, Lock};
 pub use id::LockId;
 pub use state::{Due, Locks};
 pub use terms::{Ended, NewHold};
-pub use view::{Hold, Lock};

@@ -1,14 +1,14 @@
 //! Who waits, in what order, until when (G5, G7, G8).
 //!
-//! One queue for each place that somebody waits for: a doubly linked list through the waiters' records,
+//! One queue for each lock key that somebody waits for: a doubly linked list through the waiters' records,
 //! so that leaving from the middle (a timeout, a closed connection) costs as little as leaving from the
-//! head. Queues are found by place, waiters by their number or by (place, owner). The last waiter to
+//! head. Queues are found by lock key, waiters by their number or by (lock key, owner). The last waiter to
 //! leave takes its queue with it: a name that nobody waits for leaves nothing behind.
 
-mod looks;
+mod multi;
 mod owners;
-mod parties;
 mod ranks;
+mod rechecks;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -18,7 +18,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use super::arena::{Arena, Id};
 use super::deadline::{Deadlines, Seat, Timed};
 use super::locks::LockId;
-use super::types::{ClientId, Mode, Moment, Place, PlaceBuf, Tie};
+use super::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment};
 use crate::sabotage::{self, Rule};
 
 /// Number of a waiting request.
@@ -28,7 +28,7 @@ pub type WaiterId = Id<Waiter>;
 pub type QueueId = Id<Queue>;
 
 /// Number of a request for several locks at once.
-pub type PartyId = Id<Party>;
+pub type MultiId = Id<Multi>;
 
 /// What a waiting request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,12 +43,12 @@ pub struct Request {
     pub since: Moment,
     /// Until when it waits; `None`: without limit.
     pub until: Option<Moment>,
-    /// The connection that waits. `None`: a place in line that its owner asks after now and then (QUEUE).
+    /// The connection that waits. `None`: a reservation that its owner asks after now and then (QUEUE).
     pub client: Option<ClientId>,
     /// How the lock is to be held.
     pub mode: Mode,
-    /// What is to tie the hold to its connection.
-    pub tie: Tie,
+    /// What is to bind the hold to its connection.
+    pub binding: Binding,
     /// A shared holder wants to hold alone: it stands ahead of everybody.
     pub is_upgrade: bool,
     /// Whether the grant counts, if its owner holds by then.
@@ -62,31 +62,31 @@ impl Request {
     }
 }
 
-/// A request in line.
+/// A request in the queue.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The line it stands in.
+    /// The queue it stands in.
     pub queue: QueueId,
     /// What it asked for.
     pub request: Request,
     /// The request for several locks that it is a part of.
-    pub party: Option<PartyId>,
+    pub multi: Option<MultiId>,
     ahead: Option<WaiterId>,
     behind: Option<WaiterId>,
-    /// Other requests of the same owner, in other lines.
+    /// Other requests of the same owner, in other queues.
     same_before: Option<WaiterId>,
     same_behind: Option<WaiterId>,
-    /// Where it stands in the ranks of its line, if that has any.
+    /// Where it stands in the ranks of its queue, if that has any.
     slot: usize,
     seat: Seat,
 }
 
-/// A request for several locks at once: it stands in the line of each.
+/// A request for several locks at once: it stands in the queue of each.
 #[derive(Debug)]
-pub struct Party {
-    /// Its place in each line. The first one stands for all: it is known to the outside, and times out.
-    pub stands: Vec<WaiterId>,
-    /// The line that it was found to wait for. Nothing that happens elsewhere helps it.
+pub struct Multi {
+    /// Its entry in each queue. The first one stands for all: it is known to the outside, and times out.
+    pub entries: Vec<WaiterId>,
+    /// The queue that it was found to wait for. Nothing that happens elsewhere helps it.
     pub held_up_in: Option<QueueId>,
     /// Whether the pump has been asked to look at it.
     pub is_noted: bool,
@@ -98,11 +98,11 @@ impl Timed for Waiter {
     }
 }
 
-/// The line of one place.
+/// The queue of one lock key.
 #[derive(Debug)]
 pub struct Queue {
-    /// Which place.
-    pub place: PlaceBuf,
+    /// Which lock key.
+    pub lock_key: LockKeyBuf,
     /// Whether the pump has been asked to look at it.
     pub is_noted: bool,
     /// How many wait.
@@ -112,7 +112,7 @@ pub struct Queue {
     /// The lock that they wait for, as of the last look; stale once it is gone.
     pub lock: Option<LockId>,
     /// How many of them want other locks too.
-    pub parties: usize,
+    pub multis: usize,
     /// When to look whether the lock is free, because nobody will tell.
     look_at: Option<Moment>,
     /// Everybody here wants the whole lock, and nothing else.
@@ -123,47 +123,47 @@ pub struct Queue {
     tail: Option<WaiterId>,
 }
 
-/// All lines. See the [module](self).
+/// All queues. See the [module](self).
 #[derive(Default)]
 pub struct Queues {
     queues: Arena<Queue>,
     waiters: Arena<Waiter>,
-    by_place: HashMap<PlaceBuf, QueueId>,
+    by_key: HashMap<LockKeyBuf, QueueId>,
     by_owner: HashTable<WaiterId>,
     /// One request of each owner, the others behind it.
     owners: HashTable<WaiterId>,
-    parties: Arena<Party>,
+    multis: Arena<Multi>,
     /// Lines that somebody left whose going may let others in.
     left: Vec<QueueId>,
     /// Lines to be looked at, by when.
-    looks: BTreeMap<(Moment, u64), QueueId>,
+    rechecks: BTreeMap<(Moment, u64), QueueId>,
     hasher: DefaultHashBuilder,
     timeouts: Deadlines<Waiter>,
 }
 
 impl Queues {
-    /// How many requests wait, over all places.
+    /// How many requests wait, over all keys.
     #[must_use]
     pub const fn waiters(&self) -> usize {
         self.waiters.len()
     }
 
-    /// The line at this place.
+    /// The queue at this key.
     #[must_use]
-    pub fn at(&self, place: Place<'_>) -> Option<QueueId> {
-        if self.by_place.is_empty() {
+    pub fn at(&self, lock_key: LockKey<'_>) -> Option<QueueId> {
+        if self.by_key.is_empty() {
             return None;
         }
-        self.by_place.get(&place).copied()
+        self.by_key.get(&lock_key).copied()
     }
 
-    /// The line with this number.
+    /// The queue with this number.
     #[must_use]
     pub fn queue(&self, queue: QueueId) -> Option<&Queue> {
         self.queues.get(queue)
     }
 
-    /// The line with this number, to mark it.
+    /// The queue with this number, to mark it.
     pub fn queue_mut(&mut self, queue: QueueId) -> Option<&mut Queue> {
         self.queues.get_mut(queue)
     }
@@ -172,13 +172,13 @@ impl Queues {
     pub fn forget_locks(&mut self, is_concerned: impl Fn(u32) -> bool) {
         let ids: Vec<QueueId> = self.queues.iter().map(|(id, _)| id).collect();
         for id in ids {
-            if let Some(queue) = self.queues.get_mut(id).filter(|queue| is_concerned(queue.place.db)) {
+            if let Some(queue) = self.queues.get_mut(id).filter(|queue| is_concerned(queue.lock_key.db)) {
                 queue.lock = None;
             }
         }
     }
 
-    /// All lines, in no particular order.
+    /// All queues, in no particular order.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter()
     }
@@ -189,14 +189,14 @@ impl Queues {
         self.waiters.get(waiter)
     }
 
-    /// Who is next in this line.
+    /// Who is next in this queue.
     #[must_use]
     pub fn head(&self, queue: QueueId) -> Option<WaiterId> {
         self.queues.get(queue)?.head
     }
 
-    /// Everybody in this line, first come first.
-    pub fn line(&self, queue: QueueId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+    /// Everybody in this queue, first come first.
+    pub fn in_order(&self, queue: QueueId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         std::iter::successors(self.head(queue), |&id| self.waiters.get(id)?.behind)
             .filter_map(|id| Some((id, self.waiters.get(id)?)))
     }
@@ -207,7 +207,7 @@ impl Queues {
         self.timeouts.first()
     }
 
-    /// This owner's request in this line.
+    /// This owner's request in this queue.
     #[must_use]
     pub fn of_owner(&self, queue: QueueId, owner: &[u8]) -> Option<WaiterId> {
         let hash = self.hash(queue, owner);
@@ -224,28 +224,28 @@ impl Queues {
 
     /// The request for several locks with this number.
     #[must_use]
-    pub fn party(&self, party: PartyId) -> Option<&Party> {
-        self.parties.get(party)
+    pub fn multi(&self, multi: MultiId) -> Option<&Multi> {
+        self.multis.get(multi)
     }
 
     /// The request for several locks with this number, to note what holds it up.
-    pub fn party_mut(&mut self, party: PartyId) -> Option<&mut Party> {
-        self.parties.get_mut(party)
+    pub fn multi_mut(&mut self, multi: MultiId) -> Option<&mut Multi> {
+        self.multis.get_mut(multi)
     }
 
-    /// The request that stands for this one, which may be for several locks.
+    /// The first entry of the request that this entry is of, which may be for several locks.
     #[must_use]
-    pub fn lead(&self, waiter: WaiterId) -> WaiterId {
-        let party = self.waiters.get(waiter).and_then(|waiter| self.parties.get(waiter.party?));
-        party.and_then(|party| party.stands.first().copied()).unwrap_or(waiter)
+    pub fn first_entry(&self, waiter: WaiterId) -> WaiterId {
+        let multi = self.waiters.get(waiter).and_then(|waiter| self.multis.get(waiter.multi?));
+        multi.and_then(|multi| multi.entries.first().copied()).unwrap_or(waiter)
     }
 
-    /// All places of a request, which may be for several locks, by the one that stands for it.
-    pub fn stands(&self, lead: WaiterId) -> impl Iterator<Item = WaiterId> {
-        let waiter = self.waiters.get(lead);
-        let party = waiter.and_then(|waiter| self.parties.get(waiter.party?));
-        let single = waiter.filter(|_| party.is_none()).map(|_| lead);
-        party.into_iter().flat_map(|party| party.stands.iter().copied()).chain(single)
+    /// All entries of a request, which may be for several locks, by the first of them.
+    pub fn entries(&self, first_entry: WaiterId) -> impl Iterator<Item = WaiterId> {
+        let waiter = self.waiters.get(first_entry);
+        let multi = waiter.and_then(|waiter| self.multis.get(waiter.multi?));
+        let single = waiter.filter(|_| multi.is_none()).map(|_| first_entry);
+        multi.into_iter().flat_map(|multi| multi.entries.iter().copied()).chain(single)
     }
 
     /// Who stands behind this one.
@@ -260,47 +260,47 @@ impl Queues {
         self.waiters.get(waiter)?.ahead
     }
 
-    /// Whether everybody in line at this place wants the whole lock, and nothing else.
+    /// Whether everybody in the queue at this key wants the whole lock, and nothing else.
     #[must_use]
     pub fn is_plain(&self, queue: QueueId) -> bool {
         self.queues.get(queue).is_none_or(|queue| queue.is_plain)
     }
 
-    /// Whether somebody left a line whose going may let others in.
+    /// Whether somebody left a queue whose going may let others in.
     #[inline]
     #[must_use]
     pub const fn has_left(&self) -> bool {
         !self.left.is_empty()
     }
 
-    /// A line that somebody left whose going may let others in.
+    /// A queue that somebody left whose going may let others in.
     pub fn next_left(&mut self) -> Option<QueueId> {
         self.left.pop()
     }
 
-    fn open(&mut self, place: Place<'_>, mode: Mode) -> QueueId {
-        self.at(place).unwrap_or_else(|| {
+    fn open(&mut self, lock_key: LockKey<'_>, mode: Mode) -> QueueId {
+        self.at(lock_key).unwrap_or_else(|| {
             let queue = self.queues.insert(Queue {
-                place: place.to_owned(),
+                lock_key: lock_key.to_owned(),
                 is_noted: false,
                 len: 0,
                 mode,
                 lock: None,
-                parties: 0,
+                multis: 0,
                 look_at: None,
                 is_plain: true,
                 ranks: None,
                 head: None,
                 tail: None,
             });
-            self.by_place.insert(place.to_owned(), queue);
+            self.by_key.insert(lock_key.to_owned(), queue);
             queue
         })
     }
 
-    /// Puts a request at the end of the line at this place; one of a holder who wants to hold alone, at its head.
-    pub fn join(&mut self, place: Place<'_>, request: Request) -> WaiterId {
-        let queue = self.open(place, request.mode);
+    /// Puts a request at the end of the queue at this key; one of a holder who wants to hold alone, at its head.
+    pub fn join(&mut self, lock_key: LockKey<'_>, request: Request) -> WaiterId {
+        let queue = self.open(lock_key, request.mode);
         let (ahead, behind) = match self.queues.get(queue) {
             Some(queue) if request.is_upgrade || sabotage::removes(Rule::Fifo) => (None, queue.head),
             Some(queue) => (queue.tail, None),
@@ -311,13 +311,13 @@ impl Queues {
         id
     }
 
-    /// Lets a newer request of the same owner take over the place in line of `old`, which is returned.
+    /// Lets a newer request of the same owner take over the queue entry of `old`, which is returned.
     pub fn take_over(&mut self, old: WaiterId, request: Request) -> Option<(Waiter, WaiterId)> {
-        let (queue, ahead, party) = self.waiters.get(old).map(|w| (w.queue, w.ahead, w.party))?;
-        if party.is_some() {
+        let (queue, ahead, multi) = self.waiters.get(old).map(|w| (w.queue, w.ahead, w.multi))?;
+        if multi.is_some() {
             return None;
         }
-        // First in, then out: the line must not become empty in between.
+        // First in, then out: the queue must not become empty in between.
         let new = self.insert(queue, request, None, ahead, Some(old));
         self.enter_rank(new, Some(old));
         Some((self.take_out(old)?, new))
@@ -327,17 +327,17 @@ impl Queues {
         &mut self,
         queue: QueueId,
         request: Request,
-        party: Option<PartyId>,
+        multi: Option<MultiId>,
         ahead: Option<WaiterId>,
         behind: Option<WaiterId>,
     ) -> WaiterId {
         let until = request.until;
-        let is_plain = request.is_plain() && party.is_none();
+        let is_plain = request.is_plain() && multi.is_none();
         let hash = self.hash(queue, &request.owner);
         let waiter = Waiter {
             queue,
             request,
-            party,
+            multi,
             ahead,
             behind,
             same_before: None,
@@ -350,7 +350,7 @@ impl Queues {
         self.link(queue, Some(id), behind);
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.len += 1;
-            queue.parties += usize::from(party.is_some());
+            queue.multis += usize::from(multi.is_some());
             queue.is_plain &= is_plain;
         }
         let (waiters, hasher) = (&self.waiters, &self.hasher);
@@ -364,7 +364,7 @@ impl Queues {
         id
     }
 
-    /// Makes two neighbours know each other; `None` is the end of the line on that side.
+    /// Makes two neighbours know each other; `None` is the end of the queue on that side.
     fn link(&mut self, queue: QueueId, ahead: Option<WaiterId>, behind: Option<WaiterId>) {
         match ahead.and_then(|id| self.waiters.get_mut(id)) {
             Some(waiter) => waiter.behind = behind,
@@ -384,18 +384,18 @@ impl Queues {
         }
     }
 
-    /// Takes a request out of its line, wherever it stands; one for several locks out of all of them, and then what
+    /// Takes a request out of its queue, wherever it stands; one for several locks out of all of them, and then what
     /// is returned is the one that stood for all.
     pub fn leave(&mut self, id: WaiterId) -> Option<Waiter> {
-        let Some(party) = self.waiters.get(id)?.party else {
+        let Some(multi) = self.waiters.get(id)?.multi else {
             return self.take_out(id);
         };
-        let mut stands = self.parties.remove(party)?.stands.into_iter();
-        let lead = self.take_out(stands.next()?);
-        for stand in stands {
-            self.take_out(stand);
+        let mut entries = self.multis.remove(multi)?.entries.into_iter();
+        let first_entry = self.take_out(entries.next()?);
+        for entry in entries {
+            self.take_out(entry);
         }
-        lead
+        first_entry
     }
 
     fn take_out(&mut self, id: WaiterId) -> Option<Waiter> {
@@ -413,7 +413,7 @@ impl Queues {
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
-            queue.parties -= usize::from(waiter.party.is_some());
+            queue.multis -= usize::from(waiter.multi.is_some());
             // Thousands are let into one lock in one step.
             if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
@@ -424,7 +424,7 @@ impl Queues {
             self.look_at(waiter.queue, None);
         }
         if is_empty && let Some(queue) = self.queues.remove(waiter.queue) {
-            self.by_place.remove(&queue.place.as_place());
+            self.by_key.remove(&queue.lock_key.as_key());
         }
         self.give_back_memory();
         Some(waiter)
@@ -435,19 +435,19 @@ impl Queues {
         if self.waiters.is_empty() && self.by_owner.capacity() > 1024 {
             self.by_owner = HashTable::new();
             self.owners = HashTable::new();
-            self.by_place = HashMap::new();
+            self.by_key = HashMap::new();
         }
     }
 
-    /// Tells what is wrong with the lines, if anything is.
+    /// Tells what is wrong with the queues, if anything is.
     pub fn check(&self) -> Result<(), String> {
         let mut count = 0;
         for (id, queue) in self.queues.iter() {
-            if self.by_place.get(&queue.place.as_place()) != Some(&id) {
+            if self.by_key.get(&queue.lock_key.as_key()) != Some(&id) {
                 return Err(format!("line {id:?} is not found by its place"));
             }
             let mut ahead = None;
-            for (number, (waiter_id, waiter)) in self.line(id).enumerate() {
+            for (number, (waiter_id, waiter)) in self.in_order(id).enumerate() {
                 if waiter.ahead != ahead || waiter.queue != id || number >= queue.len {
                     return Err(format!("line {id:?} is broken at {waiter_id:?}"));
                 }
@@ -458,8 +458,8 @@ impl Queues {
                     return Err(format!("{waiter_id:?} is not found among its owner's"));
                 }
                 if waiter
-                    .party
-                    .is_some_and(|party| self.party(party).is_none_or(|p| !p.stands.contains(&waiter_id)))
+                    .multi
+                    .is_some_and(|multi| self.multi(multi).is_none_or(|p| !p.entries.contains(&waiter_id)))
                 {
                     return Err(format!("{waiter_id:?} has left its party"));
                 }
@@ -479,7 +479,7 @@ impl Queues {
         }
         if count != self.waiters.len()
             || self.by_owner.len() != count
-            || self.by_place.len() != self.queues.len()
+            || self.by_key.len() != self.queues.len()
         {
             return Err("a waiter stands in no line".to_owned());
         }

@@ -4,11 +4,11 @@
 //! it follows the wall clock in microseconds and never goes back. It has two hands:
 //!
 //! * `last`: the newest token that this server knows of. Never lowered, by anything.
-//! * `told`: the newest token that readers of the replication stream and the append-only file can
+//! * `replicated`: the newest token that readers of the replication stream and the append-only file can
 //!   compute for themselves: what the stream said last, counted on from there.
 //!
 //! While the two agree, a grant can travel as the client's own request: the reader mints
-//! `told + 1`, which is the same token. As soon as they may differ (the clock jumped to wall time,
+//! `replicated + 1`, which is the same token. As soon as they may differ (the clock jumped to wall time,
 //! a RESTORE brought a higher token, a new append-only file was begun, this server was fed by a
 //! stream that lags behind what it had seen) the next grant travels as a record that names its token,
 //! and that brings them together again. So the decision is local, and a reader never guesses.
@@ -26,18 +26,18 @@ pub const JUMP_US: u64 = 10_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Travel {
     /// The reader of the stream counts to the same token by itself.
-    Counted,
+    Implicit,
     /// The record must name the token.
-    Named,
+    Explicit,
 }
 
 /// The clock of tokens. See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct TokenClock {
     last: u64,
-    told: u64,
+    replicated: u64,
     /// Some reader starts from nothing (a new append-only file): the next grant must name its token.
-    must_name: bool,
+    must_be_explicit: bool,
     /// It never lags behind the wall clock.
     is_close: bool,
 }
@@ -52,14 +52,14 @@ impl TokenClock {
 
     /// The newest token known, 0 if there was none.
     #[must_use]
-    pub const fn last(&self) -> u64 {
+    pub const fn last_token(&self) -> u64 {
         self.last
     }
 
     /// What readers of the stream count from.
     #[must_use]
-    pub const fn told(&self) -> u64 {
-        self.told
+    pub const fn replicated_token(&self) -> u64 {
+        self.replicated
     }
 
     /// Microseconds by which tokens are ahead of the wall clock.
@@ -82,22 +82,22 @@ impl TokenClock {
         let lag_us_max = if self.is_close { 1 } else { JUMP_US };
         if sabotage::removes(Rule::TokenOrder) {
             let token = Token::new(wall_us)?;
-            return Some((token, self.tell(token, false)));
+            return Some((token, self.travel(token, false)));
         }
         let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= TOKEN_MAX;
         let token = Token::new(if jump { wall_us } else { self.last + 1 })?;
-        let agree = !jump && self.told == self.last;
-        Some((token, self.tell(token, agree)))
+        let agree = !jump && self.replicated == self.last;
+        Some((token, self.travel(token, agree)))
     }
 
     /// A reader of the stream counts one on: the token of a grant that travelled as it was asked.
     pub fn count(&mut self) -> Option<(Token, Travel)> {
-        let token = Token::new(self.told + 1)?;
-        Some((token, self.tell(token, true)))
+        let token = Token::new(self.replicated + 1)?;
+        Some((token, self.travel(token, true)))
     }
 
-    fn tell(&mut self, token: Token, agree: bool) -> Travel {
-        let travel = if agree && !self.must_name { Travel::Counted } else { Travel::Named };
+    fn travel(&mut self, token: Token, agree: bool) -> Travel {
+        let travel = if agree && !self.must_be_explicit { Travel::Implicit } else { Travel::Explicit };
         self.hear(token);
         travel
     }
@@ -105,9 +105,9 @@ impl TokenClock {
     /// The stream named this token. An older one than it has named before is that of a hold that goes on in another
     /// way: nobody counts from there.
     pub fn hear(&mut self, token: Token) {
-        if token.get() > self.told {
-            self.told = token.get();
-            self.must_name = false;
+        if token.get() > self.replicated {
+            self.replicated = token.get();
+            self.must_be_explicit = false;
         }
         self.last = self.last.max(token.get());
     }
@@ -119,45 +119,45 @@ impl TokenClock {
 
     /// A new append-only file begins, whose readers know nothing yet.
     pub const fn begin_file(&mut self) {
-        self.must_name = true;
+        self.must_be_explicit = true;
     }
 
     /// Readers of the stream are told to count from nothing: the next grant, if there is one, names its token.
-    pub const fn tell_nothing(&mut self) {
-        self.told = 0;
+    pub const fn replicate_fresh_start(&mut self) {
+        self.replicated = 0;
     }
 
     /// A data set begins to load: what its stream counts from is what it will say, nothing else.
     pub const fn begin_load(&mut self) {
-        self.told = 0;
+        self.replicated = 0;
     }
 
     /// The clock of a data set that begins to load beside the one that is served.
     #[must_use]
-    pub fn beside(&self) -> Self {
-        let mut beside = self.clone();
-        beside.begin_load();
-        beside
+    pub fn staged(&self) -> Self {
+        let mut staged = self.clone();
+        staged.begin_load();
+        staged
     }
 
     /// This data set takes the place of the one with this clock: what that one knew is not minted again, and a file
     /// that was begun meanwhile knows nothing yet.
     pub fn replace(&mut self, old: &Self) {
-        self.outlive(old);
-        self.must_name |= old.must_name;
+        self.absorb(old);
+        self.must_be_explicit |= old.must_be_explicit;
     }
 
     /// A data set with this clock goes: what it knew is not minted again. What readers count from stays.
-    pub const fn outlive(&mut self, other: &Self) {
+    pub const fn absorb(&mut self, other: &Self) {
         if other.last > self.last {
             self.last = other.last;
         }
     }
 
     /// The head of a snapshot or of a file: how far its writer was. Never lowers `last`.
-    pub fn adopt(&mut self, last: u64, told: u64) {
+    pub fn adopt(&mut self, last: u64, replicated: u64) {
         self.last = self.last.max(last.min(TOKEN_MAX));
-        self.told = told.min(TOKEN_MAX);
+        self.replicated = replicated.min(TOKEN_MAX);
     }
 }
 
@@ -172,40 +172,40 @@ mod tests {
     #[test]
     fn an_idle_server_mints_the_wall_clock_and_names_it() {
         let mut clock = TokenClock::default();
-        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Named));
-        assert_eq!(mint(&mut clock, 5_020_000), (5_020_000, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Explicit));
+        assert_eq!(mint(&mut clock, 5_020_000), (5_020_000, Travel::Explicit));
     }
 
     #[test]
     fn one_that_follows_closely_is_never_behind_the_wall_clock() {
         let mut clock = TokenClock::default();
         clock.follow_closely();
-        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Named));
-        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Named));
-        assert_eq!(mint(&mut clock, 5_000_001), (5_000_002, Travel::Counted));
-        assert_eq!(mint(&mut clock, 4_000_000), (5_000_003, Travel::Counted));
-        assert_eq!(mint(&mut clock, 5_000_009), (5_000_009, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Explicit));
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Explicit));
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_002, Travel::Implicit));
+        assert_eq!(mint(&mut clock, 4_000_000), (5_000_003, Travel::Implicit));
+        assert_eq!(mint(&mut clock, 5_000_009), (5_000_009, Travel::Explicit));
     }
 
     #[test]
-    fn the_clock_of_a_data_set_beside_knows_all_but_what_its_stream_counts_from() {
+    fn the_clock_of_a_staged_data_set_knows_all_but_what_its_stream_counts_from() {
         let mut clock = TokenClock::default();
         clock.follow_closely();
         clock.adopt(5_000_000, 5_000_000);
-        let mut beside = clock.beside();
-        assert_eq!((beside.last(), beside.told()), (5_000_000, 0));
+        let mut staged = clock.staged();
+        assert_eq!((staged.last_token(), staged.replicated_token()), (5_000_000, 0));
         // Closely, too; and nothing that it mints could be counted to.
-        assert_eq!(mint(&mut beside, 5_000_009), (5_000_009, Travel::Named));
-        clock.outlive(&beside);
-        assert_eq!((clock.last(), clock.told()), (5_000_009, 5_000_000));
+        assert_eq!(mint(&mut staged, 5_000_009), (5_000_009, Travel::Explicit));
+        clock.absorb(&staged);
+        assert_eq!((clock.last_token(), clock.replicated_token()), (5_000_009, 5_000_000));
     }
 
     #[test]
     fn a_busy_server_counts() {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);
-        assert_eq!(mint(&mut clock, 5_000_900), (5_000_001, Travel::Counted));
-        assert_eq!(mint(&mut clock, 5_000_950), (5_000_002, Travel::Counted));
+        assert_eq!(mint(&mut clock, 5_000_900), (5_000_001, Travel::Implicit));
+        assert_eq!(mint(&mut clock, 5_000_950), (5_000_002, Travel::Implicit));
     }
 
     #[test]
@@ -222,10 +222,10 @@ mod tests {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);
         clock.raise(Token::new(6_000_000).expect("valid"));
-        assert_eq!(mint(&mut clock, 5_000_000), (6_000_001, Travel::Named));
-        assert_eq!(mint(&mut clock, 5_000_000), (6_000_002, Travel::Counted));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_001, Travel::Explicit));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_002, Travel::Implicit));
         clock.raise(Token::new(1).expect("valid"));
-        assert_eq!(mint(&mut clock, 5_000_000), (6_000_003, Travel::Counted));
+        assert_eq!(mint(&mut clock, 5_000_000), (6_000_003, Travel::Implicit));
     }
 
     #[test]
@@ -237,8 +237,8 @@ mod tests {
         clock.begin_load();
         clock.hear(Token::new(100).expect("valid"));
         assert_eq!(clock.count().map(|counted| counted.0.get()), Some(101));
-        assert_eq!(clock.told(), 101);
-        assert_eq!(mint(&mut clock, 200), (9_000_001, Travel::Named));
+        assert_eq!(clock.replicated_token(), 101);
+        assert_eq!(mint(&mut clock, 200), (9_000_001, Travel::Explicit));
     }
 
     #[test]
@@ -248,8 +248,8 @@ mod tests {
         clock.hear(Token::new(100).expect("valid"));
         clock.begin_file();
         let next = |clock: &mut TokenClock| clock.count().map(|(t, travel)| (t.get(), travel));
-        assert_eq!(next(&mut clock), Some((101, Travel::Named)));
-        assert_eq!(next(&mut clock), Some((102, Travel::Counted)));
+        assert_eq!(next(&mut clock), Some((101, Travel::Explicit)));
+        assert_eq!(next(&mut clock), Some((102, Travel::Implicit)));
     }
 
     #[test]
@@ -257,9 +257,9 @@ mod tests {
         let mut clock = TokenClock::default();
         clock.adopt(700, 600);
         clock.adopt(300, 200);
-        assert_eq!((clock.last(), clock.told()), (700, 200));
+        assert_eq!((clock.last_token(), clock.replicated_token()), (700, 200));
         clock.adopt(u64::MAX, u64::MAX);
-        assert_eq!((clock.last(), clock.told()), (TOKEN_MAX, TOKEN_MAX));
+        assert_eq!((clock.last_token(), clock.replicated_token()), (TOKEN_MAX, TOKEN_MAX));
         assert_eq!(clock.count(), None);
     }
 
@@ -282,13 +282,13 @@ mod tests {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);
         clock.begin_load();
-        assert_eq!((clock.last(), clock.told()), (5_000_000, 0));
+        assert_eq!((clock.last_token(), clock.replicated_token()), (5_000_000, 0));
         // The token that was named last again: it is not older, nor newer.
         clock.begin_file();
         clock.hear(Token::new(100).expect("valid"));
         clock.begin_file();
         clock.hear(Token::new(100).expect("valid"));
-        assert_eq!(clock.count().map(|(token, travel)| (token.get(), travel)), Some((101, Travel::Named)));
+        assert_eq!(clock.count().map(|(token, travel)| (token.get(), travel)), Some((101, Travel::Explicit)));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);
         clock.begin_file();
-        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Named));
+        assert_eq!(mint(&mut clock, 5_000_001), (5_000_001, Travel::Explicit));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let mut clock = TokenClock::default();
         clock.raise(Token::new(TOKEN_MAX).expect("valid"));
         assert_eq!(clock.mint(5), None);
-        assert_eq!(clock.last(), TOKEN_MAX);
+        assert_eq!(clock.last_token(), TOKEN_MAX);
         // A wall clock beyond the last token is no token either.
         let mut clock = TokenClock::default();
         assert_eq!(mint(&mut clock, u64::MAX).0, 1);

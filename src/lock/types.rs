@@ -1,4 +1,4 @@
-//! The small words of the core: moments, leases, tokens, places, owners.
+//! The small words of the core: moments, leases, tokens, lock keys, owners.
 //!
 //! Each is a newtype with its limits, so that a count of milliseconds is never taken for one of
 //! microseconds and a token never for a time.
@@ -118,31 +118,31 @@ pub(crate) fn count_max() -> u32 {
     super::tests::lowered::count_max(COUNT_MAX)
 }
 
-/// What ties a hold to the connection that acquired or renewed it last.
+/// What binds a hold to the connection that acquired or renewed it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tie {
+pub struct Binding {
     /// When the connection closes, the lease is cut to at most this.
     pub ephemeral_ms: Option<u64>,
     /// While the connection is open, the lease does not run.
-    pub is_kept_alive: bool,
+    pub is_keepalive: bool,
     /// It runs all the same, because the connection has closed and the owner has not come back.
     pub is_running: bool,
 }
 
-impl Tie {
-    /// No tie: the lease is all there is.
-    pub const NONE: Self = Self { ephemeral_ms: None, is_kept_alive: false, is_running: false };
+impl Binding {
+    /// No binding: the lease is all there is.
+    pub const NONE: Self = Self { ephemeral_ms: None, is_keepalive: false, is_running: false };
 
     /// Whether the lease does not run.
     #[must_use]
     pub const fn is_paused(self) -> bool {
-        self.is_kept_alive && !self.is_running
+        self.is_keepalive && !self.is_running
     }
 
-    /// Whether there is no tie.
+    /// Whether there is no binding.
     #[must_use]
     pub const fn is_none(self) -> bool {
-        self.ephemeral_ms.is_none() && !self.is_kept_alive
+        self.ephemeral_ms.is_none() && !self.is_keepalive
     }
 }
 
@@ -152,48 +152,48 @@ pub struct ClientId(pub u64);
 
 /// Where a lock lives: database and key. Borrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Place<'a> {
+pub struct LockKey<'a> {
     /// Number of the database.
     pub db: u32,
     /// The key, any bytes.
     pub name: &'a [u8],
 }
 
-impl Place<'_> {
+impl LockKey<'_> {
     /// A copy that may be kept.
     #[must_use]
-    pub fn to_owned(self) -> PlaceBuf {
-        PlaceBuf { db: self.db, name: self.name.into() }
+    pub fn to_owned(self) -> LockKeyBuf {
+        LockKeyBuf { db: self.db, name: self.name.into() }
     }
 }
 
 /// Where a lock lives. Owned.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PlaceBuf {
+pub struct LockKeyBuf {
     /// Number of the database.
     pub db: u32,
     /// The key, any bytes.
     pub name: Box<[u8]>,
 }
 
-impl PlaceBuf {
-    /// The same place, borrowed.
+impl LockKeyBuf {
+    /// The same lock key, borrowed.
     #[must_use]
-    pub fn as_place(&self) -> Place<'_> {
-        Place { db: self.db, name: &self.name }
+    pub fn as_key(&self) -> LockKey<'_> {
+        LockKey { db: self.db, name: &self.name }
     }
 }
 
-impl std::hash::Hash for PlaceBuf {
-    /// As [`Place`] hashes, so that a map of owned places can be asked with a borrowed one.
+impl std::hash::Hash for LockKeyBuf {
+    /// As [`LockKey`] hashes, so that a map of owned lock keys can be asked with a borrowed one.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.as_place().hash(state);
+        self.as_key().hash(state);
     }
 }
 
-impl hashbrown::Equivalent<PlaceBuf> for Place<'_> {
-    fn equivalent(&self, key: &PlaceBuf) -> bool {
-        *self == key.as_place()
+impl hashbrown::Equivalent<LockKeyBuf> for LockKey<'_> {
+    fn equivalent(&self, key: &LockKeyBuf) -> bool {
+        *self == key.as_key()
     }
 }
 
@@ -223,11 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_its_database_and_its_name() {
-        let place = Place { db: 1, name: b"a" };
-        assert!(place.equivalent(&place.to_owned()));
-        for other in [Place { db: 0, name: b"a" }, Place { db: 1, name: b"b" }, Place { db: 1, name: b"" }] {
-            assert!(!place.equivalent(&other.to_owned()), "{other:?}");
+    fn a_lock_key_is_its_database_and_its_name() {
+        let lock_key = LockKey { db: 1, name: b"a" };
+        assert!(lock_key.equivalent(&lock_key.to_owned()));
+        for other in
+            [LockKey { db: 0, name: b"a" }, LockKey { db: 1, name: b"b" }, LockKey { db: 1, name: b"" }]
+        {
+            assert!(!lock_key.equivalent(&other.to_owned()), "{other:?}");
         }
     }
 

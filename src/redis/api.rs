@@ -18,7 +18,7 @@ use redis_module::raw;
 
 use super::{ffi, kind};
 use crate::engine;
-use crate::lock::effect::{Found, LockId};
+use crate::lock::effect::{Existing, LockId};
 use crate::lock::types::OWNER_BYTES_MAX;
 
 /// Calls a function of the API; `None` on a server that does not have it.
@@ -153,7 +153,7 @@ impl Ctx {
     /// Tells the server what this module can do, and when it tells watchers of a key that it changed.
     pub(crate) fn set_options(&self, signals: Signals) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
-        if kind::kind().can_load_beside() {
+        if kind::kind().can_load_staged() {
             options |= raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD as c_int;
         }
         if signals == Signals::Never {
@@ -214,20 +214,20 @@ impl<'a> Key<'a> {
 }
 
 impl engine::server::Key for Key<'_> {
-    fn found(&self) -> Found {
+    fn existing(&self) -> Existing {
         if self.key.is_null() {
-            return Found::Nothing;
+            return Existing::Nothing;
         }
         // SAFETY: 1. an open key; a type is told only of a module's value; 2. the value is asked for only if
         // it is of our type; 3. it is a number, which nobody follows as a pointer.
         unsafe {
             if api!(RedisModule_ModuleTypeGetType, self.key) == Some(lock_type()) {
                 let value = api!(RedisModule_ModuleTypeGetValue, self.key);
-                return Found::Lock(lock_of(value.unwrap_or(null_mut())));
+                return Existing::Lock(lock_of(value.unwrap_or(null_mut())));
             }
             match api!(RedisModule_KeyType, self.key) {
-                Some(kind) if kind as isize == raw::REDISMODULE_KEYTYPE_EMPTY => Found::Nothing,
-                _ => Found::Other,
+                Some(kind) if kind as isize == raw::REDISMODULE_KEYTYPE_EMPTY => Existing::Nothing,
+                _ => Existing::Other,
             }
         }
     }

@@ -8,7 +8,7 @@ use redis_module::raw;
 use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
-use super::{blocking, clock, cluster, events, ffi, host, kind, records, rights, role, soon};
+use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
 use crate::engine::server::{MINTED_OWNER_BYTES, Server};
@@ -17,8 +17,8 @@ use crate::engine::state::State;
 use crate::lock::codec::SavedHold;
 use crate::lock::confirm::Seen;
 use crate::lock::effect::Event;
-use crate::lock::table::Applicant;
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+use crate::lock::table::Candidate;
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
 
 impl Server for Ctx {
     type Name<'a> = Str<'a>;
@@ -105,11 +105,11 @@ impl Server for Ctx {
     }
 
     fn may_evict(&self) -> bool {
-        host::may_evict(self)
+        config::may_evict(self)
     }
 
     fn has_listeners(&self) -> bool {
-        host::has_listeners(self)
+        config::has_listeners(self)
     }
 
     fn log(&self, level: Level, text: &str) {
@@ -121,15 +121,15 @@ impl Server for Ctx {
     }
 
     #[inline]
-    fn place<'a>(&self, name: Str<'a>) -> Place<'a>
+    fn lock_key<'a>(&self, name: Str<'a>) -> LockKey<'a>
     where
         'a: 'a,
     {
-        Place { db: self.db(), name: name.bytes() }
+        LockKey { db: self.db(), name: name.bytes() }
     }
 
-    fn name_at<'a>(&'a self, place: &PlaceBuf) -> Option<OwnedStr<'a>> {
-        self.new_str(&place.name).filter(|_| self.select_db(place.db))
+    fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<OwnedStr<'a>> {
+        self.new_str(&lock_key.name).filter(|_| self.select_db(lock_key.db))
     }
 
     fn name<'a>(name: &'a OwnedStr<'_>) -> Str<'a> {
@@ -163,31 +163,31 @@ impl Server for Ctx {
     }
 
     fn replicate_hold(&self, name: Str<'_>, mode: Mode, hold: &SavedHold) {
-        records::replicate_hold(self, name, mode, hold);
+        replicate::replicate_hold(self, name, mode, hold);
     }
 
     fn replicate_ended(&self, name: Str<'_>, token: u64) {
-        records::replicate_ended(self, name, token);
+        replicate::replicate_ended(self, name, token);
     }
 
     fn replicate_delete(&self, name: Str<'_>) {
-        records::replicate_delete(self, name);
+        replicate::replicate_delete(self, name);
     }
 
     fn replicate_life(&self, name: Str<'_>, wall_ms: u64) {
-        records::replicate_life(self, name, wall_ms);
+        replicate::replicate_life(self, name, wall_ms);
     }
 
-    fn append_tick(&self, last: u64, told: u64) {
-        records::append_tick(self, last, told);
+    fn append_tick(&self, last: u64, replicated: u64) {
+        replicate::append_tick(self, last, replicated);
     }
 
-    fn tell_nothing(&self, last: u64) {
-        records::tell_nothing(self, last);
+    fn replicate_fresh_start(&self, last: u64) {
+        replicate::replicate_fresh_start(self, last);
     }
 
     fn ask_replicas(&self) {
-        records::ask_replicas(self);
+        replicate::ask_replicas(self);
     }
 
     fn publish(&self, name: Str<'_>, event: Event) {
@@ -204,11 +204,11 @@ impl Server for Ctx {
 
     fn is_connected(&self, client: ClientId) -> bool {
         // SAFETY: null asks for nothing but whether it is there.
-        let found = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
-        found == Some(raw::REDISMODULE_OK as c_int)
+        let existing = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
+        existing == Some(raw::REDISMODULE_OK as c_int)
     }
 
-    fn may_acquire(&self, who: Applicant<'_>) -> bool {
+    fn may_acquire(&self, who: Candidate<'_>) -> bool {
         rights::may_acquire(self, who)
     }
 
@@ -274,7 +274,7 @@ impl Server for Ctx {
         unsafe { api!(RedisModule_WrongArity, self.as_ptr()) };
     }
 
-    fn tell_key_at(&self, position: usize) {
+    fn report_key_at(&self, position: usize) {
         const FLAGS: u32 =
             raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
         // SAFETY: a live context.

@@ -37,7 +37,7 @@ enum Keys {
     /// One, the first argument.
     First,
     /// Behind the first argument, which says how many.
-    Counted,
+    Implicit,
 }
 
 /// An argument of a command.
@@ -154,7 +154,7 @@ static COMMANDS: [Command; 10] = [
         handler: handlers::macquire,
         // Redis 7.0 routes by what the command itself says, and not by the key specs.
         flags: c"write deny-oom blocking getkeys-api",
-        keys: Keys::Counted,
+        keys: Keys::Implicit,
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
@@ -414,7 +414,7 @@ fn key_specs(command: &Command) -> [raw::RedisModuleCommandKeySpec; 2] {
     spec.flags = u64::from(command.key_flags);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = Index { pos: 1 };
-    if command.keys == Keys::Counted {
+    if command.keys == Keys::Implicit {
         spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
         spec.fk.keynum = Count { keynumidx: 0, firstkey: 1, keystep: 1 };
     } else {

@@ -35,7 +35,7 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 
 /// What is heard of always: it may be the first that ever happens, and nothing that comes later tells that a data set
 /// is loaded beside the one that is served.
-const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_beside);
+const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
 
 /// What costs every turn of the event loop a little.
 const REPLICAS: [(u64, Callback); 2] =
@@ -70,7 +70,7 @@ pub(super) fn begin(ctx: &Ctx) {
             Server::log(ctx, Level::Warning, &format!("the server does not tell about {name} any more"));
         }
     }
-    if kind::kind().tells_of_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
+    if kind::kind().announces_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
         Server::log(ctx, Level::Warning, "the server does not tell about slots that leave");
     }
 }
@@ -153,7 +153,7 @@ extern "C" fn on_loading(
     });
 }
 
-extern "C" fn on_beside(
+extern "C" fn on_staged(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     sub: u64,
@@ -166,7 +166,7 @@ extern "C" fn on_beside(
         _ => return,
     };
     // SAFETY: the context of the running callback.
-    guard::callback((), || events::loaded_beside(&unsafe { Ctx::from_raw(ctx) }, what));
+    guard::callback((), || events::loaded_staged(&unsafe { Ctx::from_raw(ctx) }, what));
 }
 
 extern "C" fn on_role(

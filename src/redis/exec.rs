@@ -30,7 +30,7 @@ pub(crate) extern "C" fn exec(
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     // SAFETY: a live context.
     if unsafe { api!(RedisModule_IsKeysPositionRequest, ctx.as_ptr()) }.is_some_and(|asks| asks != 0) {
-        guard::callback((), || tell_keys(&ctx, args));
+        guard::callback((), || report_keys(&ctx, args));
         return raw::REDISMODULE_OK as c_int;
     }
     guard::command(&ctx, || match args {
@@ -109,8 +109,8 @@ fn lower_case(name: &[u8]) -> Option<CommandName> {
 /// running most commands. Of one that it does not know: no.
 fn can_block(ctx: &Ctx, command: Str<'_>) -> bool {
     let name = lower_case(command.bytes());
-    let is_known = |name: &CommandName| NEVER_BLOCK.with_borrow(|names| names.contains(name));
-    if name.as_ref().is_some_and(is_known) {
+    let is_acknowledged = |name: &CommandName| NEVER_BLOCK.with_borrow(|names| names.contains(name));
+    if name.as_ref().is_some_and(is_acknowledged) {
         return false;
     }
     let can_block = ask_whether_it_can_block(ctx, command);
@@ -141,11 +141,11 @@ fn ask_whether_it_can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
 
 /// The server wants to know the keys of this command: the lock's and those of the command that it runs. May come
 /// on a thread of the server's own.
-fn tell_keys(ctx: &Ctx, args: &[Str<'_>]) {
+fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
     const KEY_AT: usize = 1;
     const COMMAND_AT: usize = 3;
     if args.len() > KEY_AT {
-        tell_key(ctx, KEY_AT as c_int, READS as c_int);
+        report_key(ctx, KEY_AT as c_int, READS as c_int);
     }
     let words = args.get(COMMAND_AT..).unwrap_or(&[]);
     // Our own commands are refused, and LOCK.EXEC would ask for its keys in turn, without end.
@@ -167,14 +167,14 @@ fn tell_keys(ctx: &Ctx, args: &[Str<'_>]) {
         };
         let (count, flags) = (usize::try_from(*count).unwrap_or(0), *flags);
         for at in 0..count {
-            tell_key(ctx, *positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
+            report_key(ctx, *positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
         }
         api!(RedisModule_Free, positions.cast());
         api!(RedisModule_Free, flags.cast());
     }
 }
 
-fn tell_key(ctx: &Ctx, at: c_int, flags: c_int) {
+fn report_key(ctx: &Ctx, at: c_int, flags: c_int) {
     // SAFETY: the context of a question for keys.
     unsafe { api!(RedisModule_KeyAtPosWithFlags, ctx.as_ptr(), at, flags) };
 }

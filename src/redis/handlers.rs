@@ -7,7 +7,7 @@ use redis_module::raw;
 use super::api::{Ctx, Str};
 use super::guard;
 use crate::engine::server::Server;
-use crate::engine::{acquire, commands, report};
+use crate::engine::{acquire, commands, describe};
 
 /// Runs a command that has a key as its first argument.
 fn run(
@@ -58,7 +58,7 @@ command!(
 );
 command!(
     /// LOCK.INFO
-    info, 2..=usize::MAX, |ctx, name, args| report::info(ctx, name, args)
+    info, 2..=usize::MAX, |ctx, name, args| describe::info(ctx, name, args)
 );
 command!(
     /// LOCK.APPLY
@@ -74,7 +74,7 @@ pub(crate) extern "C" fn macquire(
     // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
-        [_, args @ ..] if ctx.is_asked_for_keys() => acquire::tell_keys(&ctx, args),
+        [_, args @ ..] if ctx.is_asked_for_keys() => acquire::report_keys(&ctx, args),
         [_, args @ ..] if !args.is_empty() => commands::macquire(&ctx, args),
         _ => ctx.wrong_arity(),
     })
@@ -89,7 +89,7 @@ pub(crate) extern "C" fn heldby(
     // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
-        [_, owner] => report::heldby(&ctx, *owner),
+        [_, owner] => describe::heldby(&ctx, *owner),
         _ => ctx.wrong_arity(),
     })
 }

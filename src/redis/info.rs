@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::guard;
-use crate::engine::report::{self, Value};
+use crate::engine::describe::{self, Value};
 
 /// Version of the module.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -34,7 +34,7 @@ extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_in
             let text = |text: &str| Value::Text(text.to_owned());
             add(info, "version", &text(VERSION));
             add(info, "commit", &text(COMMIT));
-            report::fields(&Ctx::nowhere()).iter().for_each(|(name, value)| add(info, name, value));
+            describe::fields(&Ctx::nowhere()).iter().for_each(|(name, value)| add(info, name, value));
         }
     });
 }

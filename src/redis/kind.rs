@@ -49,13 +49,13 @@ impl Kind {
     }
 
     /// Whether it tells when slots leave as a whole, and must not be given a command without keys meanwhile.
-    pub(crate) const fn tells_of_slots(self) -> bool {
+    pub(crate) const fn announces_slots(self) -> bool {
         self.is_valkey && self.valkey_major >= 9
     }
 
     /// Whether a replica may load beside its old data. Redis 8.0 ends itself when the link breaks while it reads a
     /// value of a module: it takes what it has not got for the name of an unknown type. In 8.6 that is mended.
-    pub(crate) const fn can_load_beside(self) -> bool {
+    pub(crate) const fn can_load_staged(self) -> bool {
         self.is_valkey || self.version < 0x08_0000 || self.version >= 0x08_0600
     }
 

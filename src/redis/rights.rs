@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, OwnedStr, api};
-use crate::lock::table::Applicant;
+use crate::lock::table::Candidate;
 
 /// Whether the server would refuse a write: too few replicas, a disk error.
 ///
@@ -32,7 +32,10 @@ pub(super) fn is_paused() -> bool {
 }
 
 /// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
-pub(super) fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several, .. }: Applicant<'_>) -> bool {
+pub(super) fn may_acquire(
+    ctx: &Ctx,
+    Candidate { client, lock_key, wants_several, .. }: Candidate<'_>,
+) -> bool {
     let command = if wants_several { "LOCK.MACQUIRE" } else { "LOCK.ACQUIRE" };
     // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
     // has no user yields null.
@@ -41,7 +44,7 @@ pub(super) fn may_acquire(ctx: &Ctx, Applicant { client, place, wants_several, .
         name.and_then(|name| OwnedStr::from_raw(ctx, name))
     };
     let (Some(user_name), Some(command), Some(one), Some(key)) =
-        (user_name, ctx.new_str(command.as_bytes()), ctx.new_str(b"1"), ctx.new_str(place.name))
+        (user_name, ctx.new_str(command.as_bytes()), ctx.new_str(b"1"), ctx.new_str(lock_key.name))
     else {
         return false;
     };

@@ -130,14 +130,14 @@ extern "C" fn apply(
             raw::REDISMODULE_OK as c_int
         }
         Err(reason) => {
-            tell_why(error, reason);
+            reply_why(error, reason);
             failed
         }
     })
 }
 
 /// Tells the server why a setting is refused.
-fn tell_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
+fn reply_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
     // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here, in the
     // place that it gave to the running callback.
     unsafe {
@@ -188,7 +188,7 @@ extern "C" fn set_switch(
     if switch.name == c"leaving"
         && let Some(reason) = leaving::refusal_of_setting(&Ctx::nowhere(), value != 0, has_type)
     {
-        tell_why(error, reason);
+        reply_why(error, reason);
         return raw::REDISMODULE_ERR as c_int;
     }
     switch.set(value != 0);

@@ -9,11 +9,11 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str, TYPE, api, lock_of, value_of};
 use super::keeper::SHARED;
-use super::records::emit_hold;
+use super::replicate::emit_hold;
 use super::{ffi, guard, kind, soon};
 use crate::engine::values;
 use crate::lock::codec::{self, SavedLock};
-use crate::lock::types::{Mode, Place};
+use crate::lock::types::{LockKey, Mode};
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
@@ -111,7 +111,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
     let saved = codec::decode(name, || load_number(io))?;
-    values::load(&anywhere(), Place { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
+    values::load(&anywhere(), LockKey { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
 }
 
 /// A context for callbacks that are given none. The detached one lives as long as the module.
@@ -203,9 +203,9 @@ extern "C" fn free(value: *mut c_void) {
 /// At the head of an RDB file: how far the clock of tokens is.
 extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
-        if let Some((last, told)) = values::saved_clock(&anywhere()) {
+        if let Some((last, replicated)) = values::saved_clock(&anywhere()) {
             save_number(io, last);
-            save_number(io, told);
+            save_number(io, replicated);
         }
     });
 }
@@ -215,7 +215,7 @@ extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_in
     guard::callback(failed, || {
         let numbers = load_number(io).zip(load_number(io)).filter(|_| encoding == ENCODING);
         let loaded = numbers.ok_or("the clock of tokens cannot be read");
-        match loaded.and_then(|(last, told)| values::load_clock(&anywhere(), last, told)) {
+        match loaded.and_then(|(last, replicated)| values::load_clock(&anywhere(), last, replicated)) {
             Ok(()) => raw::REDISMODULE_OK as c_int,
             Err(reason) => {
                 refuse(io, reason);

@@ -130,7 +130,7 @@ impl Server {
 
     /// A client that waits in line for a lock, and is in line when this returns (or has left it, granted).
     #[track_caller]
-    pub fn in_line(&self, key: &str, owner: &str, lease_ms: u64) -> Waiter {
+    pub fn in_queue(&self, key: &str, owner: &str, lease_ms: u64) -> Waiter {
         let mut client = self.client();
         let before = client.waiters(key);
         let waiter = self.waiter(&format!("LOCK.ACQUIRE {key} {owner} PX {lease_ms} BLOCK 0"));

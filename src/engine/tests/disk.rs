@@ -7,7 +7,7 @@ use crate::engine::flags::Flags;
 use crate::engine::values;
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::LockId;
-use crate::lock::types::Place;
+use crate::lock::types::LockKey;
 
 /// What a key has, saved.
 #[derive(Clone, Debug)]
@@ -63,14 +63,14 @@ impl World {
     }
 
     /// The same, beside what it has, which then goes; or what was loaded does, where that is not completed.
-    pub(super) fn synchronise_beside(
+    pub(super) fn synchronise_staged(
         &mut self,
         snapshot: &Snapshot,
         is_complete: bool,
     ) -> Result<(), String> {
         let before = self.sim.flags.get();
         self.sim.flags.set(Flags { is_loading: true, ..before });
-        events::loaded_beside(&self.sim, Beside::Begun);
+        events::loaded_staged(&self.sim, Beside::Begun);
         events::loading(&self.sim);
         let own = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
         let is_loaded = self.load(snapshot);
@@ -78,12 +78,12 @@ impl World {
         is_loaded?;
         let gone = if is_complete {
             let gone = std::mem::replace(&mut self.sim.inside.borrow_mut().keys, loaded);
-            events::loaded_beside(&self.sim, Beside::Completed);
+            events::loaded_staged(&self.sim, Beside::Completed);
             self.end_load(before);
             gone
         } else {
             self.end_load(before);
-            events::loaded_beside(&self.sim, Beside::Aborted);
+            events::loaded_staged(&self.sim, Beside::Aborted);
             loaded
         };
         self.leave_to_thread(gone.into_values().map(|entry| entry.value));
@@ -103,14 +103,14 @@ impl World {
     }
 
     fn load(&self, Snapshot { clock, keys }: &Snapshot) -> Result<(), String> {
-        if let Some((last, told)) = *clock {
-            values::load_clock(&self.sim, last, told)?;
+        if let Some((last, replicated)) = *clock {
+            values::load_clock(&self.sim, last, replicated)?;
         }
         for ((db, name), saved, until_ms) in keys {
             let value = match saved {
                 Saved::Text(text) => Value::Text(text.clone()),
                 Saved::Lock(saved) => {
-                    Value::Lock(values::load(&self.sim, Place { db: *db, name }, saved.as_ref())?)
+                    Value::Lock(values::load(&self.sim, LockKey { db: *db, name }, saved.as_ref())?)
                 }
             };
             let entry = Entry { value, until_ms: *until_ms };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::engine::clients::Reply;
 use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
-use crate::lock::types::{Moment, PlaceBuf, Token};
+use crate::lock::types::{LockKeyBuf, Moment, Token};
 
 /// Where a key is.
 pub(super) type At = (u32, Vec<u8>);
@@ -101,7 +101,7 @@ pub(super) struct Inside {
     /// Those that were answered, or let go of, in this turn.
     pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
     /// What a blocked client was granted, where that has to be confirmed before it is told.
-    pub(super) granted: BTreeMap<u64, (Vec<PlaceBuf>, Token)>,
+    pub(super) granted: BTreeMap<u64, (Vec<LockKeyBuf>, Token)>,
     pub(super) last_handle: u64,
     /// Handles that were let go of: like addresses, they are given anew.
     pub(super) free_handles: Vec<u64>,

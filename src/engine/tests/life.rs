@@ -36,7 +36,7 @@ struct Life {
     applied: usize,
     /// Who is blocked, by which number.
     busy: BTreeMap<u64, u64>,
-    places: Vec<At>,
+    lock_keys: Vec<At>,
     /// What the last rest saw.
     before: View,
     /// Strings that were written and nobody took away.
@@ -51,7 +51,7 @@ impl Life {
     fn new(seed: u64) -> Self {
         let replica = World::started();
         replica.sim.flags.set(Flags { is_replica: true, ..Flags::default() });
-        let places: Vec<At> =
+        let lock_keys: Vec<At> =
             DBS.into_iter().flat_map(|db| NAMES.into_iter().map(move |name| at(db, name))).collect();
         let primary = World::started();
         (1..=CLIENTS).for_each(|client| primary.connect(client));
@@ -66,8 +66,8 @@ impl Life {
             replica,
             applied: 0,
             busy: BTreeMap::new(),
-            before: places.iter().map(|at| (at.clone(), super::look::Lock::default())).collect(),
-            places,
+            before: lock_keys.iter().map(|at| (at.clone(), super::look::Lock::default())).collect(),
+            lock_keys,
             texts: BTreeMap::new(),
             dumps: Vec::new(),
             notes: Vec::new(),
@@ -126,11 +126,11 @@ impl Life {
         let text = match self.random.below(10) {
             0..5 => {
                 let kind = self.random.of(&["", "", "SHARED", "LIMIT 2", "SHARED"]);
-                let tie = self.random.of(&["", "", "EPHEMERAL 20", "KEEPALIVE"]);
+                let binding = self.random.of(&["", "", "EPHEMERAL 20", "KEEPALIVE"]);
                 let how =
                     self.random.of(&["", "BLOCK 30", "BLOCK 5000", "BLOCK 0", "QUEUE 50", "QUEUE 5000"]);
                 let again = if kind.is_empty() && self.random.percent(20) { "REENTRANT" } else { "" };
-                format!("LOCK.ACQUIRE {name} o{owner} PX {lease} {kind} {again} {tie} {how}")
+                format!("LOCK.ACQUIRE {name} o{owner} PX {lease} {kind} {again} {binding} {how}")
             }
             5 => {
                 let other = NAMES[(NAMES.iter().position(|n| *n == name).unwrap_or(0) + 1) % NAMES.len()];
@@ -155,7 +155,7 @@ impl Life {
     /// Somebody does something to keys.
     fn meddles(&mut self) {
         let (name, other, db) = (self.name(), self.name(), self.random.of(&DBS));
-        let place = at(db, name);
+        let lock_key = at(db, name);
         let now_ms = self.primary.sim.wall_us() / 1000;
         let text = match self.random.below(10) {
             0..3 => format!("DEL {name}"),
@@ -169,15 +169,15 @@ impl Life {
                 _ => "SWAPDB 0 1".to_owned(),
             },
             8 => {
-                if let Some(dump) = self.primary.dump(&place) {
-                    self.dumps.push((place, dump));
+                if let Some(dump) = self.primary.dump(&lock_key) {
+                    self.dumps.push((lock_key, dump));
                 }
                 return;
             }
             _ => match self.dumps.pop() {
-                Some((place, dump)) => {
-                    let name = String::from_utf8_lossy(&place.1).into_owned();
-                    return self.meddles_with(place.0, &format!("RESTORE {name} {dump}"));
+                Some((lock_key, dump)) => {
+                    let name = String::from_utf8_lossy(&lock_key.1).into_owned();
+                    return self.meddles_with(lock_key.0, &format!("RESTORE {name} {dump}"));
                 }
                 None => return,
             },
@@ -246,7 +246,7 @@ impl Life {
         self.settles()?;
         if was_open {
             // The cron has not come by: whoever made work has asked for the pump.
-            let view = self.primary.look(&self.places);
+            let view = self.primary.look(&self.lock_keys);
             self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
         }
         self.applies()?;
@@ -256,14 +256,14 @@ impl Life {
         self.settles()?;
         self.hears();
         self.catches_up()?;
-        let view = self.primary.look(&self.places);
+        let view = self.primary.look(&self.lock_keys);
         let events = std::mem::take(&mut self.primary.sim.inside.borrow_mut().published);
         self.notes.push(format!("rest: published {events:?}"));
         self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
         self.primary.nobody_is_forgotten(&view)?;
         self.primary.counts_are_right(&view)?;
         self.primary.events_tell_the_story(&self.before, &view, &events)?;
-        are_alike(&view, &self.replica.look(&self.places))?;
+        are_alike(&view, &self.replica.look(&self.lock_keys))?;
         self.texts_stay()?;
         self.before = view;
         Ok(())
@@ -386,8 +386,9 @@ fn bugs_that_are_put_back_are_found() {
         Rule::ExpiryLate,
     ];
     for rule in rules {
-        let found = without(Some(rule), || first_fault(LIVES_UNTIL_FOUND));
-        let (seed, fault) = found.unwrap_or_else(|| panic!("{rule:?} can be left out, and no life notices"));
+        let existing = without(Some(rule), || first_fault(LIVES_UNTIL_FOUND));
+        let (seed, fault) =
+            existing.unwrap_or_else(|| panic!("{rule:?} can be left out, and no life notices"));
         println!("{rule:?}: life {seed}: {}", fault.lines().next().unwrap_or(""));
     }
 }

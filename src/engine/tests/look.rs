@@ -6,7 +6,7 @@ use super::inside::{At, Entry, Published, Value};
 use super::world::World;
 use crate::engine::server::{Key, Server};
 use crate::lock::effect::Event;
-use crate::lock::types::{Mode, Place};
+use crate::lock::types::{LockKey, Mode};
 
 /// A hold, as LOCK.INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,24 +46,24 @@ pub(super) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
 }
 
 impl World {
-    pub(super) fn look(&self, places: &[At]) -> View {
-        places.iter().map(|at| (at.clone(), self.look_at(at))).collect()
+    pub(super) fn look(&self, lock_keys: &[At]) -> View {
+        lock_keys.iter().map(|at| (at.clone(), self.look_at(at))).collect()
     }
 
     fn look_at(&self, at: &At) -> Lock {
         self.sim.db.set(at.0);
-        let found = self.sim.open_to_read(&at.1).found();
+        let existing = self.sim.open_to_read(&at.1).existing();
         let now = self.sim.boot();
-        let place = Place { db: at.0, name: &at.1 };
+        let lock_key = LockKey { db: at.0, name: &at.1 };
         let entry = self.sim.inside.borrow().keys.get(at).cloned();
         let seen = self.sim.with(|state| {
-            let lock = state.table.describe(now, place, found, &[], usize::MAX)?;
+            let lock = state.table.describe(now, lock_key, existing, &[], usize::MAX)?;
             let holder = |hold: &crate::lock::table::HoldView<'_>| Holder {
                 owner: hold.owner.to_vec(),
                 token: hold.token.map(crate::lock::types::Token::get),
                 left_ms: hold.left_ms,
                 count: hold.count,
-                is_paused: hold.tie.is_paused(),
+                is_paused: hold.binding.is_paused(),
             };
             let waiting = |waiter: &crate::lock::table::WaiterView<'_>| Waiting {
                 owner: waiter.owner.to_vec(),
@@ -73,7 +73,7 @@ impl World {
             Some(Lock {
                 kind: Some(lock.mode),
                 holders: lock.holds.iter().map(holder).collect(),
-                queue: lock.line.iter().map(waiting).collect(),
+                queue: lock.queue.iter().map(waiting).collect(),
                 ..Lock::default()
             })
         });
@@ -87,16 +87,17 @@ impl World {
     pub(super) fn nobody_waits_for_what_is_free(&self, view: &View, holders_max: usize) -> Verdict {
         let mut requests: BTreeMap<(u32, u64), Vec<(&At, usize)>> = BTreeMap::new();
         for (at, lock) in view {
-            for (place, waiting) in lock.queue.iter().enumerate() {
+            for (lock_key, waiting) in lock.queue.iter().enumerate() {
                 if let Some(client) = waiting.client {
-                    requests.entry((at.0, client)).or_default().push((at, place));
+                    requests.entry((at.0, client)).or_default().push((at, lock_key));
                 }
             }
         }
-        for ((_, client), places) in requests {
-            let is_party = places.len() > 1;
-            let fits = places.iter().all(|&(at, place)| fits(&view[at], place, holders_max, is_party));
-            must(!fits, || format!("G6: client {client} could have {places:?} and waits: {view:#?}"))?;
+        for ((_, client), lock_keys) in requests {
+            let is_multi = lock_keys.len() > 1;
+            let fits =
+                lock_keys.iter().all(|&(at, lock_key)| fits(&view[at], lock_key, holders_max, is_multi));
+            must(!fits, || format!("G6: client {client} could have {lock_keys:?} and waits: {view:#?}"))?;
         }
         Ok(())
     }
@@ -121,7 +122,7 @@ impl World {
             inside.keys.iter().filter_map(lock).collect()
         };
         let checked = self.sim.with(|state| {
-            let keys = keys.iter().map(|(at, lock)| (Place { db: at.0, name: &at.1 }, *lock));
+            let keys = keys.iter().map(|(at, lock)| (LockKey { db: at.0, name: &at.1 }, *lock));
             state.table.check(keys)
         });
         checked.unwrap_or(Ok(()))
@@ -203,11 +204,11 @@ fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
 }
 
 /// Whether nobody who holds the lock, or stands before it in the queue, is in the way of this one.
-fn fits(lock: &Lock, place: usize, holders_max: usize, is_party: bool) -> bool {
-    let waiting = &lock.queue[place];
-    let ahead = &lock.queue[..place];
+fn fits(lock: &Lock, lock_key: usize, holders_max: usize, is_multi: bool) -> bool {
+    let waiting = &lock.queue[lock_key];
+    let ahead = &lock.queue[..lock_key];
     let others = lock.holders.iter().filter(|holder| holder.owner != waiting.owner).count();
-    if ahead.iter().any(|other| other.client.is_some()) || (is_party && !ahead.is_empty()) {
+    if ahead.iter().any(|other| other.client.is_some()) || (is_multi && !ahead.is_empty()) {
         return false;
     }
     let most = match waiting.mode {
@@ -222,7 +223,7 @@ fn fits(lock: &Lock, place: usize, holders_max: usize, is_party: bool) -> bool {
 
 fn is_at(event: &Published, at: &At) -> bool {
     match event {
-        Published::Lock(place, _) | Published::Key(place, _) => place == at,
+        Published::Lock(lock_key, _) | Published::Key(lock_key, _) => lock_key == at,
         Published::All(_) => true,
     }
 }

@@ -15,9 +15,9 @@ use crate::engine::state::State;
 use crate::engine::values;
 use crate::lock::codec::SavedHold;
 use crate::lock::confirm::{ReplicaName, Seen};
-use crate::lock::effect::{Answer, Event, Found, LockId};
-use crate::lock::table::Applicant;
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf};
+use crate::lock::effect::{Answer, Event, Existing, LockId};
+use crate::lock::table::Candidate;
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
 
 /// The simulated server.
 pub(super) struct Sim {
@@ -104,7 +104,7 @@ impl Sim {
         let Some(Reply::Answer(Answer::Refused(GRANT_UNCONFIRMED))) = reply else {
             return;
         };
-        let Some((places, token)) = self.inside.borrow_mut().granted.remove(&blocked) else {
+        let Some((lock_keys, token)) = self.inside.borrow_mut().granted.remove(&blocked) else {
             return;
         };
         // Another request of its owner waits for the same hold, which goes with the last of them.
@@ -112,16 +112,16 @@ impl Sim {
             return;
         }
         let now = self.boot();
-        for place in places {
-            self.db.set(place.db);
-            let found = server::Key::found(&self.open_to_read(&place.name));
+        for lock_key in lock_keys {
+            self.db.set(lock_key.db);
+            let existing = server::Key::existing(&self.open_to_read(&lock_key.name));
             let is_there = self.with(|state| {
-                state.confirm.all.is_to_undo(place.as_place(), token)
-                    && state.table.is_live(now, found, token)
+                state.confirm.all.is_to_undo(lock_key.as_key(), token)
+                    && state.table.is_live(now, existing, token)
             });
             assert!(
                 is_there != Some(true),
-                "CONTRACT 6: it is told that {token} is undone, and {place:?} shows it"
+                "CONTRACT 6: it is told that {token} is undone, and {lock_key:?} shows it"
             );
         }
     }
@@ -138,11 +138,11 @@ pub(super) struct SimKey<'a> {
 }
 
 impl server::Key for SimKey<'_> {
-    fn found(&self) -> Found {
+    fn existing(&self) -> Existing {
         match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
-            None => Found::Nothing,
-            Some(Value::Lock(lock)) => Found::Lock(*lock),
-            Some(Value::Text(_)) => Found::Other,
+            None => Existing::Nothing,
+            Some(Value::Lock(lock)) => Existing::Lock(*lock),
+            Some(Value::Text(_)) => Existing::Other,
         }
     }
 
@@ -271,16 +271,16 @@ impl Server for Sim {
         self.inside.borrow_mut().log.push(text.to_owned());
     }
 
-    fn place<'a>(&self, name: &'a [u8]) -> Place<'a>
+    fn lock_key<'a>(&self, name: &'a [u8]) -> LockKey<'a>
     where
         'a: 'a,
     {
-        Place { db: self.db.get(), name }
+        LockKey { db: self.db.get(), name }
     }
 
-    fn name_at(&self, place: &PlaceBuf) -> Option<Vec<u8>> {
-        self.db.set(place.db);
-        Some(place.name.to_vec())
+    fn name_at(&self, lock_key: &LockKeyBuf) -> Option<Vec<u8>> {
+        self.db.set(lock_key.db);
+        Some(lock_key.name.to_vec())
     }
 
     fn name(name: &Vec<u8>) -> &[u8] {
@@ -337,13 +337,13 @@ impl Server for Sim {
         self.tell(&[b"PEXPIREAT", name, wall_ms.to_string().as_bytes()]);
     }
 
-    fn append_tick(&self, last: u64, told: u64) {
+    fn append_tick(&self, last: u64, replicated: u64) {
         self.may_call_back();
-        let words = [b"LOCK.TICK".to_vec(), last.to_string().into(), told.to_string().into()];
+        let words = [b"LOCK.TICK".to_vec(), last.to_string().into(), replicated.to_string().into()];
         self.inside.borrow_mut().file.push(Told { db: 0, words: words.into() });
     }
 
-    fn tell_nothing(&self, last: u64) {
+    fn replicate_fresh_start(&self, last: u64) {
         self.may_call_back();
         self.tell(&[b"LOCK.TICK", last.to_string().as_bytes(), b"0"]);
     }
@@ -367,7 +367,7 @@ impl Server for Sim {
         self.inside.borrow().connected.contains(&client.0)
     }
 
-    fn may_acquire(&self, who: Applicant<'_>) -> bool {
+    fn may_acquire(&self, who: Candidate<'_>) -> bool {
         !self.inside.borrow().forbidden.contains(&who.client.0)
     }
 
@@ -435,5 +435,5 @@ impl Server for Sim {
         self.say(Part::Error("ERR wrong number of arguments".to_owned()));
     }
 
-    fn tell_key_at(&self, _position: usize) {}
+    fn report_key_at(&self, _position: usize) {}
 }

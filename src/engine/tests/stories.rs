@@ -27,8 +27,8 @@ fn later(said: Said) -> u64 {
 }
 
 fn is_held(world: &World, name: &str) -> bool {
-    let place = at(0, name);
-    !world.look(std::slice::from_ref(&place))[&place].holders.is_empty()
+    let lock_key = at(0, name);
+    !world.look(std::slice::from_ref(&lock_key))[&lock_key].holders.is_empty()
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn one_turn_answers_so_many_and_the_next_one_the_others() {
     world.close(clients);
     assert!(world.rests());
     assert_eq!(world.answers.len() as u64, clients - 1);
-    let place = at(0, "k");
-    assert_eq!(world.look(std::slice::from_ref(&place))[&place].holders.len() as u64, clients - 1);
+    let lock_key = at(0, "k");
+    assert_eq!(world.look(std::slice::from_ref(&lock_key))[&lock_key].holders.len() as u64, clients - 1);
     // In order.
     let handles: Vec<u64> = world.answers.iter().map(|(handle, _)| *handle).collect();
     assert!(handles.is_sorted());

@@ -9,7 +9,7 @@ use crate::engine::settings::Settings;
 use crate::engine::{answers, commands, confirm, events, pump, values};
 use crate::lock::codec::{decode, encode};
 use crate::lock::effect::Answer;
-use crate::lock::types::{ClientId, Moment, Place, Token};
+use crate::lock::types::{ClientId, LockKey, Moment, Token};
 
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
@@ -243,8 +243,8 @@ impl World {
         let text = String::from_utf8(payload.to_vec()).unwrap();
         let mut numbers = text.split(',').map(|number| number.parse().unwrap());
         let saved = decode(&at.1, || numbers.next()).expect("what was dumped can be restored");
-        let place = Place { db: at.0, name: &at.1 };
-        match values::load(&self.sim, place, saved.as_ref()) {
+        let lock_key = LockKey { db: at.0, name: &at.1 };
+        match values::load(&self.sim, lock_key, saved.as_ref()) {
             Ok(lock) => {
                 self.sim.put(at, Entry { value: Value::Lock(lock), until_ms: None });
                 self.done(&[b"RESTORE", &at.1, payload], Some((at.clone(), "restore")), 1);
@@ -335,8 +335,8 @@ impl World {
         let handle = {
             let inside = self.sim.inside.borrow();
             let is_open = |handle: &u64| inside.unblocked.iter().all(|(other, _)| other != handle);
-            let found = inside.blocked.iter().find(|(handle, its)| **its == client && is_open(handle));
-            found.map(|(&handle, _)| handle)
+            let existing = inside.blocked.iter().find(|(handle, its)| **its == client && is_open(handle));
+            existing.map(|(&handle, _)| handle)
         };
         if let Some(handle) = handle {
             let reply = answers::unblocked(&self.sim, handle);

@@ -18,7 +18,7 @@ fn primary(replicas: &[(&str, u64)]) -> Confirmations {
 }
 
 const ALL: Rule = Rule::All { replicas: 2 };
-const MOST: Rule = Rule::Majority { replicas: 1, seasoned_ms: 100 };
+const MOST: Rule = Rule::Majority { replicas: 1, stable_ms: 100 };
 
 #[test]
 fn all_means_all() {
@@ -69,10 +69,10 @@ fn of_many_who_are_confirmed_some_are_told_in_a_later_turn() {
 fn what_is_told_in_a_later_turn_can_still_be_undone() {
     // An owner asked again for what it had been granted, nobody was told, and its lock stayed held.
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let begun = stake("x", 7, BEGUN);
+    let begun = pending_grant("x", 7, BEGUN);
     all.note_begun(vec![begun.clone()]);
     let told = |all: &mut Confirmations, now, lasts_ms| {
-        all.wait_to_tell(now, ALL, lasts_ms, Some(begun.token), [begun.place.clone()])
+        all.wait_to_answer(now, ALL, lasts_ms, Some(begun.token), [begun.lock_key.clone()])
             .expect("both are there")
     };
     let first = told(&mut all, at(1), 50);
@@ -84,7 +84,7 @@ fn what_is_told_in_a_later_turn_can_still_be_undone() {
     all.leave(first);
     assert!(!all.has_undo(), "the other one may be told");
     assert_eq!(all.take_over(at(44)), [(again, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [Stake { lease_ms: u64::MAX, ..begun }]);
+    assert_eq!(undone(&mut all), [PendingGrant { lease_ms: u64::MAX, ..begun }]);
 }
 
 #[test]
@@ -167,18 +167,18 @@ fn a_group_of_one_needs_nobody() {
     assert_eq!(all.take_over(at(1)), [(wait, Verdict::Confirmed)]);
 }
 
-fn stake(name: &str, token: u64, undo: Undo) -> Stake {
-    let place = crate::lock::types::PlaceBuf { db: 0, name: name.as_bytes().into() };
-    Stake { place, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
+fn pending_grant(name: &str, token: u64, undo: UndoRecord) -> PendingGrant {
+    let lock_key = crate::lock::types::LockKeyBuf { db: 0, name: name.as_bytes().into() };
+    PendingGrant { lock_key, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
 }
 
 /// What the pump undoes next.
-fn undone(all: &mut Confirmations) -> Vec<Stake> {
+fn undone(all: &mut Confirmations) -> Vec<PendingGrant> {
     std::iter::from_fn(|| all.next_undo()).collect()
 }
 
-const BEGUN: Undo = Undo { owner: Vec::new(), counts: true, is_upgrade: false };
-const EITHER: Rule = Rule::Majority { replicas: 1, seasoned_ms: 0 };
+const BEGUN: UndoRecord = UndoRecord { owner: Vec::new(), counts: true, is_upgrade: false };
+const EITHER: Rule = Rule::Majority { replicas: 1, stable_ms: 0 };
 
 #[test]
 fn with_more_replicas_than_the_group_has_all_still_means_all() {
@@ -209,68 +209,74 @@ fn one_that_came_back_before_its_old_connection_was_dead_does_not_count() {
 #[test]
 fn what_failed_is_undone_by_owner_and_token() {
     let mut all = primary(&[("a", 0)]);
-    let stakes = vec![stake("x", 7, BEGUN), stake("y", 7, Undo::NOTHING)];
-    let wait = all.wait(at(1), at(50), EITHER, stakes).unwrap();
+    let pending_grants = vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, UndoRecord::NOTHING)];
+    let wait = all.wait(at(1), at(50), EITHER, pending_grants).unwrap();
     all.sent(10);
     assert_eq!(all.next_deadline(), Some(at(50)));
     assert_eq!(all.take_over(at(49)), []);
     assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
     assert_eq!(all.next_deadline(), None);
 }
 
 #[test]
 fn whoever_is_told_of_a_hold_waits_no_longer_than_its_lease() {
     let mut all = primary(&[("a", 0)]);
-    let begun = Stake { lease_ms: 20, ..stake("x", 7, BEGUN) };
-    all.note_begun(vec![stake("x", 6, BEGUN), begun.clone(), stake("y", 8, BEGUN)]);
-    let (x, token) = (begun.place.clone(), Some(begun.token));
-    let wait = all.wait_to_tell(at(1), EITHER, 50, token, [x.clone()]).unwrap();
+    let begun = PendingGrant { lease_ms: 20, ..pending_grant("x", 7, BEGUN) };
+    all.note_begun(vec![pending_grant("x", 6, BEGUN), begun.clone(), pending_grant("y", 8, BEGUN)]);
+    let (x, token) = (begun.lock_key.clone(), Some(begun.token));
+    let wait = all.wait_to_answer(at(1), EITHER, 50, token, [x.clone()]).unwrap();
     // What this one is told of, the other has already: its own time is all that bounds it, and nothing is its to undo.
-    let other = all.wait_to_tell(at(1), EITHER, 30, token, [x.clone()]).unwrap();
+    let other = all.wait_to_answer(at(1), EITHER, 30, token, [x.clone()]).unwrap();
     all.sent(10);
     assert_eq!(all.take_over(at(20)), []);
     assert_eq!(all.take_over(at(21)), [(wait, Verdict::Failed)]);
     assert_eq!(all.take_over(at(31)), [(other, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [Stake { lease_ms: u64::MAX, ..begun }]);
+    assert_eq!(undone(&mut all), [PendingGrant { lease_ms: u64::MAX, ..begun }]);
     // The turn in which the third began is over.
     all.forget_begun();
-    all.wait_to_tell(at(40), EITHER, 50, Some(stake("y", 8, BEGUN).token), [stake("y", 8, BEGUN).place])
-        .unwrap();
+    all.wait_to_answer(
+        at(40),
+        EITHER,
+        50,
+        Some(pending_grant("y", 8, BEGUN).token),
+        [pending_grant("y", 8, BEGUN).lock_key],
+    )
+    .unwrap();
     all.take_over(at(90));
     assert_eq!(undone(&mut all), []);
-    assert!(all.wait_to_tell(at(91), EITHER, 50, None, [x]).is_some());
+    assert!(all.wait_to_answer(at(91), EITHER, 50, None, [x]).is_some());
 }
 
 #[test]
 fn what_can_never_be_confirmed_is_to_be_undone_at_once() {
     let mut all = primary(&[]);
-    assert_eq!(all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]), None);
-    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert_eq!(all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]), None);
+    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
     assert!(all.is_empty());
 }
 
 #[test]
 fn a_hold_that_a_retry_still_waits_for_is_not_undone_with_the_first_request() {
     let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
-    let retry = all.wait(at(2), at(60), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
-    let other = all.wait(at(2), at(60), EITHER, vec![stake("x", 8, Undo::NOTHING)]).unwrap();
+    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    let retry = all.wait(at(2), at(60), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
+    let other = all.wait(at(2), at(60), EITHER, vec![pending_grant("x", 8, UndoRecord::NOTHING)]).unwrap();
     all.sent(10);
     // Its client is gone.
     all.leave(first);
     assert_eq!(undone(&mut all), []);
     assert_eq!(all.take_over(at(60)), [(retry, Verdict::Failed), (other, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
 }
 
 #[test]
 fn what_a_retry_was_told_is_not_undone_when_the_first_request_fails() {
-    // The first one waits for a replica that was seasoned, the retry may have any.
+    // The first one waits for a replica that was stable, the retry may have any.
     let mut all = primary(&[("a", 0)]);
     all.see(at(50), &seen(&[("a", 0), ("b", 0)]));
-    let first = all.wait(at(101), at(130), MOST, vec![stake("x", 7, BEGUN)]).unwrap();
-    let retry = all.wait(at(102), at(160), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
+    let first = all.wait(at(101), at(130), MOST, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    let retry = all.wait(at(102), at(160), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
     all.sent(10);
     all.see(at(103), &seen(&[("a", 0), ("b", 10)]));
     assert_eq!(all.take_over(at(103)), [(retry, Verdict::Confirmed)]);
@@ -281,11 +287,11 @@ fn what_a_retry_was_told_is_not_undone_when_the_first_request_fails() {
 #[test]
 fn each_count_is_undone_for_itself() {
     let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
-    let again = all.wait(at(2), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    let again = all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
     all.sent(10);
     all.leave(again);
-    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
     all.see(at(3), &seen(&[("a", 10)]));
     assert_eq!(all.take_over(at(3)), [(first, Verdict::Confirmed)]);
 }
@@ -293,7 +299,7 @@ fn each_count_is_undone_for_itself() {
 #[test]
 fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
     let mut all = primary(&[("a", 0)]);
-    let wait = all.wait(at(100), at(500), MOST, vec![stake("x", 7, BEGUN)]).unwrap();
+    let wait = all.wait(at(100), at(500), MOST, vec![pending_grant("x", 7, BEGUN)]).unwrap();
     assert_eq!(all.drop_all(), [wait]);
     assert!(all.is_empty() && all.next_deadline().is_none() && !all.has_new());
     all.see(at(101), &seen(&[("a", 10)]));
@@ -303,32 +309,34 @@ fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
 #[test]
 fn what_is_about_to_be_undone_is_kept_for_an_owner_that_asks_again() {
     let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN), stake("y", 7, BEGUN)]).unwrap();
+    let first = all
+        .wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, BEGUN)])
+        .unwrap();
     all.leave(first);
     assert!(all.has_undo());
     // Before the pump has come to it: the owner is told of one of the two, so the other one goes.
-    let retry = all.wait(at(2), at(50), EITHER, vec![stake("x", 7, Undo::NOTHING)]).unwrap();
-    assert_eq!(undone(&mut all), [stake("y", 7, BEGUN)]);
+    let retry = all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
+    assert_eq!(undone(&mut all), [pending_grant("y", 7, BEGUN)]);
     all.sent(10);
     all.see(at(3), &seen(&[("a", 10)]));
     assert_eq!(all.take_over(at(3)), [(retry, Verdict::Confirmed)]);
     assert!(!all.has_undo());
     // And if that fails, too, it is undone, once.
-    let first = all.wait(at(4), at(50), EITHER, vec![stake("x", 8, BEGUN)]).unwrap();
+    let first = all.wait(at(4), at(50), EITHER, vec![pending_grant("x", 8, BEGUN)]).unwrap();
     all.leave(first);
-    let retry = all.wait(at(5), at(50), EITHER, vec![stake("x", 8, Undo::NOTHING)]).unwrap();
+    let retry = all.wait(at(5), at(50), EITHER, vec![pending_grant("x", 8, UndoRecord::NOTHING)]).unwrap();
     all.leave(retry);
-    assert_eq!(undone(&mut all), [stake("x", 8, BEGUN)]);
+    assert_eq!(undone(&mut all), [pending_grant("x", 8, BEGUN)]);
 }
 
 #[test]
 fn a_count_that_is_about_to_be_undone_is_not_that_of_the_next_request() {
     let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
+    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
     all.leave(first);
     // REENTRANT: it counts for itself.
-    all.wait(at(2), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
-    assert_eq!(undone(&mut all), [stake("x", 7, BEGUN)]);
+    all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
 }
 
 #[test]
@@ -343,8 +351,8 @@ fn an_acknowledgement_that_comes_late_is_none() {
 #[test]
 fn who_waits_is_told_when_nothing_has_to_be_confirmed_any_more() {
     let mut all = primary(&[("a", 0)]);
-    let failed = all.wait(at(1), at(50), EITHER, vec![stake("x", 7, BEGUN)]).unwrap();
-    let wait = all.wait(at(1), at(50), EITHER, vec![stake("y", 8, BEGUN)]).unwrap();
+    let failed = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    let wait = all.wait(at(1), at(50), EITHER, vec![pending_grant("y", 8, BEGUN)]).unwrap();
     all.sent(10);
     all.leave(failed);
     all.need_nobody();
@@ -379,7 +387,7 @@ fn waits_are_counted() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     assert_eq!((all.len(), all.is_empty()), (0, true));
     for count in 1..=3 {
-        all.wait(at(1), at(50), ALL, vec![stake("x", 7, BEGUN)]).expect("both are there");
+        all.wait(at(1), at(50), ALL, vec![pending_grant("x", 7, BEGUN)]).expect("both are there");
         assert_eq!((all.len(), all.is_empty(), all.of_token.len()), (count, false, 1));
     }
     all.sent(10);
@@ -390,7 +398,7 @@ fn waits_are_counted() {
 #[test]
 fn who_needs_no_replica_is_told_when_it_is_sent() {
     let mut all = primary(&[]);
-    let nobody = Rule::Majority { replicas: 0, seasoned_ms: 0 };
+    let nobody = Rule::Majority { replicas: 0, stable_ms: 0 };
     let wait = all.wait(at(1), at(50), nobody, vec![]).expect("nobody is needed");
     assert_eq!(all.take_over(at(2)), []);
     all.sent(10);

@@ -8,26 +8,26 @@ use std::collections::btree_set;
 
 use hashbrown::hash_map;
 
-use super::crowd::Crowd;
-use super::id::{LockId, Set};
+use super::hold::{Hold, Lock};
+use super::holders::Holders;
+use super::id::{Epoch, LockId};
 use super::record::Flag;
 use super::record::Head;
 use super::state::Locks;
-use super::view::{Hold, Lock};
 use crate::lock::types::ClientId;
 
-/// The holds that were tied to one connection.
-type Ties = btree_set::IntoIter<LockId>;
+/// The holds that were bound to one connection.
+type Bindings = btree_set::IntoIter<LockId>;
 
 /// See the [module](self).
 pub struct Going {
     locks: Locks,
     /// The lock that is being taken apart, if several hold it.
-    crowd: Option<Crowd>,
+    holders: Option<Holders>,
     /// Whether its end was told.
     is_told: bool,
-    /// What was tied to connections: trees, which take time to drop.
-    ties: Ties,
+    /// What was bound to connections: trees, which take time to drop.
+    bindings: Bindings,
     connections: hash_map::IntoIter<ClientId, std::collections::BTreeSet<LockId>>,
 }
 
@@ -46,8 +46,8 @@ impl Going {
     /// These locks go.
     #[must_use]
     pub fn new(mut locks: Locks) -> Self {
-        let connections = locks.extras.take_bound().into_iter();
-        Self { locks, crowd: None, is_told: false, ties: Ties::default(), connections }
+        let connections = locks.overflows.take_bound().into_iter();
+        Self { locks, holders: None, is_told: false, bindings: Bindings::default(), connections }
     }
 
     /// How many holds there are still.
@@ -73,11 +73,11 @@ impl Going {
 
     /// Takes out one piece of what is kept beside the records. Returns whether there was any.
     fn take_rest(&mut self) -> bool {
-        while self.ties.next().is_none() {
+        while self.bindings.next().is_none() {
             let Some((_, holds)) = self.connections.next() else {
                 return self.locks.postponed.pop_first().is_some();
             };
-            self.ties = holds.into_iter();
+            self.bindings = holds.into_iter();
         }
         true
     }
@@ -85,16 +85,16 @@ impl Going {
     /// A record, and whether it is a lock of its own.
     fn next(&mut self) -> Option<(LockId, bool)> {
         loop {
-            if let Some(member) = self.crowd.as_mut().and_then(Crowd::pop) {
-                self.locks.crowds.members -= 1;
-                return Some((member, false));
+            if let Some(holder) = self.holders.as_mut().and_then(Holders::pop) {
+                self.locks.holder_lists.listed -= 1;
+                return Some((holder, false));
             }
-            self.crowd = self.locks.crowds.all.pop();
+            self.holders = self.locks.holder_lists.all.pop();
             self.is_told = false;
-            if self.crowd.is_none() {
+            if self.holders.is_none() {
                 let index = self.locks.records.0.last()?;
-                let mark = self.locks.records.head(index).map_or(0, |(head, _)| Head::mark(head));
-                return Some((self.locks.id(index, mark), true));
+                let generation = self.locks.records.head(index).map_or(0, |(head, _)| Head::generation(head));
+                return Some((self.locks.id(index, generation), true));
             }
         }
     }
@@ -104,8 +104,8 @@ impl Locks {
     /// An empty set, the `number`th, that takes the place of this one and knows none of its numbers.
     #[must_use]
     pub fn successor(&self, number: u32) -> Self {
-        let (set, crowds) = (Set::new(number), self.crowds.successor());
-        Self { set, crowds, newest_client: self.newest_client, ..Self::default() }
+        let (epoch, holder_lists) = (Epoch::new(number), self.holder_lists.successor());
+        Self { epoch, holder_lists, newest_client: self.newest_client, ..Self::default() }
     }
 
     /// Whether all numbers that were given out stand for holds under keys of this database, and no lock is anywhere
@@ -115,7 +115,7 @@ impl Locks {
         self.records.0.len() == self.holds && self.prefixes.are_all_in(db)
     }
 
-    /// Takes a record out, and nothing else: not off the wheel, not out of its crowd.
+    /// Takes a record out, and nothing else: not off the wheel, not out of its list of holders.
     fn take_out(&mut self, id: LockId) {
         let index = id.index();
         if let Some((head, _)) = self.records.head(index) {
@@ -133,18 +133,18 @@ mod tests {
 
     use super::*;
     use crate::lock::locks::NewHold;
-    use crate::lock::types::{Mode, Moment, Place, Tie, Token};
+    use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
 
     const NOW: Moment = Moment(9_000_000);
-    const CUT: Tie = Tie { ephemeral_ms: Some(5), is_kept_alive: false, is_running: false };
+    const CUT: Binding = Binding { ephemeral_ms: Some(5), is_keepalive: false, is_running: false };
 
-    const fn place(db: u32, name: &str) -> Place<'_> {
-        Place { db, name: name.as_bytes() }
+    const fn lock_key(db: u32, name: &str) -> LockKey<'_> {
+        LockKey { db, name: name.as_bytes() }
     }
 
-    fn hold(owner: &str, number: u64, lease_ms: u64, tie: Tie) -> NewHold<'_> {
+    fn hold(owner: &str, number: u64, lease_ms: u64, binding: Binding) -> NewHold<'_> {
         let token = Token::new(number).expect("valid");
-        NewHold { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(number)), tie }
+        NewHold { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(number)), binding }
     }
 
     /// Takes all out. Returns what was told: the name, the token, and whether it was the first of its lock.
@@ -152,7 +152,8 @@ mod tests {
         let mut told = Vec::new();
         let mut holds = going.holds();
         while let Some(step) = going.take_one(|gone| {
-            let name = gone.lock.place().map(|place| String::from_utf8_lossy(&place.name).into_owned());
+            let name =
+                gone.lock.lock_key().map(|lock_key| String::from_utf8_lossy(&lock_key.name).into_owned());
             (!gone.hold.is_over(NOW), (name.unwrap_or_default(), gone.hold.token().get(), gone.is_first))
         }) {
             holds -= usize::from(step.is_some());
@@ -170,38 +171,38 @@ mod tests {
         let mut names = BTreeSet::new();
         for number in 1..=2_000 {
             let name = if number % 10 == 0 { format!("{long}{number}") } else { format!("lock:{number}") };
-            let tie = if number % 7 == 0 { CUT } else { Tie::NONE };
+            let binding = if number % 7 == 0 { CUT } else { Binding::NONE };
             let lease_ms = if number % 5 == 0 { 0 } else { 100 };
             locks
-                .insert(NOW, place(0, &name), Some(&hold("ann", number, lease_ms, tie)))
+                .insert(NOW, lock_key(0, &name), Some(&hold("ann", number, lease_ms, binding)))
                 .expect("there is room");
             names.insert((name, number, true));
         }
-        for (number, members) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
-            let crowd = locks.form(Mode::Shared);
-            for member in 0..members {
-                let (name, owner) = (format!("crowd-{number}"), format!("owner-{member}"));
-                let new = hold(&owner, number + member, 100, CUT);
-                locks.join(crowd, NOW, place(0, &name), &new).expect("there is room");
+        for (number, ids) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
+            let holders = locks.form(Mode::Shared);
+            for holder in 0..ids {
+                let (name, owner) = (format!("crowd-{number}"), format!("owner-{holder}"));
+                let new = hold(&owner, number + holder, 100, CUT);
+                locks.join(holders, NOW, lock_key(0, &name), &new).expect("there is room");
             }
         }
-        let empty = locks.insert(NOW, place(0, "empty"), None).expect("there is room");
-        locks.postpone(LockId::new(locks.set, 1, 0), NOW);
-        let postponed = locks.insert(NOW, place(0, "late"), Some(&hold("ann", 9_000, 100, Tie::NONE)));
+        let empty = locks.insert(NOW, lock_key(0, "empty"), None).expect("there is room");
+        locks.postpone(LockId::new(locks.epoch, 1, 0), NOW);
+        let postponed = locks.insert(NOW, lock_key(0, "late"), Some(&hold("ann", 9_000, 100, Binding::NONE)));
         locks.postpone(postponed.expect("there is room"), NOW);
         names.insert(("late".to_owned(), 9_000, true));
         assert!(locks.get(empty).is_some_and(|lock| lock.hold().is_none()));
         let mut going = Going::new(locks);
         assert_eq!(going.holds(), 2_305);
         let mut told = take_all(&mut going);
-        for (number, members) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
+        for (number, ids) in [(3_000, 3), (4_000, 300), (5_000, 1)] {
             let name = format!("crowd-{number}");
-            let (of_crowd, others) = told.into_iter().partition(|gone| gone.0 == name);
-            let of_crowd: Vec<(String, u64, bool)> = of_crowd;
+            let (of_list, others) = told.into_iter().partition(|gone| gone.0 == name);
+            let of_list: Vec<(String, u64, bool)> = of_list;
             told = others;
-            assert_eq!(of_crowd.len(), members);
-            assert_eq!(of_crowd.iter().filter(|gone| gone.2).count(), 1, "{name} ends once");
-            assert!(of_crowd[0].2 && of_crowd.iter().all(|gone| gone.1 / 1_000 == number / 1_000));
+            assert_eq!(of_list.len(), ids);
+            assert_eq!(of_list.iter().filter(|gone| gone.2).count(), 1, "{name} ends once");
+            assert!(of_list[0].2 && of_list.iter().all(|gone| gone.1 / 1_000 == number / 1_000));
         }
         assert_eq!((told.len(), told.into_iter().collect::<BTreeSet<_>>()), (names.len(), names));
         assert!(going.locks.is_empty() && going.locks.spilled.is_empty() && going.locks.postponed.is_empty());
@@ -210,11 +211,11 @@ mod tests {
     #[test]
     fn one_whose_lease_was_over_does_not_tell_of_the_end_of_its_lock() {
         let mut locks = Locks::default();
-        let crowd = locks.form(Mode::Limit(5));
+        let holders = locks.form(Mode::Limit(5));
         for (number, lease_ms) in [(1, 100), (2, 100), (3, 0), (4, 0)] {
             let owner = format!("owner-{number}");
-            let new = hold(&owner, number, lease_ms, Tie::NONE);
-            locks.join(crowd, NOW, place(0, "crowd"), &new).expect("there is room");
+            let new = hold(&owner, number, lease_ms, Binding::NONE);
+            locks.join(holders, NOW, lock_key(0, "crowd"), &new).expect("there is room");
         }
         let told = take_all(&mut Going::new(locks));
         let told: Vec<_> = told.into_iter().map(|(_, number, is_first)| (number, is_first)).collect();
@@ -228,7 +229,7 @@ mod tests {
             assert!(locks.are_all_in(0) && locks.are_all_in(1));
             let add = |locks: &mut Locks, db| {
                 locks
-                    .insert(NOW, place(db, name), Some(&hold("ann", 1, 100, Tie::NONE)))
+                    .insert(NOW, lock_key(db, name), Some(&hold("ann", 1, 100, Binding::NONE)))
                     .expect("there is room")
             };
             let first = add(&mut locks, 3);
@@ -247,23 +248,24 @@ mod tests {
     #[test]
     fn a_record_without_room_for_its_next_name_counts_as_unpacked() {
         let mut locks = Locks::default();
-        let id = locks.insert(NOW, place(0, "lock:1"), Some(&hold("a", 1, 100, Tie::NONE))).expect("room");
-        locks.begin(id, NOW, place(2, "lock:1"), &hold(&"long".repeat(30), 2, 100, Tie::NONE));
+        let id =
+            locks.insert(NOW, lock_key(0, "lock:1"), Some(&hold("a", 1, 100, Binding::NONE))).expect("room");
+        locks.begin(id, NOW, lock_key(2, "lock:1"), &hold(&"long".repeat(30), 2, 100, Binding::NONE));
         assert!(!locks.are_all_in(0) && locks.are_all_in(2));
     }
 
     #[test]
-    fn no_number_finds_anything_in_the_sets_that_come_after() {
+    fn no_number_finds_anything_in_the_epochs_that_come_after() {
         let mut locks = Locks::default();
         let mut numbers = Vec::new();
         for set in 1..20 {
-            let alone = locks.insert(NOW, place(0, "lock:1"), Some(&hold("ann", 1, 100, Tie::NONE)));
-            let crowd = locks.form(Mode::Shared);
-            locks.join(crowd, NOW, place(0, "lock:2"), &hold("ann", 2, 100, Tie::NONE));
+            let alone = locks.insert(NOW, lock_key(0, "lock:1"), Some(&hold("ann", 1, 100, Binding::NONE)));
+            let holders = locks.form(Mode::Shared);
+            locks.join(holders, NOW, lock_key(0, "lock:2"), &hold("ann", 2, 100, Binding::NONE));
             for &old in &numbers {
                 assert!(locks.get(old).is_none() && locks.holders_of(old) == 0, "{old:?} in set {set}");
             }
-            numbers.extend([alone.expect("room"), crowd]);
+            numbers.extend([alone.expect("room"), holders]);
             let client = locks.newest_client;
             locks = locks.successor(set);
             assert_eq!((locks.newest_client, locks.len()), (client, 0));

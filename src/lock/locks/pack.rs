@@ -8,7 +8,7 @@
 // Bytes are cut out of words on purpose.
 #![allow(clippy::cast_possible_truncation)]
 
-use crate::lock::types::{Place, PlaceBuf};
+use crate::lock::types::{LockKey, LockKeyBuf};
 
 /// Bytes of a UUID's text.
 pub(super) const UUID_TEXT: usize = 36;
@@ -247,20 +247,20 @@ impl Prefixes {
     }
 
     /// The name that was packed.
-    pub(super) fn name(&self, seat: u8, digits: usize, value: u64) -> Option<PlaceBuf> {
+    pub(super) fn name(&self, seat: u8, digits: usize, value: u64) -> Option<LockKeyBuf> {
         let prefix = self.seats.get(usize::from(seat))?;
         let mut name = Vec::with_capacity(prefix.bytes.len() + digits);
         name.extend_from_slice(&prefix.bytes);
         name.extend_from_slice(format!("{value:0digits$}").as_bytes());
-        Some(PlaceBuf { db: prefix.db, name: name.into() })
+        Some(LockKeyBuf { db: prefix.db, name: name.into() })
     }
 
     /// Whether the name that was packed is this one.
-    pub(super) fn is_name(&self, seat: u8, digits: usize, value: u64, place: Place<'_>) -> bool {
+    pub(super) fn is_name(&self, seat: u8, digits: usize, value: u64, lock_key: LockKey<'_>) -> bool {
         let prefix = self.seats.get(usize::from(seat));
-        split_number(place.name).is_some_and(|(word, own_digits, own)| {
+        split_number(lock_key.name).is_some_and(|(word, own_digits, own)| {
             (own_digits, own) == (digits, value)
-                && prefix.is_some_and(|prefix| prefix.db == place.db && *prefix.bytes == *word)
+                && prefix.is_some_and(|prefix| prefix.db == lock_key.db && *prefix.bytes == *word)
         })
     }
 
@@ -365,11 +365,11 @@ mod tests {
         let mut prefixes = Prefixes::default();
         let seat = prefixes.take(3, b"lock:order:").expect("empty");
         assert_eq!(prefixes.take(3, b"lock:order:"), Some(seat));
-        let place = prefixes.name(seat, 6, 42).expect("taken");
-        assert_eq!((place.db, &*place.name), (3, &b"lock:order:000042"[..]));
-        assert!(prefixes.is_name(seat, 6, 42, place.as_place()));
-        assert!(!prefixes.is_name(seat, 6, 42, Place { db: 4, ..place.as_place() }));
-        assert!(!prefixes.is_name(seat, 5, 42, place.as_place()));
+        let lock_key = prefixes.name(seat, 6, 42).expect("taken");
+        assert_eq!((lock_key.db, &*lock_key.name), (3, &b"lock:order:000042"[..]));
+        assert!(prefixes.is_name(seat, 6, 42, lock_key.as_key()));
+        assert!(!prefixes.is_name(seat, 6, 42, LockKey { db: 4, ..lock_key.as_key() }));
+        assert!(!prefixes.is_name(seat, 5, 42, lock_key.as_key()));
         // Another word of the same seat has to wait until nobody uses the first.
         let others = (0..).map(|n| format!("word-{n}:"));
         let other = others.into_iter().find(|word| Prefixes::seat_of(0, word.as_bytes()) == seat);

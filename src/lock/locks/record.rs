@@ -13,7 +13,7 @@ use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
 use super::slab::{INDEX_BITS, Slab};
 use super::terms::NewHold;
 use super::wheel::{Links, NONE};
-use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Token};
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Token};
 
 /// Bytes of a [`Head`].
 pub(super) const HEAD: usize = size_of::<Head>();
@@ -41,16 +41,16 @@ pub(super) enum Flag {
     /// Somebody holds it.
     Held = 1 << FLAGS_SHIFT,
     /// There is more to say than the record has room for.
-    Extra = 2 << FLAGS_SHIFT,
+    Overflow = 2 << FLAGS_SHIFT,
     /// The holder has heard of it by another answer than the one to its wait.
-    Known = 4 << FLAGS_SHIFT,
+    Acknowledged = 4 << FLAGS_SHIFT,
 }
 
 /// The fixed part of a record. All of it is meaningful only while the lock is held, but for the links.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Head {
-    /// From the low end: 8 bits of mark, which is the slab's; 3 of flags; 53 of token.
+    /// From the low end: 8 bits of generation, which is the slab's; 3 of flags; 53 of token.
     word: U64,
     /// When the lease ends, in microseconds: the low 40 bits. The links have the others.
     until: [u8; 5],
@@ -66,7 +66,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn mark(&self) -> u8 {
+    pub(super) fn generation(&self) -> u8 {
         self.word.get() as u8
     }
 
@@ -149,8 +149,8 @@ impl Head {
         until_us: u64,
         (previous, next): (u32, u32),
     ) {
-        let mark = u64::from(self.mark());
-        self.word = U64::new(hold.token.get() << TOKEN_SHIFT | Flag::Held as u64 | mark);
+        let generation = u64::from(self.generation());
+        self.word = U64::new(hold.token.get() << TOKEN_SHIFT | Flag::Held as u64 | generation);
         self.since = U32::new(Since::at(now).0);
         (self.previous, self.next) = (U32::new(previous), U32::new(next));
         self.set_until_us(until_us);
@@ -159,7 +159,7 @@ impl Head {
 
     /// A record that nobody holds.
     pub(super) fn clear(&mut self) {
-        self.word = U64::new(u64::from(self.mark()));
+        self.word = U64::new(u64::from(self.generation()));
         self.set_links(NONE, NONE);
     }
 
@@ -218,7 +218,7 @@ impl Since {
 /// digits as its shape; else the database (4 bytes) and all of the name, with 19 + its length. The owner:
 /// the 16 bytes of a UUID, with the high bit of the shape set; else its length less one, and all of it.
 pub(super) struct Tail<'a> {
-    place: Place<'a>,
+    lock_key: LockKey<'a>,
     prefix: u8,
     digits: usize,
     number: u64,
@@ -230,15 +230,16 @@ pub(super) struct Tail<'a> {
 impl<'a> Tail<'a> {
     /// Packs name and owner; takes a seat for the beginning of the name.
     #[inline(always)]
-    pub(super) fn new(prefixes: &mut Prefixes, place: Place<'a>, owner: &'a [u8]) -> Self {
-        let number = pack::split_number(place.name)
-            .and_then(|(word, digits, number)| Some((prefixes.take(place.db, word)?, digits, number)));
-        let (prefix, digits, number) = number.unwrap_or_else(|| (prefixes.no_seat(place.db), 0, 0));
-        Self { place, prefix, digits, number, owner, short_owner: pack::uuid_bytes(owner) }
+    pub(super) fn new(prefixes: &mut Prefixes, lock_key: LockKey<'a>, owner: &'a [u8]) -> Self {
+        let number = pack::split_number(lock_key.name)
+            .and_then(|(word, digits, number)| Some((prefixes.take(lock_key.db, word)?, digits, number)));
+        let (prefix, digits, number) = number.unwrap_or_else(|| (prefixes.no_seat(lock_key.db), 0, 0));
+        Self { lock_key, prefix, digits, number, owner, short_owner: pack::uuid_bytes(owner) }
     }
 
     const fn name_len(&self) -> usize {
-        if self.prefix == NO_PREFIX { 4 + self.place.name.len() } else { pack::bytes_of_digits(self.digits) }
+        let plain = 4 + self.lock_key.name.len();
+        if self.prefix == NO_PREFIX { plain } else { pack::bytes_of_digits(self.digits) }
     }
 
     const fn owner_len(&self) -> usize {
@@ -248,7 +249,7 @@ impl<'a> Tail<'a> {
     /// How many bytes it takes. `None`: the name is too long for a slot.
     #[inline(always)]
     pub(super) const fn len(&self) -> Option<usize> {
-        if self.prefix == NO_PREFIX && self.place.name.len() > NAME_MAX {
+        if self.prefix == NO_PREFIX && self.lock_key.name.len() > NAME_MAX {
             return None;
         }
         Some(self.name_len() + self.owner_len())
@@ -267,9 +268,9 @@ impl<'a> Tail<'a> {
         };
         let mut shape = self.digits;
         if self.prefix == NO_PREFIX {
-            name[..4].copy_from_slice(&self.place.db.to_le_bytes());
-            name[4..].copy_from_slice(self.place.name);
-            shape = DIGITS_MAX + 1 + self.place.name.len();
+            name[..4].copy_from_slice(&self.lock_key.db.to_le_bytes());
+            name[4..].copy_from_slice(self.lock_key.name);
+            shape = DIGITS_MAX + 1 + self.lock_key.name.len();
         } else {
             // A loop of a few bytes, and no call for so few.
             let mut number = self.number;
@@ -304,7 +305,7 @@ pub(super) enum Name<'a> {
     /// The prefix's seat, how many digits, their value.
     Packed(u8, usize, u64),
     /// As it is.
-    Plain(Place<'a>),
+    Plain(LockKey<'a>),
 }
 
 /// An owner as it was written.
@@ -332,7 +333,7 @@ pub(super) fn name<'a>(head: &Head, tail: &'a [u8]) -> Option<Name<'a>> {
         return Some(Name::Packed(head.prefix, shape, number));
     }
     let (db, name) = name.split_first_chunk()?;
-    Some(Name::Plain(Place { db: u32::from_le_bytes(*db), name }))
+    Some(Name::Plain(LockKey { db: u32::from_le_bytes(*db), name }))
 }
 
 /// Reads the owner of a record that is not spilled.
@@ -396,25 +397,25 @@ impl Links for Records {
 }
 
 impl Name<'_> {
-    /// The place that it names.
-    pub(super) fn place(&self, prefixes: &Prefixes) -> Option<PlaceBuf> {
+    /// The lock key that it names.
+    pub(super) fn lock_key(&self, prefixes: &Prefixes) -> Option<LockKeyBuf> {
         match *self {
             Self::Packed(seat, digits, number) => prefixes.name(seat, digits, number),
-            Self::Plain(place) => Some(place.to_owned()),
+            Self::Plain(lock_key) => Some(lock_key.to_owned()),
         }
     }
 
-    pub(super) fn is(&self, prefixes: &Prefixes, place: Place<'_>) -> bool {
+    pub(super) fn is(&self, prefixes: &Prefixes, lock_key: LockKey<'_>) -> bool {
         match *self {
-            Self::Packed(seat, digits, number) => prefixes.is_name(seat, digits, number, place),
-            Self::Plain(own) => own == place,
+            Self::Packed(seat, digits, number) => prefixes.is_name(seat, digits, number, lock_key),
+            Self::Plain(own) => own == lock_key,
         }
     }
 
     pub(super) fn db(&self, prefixes: &Prefixes) -> Option<u32> {
         match *self {
             Self::Packed(seat, ..) => prefixes.db(seat),
-            Self::Plain(place) => Some(place.db),
+            Self::Plain(lock_key) => Some(lock_key.db),
         }
     }
 }
@@ -429,8 +430,8 @@ mod tests {
     #[test]
     fn a_usual_record_is_50_bytes() {
         let mut prefixes = Prefixes::default();
-        let place = Place { db: 0, name: b"lock:order:123456" };
-        let tail = Tail::new(&mut prefixes, place, b"01234567-89ab-cdef-0123-456789abcdef");
+        let lock_key = LockKey { db: 0, name: b"lock:order:123456" };
+        let tail = Tail::new(&mut prefixes, lock_key, b"01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!(HEAD + tail.len().expect("short"), 50);
     }
 
@@ -439,11 +440,10 @@ mod tests {
         for start_ms in [0, 1, (1 << 31) - 1, 1 << 31, 1 << 40] {
             let mut since = Since::at(Moment(start_ms * 1_000));
             for day in 1..=800_u64 {
-                for part in [1, DAY_MS / 2, DAY_MS] {
-                    let age = (day - 1) * DAY_MS + part;
-                    let told = since.age_ms(Moment((start_ms + age) * 1_000));
-                    let wrong = told.abs_diff(age);
-                    assert!(wrong == 0 || (day > 12 && wrong <= 1_000), "{age} is told as {told}");
+                for age in [1, DAY_MS / 2, DAY_MS].map(|part| (day - 1) * DAY_MS + part) {
+                    let shown = since.age_ms(Moment((start_ms + age) * 1_000));
+                    let wrong = shown.abs_diff(age);
+                    assert!(wrong == 0 || (day > 12 && wrong <= 1_000), "{age} is shown as {shown}");
                 }
                 since = since.kept(Moment((start_ms + day * DAY_MS) * 1_000));
             }

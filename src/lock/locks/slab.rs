@@ -5,7 +5,7 @@
 //! token. So records stand in pages of 16 KiB, each cut into slots of one size; a size has its own pages.
 //! (Bonwick, "The Slab Allocator", 1994.)
 //!
-//! The first byte of a slot is its *mark*: whether it is occupied, and a count of its lives, so that a
+//! The first byte of a slot is its *generation*: whether it is occupied, and how often it was, so that a
 //! number kept too long does not find somebody else's record.
 
 // Sizes of slots, their counts in a page and numbers of pages are small by construction: see the constants.
@@ -113,7 +113,7 @@ impl Slab {
         self.len
     }
 
-    /// Occupies a slot of at least so many bytes: its number, and its bytes, the mark first. `None`: the record is too large, or there are too many.
+    /// Occupies a slot of at least so many bytes: its number, and its bytes, the generation first. `None`: the record is too large, or there are too many.
     #[inline(always)]
     pub(super) fn insert(&mut self, size: usize) -> Option<(u32, &mut [u8])> {
         if size > SIZE_MAX {
@@ -150,7 +150,7 @@ impl Slab {
         let size = size_of_class(class);
         let mut bytes = vec![0; PAGE_BYTES];
         self.openings = self.openings.wrapping_add(37);
-        bytes.iter_mut().step_by(size).for_each(|mark| *mark = self.openings & !OCCUPIED);
+        bytes.iter_mut().step_by(size).for_each(|generation| *generation = self.openings & !OCCUPIED);
         let page = Page {
             bytes: bytes.into(),
             size: size as u16,
@@ -173,7 +173,7 @@ impl Slab {
         Some(number)
     }
 
-    /// The bytes of a slot, the mark first; `None` if it is not occupied.
+    /// The bytes of a slot, the generation first; `None` if it is not occupied.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&[u8]> {
         let page = self.pages.get(page_of(index))?;
@@ -182,7 +182,7 @@ impl Slab {
         (slot.first()? & OCCUPIED != 0).then_some(slot)
     }
 
-    /// The same, to change it. The mark stays as it is.
+    /// The same, to change it. The generation stays as it is.
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut [u8]> {
         let page = self.pages.get_mut(page_of(index))?;
@@ -202,7 +202,7 @@ impl Slab {
         let Some(bytes) = page.bytes.get_mut(start..start + usize::from(page.size)) else {
             return;
         };
-        if bytes.first().is_none_or(|mark| mark & OCCUPIED == 0) {
+        if bytes.first().is_none_or(|generation| generation & OCCUPIED == 0) {
             return;
         }
         bytes[0] &= !OCCUPIED;
@@ -223,10 +223,10 @@ impl Slab {
     #[cold]
     fn close_page(&mut self, class: usize, number: usize) {
         let open = &mut self.open[class];
-        let Some(place) = open.iter().rposition(|&page| page as usize == number) else {
+        let Some(seat) = open.iter().rposition(|&page| page as usize == number) else {
             return;
         };
-        open.swap_remove(place);
+        open.swap_remove(seat);
         self.pages[number] = Page::default();
         self.gone.push(number as u32);
     }
@@ -240,8 +240,8 @@ impl Slab {
     pub(super) fn last(&mut self) -> Option<u32> {
         while let Some(page) = self.pages.last_mut() {
             while let Some(slot) = page.fresh.checked_sub(1) {
-                let mark = page.bytes.get(usize::from(slot) * usize::from(page.size));
-                if mark.is_some_and(|mark| mark & OCCUPIED != 0) {
+                let generation = page.bytes.get(usize::from(slot) * usize::from(page.size));
+                if generation.is_some_and(|generation| generation & OCCUPIED != 0) {
                     return Some((self.pages.len() as u32 - 1) << SLOT_BITS | u32::from(slot));
                 }
                 page.fresh = slot;
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_slot_that_was_never_used_is_not_occupied() {
         let mut slab = Slab::default();
-        // A page for each size, and some more: their first marks differ.
+        // A page for each size, and some more: their first generations differ.
         for size in (SIZE_MIN..SIZE_MAX).step_by(2) {
             let (index, _) = slab.insert(size).expect("there is room");
             let number = page_of(index);
@@ -356,16 +356,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_back_has_another_mark() {
+    fn a_slot_that_comes_back_has_another_generation() {
         let mut slab = Slab::default();
-        let mut marks = Vec::new();
+        let mut generations = Vec::new();
         for _ in 0..100 {
             let (index, _) = slab.insert(40).expect("there is room");
-            marks.push(slab.get(index).expect("occupied")[0]);
+            generations.push(slab.get(index).expect("occupied")[0]);
             slab.remove(index);
         }
-        marks.sort_unstable();
-        marks.dedup();
-        assert_eq!(marks.len(), 100);
+        generations.sort_unstable();
+        generations.dedup();
+        assert_eq!(generations.len(), 100);
     }
 }

@@ -5,26 +5,26 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 use zerocopy::FromBytes;
 
-use super::crowd::Crowds;
-use super::extra::Extras;
-use super::id::{LockId, Set};
+use super::holders::HolderLists;
+use super::id::{Epoch, LockId};
+use super::overflow::Overflows;
 use super::pack::{NO_PREFIX, Prefixes};
 use super::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use super::terms::{Ended, NewHold};
 use super::wheel::{LIST, Links, NONE, Next, Wheel};
-use crate::lock::types::{ClientId, LEASE_MS_MAX, Moment, Place, PlaceBuf};
+use crate::lock::types::{ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Moment};
 use crate::sabotage::{self, Rule};
 
 /// A name or owner that no slot has room for.
 pub(super) struct Spilled {
-    pub(super) place: PlaceBuf,
+    pub(super) lock_key: LockKeyBuf,
     pub(super) owner: Box<[u8]>,
 }
 
 /// All locks. See the [module](self).
 #[derive(Default)]
 pub struct Locks {
-    pub(super) set: Set,
+    pub(super) epoch: Epoch,
     pub(super) records: Records,
     pub(super) prefixes: Prefixes,
     pub(super) spilled: HashMap<u32, Spilled>,
@@ -33,8 +33,8 @@ pub struct Locks {
     pub(super) postponed: BTreeSet<(u64, LockId)>,
     pub(super) newest_client: u64,
     pub(super) holds: usize,
-    pub(super) crowds: Crowds,
-    pub(super) extras: Extras,
+    pub(super) holder_lists: HolderLists,
+    pub(super) overflows: Overflows,
 }
 
 /// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
@@ -57,36 +57,36 @@ pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
 impl Locks {
     /// An empty set, the `number`th, for a data set that is loaded beside this one.
     #[must_use]
-    pub fn beside(&self, number: u32) -> Self {
-        Self { set: Set::new(number), crowds: self.crowds.beside(), ..Self::default() }
+    pub fn staged(&self, number: u32) -> Self {
+        Self { epoch: Epoch::new(number), holder_lists: self.holder_lists.staged(), ..Self::default() }
     }
 
     /// Whether this number may be one of this set's, and not one of the set's beside it.
     #[must_use]
     pub fn is_own(&self, id: LockId) -> bool {
-        id.crowd().map_or(id.set() == self.set, |crowd| self.crowds.all.is_own(crowd))
+        id.holders().map_or(id.epoch() == self.epoch, |holders| self.holder_lists.all.is_own(holders))
     }
 
     /// Whether this number may be one of this set's now.
     #[must_use]
     pub fn may_know(&self, id: LockId) -> bool {
-        self.is_own(id) && (!id.is_crowd() || self.crowds.get(id).is_some())
+        self.is_own(id) && (!id.is_list() || self.holder_lists.get(id).is_some())
     }
 
     /// The set beside this one goes: none of its numbers is given out again.
-    pub fn outlive(&mut self, other: &Self) {
+    pub fn absorb(&mut self, other: &Self) {
         self.newest_client = self.newest_client.max(other.newest_client);
-        self.crowds.all.outlive(&other.crowds.all);
+        self.holder_lists.all.absorb(&other.holder_lists.all);
     }
 
-    pub(super) const fn id(&self, index: u32, mark: u8) -> LockId {
-        LockId::new(self.set, index, mark)
+    pub(super) const fn id(&self, index: u32, generation: u8) -> LockId {
+        LockId::new(self.epoch, index, generation)
     }
 
     /// How many there are. The holders of one lock count once.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.records.0.len() - self.crowds.members + self.crowds.all.len()
+        self.records.0.len() - self.holder_lists.listed + self.holder_lists.all.len()
     }
 
     /// Whether there is none.
@@ -103,14 +103,19 @@ impl Locks {
 
     /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.
     #[inline(always)]
-    pub fn insert(&mut self, now: Moment, place: Place<'_>, hold: Option<&NewHold<'_>>) -> Option<LockId> {
+    pub fn insert(
+        &mut self,
+        now: Moment,
+        lock_key: LockKey<'_>,
+        hold: Option<&NewHold<'_>>,
+    ) -> Option<LockId> {
         let owner = hold.map_or(&[][..], |hold| hold.owner);
         if now.0 > UNTIL_MAX / 2 && hold.is_some_and(|hold| now.plus_ms(hold.lease_ms).0 > UNTIL_MAX) {
             return None;
         }
-        let tail = Tail::new(&mut self.prefixes, place, owner);
+        let tail = Tail::new(&mut self.prefixes, lock_key, owner);
         let Some(len) = tail.len() else {
-            return self.insert_spilled(now, place, hold, &tail);
+            return self.insert_spilled(now, lock_key, hold, &tail);
         };
         let Some((index, slot)) = self.records.0.insert(HEAD + len) else {
             self.prefixes.give_back(tail.prefix());
@@ -119,13 +124,13 @@ impl Locks {
         let (head, rest) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
         tail.write(head, rest);
-        let id = LockId::new(self.set, index, head.mark());
+        let id = LockId::new(self.epoch, index, head.generation());
         if let Some(hold) = hold {
             let until = end_of(now, hold.lease_ms);
             let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
             head.begin(hold, now, until, (last, list));
             self.begun(index, last, hold.client);
-            self.tie_up(id, hold);
+            self.bind_new(id, hold);
         }
         Some(id)
     }
@@ -134,7 +139,7 @@ impl Locks {
     pub(super) fn insert_spilled(
         &mut self,
         now: Moment,
-        place: Place<'_>,
+        lock_key: LockKey<'_>,
         hold: Option<&NewHold<'_>>,
         tail: &Tail<'_>,
     ) -> Option<LockId> {
@@ -143,9 +148,9 @@ impl Locks {
         let (head, _) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
         (head.prefix, head.shape) = (NO_PREFIX, SPILLED);
-        let id = LockId::new(self.set, index, head.mark());
+        let id = LockId::new(self.epoch, index, head.generation());
         let owner = hold.map_or(&[][..], |hold| hold.owner);
-        self.spilled.insert(index, Spilled { place: place.to_owned(), owner: owner.into() });
+        self.spilled.insert(index, Spilled { lock_key: lock_key.to_owned(), owner: owner.into() });
         if let Some(hold) = hold {
             self.begin_at(id, now, hold);
         }
@@ -153,21 +158,21 @@ impl Locks {
     }
 
     /// Begins a hold in a lock, instead of the one that it may have.
-    pub fn begin(&mut self, id: LockId, now: Moment, place: Place<'_>, hold: &NewHold<'_>) {
+    pub fn begin(&mut self, id: LockId, now: Moment, lock_key: LockKey<'_>, hold: &NewHold<'_>) {
         let index = id.index();
         let Some((shape, prefix)) = self.head(id).map(|(head, _)| (head.shape, head.prefix)) else {
             return;
         };
         self.end(id, now);
         self.forget_name(index, shape, prefix);
-        let tail = Tail::new(&mut self.prefixes, place, hold.owner);
+        let tail = Tail::new(&mut self.prefixes, lock_key, hold.owner);
         if let Some((head, rest)) = self.records.both_mut(index)
             && !tail.write(head, rest)
         {
             // There is not enough room: beside it.
-            (head.prefix, head.shape) = (self.prefixes.no_seat(place.db), SPILLED);
+            (head.prefix, head.shape) = (self.prefixes.no_seat(lock_key.db), SPILLED);
             self.prefixes.give_back(tail.prefix());
-            self.spilled.insert(index, Spilled { place: place.to_owned(), owner: hold.owner.into() });
+            self.spilled.insert(index, Spilled { lock_key: lock_key.to_owned(), owner: hold.owner.into() });
         }
         self.begin_at(id, now, hold);
     }
@@ -180,7 +185,7 @@ impl Locks {
             head.begin(hold, now, until, (last, list));
         }
         self.begun(index, last, hold.client);
-        self.tie_up(id, hold);
+        self.bind_new(id, hold);
     }
 
     /// A hold has begun in this record, behind that one on the wheel.
@@ -218,14 +223,14 @@ impl Locks {
             return None;
         }
         let ended = Ended { token: head.token()?, held_ms: head.held_ms(now) };
-        let has_extra = head.has(Flag::Extra);
+        let has_overflow = head.has(Flag::Overflow);
         let (previous, next) = head.end();
         if previous != NONE {
             self.leases.leave(&mut self.records, previous, next);
         }
         self.holds -= 1;
-        if has_extra {
-            self.forget_extra(id);
+        if has_overflow {
+            self.forget_overflow(id);
         }
         Some(ended)
     }
@@ -238,7 +243,7 @@ impl Locks {
         };
         head.set_until_us(until);
         head.keep_since(now);
-        if head.has(Flag::Extra) && self.extend_kept(id, lease_ms) {
+        if head.has(Flag::Overflow) && self.extend_paused(id, lease_ms) {
             return;
         }
         self.leases.remove(&mut self.records, id.index());
@@ -246,9 +251,9 @@ impl Locks {
     }
 
     /// The holder has heard of its hold, on this connection.
-    pub fn note_known(&mut self, id: LockId, client: Option<ClientId>) {
+    pub fn note_acknowledged(&mut self, id: LockId, client: Option<ClientId>) {
         if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Known, true);
+            head.set(Flag::Acknowledged, true);
             if client.is_some() {
                 head.set_client(client);
             }
@@ -267,8 +272,8 @@ impl Locks {
     #[inline]
     pub fn remove_free(&mut self, id: LockId) -> bool {
         let Some((head, _)) = self.head(id) else {
-            // A crowd is somebody's as long as it is there.
-            return self.crowds.get(id).is_none();
+            // A list of holders is somebody's as long as it is there.
+            return self.holder_lists.get(id).is_none();
         };
         if head.has(Flag::Held) {
             return false;
@@ -281,13 +286,13 @@ impl Locks {
 
     #[inline]
     pub(super) fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
-        self.records.head(id.index()).filter(|(head, _)| id.has_mark(self.set, head.mark()))
+        self.records.head(id.index()).filter(|(head, _)| id.has_generation(self.epoch, head.generation()))
     }
 
     #[inline]
     pub(super) fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
-        let set = self.set;
-        self.records.head_mut(id.index()).filter(|head| id.has_mark(set, head.mark()))
+        let set = self.epoch;
+        self.records.head_mut(id.index()).filter(|head| id.has_generation(set, head.generation()))
     }
 
     /// When leases have to be looked at next: never later than the first end.
@@ -310,7 +315,7 @@ impl Locks {
         {
             self.postponed.pop_first();
             // It may have been ended meanwhile, and held again: then it has an end of its own, or is kept alive.
-            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE && !self.is_kept(id) {
+            if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE && !self.is_paused(id) {
                 self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
             }
             return Due::AskAgain;
@@ -319,7 +324,7 @@ impl Locks {
             Next::Nothing => Due::Nothing,
             Next::Sorted => Due::AskAgain,
             Next::Due(index) => match self.records.head(index) {
-                Some((head, _)) => Due::Lease(self.id(index, head.mark())),
+                Some((head, _)) => Due::Lease(self.id(index, head.generation())),
                 None => Due::Nothing,
             },
         }
@@ -336,11 +341,11 @@ impl Locks {
     /// Bytes that a lock occupies.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
-        if let Some(crowd) = self.crowds.get(id) {
-            return crowd.bytes() + crowd.members().map(|member| self.memory_of(member)).sum::<usize>();
+        if let Some(holders) = self.holder_lists.get(id) {
+            return holders.bytes() + holders.ids().map(|holder| self.memory_of(holder)).sum::<usize>();
         }
         let spilled = self.spilled.get(&id.index()).filter(|_| self.head(id).is_some());
-        let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.place.name.len() + s.owner.len());
+        let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.lock_key.name.len() + s.owner.len());
         self.records.0.size(id.index()) + spilled
     }
 
@@ -354,7 +359,7 @@ impl Locks {
             let is_on_wheel = on_wheel.contains(&id.index());
             if lock.hold().is_some() {
                 holds += 1;
-                if is_on_wheel == postponed.contains(&id) && !is_on_wheel && !self.is_kept(id) {
+                if is_on_wheel == postponed.contains(&id) && !is_on_wheel && !self.is_paused(id) {
                     return Err(format!("{id:?} has no end"));
                 }
             } else if is_on_wheel {
@@ -362,7 +367,7 @@ impl Locks {
             }
             packed += usize::from(lock.head.prefix != NO_PREFIX);
             spilled += usize::from(lock.head.shape == SPILLED);
-            lock.place().ok_or_else(|| format!("{id:?} has no name"))?;
+            lock.lock_key().ok_or_else(|| format!("{id:?} has no name"))?;
         }
         let uses: usize = self.prefixes.uses().map(|uses| uses as usize).sum();
         if (holds, packed, spilled) != (self.holds, uses, self.spilled.len()) {

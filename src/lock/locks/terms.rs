@@ -1,6 +1,6 @@
 //! What goes into the steps of a set of [locks](super), and comes out.
 
-use crate::lock::types::{ClientId, Tie, Token};
+use crate::lock::types::{Binding, ClientId, Token};
 
 /// A hold about to begin.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,8 @@ pub struct NewHold<'a> {
     pub lease_ms: u64,
     /// The connection that acquired it, where known.
     pub client: Option<ClientId>,
-    /// What ties it to that connection.
-    pub tie: Tie,
+    /// What binds it to that connection.
+    pub binding: Binding,
 }
 
 /// What a hold was that has ended.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::record::*;
 use super::state::*;
 use super::*;
-use crate::lock::types::{ClientId, LEASE_MS_MAX, Mode, Moment, Place, PlaceBuf, Tie, Token};
+use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Mode, Moment, Token};
 use random::Random;
 
 /// How many random lives are lived.
@@ -21,7 +21,7 @@ struct OwnHold {
     until: Moment,
     since: Moment,
     client: Option<ClientId>,
-    is_known: bool,
+    is_acknowledged: bool,
     /// Not to be told as due before.
     postponed: Option<Moment>,
 }
@@ -29,7 +29,7 @@ struct OwnHold {
 /// What a lock should be.
 #[derive(Clone, PartialEq, Debug)]
 struct OwnLock {
-    place: PlaceBuf,
+    lock_key: LockKeyBuf,
     hold: Option<OwnHold>,
 }
 
@@ -68,8 +68,8 @@ impl World {
     }
 
     fn any(&mut self) -> Option<LockId> {
-        let (index, mark) = (self.random.below(1 << 12) as u32, self.random.below(256) as u8);
-        let from = LockId::new(self.locks.set, index, mark);
+        let (index, generation) = (self.random.below(1 << 12) as u32, self.random.below(256) as u8);
+        let from = LockId::new(self.locks.epoch, index, generation);
         let found = self.own.range(from..).next().or_else(|| self.own.iter().next());
         found.map(|(id, _)| *id)
     }
@@ -89,14 +89,14 @@ impl World {
             until: self.now.plus_ms(lease_ms),
             since: self.now,
             client: self.new_client(),
-            is_known: false,
+            is_acknowledged: false,
             postponed: None,
         };
         (hold, lease_ms)
     }
 
     fn insert(&mut self) {
-        let place = self.random.place();
+        let lock_key = self.random.lock_key();
         let (hold, lease_ms) = self.new_hold();
         let hold = (self.random.below(6) > 0).then_some(hold);
         let new = hold.as_ref().map(|hold| NewHold {
@@ -104,21 +104,27 @@ impl World {
             token: hold.token,
             lease_ms,
             client: hold.client,
-            tie: Tie::NONE,
+            binding: Binding::NONE,
         });
-        let id = self.locks.insert(self.now, place.as_place(), new.as_ref()).expect("there is room");
-        let before = self.own.insert(id, OwnLock { place, hold });
+        let id = self.locks.insert(self.now, lock_key.as_key(), new.as_ref()).expect("there is room");
+        let before = self.own.insert(id, OwnLock { lock_key, hold });
         assert!(before.is_none() && !self.dead.iter().rev().take(30).any(|dead| *dead == id), "{id:?} twice");
         self.look(id);
     }
 
     fn begin(&mut self, id: LockId) {
         let (hold, lease_ms) = self.new_hold();
-        let place = if self.random.below(4) == 0 { self.random.place() } else { self.own[&id].place.clone() };
-        let new =
-            NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: hold.client, tie: Tie::NONE };
-        self.locks.begin(id, self.now, place.as_place(), &new);
-        self.own.insert(id, OwnLock { place, hold: Some(hold) });
+        let lock_key =
+            if self.random.below(4) == 0 { self.random.lock_key() } else { self.own[&id].lock_key.clone() };
+        let new = NewHold {
+            owner: &hold.owner,
+            token: hold.token,
+            lease_ms,
+            client: hold.client,
+            binding: Binding::NONE,
+        };
+        self.locks.begin(id, self.now, lock_key.as_key(), &new);
+        self.own.insert(id, OwnLock { lock_key, hold: Some(hold) });
     }
 
     fn end(&mut self, id: LockId) {
@@ -141,10 +147,10 @@ impl World {
 
     fn note(&mut self, id: LockId) {
         let client = self.new_client();
-        self.locks.note_known(id, client);
+        self.locks.note_acknowledged(id, client);
         let Some(lock) = self.own.get_mut(&id) else { return };
         if let Some(hold) = &mut lock.hold {
-            hold.is_known = true;
+            hold.is_acknowledged = true;
             hold.client = client.or(hold.client);
         }
     }
@@ -163,7 +169,7 @@ impl World {
         self.dead.push(id);
     }
 
-    /// A dead number does nothing, unless its slot has lived through all marks and the number is alive again.
+    /// A dead number does nothing, unless its slot has lived through all generations and the number is alive again.
     fn use_the_dead(&mut self) {
         let Some(&id) = self.dead.get(self.random.below(self.dead.len().max(1) as u64) as usize) else {
             return;
@@ -177,8 +183,9 @@ impl World {
         self.note(id);
         self.locks.postpone(id, self.now);
         let (hold, lease_ms) = self.new_hold();
-        let new = NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: None, tie: Tie::NONE };
-        self.locks.begin(id, self.now, Place { db: 0, name: b"dead" }, &new);
+        let new =
+            NewHold { owner: &hold.owner, token: hold.token, lease_ms, client: None, binding: Binding::NONE };
+        self.locks.begin(id, self.now, LockKey { db: 0, name: b"dead" }, &new);
         self.locks.remove(id, self.now);
         assert!(self.locks.remove_free(id));
     }
@@ -241,13 +248,13 @@ impl World {
 
     fn look(&self, id: LockId) {
         let (lock, own) = (self.locks.get(id).expect("alive"), &self.own[&id]);
-        let place = own.place.as_place();
-        assert_eq!(lock.place().as_ref(), Some(&own.place));
-        assert!(lock.is_at(place) && lock.db() == Some(place.db));
-        assert!(!lock.is_at(Place { db: place.db + 1, ..place }));
+        let lock_key = own.lock_key.as_key();
+        assert_eq!(lock.lock_key().as_ref(), Some(&own.lock_key));
+        assert!(lock.is_at(lock_key) && lock.db() == Some(lock_key.db));
+        assert!(!lock.is_at(LockKey { db: lock_key.db + 1, ..lock_key }));
         let mut longer = b"0".to_vec();
-        longer.extend_from_slice(place.name);
-        assert!(!lock.is_at(Place { name: &longer, ..place }));
+        longer.extend_from_slice(lock_key.name);
+        assert!(!lock.is_at(LockKey { name: &longer, ..lock_key }));
         assert!(self.locks.memory_of(id) >= own.hold.as_ref().map_or(0, |hold| hold.owner.len() / 3));
         let Some(hold) = lock.hold() else {
             assert!(own.hold.is_none(), "{own:?} is lost");
@@ -263,7 +270,7 @@ impl World {
                 && !hold.is_of(&[&own.owner[..], b"0"].concat()),
             "{own:?}"
         );
-        assert_eq!((hold.token(), hold.is_known()), (own.token, own.is_known));
+        assert_eq!((hold.token(), hold.is_acknowledged()), (own.token, own.is_acknowledged));
         assert_eq!(hold.client(), own.client, "the newest is {}", self.client);
         assert_eq!(hold.is_over(self.now), own.until <= self.now);
         assert_eq!(hold.left_ms(self.now), self.now.ms_until(own.until));
@@ -328,16 +335,23 @@ impl World {
         let pages_max = 64 + most * 50 / 8_000;
         for number in 0..most {
             let name = format!("again:{number}");
-            let id = self.locks.insert(self.now, Place { db: 0, name: name.as_bytes() }, None).expect("room");
+            let id =
+                self.locks.insert(self.now, LockKey { db: 0, name: name.as_bytes() }, None).expect("room");
             assert!(id.index() >> 9 < pages_max as u32, "{id:?} is far out");
         }
     }
 }
 
-const PLACE: Place<'_> = Place { db: 3, name: b"lock:order:7" };
+const PLACE: LockKey<'_> = LockKey { db: 3, name: b"lock:order:7" };
 
 fn new_hold(owner: &[u8], token: u64, lease_ms: u64) -> NewHold<'_> {
-    NewHold { owner, token: Token::new(token).expect("small"), lease_ms, client: None, tie: Tie::NONE }
+    NewHold {
+        owner,
+        token: Token::new(token).expect("small"),
+        lease_ms,
+        client: None,
+        binding: Binding::NONE,
+    }
 }
 
 /// Ends everything that is over: the tokens, in the order in which they were told.
@@ -382,10 +396,10 @@ fn a_clock_that_has_run_too_far_grants_nothing_and_loses_nothing() {
     let last = Moment(UNTIL_MAX - 1_000_000);
     let long = [b'q'; 500];
     for name in [PLACE.name, b"x", &long[..]] {
-        let place = Place { db: 0, name };
-        assert_eq!(locks.insert(last, place, Some(&new_hold(b"a", 1, 1_001))), None);
-        assert!(locks.insert(last, place, None).is_some_and(|id| locks.remove_free(id)));
-        let id = locks.insert(last, place, Some(&new_hold(b"a", 1, 1_000))).expect("in time");
+        let lock_key = LockKey { db: 0, name };
+        assert_eq!(locks.insert(last, lock_key, Some(&new_hold(b"a", 1, 1_001))), None);
+        assert!(locks.insert(last, lock_key, None).is_some_and(|id| locks.remove_free(id)));
+        let id = locks.insert(last, lock_key, Some(&new_hold(b"a", 1, 1_000))).expect("in time");
         assert_eq!(locks.hold(id).map(|hold| hold.left_ms(last)), Some(1_000));
         assert_eq!(end_all(&mut locks, Moment(UNTIL_MAX + 1_000)), [1]);
         assert!(locks.is_empty() && locks.check().is_ok());
@@ -412,7 +426,7 @@ fn locks_are_what_a_naive_map_says_under_random_use() {
 
 #[test]
 fn a_slot_that_is_used_again_and_again_never_shows_what_it_was() {
-    // Few locks: every slot lives through all of its marks many times.
+    // Few locks: every slot lives through all of its generations many times.
     live(99, 60_000, 3);
 }
 
@@ -421,8 +435,8 @@ fn what_does_not_fit_into_a_record_is_counted_with_it() {
     let mut locks = Locks::default();
     let (now, name, owner) = (Moment(1_000), [b'n'; 700], [b'o'; 200]);
     let token = Token::new(7).expect("valid");
-    let hold = NewHold { owner: &owner, token, lease_ms: 50, client: None, tie: Tie::NONE };
-    let long = locks.insert(now, Place { db: 0, name: &name }, Some(&hold)).expect("there is room");
+    let hold = NewHold { owner: &owner, token, lease_ms: 50, client: None, binding: Binding::NONE };
+    let long = locks.insert(now, LockKey { db: 0, name: &name }, Some(&hold)).expect("there is room");
     let record = locks.records.0.size(long.index());
     assert_eq!(locks.memory_of(long), record + size_of::<Spilled>() + 700 + 200);
 }
@@ -431,14 +445,14 @@ fn what_does_not_fit_into_a_record_is_counted_with_it() {
 fn a_number_is_told_as_it_is_stored_and_found_again() {
     let mut locks = Locks::default();
     assert!(locks.is_empty());
-    let crowd = locks.form(Mode::Shared);
-    let record = locks.insert(Moment(1_000), Place { db: 0, name: b"k" }, None).expect("there is room");
+    let holders = locks.form(Mode::Shared);
+    let record = locks.insert(Moment(1_000), LockKey { db: 0, name: b"k" }, None).expect("there is room");
     assert!(!locks.is_empty());
-    for id in [crowd, record] {
+    for id in [holders, record] {
         assert_eq!(LockId::from_number(id.number()), id);
         assert_ne!(id.number(), 0);
     }
-    assert_ne!(crowd.number(), record.number());
-    let told = [crowd, record].map(|id| format!("{id:?}"));
+    assert_ne!(holders.number(), record.number());
+    let told = [holders, record].map(|id| format!("{id:?}"));
     assert!(told[0].starts_with("#crowd 0.") && told[1].starts_with("#0."), "{told:?}");
 }

@@ -1,4 +1,4 @@
-//! The requests of one owner, in all lines: chained to each other, the newest one found by a hash of the owner.
+//! The requests of one owner, in all queues: chained to each other, the newest one found by a hash of the owner.
 
 use std::hash::BuildHasher;
 
@@ -8,7 +8,7 @@ use super::{Queues, Waiter};
 use crate::lock::effect::WaiterId;
 
 impl Queues {
-    /// All requests of this owner, in all lines.
+    /// All requests of this owner, in all queues.
     pub fn all_of_owner(&self, owner: &[u8]) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         let hash = self.hasher.hash_one(owner);
         let is_same = |&id: &WaiterId| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);

@@ -121,10 +121,10 @@ impl Ranks {
     }
 
     fn fill(&mut self, slot: usize, entry: Option<(WaiterId, Standing)>) {
-        let Some(place) = self.slots.get_mut(slot) else {
+        let Some(lock_key) = self.slots.get_mut(slot) else {
             return;
         };
-        let before = std::mem::replace(place, entry);
+        let before = std::mem::replace(lock_key, entry);
         if let Some((_, standing)) = before {
             self.sums(standing).change(slot, false);
         }
@@ -216,7 +216,7 @@ impl Queues {
         ranks.is_some_and(|ranks| turns > std::mem::replace(&mut ranks.turns, turns))
     }
 
-    /// Gives an entry that has joined its queue a slot: that of `old`, whose place it takes, or one of its own.
+    /// Gives an entry that has joined its queue a slot: that of `old`, which it replaces, or one of its own.
     pub(super) fn enter_rank(&mut self, id: WaiterId, old: Option<WaiterId>) {
         let Some(waiter) = self.waiters.get(id) else {
             return;
@@ -258,7 +258,7 @@ impl Queues {
         }
     }
 
-    /// Takes an entry that is about to leave its queue out of the ranks, unless another one took its place.
+    /// Takes an entry that is about to leave its queue out of the ranks, unless another one has replaced it.
     pub(super) fn leave_rank(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(id) else {
             return;
@@ -281,7 +281,7 @@ impl Queues {
     /// Gives all entries of a queue new slots, at least as many being free behind them as are taken.
     fn rank_anew(&mut self, id: QueueId) {
         let entries: Vec<(WaiterId, Standing)> =
-            self.line(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();
+            self.in_order(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();
         let mut ranks = Ranks::new((HEAD_SLOTS + 2 * entries.len()).max(SLOTS_MIN));
         for (slot, entry) in (HEAD_SLOTS..).zip(entries) {
             ranks.fill(slot, Some(entry));
@@ -299,11 +299,11 @@ impl Queues {
     /// Tells what is wrong with the ranks of a queue, if anything is.
     pub(super) fn check_ranks(&self, id: QueueId) -> Result<(), String> {
         let Some(ranks) = self.queues.get(id).and_then(|queue| queue.ranks.as_ref()) else {
-            let is_reserved = self.line(id).any(|(_, waiter)| waiter.request.client.is_none());
+            let is_reserved = self.in_order(id).any(|(_, waiter)| waiter.request.client.is_none());
             return if is_reserved { Err(format!("queue {id:?} has no ranks")) } else { Ok(()) };
         };
         let (mut reserved, mut bars, mut lapses, mut end) = (0, 0, 0, 0);
-        for (waiter, entry) in self.line(id) {
+        for (waiter, entry) in self.in_order(id) {
             let standing = Standing::of(entry);
             let slot = entry.slot;
             if slot < end || ranks.slots.get(slot).copied().flatten() != Some((waiter, standing)) {
@@ -335,9 +335,9 @@ mod tests {
     use super::*;
     use crate::lock::queue::Request;
     use crate::lock::tests::random::Random;
-    use crate::lock::types::{ClientId, Moment, Place, Tie};
+    use crate::lock::types::{Binding, ClientId, LockKey, Moment};
 
-    const PLACE: Place<'static> = Place { db: 0, name: b"k" };
+    const PLACE: LockKey<'static> = LockKey { db: 0, name: b"k" };
 
     fn request(owner: u64, mode: Mode, is_reservation: bool) -> Request {
         Request {
@@ -348,7 +348,7 @@ mod tests {
             until: is_reservation.then_some(Moment(9)),
             client: (!is_reservation).then_some(ClientId(owner)),
             mode,
-            tie: Tie::NONE,
+            binding: Binding::NONE,
             is_upgrade: false,
             is_reentrant: false,
         }
@@ -361,7 +361,7 @@ mod tests {
         until: Option<WaiterId>,
         but: Option<WaiterId>,
     ) -> (usize, bool) {
-        let ahead = queues.line(queue).take_while(|(id, _)| Some(*id) != until);
+        let ahead = queues.in_order(queue).take_while(|(id, _)| Some(*id) != until);
         ahead.filter(|(id, _)| Some(*id) != but).fold((0, false), |(reserved, is_barred), (_, waiter)| {
             match Standing::of(waiter) {
                 Standing::Reserved => (reserved + 1, is_barred),
@@ -375,7 +375,7 @@ mod tests {
         let Some(queue) = queues.at(PLACE) else {
             return;
         };
-        let all: Vec<WaiterId> = queues.line(queue).map(|(id, _)| id).collect();
+        let all: Vec<WaiterId> = queues.in_order(queue).map(|(id, _)| id).collect();
         for waiter in all.iter().copied().map(Some).chain([None]) {
             for but in all.iter().copied().filter(|&but| Some(but) != waiter).map(Some) {
                 let (reserved, is_barred) = walked(queues, queue, waiter, but);
@@ -411,7 +411,7 @@ mod tests {
             for step in 0..400 {
                 let queue = queues.at(PLACE);
                 let all: Vec<WaiterId> =
-                    queue.map_or(Vec::new(), |queue| queues.line(queue).map(|(id, _)| id).collect());
+                    queue.map_or(Vec::new(), |queue| queues.in_order(queue).map(|(id, _)| id).collect());
                 let mode = if random.percent(12) { Mode::Exclusive } else { Mode::Shared };
                 let is_reservation = random.percent(75);
                 let leaves = if step < 250 { 2 } else { 7 };

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn place(name: &[u8]) -> Place<'_> {
-    Place { db: 0, name }
+fn lock_key(name: &[u8]) -> LockKey<'_> {
+    LockKey { db: 0, name }
 }
 
 fn request(owner: &[u8], until: Option<Moment>) -> Request {
@@ -15,7 +15,7 @@ fn request(owner: &[u8], until: Option<Moment>) -> Request {
         until,
         client: Some(ClientId(1)),
         mode: Mode::Exclusive,
-        tie: Tie::NONE,
+        binding: Binding::NONE,
         is_upgrade: false,
         is_reentrant: false,
     }
@@ -25,59 +25,63 @@ fn request(owner: &[u8], until: Option<Moment>) -> Request {
 fn memory_comes_back_when_nobody_waits_any_more() {
     let mut queues = Queues::default();
     let names: Vec<Vec<u8>> = (0..3_000_u32).map(|n| n.to_string().into_bytes()).collect();
-    let waiters: Vec<_> = names.iter().map(|name| queues.join(place(name), request(name, None))).collect();
+    let waiters: Vec<_> = names.iter().map(|name| queues.join(lock_key(name), request(name, None))).collect();
     for &waiter in &waiters {
-        let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_place.capacity()];
+        let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_key.capacity()];
         assert!(capacities.into_iter().all(|capacity| capacity > 1_024), "{capacities:?}");
         assert!(queues.leave(waiter).is_some());
     }
-    let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_place.capacity()];
+    let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_key.capacity()];
     assert_eq!((queues.waiters(), capacities), (0, [0, 0, 0]));
     // One waiter after the other costs no allocation each.
-    let waiter = queues.join(place(b"k"), request(b"ann", None));
+    let waiter = queues.join(lock_key(b"k"), request(b"ann", None));
     queues.leave(waiter);
-    assert!(queues.by_owner.capacity() > 0 && queues.by_place.capacity() > 0);
+    assert!(queues.by_owner.capacity() > 0 && queues.by_key.capacity() > 0);
 }
 
 #[test]
 fn who_waits_for_several_times_out_once() {
     let mut queues = Queues::default();
     let until = Moment(5_000);
-    let (k, l) = (place(b"k"), place(b"l"));
-    let lead = queues.join_all(&[k, l], &request(b"ann", Some(until))).expect("it waits");
-    assert_eq!((queues.timeouts.len(), queues.first_timeout()), (1, Some((until, lead))));
-    assert_eq!(queues.head(queues.at(k).expect("a line")), Some(lead));
+    let (k, l) = (lock_key(b"k"), lock_key(b"l"));
+    let first_entry = queues.join_all(&[k, l], &request(b"ann", Some(until))).expect("it waits");
+    assert_eq!((queues.timeouts.len(), queues.first_timeout()), (1, Some((until, first_entry))));
+    assert_eq!(queues.head(queues.at(k).expect("a line")), Some(first_entry));
     assert_eq!(queues.waiters(), 2);
     queues.join(k, request(b"bob", None));
-    let parties = |queues: &Queues| queues.queue(queues.at(k).expect("a line")).map(|queue| queue.parties);
-    assert_eq!(parties(&queues), Some(1));
-    queues.leave(lead);
-    assert_eq!((queues.timeouts.len(), queues.waiters(), parties(&queues)), (0, 1, Some(0)));
+    let multis = |queues: &Queues| queues.queue(queues.at(k).expect("a line")).map(|queue| queue.multis);
+    assert_eq!(multis(&queues), Some(1));
+    queues.leave(first_entry);
+    assert_eq!((queues.timeouts.len(), queues.waiters(), multis(&queues)), (0, 1, Some(0)));
 }
 
 #[test]
 fn whose_going_may_let_others_in_is_told() {
     let mut queues = Queues::default();
     let shared = |owner: &[u8]| Request { mode: Mode::Shared, ..request(owner, None) };
-    let first = queues.join(place(b"k"), shared(b"ann"));
-    let second = queues.join(place(b"k"), shared(b"bob"));
-    let plain =
-        [queues.join(place(b"l"), request(b"ann", None)), queues.join(place(b"l"), request(b"bob", None))];
+    let first = queues.join(lock_key(b"k"), shared(b"ann"));
+    let second = queues.join(lock_key(b"k"), shared(b"bob"));
+    let plain = [
+        queues.join(lock_key(b"l"), request(b"ann", None)),
+        queues.join(lock_key(b"l"), request(b"bob", None)),
+    ];
     queues.leave(plain[0]);
     assert!(!queues.has_left(), "the next one there gets the lock when it is free");
     queues.leave(first);
     assert!(queues.has_left());
-    assert_eq!((queues.next_left(), queues.has_left()), (queues.at(place(b"k")), false));
+    assert_eq!((queues.next_left(), queues.has_left()), (queues.at(lock_key(b"k")), false));
     queues.leave(second);
     assert!(!queues.has_left(), "nobody is left there");
 }
 
 #[test]
-fn of_thousands_who_leave_one_line_no_memory_stays() {
+fn of_thousands_who_leave_one_queue_no_memory_stays() {
     // 262,144 bytes stayed after 19,000 readers of one lock were let in at once.
     let mut queues = Queues::default();
     let readers: Vec<_> = (0..3_000_u32)
-        .map(|n| queues.join(place(b"k"), Request { mode: Mode::Shared, ..request(&n.to_be_bytes(), None) }))
+        .map(|n| {
+            queues.join(lock_key(b"k"), Request { mode: Mode::Shared, ..request(&n.to_be_bytes(), None) })
+        })
         .collect();
     for reader in readers {
         queues.leave(reader);
@@ -90,12 +94,12 @@ fn locks_are_forgotten_in_the_databases_that_were_emptied() {
     let mut queues = Queues::default();
     let lock = LockId::from_number(7);
     for db in [0, 1] {
-        queues.join(Place { db, name: b"k" }, request(b"ann", None));
-        let queue = queues.at(Place { db, name: b"k" }).expect("a line");
+        queues.join(LockKey { db, name: b"k" }, request(b"ann", None));
+        let queue = queues.at(LockKey { db, name: b"k" }).expect("a line");
         queues.queue_mut(queue).expect("a line").lock = Some(lock);
     }
     queues.forget_locks(|db| db == 1);
-    let mut known: Vec<_> = queues.queues().map(|(_, queue)| (queue.place.db, queue.lock)).collect();
+    let mut known: Vec<_> = queues.queues().map(|(_, queue)| (queue.lock_key.db, queue.lock)).collect();
     known.sort();
     assert_eq!(known, [(0, Some(lock)), (1, None)]);
 }

@@ -10,28 +10,28 @@ impl Table {
     pub fn acquire(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         ask: &Ask<'_>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        if !ask.is_plain() || !self.is_plain(place, found) {
-            return self.acquire_any(now, place, found, ask, gate, fx);
+        if !ask.is_plain() || !self.is_plain(lock_key, existing) {
+            return self.acquire_any(now, lock_key, existing, ask, admission, fx);
         }
-        let over = self.end_if_over(now.boot, found, fx);
-        if self.live(now.boot, found).is_none() {
+        let over = self.end_if_over(now.boot, existing, fx);
+        if self.live(now.boot, existing).is_none() {
             // G5: those who wait come first, also while their grant is still on its way.
-            if let Some(step) = self.grant_next(now, place, found, gate, fx) {
-                let found = match step.change {
-                    Change::Stored(id) => Found::Lock(id),
-                    _ => found,
+            if let Some(step) = self.grant_next(now, lock_key, existing, admission, fx) {
+                let existing = match step.change {
+                    Change::Stored(id) => Existing::Lock(id),
+                    _ => existing,
                 };
-                return self.join_holder(now, place, found, ask, step, fx);
+                return self.join_holder(now, lock_key, existing, ask, step, fx);
             }
-            return self.take_free(now, place, found, ask, over, fx);
+            return self.take_free(now, lock_key, existing, ask, over, fx);
         }
-        self.join_holder(now, place, found, ask, Step::unchanged(()), fx)
+        self.join_holder(now, lock_key, existing, ask, Step::unchanged(()), fx)
     }
 
     /// Somebody holds the lock: the owner itself, who is granted again (G9), or another one.
@@ -39,13 +39,13 @@ impl Table {
     fn join_holder(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         ask: &Ask<'_>,
         step: Step<()>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        if let Some((id, hold)) = self.live(now.boot, found)
+        if let Some((id, hold)) = self.live(now.boot, existing)
             && hold.is_of(ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
@@ -55,9 +55,9 @@ impl Table {
             Some(wait) => {
                 let lock = match step.change {
                     Change::Stored(lock) => Some(lock),
-                    _ => self.any_hold(found).map(|(lock, _)| lock),
+                    _ => self.any_hold(existing).map(|(lock, _)| lock),
                 };
-                let reply = self.wait_in_line(now, place, lock, ask, wait, fx);
+                let reply = self.wait_in_queue(now, lock_key, lock, ask, wait, fx);
                 step.reply(reply)
             }
             None => step.reply(Busy),
@@ -69,11 +69,12 @@ impl Table {
         let Some(hold) = self.locks.hold(id) else {
             return step.reply(Busy);
         };
-        let (token, is_longer, tie) = (hold.token(), hold.ends_before(now.boot, ask.lease_ms), hold.tie());
-        self.locks.note_known(id, ask.client);
-        if !tie.is_none() {
+        let (token, is_longer, binding) =
+            (hold.token(), hold.ends_before(now.boot, ask.lease_ms), hold.binding());
+        self.locks.note_acknowledged(id, ask.client);
+        if !binding.is_none() {
             // Granted in this very step to its older request, for the connection of that. It stands still already.
-            self.locks.retie(id, now.boot, tie, ask.bind_to);
+            self.locks.rebind(id, now.boot, binding, ask.bind_to);
         }
         if !is_longer {
             return step.reply(Granted(token));
@@ -91,13 +92,13 @@ impl Table {
     fn take_free(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         ask: &Ask<'_>,
         over: Option<Token>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        if found == Found::Other {
+        if existing == Existing::Other {
             return Step::unchanged(Refused(Refusal::WrongType));
         }
         let refused = |reply| match over {
@@ -109,16 +110,21 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return refused(Refusal::NoTokens);
         };
-        let new =
-            NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client, tie: Tie::NONE };
-        let Some((id, change)) = begin_hold(&mut self.locks, now.boot, place, found, &new) else {
+        let new = NewHold {
+            owner: ask.owner,
+            token,
+            lease_ms: ask.lease_ms,
+            client: ask.client,
+            binding: Binding::NONE,
+        };
+        let Some((id, change)) = begin_hold(&mut self.locks, now.boot, lock_key, existing, &new) else {
             return refused(Refusal::TooManyLocks);
         };
         self.stats.grants += 1;
         fx.publish(Event::Acquired);
         // Word for word, a reader takes the request of an owner that it still sees holding for a
         // retry; so a grant right after that owner's own lease ran out is named.
-        let as_asked = travel == Travel::Counted && !ask.must_be_named && over.is_none();
+        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && over.is_none();
         Step {
             reply: Granted(token),
             change,
@@ -126,18 +132,18 @@ impl Table {
         }
     }
 
-    /// Puts the request in line, or in the place in line that its owner has already (G9).
-    fn wait_in_line(
+    /// Puts the request in the queue, or in the queue entry that its owner has already (G9).
+    fn wait_in_queue(
         &mut self,
         now: Now,
-        place: Place<'_>,
+        lock_key: LockKey<'_>,
         lock: Option<LockId>,
         ask: &Ask<'_>,
         wait: Wait,
         fx: &mut Effects,
     ) -> Acquired {
         let request = ask.request(now.boot, wait, false);
-        let queue = self.queues.at(place);
+        let queue = self.queues.at(lock_key);
         if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
             let since = self.queues.waiter(old).map_or(now.boot, |w| w.request.since);
             let Some((left, new)) = self.queues.take_over(old, Request { since, ..request }) else {
@@ -151,8 +157,8 @@ impl Table {
         if let Some(refusal) = self.is_full(queue, 1, &[]) {
             return Refused(refusal);
         }
-        let new = self.queues.join(place, request);
-        if let Some(queue) = self.queues.at(place).and_then(|queue| self.queues.queue_mut(queue)) {
+        let new = self.queues.join(lock_key, request);
+        if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = lock;
         }
         if self.would_never_end(now.boot, new, &[]) { Refused(Refusal::Deadlock) } else { wait.reply(new) }
@@ -160,17 +166,17 @@ impl Table {
 
     /// Whether no more can wait, once the requests that `but` stands for have made room.
     pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
-        let stands = || but.iter().flat_map(|&older| self.queues.stands(older));
-        let here = stands().filter(|stand| self.queues.waiter(*stand).map(|w| w.queue) == queue).count();
-        let in_line = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
-        if in_line >= self.limits.waiters_per_lock_max {
-            return Some(Refusal::LineIsFull(self.limits.waiters_per_lock_max));
+        let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
+        let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
+        let in_queue = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
+        if in_queue >= self.limits.waiters_per_lock_max {
+            return Some(Refusal::QueueIsFull(self.limits.waiters_per_lock_max));
         }
-        let all = (self.queues.waiters() - stands().count()).saturating_add(more);
+        let all = (self.queues.waiters() - entries().count()).saturating_add(more);
         (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
     }
 
-    /// G11: whether a request that stands in line now would wait for itself, once the requests that `but` stands for
+    /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
     /// are gone; then it is taken out again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
         if sabotage::removes(Rule::Deadlock) {
@@ -194,44 +200,44 @@ impl Table {
 
     /// LOCK.EXEC: whether a command may run under this token. If not, that is counted, and the newest live token of
     /// the lock is told.
-    pub fn fence(&mut self, now: Moment, found: Found, token: Token) -> Result<(), Option<Token>> {
-        if self.is_live(now, found, token) {
+    pub fn fence(&mut self, now: Moment, existing: Existing, token: Token) -> Result<(), Option<Token>> {
+        if self.is_live(now, existing, token) {
             return Ok(());
         }
         self.stats.fenced += 1;
-        Err(self.live_token(now, found))
+        Err(self.live_token(now, existing))
     }
 
     /// LOCK.RELEASE. The reply is whether a hold was given up; `None`: the key holds something else.
     pub fn release(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         owner: &[u8],
         token: Option<Token>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if found == Found::Other {
-            self.dismiss_from_other(place, found, fx);
+        if existing == Existing::Other {
+            self.dismiss_from_other(lock_key, existing, fx);
             return Step::unchanged(None);
         }
-        let queue = self.queues.at(place);
+        let queue = self.queues.at(lock_key);
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
             self.note_left(None);
         }
-        if !self.is_plain(place, found) {
-            return self.release_any(now, place, found, owner, token, gate, fx);
+        if !self.is_plain(lock_key, existing) {
+            return self.release_any(now, lock_key, existing, owner, token, admission, fx);
         }
-        let Some((id, hold)) = self.any_hold(found) else {
+        let Some((id, hold)) = self.any_hold(existing) else {
             return Step::unchanged(Some(false));
         };
         if hold.is_over(now.boot) {
-            let over = self.end_if_over(now.boot, found, fx);
+            let over = self.end_if_over(now.boot, existing, fx);
             let record = over.map_or(Record::Nothing, Record::Ended);
-            return self.pass_on(now, place, found, record, gate, fx).reply(Some(false));
+            return self.pass_on(now, lock_key, existing, record, admission, fx).reply(Some(false));
         }
         if !is_of(hold, owner, token) {
             return Step::unchanged(Some(false));
@@ -241,36 +247,36 @@ impl Table {
             self.stats.holds.add(ended.held_ms);
         }
         fx.publish(Event::Released);
-        self.pass_on(now, place, found, Record::AsAsked, gate, fx).reply(Some(true))
+        self.pass_on(now, lock_key, existing, Record::AsAsked, admission, fx).reply(Some(true))
     }
 
     /// LOCK.RENEW. The reply is whether the hold was renewed; `None`: the key holds something else.
     pub fn renew(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         renewal: &Renewal<'_>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if found == Found::Other {
-            self.dismiss_from_other(place, found, fx);
+        if existing == Existing::Other {
+            self.dismiss_from_other(lock_key, existing, fx);
             return Step::unchanged(None);
         }
-        if renewal.raise.is_some() || !self.is_plain(place, found) {
-            return self.renew_any(now, place, found, renewal, gate, fx);
+        if renewal.raise.is_some() || !self.is_plain(lock_key, existing) {
+            return self.renew_any(now, lock_key, existing, renewal, admission, fx);
         }
-        if let Some(over) = self.end_if_over(now.boot, found, fx) {
-            let step = self.pass_on(now, place, found, Record::Ended(over), gate, fx);
+        if let Some(over) = self.end_if_over(now.boot, existing, fx) {
+            let step = self.pass_on(now, lock_key, existing, Record::Ended(over), admission, fx);
             return step.reply(Some(false));
         }
-        let id = match self.live(now.boot, found) {
+        let id = match self.live(now.boot, existing) {
             Some((id, hold)) if is_of(hold, renewal.owner, renewal.token) => id,
             _ => return Step::unchanged(Some(false)),
         };
         self.locks.extend(id, now.boot, renewal.lease_ms);
-        self.locks.note_known(id, renewal.client);
+        self.locks.note_acknowledged(id, renewal.client);
         Step { reply: Some(true), change: Change::Touched, record: Record::AsAsked }
     }
 }
@@ -289,28 +295,28 @@ mod tests {
     fn who_is_fenced_is_counted_and_told_the_live_token() {
         let (mut table, mut fx) = (Table::default(), Effects::default());
         let now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
-        let place = Place { db: 0, name: b"door" };
+        let lock_key = LockKey { db: 0, name: b"door" };
         let [old, live] = [1, 1_000_000].map(|number| Token::new(number).unwrap());
-        assert_eq!(table.fence(now.boot, Found::Nothing, old), Err(None));
+        assert_eq!(table.fence(now.boot, Existing::Nothing, old), Err(None));
         let ask = Ask {
             owner: b"alice",
             owner_is_minted: false,
             lease_ms: 10,
             mode: Mode::Exclusive,
             is_reentrant: false,
-            tie: Tie::NONE,
+            binding: Binding::NONE,
             wait: None,
             client: None,
             bind_to: None,
-            must_be_named: false,
+            must_be_explicit: false,
             cannot_confirm: false,
         };
-        let step = table.acquire(now, place, Found::Nothing, &ask, &mut |_| Admission::Granted, &mut fx);
+        let step = table.acquire(now, lock_key, Existing::Nothing, &ask, &mut |_| Decision::Granted, &mut fx);
         let Change::Stored(lock) = step.change else { panic!("{step:?}") };
-        assert_eq!(table.fence(now.boot, Found::Lock(lock), live), Ok(()));
-        assert_eq!(table.fence(now.boot, Found::Lock(lock), old), Err(Some(live)));
+        assert_eq!(table.fence(now.boot, Existing::Lock(lock), live), Ok(()));
+        assert_eq!(table.fence(now.boot, Existing::Lock(lock), old), Err(Some(live)));
         let later = now.boot.plus_ms(10);
-        assert_eq!(table.fence(later, Found::Lock(lock), live), Err(None));
+        assert_eq!(table.fence(later, Existing::Lock(lock), live), Err(None));
         assert_eq!(table.stats.fenced, 3);
     }
 }

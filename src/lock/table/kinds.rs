@@ -1,15 +1,15 @@
 //! Requests of all kinds: what [`super::decide`] does not do for the plain exclusive lock on its short path.
 
-use super::line::At;
+use super::context::StepContext;
 use super::state::{Acquired::*, *};
 use crate::lock::queue::QueueId;
 use crate::lock::types::count_max;
 
 /// Where a request stands that is about to wait.
 struct Standing {
-    /// Its owner's place in this line.
+    /// Its owner's entry in this queue.
     own: Option<WaiterId>,
-    /// That place is one for a request like this.
+    /// That entry is of a request like this.
     is_same: bool,
     /// A shared holder wants to hold alone.
     is_upgrade: bool,
@@ -20,44 +20,50 @@ impl Table {
     pub(super) fn acquire_any(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         ask: &Ask<'_>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
         if self.refuses_unconfirmed(ask, false) {
             return Step::unchanged(Refused(Refusal::Unconfirmable));
         }
         // Nobody holds it and nobody waits anywhere.
-        if found == Found::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
-            let reply = self.take(now, &mut at, ask, fx);
-            return self.step(&at, reply);
+        if existing == Existing::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
+            let reply = self.take(now, &mut ctx, ask, fx);
+            return self.step(&ctx, reply);
         }
-        self.end_overs(now.boot, &mut at, Some(ask.owner), None, fx);
-        self.admit_line(now, &mut at, gate, fx);
-        let reply = self.take_or_wait(now, &mut at, ask, fx);
+        self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        let reply = self.take_or_wait(now, &mut ctx, ask, fx);
         if matches!(reply, Granted(_)) {
             // Who holds less than before may let others in.
-            self.admit_line(now, &mut at, gate, fx);
+            self.admit_queue(now, &mut ctx, admission, fx);
         }
-        self.step(&at, reply)
+        self.step(&ctx, reply)
     }
 
-    fn take_or_wait(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
-        let held_as = self.held_as(at);
-        let queue = self.queues.at(at.place);
-        if let Some(other) = self.other_kind(at, ask) {
+    fn take_or_wait(
+        &mut self,
+        now: Now,
+        ctx: &mut StepContext<'_>,
+        ask: &Ask<'_>,
+        fx: &mut Effects,
+    ) -> Acquired {
+        let held_as = self.held_as(ctx);
+        let queue = self.queues.at(ctx.lock_key);
+        if let Some(other) = self.other_kind(ctx, ask) {
             return Refused(Refusal::OtherKind(other));
         }
-        if let Some((member, hold)) = self.own(at, ask.owner)
+        if let Some((holder, hold)) = self.own(ctx, ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
             if ask.is_reentrant {
                 let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
-                // An upgrade that waits will count once more, unless this request takes its place.
+                // An upgrade that waits will count once more, unless this request takes it over.
                 let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
                 if hold.count() + u32::from(soon) >= count_max() {
                     return Refused(Refusal::TooManyTimes);
@@ -65,13 +71,13 @@ impl Table {
             }
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
-                (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, at, ask, fx),
+                (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, ctx, ask, fx),
                 _ if self.refuses_unconfirmed(ask, true) => Refused(Refusal::Unconfirmable),
-                (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, at, member, ask, fx),
-                _ => self.hold_again(now, at, member, ask, fx),
+                (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, ctx, holder, ask, fx),
+                _ => self.hold_again(now, ctx, holder, ask, fx),
             };
         }
-        if held_as.is_none() && at.found == Found::Other {
+        if held_as.is_none() && ctx.existing == Existing::Other {
             return Refused(Refusal::WrongType);
         }
         if self.is_leaving {
@@ -80,20 +86,20 @@ impl Table {
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
         let is_same = own
             .and_then(|own| self.queues.waiter(own))
-            .is_some_and(|own| own.party.is_none() && own.request.mode == ask.mode);
+            .is_some_and(|own| own.multi.is_none() && own.request.mode == ask.mode);
         match (queue, own) {
-            (None, _) if self.fits(at, ask.mode, ask.owner, 0) => self.take(now, at, ask, fx),
-            // Beside those who only keep a place, as if it had been in line already.
-            (Some(queue), None) if self.fits_beside(at, queue, ask, None) => self.take(now, at, ask, fx),
-            (Some(queue), Some(own)) if is_same && self.is_turn_of(at, queue, own) => {
+            (None, _) if self.fits(ctx, ask.mode, ask.owner, 0) => self.take(now, ctx, ask, fx),
+            // Beside those who only have a reservation, as if it had been in the queue already.
+            (Some(queue), None) if self.fits_beside(ctx, queue, ask, None) => self.take(now, ctx, ask, fx),
+            (Some(queue), Some(own)) if is_same && self.is_turn_of(ctx, queue, own) => {
                 let since = self.queues.waiter(own).map(|own| own.request.since);
-                let reply = self.take_instead(now, at, ask, own, fx);
+                let reply = self.take_instead(now, ctx, ask, own, fx);
                 if let (Granted(_), Some(since)) = (&reply, since) {
                     self.count_waited(now.boot, since, 1);
                 }
                 reply
             }
-            _ => self.wait(now, at, ask, Standing { own, is_same, is_upgrade: false }, fx),
+            _ => self.wait(now, ctx, ask, Standing { own, is_same, is_upgrade: false }, fx),
         }
     }
 
@@ -104,32 +110,37 @@ impl Table {
     }
 
     /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
-    pub(super) fn other_kind(&self, at: &At<'_>, ask: &Ask<'_>) -> Option<Mode> {
+    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, ask: &Ask<'_>) -> Option<Mode> {
         if sabotage::removes(Rule::Kind) {
             return None;
         }
-        let held_as = self.held_as(at);
-        let is_again = held_as == Some(ask.mode) && self.own(at, ask.owner).is_some();
-        let queue = self.queues.at(at.place).and_then(|queue| self.queues.queue(queue));
-        let in_line = queue.map(|queue| queue.mode).filter(|_| !is_again);
-        held_as.into_iter().chain(in_line).find(|other| !other.agrees_with(ask.mode))
+        let held_as = self.held_as(ctx);
+        let is_again = held_as == Some(ask.mode) && self.own(ctx, ask.owner).is_some();
+        let queue = self.queues.at(ctx.lock_key).and_then(|queue| self.queues.queue(queue));
+        let in_queue = queue.map(|queue| queue.mode).filter(|_| !is_again);
+        held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(ask.mode))
     }
 
     /// The lock is there to be taken.
-    fn take(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+    fn take(&mut self, now: Now, ctx: &mut StepContext<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
-        let new =
-            NewHold { owner: ask.owner, token, lease_ms: ask.lease_ms, client: ask.client, tie: ask.tie };
+        let new = NewHold {
+            owner: ask.owner,
+            token,
+            lease_ms: ask.lease_ms,
+            client: ask.client,
+            binding: ask.binding,
+        };
         // Word for word only if nothing else is told: a reader may still see what this step has ended.
-        let as_asked = travel == Travel::Counted && !ask.must_be_named && !at.tells();
-        let record = self.begin_or_go_on(now.boot, at, ask.mode, &new, ask.bind_to, ask.is_reentrant);
+        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
+        let record = self.begin_or_go_on(now.boot, ctx, ask.mode, &new, ask.bind_to, ask.is_reentrant);
         let Some(record) = record else {
             return Refused(Refusal::TooManyLocks);
         };
         fx.publish(Event::Acquired);
-        at.tell(if as_asked { Record::AsAsked } else { record }, fx);
+        ctx.replicate(if as_asked { Record::AsAsked } else { record }, fx);
         Granted(token)
     }
 
@@ -137,12 +148,12 @@ impl Table {
     fn take_instead(
         &mut self,
         now: Now,
-        at: &mut At<'_>,
+        ctx: &mut StepContext<'_>,
         ask: &Ask<'_>,
         older: WaiterId,
         fx: &mut Effects,
     ) -> Acquired {
-        let reply = self.take(now, at, ask, fx);
+        let reply = self.take(now, ctx, ask, fx);
         if matches!(reply, Granted(_)) {
             self.answer(older, Answer::Replaced, fx);
         }
@@ -153,100 +164,105 @@ impl Table {
     fn hold_again(
         &mut self,
         now: Now,
-        at: &mut At<'_>,
-        member: LockId,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
         ask: &Ask<'_>,
         fx: &mut Effects,
     ) -> Acquired {
-        let Some(hold) = self.locks.hold(member) else {
+        let Some(hold) = self.locks.hold(holder) else {
             return Busy;
         };
-        let (token, count, was) = (hold.token(), hold.count(), hold.tie());
+        let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        self.locks.note_known(member, ask.client);
-        let tie = if ask.tie.is_none() { was } else { ask.tie };
-        let stands_still = self.locks.retie(member, now.boot, tie, ask.bind_to);
+        self.locks.note_acknowledged(holder, ask.client);
+        let binding = if ask.binding.is_none() { was } else { ask.binding };
+        let stands_still = self.locks.rebind(holder, now.boot, binding, ask.bind_to);
         if is_longer {
-            self.locks.extend(member, now.boot, ask.lease_ms);
+            self.locks.extend(holder, now.boot, ask.lease_ms);
         }
         if ask.is_reentrant && !sabotage::removes(Rule::Count) {
-            self.locks.set_count(member, count + 1);
-            self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
+            self.locks.set_count(holder, count + 1);
+            self.note_pending_grant(ctx.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
-        let is_same = (tie.ephemeral_ms, tie.is_kept_alive) == (was.ephemeral_ms, was.is_kept_alive);
+        let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
         if is_longer || ask.is_reentrant || !is_same || stands_still {
-            at.touch();
+            ctx.touch();
             // A hold that was told in this step already is told as it is in the end.
-            let is_named = stands_still || at.tells();
-            let record = if is_named { self.record_of(at, member) } else { Record::AsAsked };
-            at.tell(record, fx);
+            let is_named = stands_still || ctx.replicates();
+            let record = if is_named { self.record_of(ctx, holder) } else { Record::AsAsked };
+            ctx.replicate(record, fx);
         }
         Granted(token)
     }
 
     /// What readers are told of one hold of the lock.
-    pub(super) fn record_of(&self, at: &At<'_>, member: LockId) -> Record {
-        match at.lock {
-            Some(lock) if lock.is_crowd() => Record::Member(lock, member),
-            _ => Record::Hold(member),
+    pub(super) fn record_of(&self, ctx: &StepContext<'_>, holder: LockId) -> Record {
+        match ctx.lock {
+            Some(lock) if lock.is_list() => Record::Holder(lock, holder),
+            _ => Record::Hold(holder),
         }
     }
 
     /// A shared holder wants to hold alone: at once if it does already, else ahead of everybody.
-    fn upgrade(&mut self, now: Now, at: &mut At<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
-        let queue = self.queues.at(at.place);
+    fn upgrade(&mut self, now: Now, ctx: &mut StepContext<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+        let queue = self.queues.at(ctx.lock_key);
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
-        if self.fits(at, Mode::Exclusive, ask.owner, 0) {
-            let ask = Ask { must_be_named: true, ..*ask };
+        if self.fits(ctx, Mode::Exclusive, ask.owner, 0) {
+            let ask = Ask { must_be_explicit: true, ..*ask };
             return match own {
-                Some(own) => self.take_instead(now, at, &ask, own, fx),
-                None => self.take(now, at, &ask, fx),
+                Some(own) => self.take_instead(now, ctx, &ask, own, fx),
+                None => self.take(now, ctx, &ask, fx),
             };
         }
         let is_same = own.and_then(|own| self.queues.waiter(own)).is_some_and(|own| own.request.is_upgrade);
-        self.wait(now, at, ask, Standing { own, is_same, is_upgrade: true }, fx)
+        self.wait(now, ctx, ask, Standing { own, is_same, is_upgrade: true }, fx)
     }
 
     /// An exclusive holder lets others in beside it.
     pub(super) fn downgrade(
         &mut self,
         now: Now,
-        at: &mut At<'_>,
-        member: LockId,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
         ask: &Ask<'_>,
         fx: &mut Effects,
     ) -> Acquired {
-        let Some(crowd) = self.locks.open_up(member, now.boot, Mode::Shared) else {
+        let Some(holders) = self.locks.convert_to_shared(holder, now.boot, Mode::Shared) else {
             return Refused(Refusal::TooManyLocks);
         };
-        at.lock = Some(crowd);
-        at.touch();
-        let Some((member, hold)) = self.own(at, ask.owner) else {
+        ctx.lock = Some(holders);
+        ctx.touch();
+        let Some((holder, hold)) = self.own(ctx, ask.owner) else {
             return Busy;
         };
-        let (token, count, was) = (hold.token(), hold.count(), hold.tie());
+        let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        self.locks.retie(member, now.boot, if ask.tie.is_none() { was } else { ask.tie }, ask.bind_to);
+        self.locks.rebind(
+            holder,
+            now.boot,
+            if ask.binding.is_none() { was } else { ask.binding },
+            ask.bind_to,
+        );
         if is_longer {
-            self.locks.extend(member, now.boot, ask.lease_ms);
+            self.locks.extend(holder, now.boot, ask.lease_ms);
         }
         if ask.is_reentrant {
-            self.locks.set_count(member, count.saturating_add(1).min(count_max()));
-            self.note_stake(at.place, token, (ask.owner, ask.lease_ms), (true, false));
+            self.locks.set_count(holder, count.saturating_add(1).min(count_max()));
+            self.note_pending_grant(ctx.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
-        self.locks.note_known(member, ask.client);
-        at.tell(Record::Member(crowd, member), fx);
-        if let Some(queue) = self.queues.at(at.place) {
-            self.tell_own(at, queue, ask.owner, fx);
+        self.locks.note_acknowledged(holder, ask.client);
+        ctx.replicate(Record::Holder(holders, holder), fx);
+        if let Some(queue) = self.queues.at(ctx.lock_key) {
+            self.answer_own(ctx, queue, ask.owner, fx);
         }
         Granted(token)
     }
 
-    /// Puts the request in line, or in the place in line that its owner has already (G9).
+    /// Puts the request in the queue, or in the queue entry that its owner has already (G9).
     fn wait(
         &mut self,
         now: Now,
-        at: &mut At<'_>,
+        ctx: &mut StepContext<'_>,
         ask: &Ask<'_>,
         standing: Standing,
         fx: &mut Effects,
@@ -255,7 +271,7 @@ impl Table {
             if let Some(left_ms) = self.quarantine_left_ms(now.boot) {
                 return Refused(Refusal::Quarantine(left_ms));
             }
-            return if standing.is_upgrade { self.try_upgrade(now, at, ask, standing.own) } else { Busy };
+            return if standing.is_upgrade { self.try_upgrade(now, ctx, ask, standing.own) } else { Busy };
         };
         let mut request = ask.request(now.boot, wait, standing.is_upgrade);
         if let Some(old) = standing.own {
@@ -274,21 +290,21 @@ impl Table {
             }
             // Perhaps nothing but the older request is in its way.
             let is_free = !standing.is_upgrade
-                && match self.queues.at(at.place) {
-                    Some(queue) => self.fits_beside(at, queue, ask, Some(old)),
-                    None => self.fits(at, ask.mode, ask.owner, 0),
+                && match self.queues.at(ctx.lock_key) {
+                    Some(queue) => self.fits_beside(ctx, queue, ask, Some(old)),
+                    None => self.fits(ctx, ask.mode, ask.owner, 0),
                 };
             if is_free {
-                return self.take_instead(now, at, ask, old, fx);
+                return self.take_instead(now, ctx, ask, old, fx);
             }
         }
-        // Who is refused takes over nothing (G9): the older request is told when the newer one stands in line.
-        let older: Vec<WaiterId> = standing.own.map(|old| self.queues.lead(old)).into_iter().collect();
-        if let Some(refusal) = self.is_full(self.queues.at(at.place), 1, &older) {
+        // Who is refused takes over nothing (G9): the older request is told when the newer one stands in the queue.
+        let older: Vec<WaiterId> = standing.own.map(|old| self.queues.first_entry(old)).into_iter().collect();
+        if let Some(refusal) = self.is_full(self.queues.at(ctx.lock_key), 1, &older) {
             return Refused(refusal);
         }
-        let new = self.queues.join(at.place, request);
-        self.set_lock_of_line(at);
+        let new = self.queues.join(ctx.lock_key, request);
+        self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
         }
@@ -299,15 +315,21 @@ impl Table {
     }
 
     /// Who would not wait is told as well that its upgrade can never come true, because another one waits already.
-    fn try_upgrade(&mut self, now: Now, at: &At<'_>, ask: &Ask<'_>, own: Option<WaiterId>) -> Acquired {
-        let queue = self.queues.at(at.place);
+    fn try_upgrade(
+        &mut self,
+        now: Now,
+        ctx: &StepContext<'_>,
+        ask: &Ask<'_>,
+        own: Option<WaiterId>,
+    ) -> Acquired {
+        let queue = self.queues.at(ctx.lock_key);
         let first = queue.and_then(|queue| self.queues.waiter(self.queues.head(queue)?));
         if own.is_some() || !first.is_some_and(|first| first.request.is_upgrade) {
             return Busy;
         }
-        let request = ask.request(now.boot, Wait::Place { until: now.boot }, true);
-        let new = self.queues.join(at.place, request);
-        self.set_lock_of_line(at);
+        let request = ask.request(now.boot, Wait::Reservation { until: now.boot }, true);
+        let new = self.queues.join(ctx.lock_key, request);
+        self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &[]) {
             return Refused(Refusal::Deadlock);
         }
@@ -315,10 +337,10 @@ impl Table {
         Busy
     }
 
-    /// Notes which lock the line at this place waits for.
-    pub(super) fn set_lock_of_line(&mut self, at: &At<'_>) {
-        if let Some(queue) = self.queues.at(at.place).and_then(|queue| self.queues.queue_mut(queue)) {
-            queue.lock = at.lock;
+    /// Notes which lock the queue at this key waits for.
+    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>) {
+        if let Some(queue) = self.queues.at(ctx.lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
+            queue.lock = ctx.lock;
         }
     }
 
@@ -326,154 +348,154 @@ impl Table {
     pub(super) fn release_any(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         owner: &[u8],
         token: Option<Token>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
-        if at.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
-            at.end_legacy();
+        if ctx.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
+            ctx.end_legacy();
             self.stats.releases += 1;
             fx.publish(Event::Released);
-            at.tell(Record::Deleted, fx);
-            self.admit_line(now, &mut at, gate, fx);
-            return self.step(&at, Some(true));
+            ctx.replicate(Record::Deleted, fx);
+            self.admit_queue(now, &mut ctx, admission, fx);
+            return self.step(&ctx, Some(true));
         }
-        let mut own = self.own_live(now.boot, &at, owner, token);
+        let mut own = self.own_live(now.boot, &ctx, owner, token);
         // The others' leases matter to nobody but those who wait, and the pump.
         if own.is_none() || self.queues.waiters() > 0 {
-            self.end_overs(now.boot, &mut at, Some(owner), None, fx);
-            own = self.own_live(now.boot, &at, owner, token);
+            self.end_overs(now.boot, &mut ctx, Some(owner), None, fx);
+            own = self.own_live(now.boot, &ctx, owner, token);
         }
-        if let Some((member, count)) = own {
+        if let Some((holder, count)) = own {
             if count > 1 {
-                self.locks.set_count(member, count - 1);
-                at.touch();
-            } else if let Some(ended) = self.end_one(now.boot, &mut at, member) {
+                self.locks.set_count(holder, count - 1);
+                ctx.touch();
+            } else if let Some(ended) = self.end_one(now.boot, &mut ctx, holder) {
                 self.stats.releases += 1;
                 self.stats.holds.add(ended.held_ms);
                 fx.publish(Event::Released);
             }
-            at.tell(Record::AsAsked, fx);
+            ctx.replicate(Record::AsAsked, fx);
         }
-        self.admit_line(now, &mut at, gate, fx);
-        self.step(&at, Some(own.is_some()))
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, Some(own.is_some()))
     }
 
     /// This owner's hold, if its lease is not over and it has this token, and how many releases it takes.
     fn own_live(
         &self,
         now: Moment,
-        at: &At<'_>,
+        ctx: &StepContext<'_>,
         owner: &[u8],
         token: Option<Token>,
     ) -> Option<(LockId, u32)> {
-        let (member, hold) = self.own(at, owner)?;
+        let (holder, hold) = self.own(ctx, owner)?;
         let is_meant = !hold.is_over(now) && token.is_none_or(|token| token == hold.token());
-        is_meant.then(|| (member, hold.count()))
+        is_meant.then(|| (holder, hold.count()))
     }
 
     /// LOCK.RENEW, of any kind.
     pub(super) fn renew_any(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         renewal: &Renewal<'_>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
-        if let Some(legacy) = at.legacy {
+        if let Some(legacy) = ctx.legacy {
             let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
             if !is_own {
                 return Step::unchanged(Some(false));
             }
-            at.legacy = Some(Legacy { until: now.boot.plus_ms(renewal.lease_ms), ..legacy });
-            self.close(&at);
+            ctx.legacy = Some(Legacy { until: now.boot.plus_ms(renewal.lease_ms), ..legacy });
+            self.close(&ctx);
             let (change, record) = (Change::Lives(renewal.lease_ms), Record::Lives(renewal.lease_ms));
             return Step { reply: Some(true), change, record };
         }
-        self.end_overs(now.boot, &mut at, Some(renewal.owner), None, fx);
-        let own = self.own(&at, renewal.owner);
+        self.end_overs(now.boot, &mut ctx, Some(renewal.owner), None, fx);
+        let own = self.own(&ctx, renewal.owner);
         let own = own.filter(|(_, hold)| renewal.token.is_none_or(|token| token == hold.token()));
-        let own = own.map(|(member, hold)| (member, hold.tie()));
-        if let Some((member, tie)) = own {
-            let stands_still = self.locks.retie(member, now.boot, tie, renewal.bind_to);
-            self.locks.extend(member, now.boot, renewal.lease_ms);
-            self.locks.note_known(member, renewal.client);
+        let own = own.map(|(holder, hold)| (holder, hold.binding()));
+        if let Some((holder, binding)) = own {
+            let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
+            self.locks.extend(holder, now.boot, renewal.lease_ms);
+            self.locks.note_acknowledged(holder, renewal.client);
             if let Some(raise) = renewal.raise {
-                self.raise_token(&at, member, raise);
+                self.raise_token(&ctx, holder, raise);
             }
-            at.touch();
+            ctx.touch();
             // A reader knows the hold by the token that it had: it is told of another one first.
             if !stands_still || renewal.raise.is_some() {
-                at.tell(Record::AsAsked, fx);
+                ctx.replicate(Record::AsAsked, fx);
             }
             if stands_still {
-                at.tell(self.record_of(&at, member), fx);
+                ctx.replicate(self.record_of(&ctx, holder), fx);
             }
         }
-        self.admit_line(now, &mut at, gate, fx);
-        self.step(&at, Some(own.is_some()))
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, Some(own.is_some()))
     }
 
     /// The token of a hold is no lower than this one from here on, and the clock of tokens neither.
-    pub(super) fn raise_token(&mut self, at: &At<'_>, member: LockId, raise: Token) {
-        let is_lower = self.locks.hold(member).is_some_and(|hold| hold.token() < raise);
+    pub(super) fn raise_token(&mut self, ctx: &StepContext<'_>, holder: LockId, raise: Token) {
+        let is_lower = self.locks.hold(holder).is_some_and(|hold| hold.token() < raise);
         // Two holders of one lock never have the same.
-        if let Some(lock) = at.lock.filter(|&lock| is_lower && self.locks.hold_with(lock, raise).is_none()) {
-            self.locks.set_new_token(lock, member, raise);
+        if let Some(lock) = ctx.lock.filter(|&lock| is_lower && self.locks.hold_with(lock, raise).is_none()) {
+            self.locks.set_new_token(lock, holder, raise);
         }
         self.clock.hear(raise);
     }
 
-    /// Ends what is over at this place, and lets in whoever can come in.
+    /// Ends what is over at this key, and lets in whoever can come in.
     pub(super) fn settle_any(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         due: Option<LockId>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
-        self.end_overs(now.boot, &mut at, None, due, fx);
-        self.tell_holders(&at, fx);
-        self.admit_line(now, &mut at, gate, fx);
-        self.step(&at, ())
+        self.end_overs(now.boot, &mut ctx, None, due, fx);
+        self.answer_holders(&ctx, fx);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 
     /// Takes back a grant that its owner has not heard of.
     pub(super) fn take_back_any(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         token: Token,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
-        let granted = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
-        let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_known());
-        if let Some(member) = granted.map(|(member, _)| member)
-            && self.end_one(now.boot, &mut at, member).is_some()
+        let granted = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_acknowledged());
+        if let Some(holder) = granted.map(|(holder, _)| holder)
+            && self.end_one(now.boot, &mut ctx, holder).is_some()
         {
             self.stats.releases += 1;
             fx.publish(Event::Released);
-            at.tell(Record::Ended(token), fx);
+            ctx.replicate(Record::Ended(token), fx);
         }
-        self.end_overs(now.boot, &mut at, None, None, fx);
-        self.admit_line(now, &mut at, gate, fx);
-        self.step(&at, ())
+        self.end_overs(now.boot, &mut ctx, None, None, fx);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 }

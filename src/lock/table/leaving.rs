@@ -12,15 +12,15 @@ impl Table {
         self.note_restrictions();
     }
 
-    /// Answers everybody who waits, and drops the places that are kept in line.
+    /// Answers everybody who waits, and drops the reservations.
     pub fn turn_away(&mut self, answer: &Answer, fx: &mut Effects) {
-        let places: Vec<PlaceBuf> = self.places_waited_for().map(Place::to_owned).collect();
-        for place in places {
-            self.dismiss(place.as_place(), answer, fx);
+        let lock_keys: Vec<LockKeyBuf> = self.keys_waited_for().map(LockKey::to_owned).collect();
+        for lock_key in lock_keys {
+            self.dismiss(lock_key.as_key(), answer, fx);
         }
     }
 
-    /// Whether the requests in line have to wait, whatever is free.
+    /// Whether the requests in the queue have to wait, whatever is free.
     pub(super) const fn is_closed(&self) -> bool {
         self.quarantine.is_some() || self.is_leaving
     }
@@ -30,14 +30,14 @@ impl Table {
 mod tests {
     use super::*;
     use crate::lock::effect::Effect;
-    use crate::lock::types::Tie;
+    use crate::lock::types::Binding;
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
-    const DOOR: Place<'static> = Place { db: 0, name: b"door" };
+    const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
 
     fn ask(owner: &[u8], mode: Mode, wait: Option<Wait>) -> Ask<'_> {
         let client = Some(ClientId(1));
-        let (is_reentrant, tie, must_be_named) = (false, Tie::NONE, false);
+        let (is_reentrant, binding, must_be_explicit) = (false, Binding::NONE, false);
         let (owner_is_minted, bind_to) = (false, None);
         Ask {
             owner,
@@ -45,22 +45,22 @@ mod tests {
             lease_ms: 50,
             mode,
             is_reentrant,
-            tie,
+            binding,
             wait,
             client,
             bind_to,
-            must_be_named,
+            must_be_explicit,
             cannot_confirm: false,
         }
     }
 
-    fn acquire(table: &mut Table, found: Found, ask: &Ask<'_>) -> Step<Acquired> {
-        table.acquire(NOW, DOOR, found, ask, &mut |_| Admission::Granted, &mut Effects::default())
+    fn acquire(table: &mut Table, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
+        table.acquire(NOW, DOOR, existing, ask, &mut |_| Decision::Granted, &mut Effects::default())
     }
 
-    fn stored(step: &Step<Acquired>) -> Found {
+    fn stored(step: &Step<Acquired>) -> Existing {
         match step.change {
-            Change::Stored(lock) => Found::Lock(lock),
+            Change::Stored(lock) => Existing::Lock(lock),
             change => panic!("{change:?}"),
         }
     }
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn nothing_begins_and_nobody_waits_but_what_is_held_is_held_again() {
         let mut table = Table::default();
-        let taken = acquire(&mut table, Found::Nothing, &ask(b"alice", Mode::Shared, None));
-        let found = stored(&taken);
+        let taken = acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Shared, None));
+        let existing = stored(&taken);
         table.set_leaving(true);
         let refused = Acquired::Refused(Refusal::Leaving);
         let wait = Some(Wait::Block(Block { client: ClientId(1), until: None }));
@@ -79,36 +79,39 @@ mod tests {
             (b"bob", Mode::Exclusive, None),
             (b"bob", Mode::Exclusive, wait),
         ] {
-            assert_eq!(acquire(&mut table, found, &ask(owner, mode, wait)).reply, refused);
+            assert_eq!(acquire(&mut table, existing, &ask(owner, mode, wait)).reply, refused);
         }
-        let upgrade = acquire(&mut table, found, &ask(b"alice", Mode::Exclusive, wait));
+        let upgrade = acquire(&mut table, existing, &ask(b"alice", Mode::Exclusive, wait));
         assert_eq!((upgrade.reply, table.waiters()), (refused, 0));
-        let again = acquire(&mut table, found, &ask(b"alice", Mode::Shared, None));
+        let again = acquire(&mut table, existing, &ask(b"alice", Mode::Shared, None));
         assert_eq!(again.reply, taken.reply);
-        assert_eq!(acquire(&mut table, Found::Nothing, &ask(b"bob", Mode::Exclusive, None)).reply, refused);
-        let spots = [Spot { place: DOOR, found: Found::Nothing }];
+        assert_eq!(
+            acquire(&mut table, Existing::Nothing, &ask(b"bob", Mode::Exclusive, None)).reply,
+            refused
+        );
+        let refs = [KeyRef { lock_key: DOOR, existing: Existing::Nothing }];
         let several = ask(b"bob", Mode::Exclusive, wait);
         let mut fx = [Effects::default()];
-        let (reply, _) = table.acquire_many(NOW, &spots, &several, &mut |_| Admission::Granted, &mut fx);
+        let (reply, _) = table.acquire_many(NOW, &refs, &several, &mut |_| Decision::Granted, &mut fx);
         assert_eq!((reply, table.waiters()), (refused, 0));
         table.set_leaving(false);
-        let later = acquire(&mut table, Found::Nothing, &ask(b"bob", Mode::Exclusive, None));
+        let later = acquire(&mut table, Existing::Nothing, &ask(b"bob", Mode::Exclusive, None));
         assert!(matches!(later.reply, Acquired::Granted(_)), "{:?}", later.reply);
     }
 
     #[test]
     fn who_waits_and_who_keeps_a_place_is_turned_away_and_a_free_lock_is_not_granted_to_them() {
         let mut table = Table::default();
-        let found = stored(&acquire(&mut table, Found::Nothing, &ask(b"alice", Mode::Exclusive, None)));
+        let existing = stored(&acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Exclusive, None)));
         let wait = Some(Wait::Block(Block { client: ClientId(2), until: None }));
-        let _ = acquire(&mut table, found, &ask(b"bob", Mode::Exclusive, wait));
-        let place = Some(Wait::Place { until: NOW.boot.plus_ms(5_000) });
-        let _ = acquire(&mut table, found, &ask(b"carol", Mode::Exclusive, place));
+        let _ = acquire(&mut table, existing, &ask(b"bob", Mode::Exclusive, wait));
+        let lock_key = Some(Wait::Reservation { until: NOW.boot.plus_ms(5_000) });
+        let _ = acquire(&mut table, existing, &ask(b"carol", Mode::Exclusive, lock_key));
         assert_eq!(table.waiters(), 2);
         table.set_leaving(true);
         let mut fx = Effects::default();
-        let gate: Gate<'_> = &mut |_| Admission::Granted;
-        let released = table.release(NOW, DOOR, found, b"alice", None, gate, &mut fx);
+        let admission: Admission<'_> = &mut |_| Decision::Granted;
+        let released = table.release(NOW, DOOR, existing, b"alice", None, admission, &mut fx);
         assert_eq!((released.change, table.waiters()), (Change::Deleted, 2));
         let mut fx = Effects::default();
         table.turn_away(&Answer::Demoted, &mut fx);

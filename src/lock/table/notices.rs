@@ -13,8 +13,8 @@ impl Table {
     }
 
     /// Has this published behind all that was not published yet.
-    pub fn publish_later(&mut self, place: Place<'_>, event: Event) {
-        self.outbox.push(place.to_owned(), event);
+    pub fn publish_later(&mut self, lock_key: LockKey<'_>, event: Event) {
+        self.outbox.push(lock_key.to_owned(), event);
     }
 
     /// What is to be published next, if this step gives anything: it may only have given back memory. `None`: there is
@@ -34,8 +34,9 @@ impl Table {
 
     fn next_single(&mut self) -> Option<Option<Notice>> {
         if let Some(Entry::Notice(notice)) = self.outbox.entries.front_mut() {
-            let place = std::mem::replace(&mut notice.place, PlaceBuf { db: 0, name: Box::default() });
-            let notice = Notice { place, event: notice.event };
+            let lock_key =
+                std::mem::replace(&mut notice.lock_key, LockKeyBuf { db: 0, name: Box::default() });
+            let notice = Notice { lock_key, event: notice.event };
             self.outbox.pop();
             return Some(Some(notice));
         }
@@ -56,15 +57,15 @@ impl Table {
         } else {
             self.break_all(now, |other| db == Some(other), is_ours);
         }
-        self.forget_locks_of_lines(|place_db| db.is_none_or(|db| db == place_db));
+        self.forget_locks_of_queues(|key_db| db.is_none_or(|db| db == key_db));
     }
 
     fn set_all_aside(&mut self, now: Moment, is_ours: bool) {
         if self.locks.is_empty() && self.locks.holds() == 0 {
             return;
         }
-        self.sets = self.sets.wrapping_add(1);
-        let next = self.locks.successor(self.sets);
+        self.epochs = self.epochs.wrapping_add(1);
+        let next = self.locks.successor(self.epochs);
         let gone = std::mem::replace(&mut self.locks, next);
         if is_ours {
             self.stats.broken += gone.holds() as u64;
@@ -88,7 +89,7 @@ impl Table {
 /// Counts a hold that went with its lock, and says what to publish: the end of its lease, if that was over, or that the
 /// lock was broken, once for all who held it.
 fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Notice>) {
-    let notice = |event| gone.lock.place().map(|place| Notice { place, event });
+    let notice = |event| gone.lock.lock_key().map(|lock_key| Notice { lock_key, event });
     if sabotage::removes(Rule::RestoredBroken) && gone.hold.is_restored() {
         stats.broken -= 1;
         return (false, None);
@@ -115,12 +116,13 @@ mod tests {
             for number in 0..count {
                 let name = format!("lock-{number}");
                 let event = [Event::Broken, Event::Acquired][number % 2];
-                table.publish_later(Place { db: 3, name: name.as_bytes() }, event);
+                table.publish_later(LockKey { db: 3, name: name.as_bytes() }, event);
             }
             for number in 0..count {
                 assert!(table.has_notices() && table.has_tasks() && table.tasks() == 0);
-                let Notice { place, event } = table.next_notice().flatten().expect("not all are published");
-                assert_eq!((place.db, &*place.name), (3, format!("lock-{number}").as_bytes()));
+                let Notice { lock_key, event } =
+                    table.next_notice().flatten().expect("not all are published");
+                assert_eq!((lock_key.db, &*lock_key.name), (3, format!("lock-{number}").as_bytes()));
                 assert_eq!(event, [Event::Broken, Event::Acquired][number % 2]);
             }
             assert!(!table.has_notices() && table.next_notice().is_none() && !table.has_tasks());
@@ -135,16 +137,21 @@ mod tests {
     /// A table with this lock, which somebody has taken.
     fn with_lock(table: &mut Table, db: u32, name: &str) -> LockId {
         let token = table.clock.mint(0).expect("there are tokens").0;
-        let new =
-            NewHold { owner: b"ann", token, lease_ms: 9_000, client: Some(ClientId(7)), tie: Tie::NONE };
-        let place = Place { db, name: name.as_bytes() };
-        table.locks.insert(NOW, place, Some(&new)).expect("there is room")
+        let new = NewHold {
+            owner: b"ann",
+            token,
+            lease_ms: 9_000,
+            client: Some(ClientId(7)),
+            binding: Binding::NONE,
+        };
+        let lock_key = LockKey { db, name: name.as_bytes() };
+        table.locks.insert(NOW, lock_key, Some(&new)).expect("there is room")
     }
 
     /// All that is published.
     fn published(table: &mut Table) -> Vec<(Vec<u8>, Event)> {
         let steps = std::iter::from_fn(|| table.next_notice());
-        steps.flatten().map(|notice| (notice.place.name.into_vec(), notice.event)).collect()
+        steps.flatten().map(|notice| (notice.lock_key.name.into_vec(), notice.event)).collect()
     }
 
     #[test]
@@ -215,12 +222,13 @@ mod tests {
     fn a_lock_that_was_restored_is_told_of_as_any_other() {
         for mode in [Mode::Exclusive, Mode::Shared] {
             let mut table = Table::default();
-            let place = Place { db: 0, name: b"lock:1" };
+            let lock_key = LockKey { db: 0, name: b"lock:1" };
             let restore = |table: &mut Table| {
                 let owner = (*b"ann").into();
-                let hold = SavedHold { owner, token: TOKEN, left_ms: 9_000, count: 1, tie: Tie::NONE };
+                let hold =
+                    SavedHold { owner, token: TOKEN, left_ms: 9_000, count: 1, binding: Binding::NONE };
                 let saved = SavedLock { mode, holds: vec![hold] };
-                table.load(NOW, place, Some(&saved)).expect("there is room")
+                table.load(NOW, lock_key, Some(&saved)).expect("there is room")
             };
             // Its time to live is over: it never was a key's.
             let discarded = restore(&mut table);
@@ -229,7 +237,7 @@ mod tests {
             restore(&mut table);
             table.flushed(NOW, Some(0), true);
             restore(&mut table);
-            let other = Place { db: 1, ..place };
+            let other = LockKey { db: 1, ..lock_key };
             table.load(NOW, other, None).expect("there is room");
             table.flushed(NOW, Some(0), true);
             restore(&mut table);

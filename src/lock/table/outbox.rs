@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use crate::lock::effect::Event;
 use crate::lock::locks::{Going, Locks};
-use crate::lock::types::{Moment, PlaceBuf};
+use crate::lock::types::{LockKeyBuf, Moment};
 
 /// Room for so many is kept when all are published.
 pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
@@ -20,7 +20,7 @@ pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The lock that it happened to.
-    pub place: PlaceBuf,
+    pub lock_key: LockKeyBuf,
     /// What happened.
     pub event: Event,
 }
@@ -43,8 +43,8 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, place: PlaceBuf, event: Event) {
-        self.entries.push_back(Entry::Notice(Notice { place, event }));
+    pub(super) fn push(&mut self, lock_key: LockKeyBuf, event: Event) {
+        self.entries.push_back(Entry::Notice(Notice { lock_key, event }));
     }
 
     /// These locks are gone. `published` says that the ends of their holds are published, which were live at this moment.

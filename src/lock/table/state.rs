@@ -6,13 +6,14 @@ use super::outbox::Outbox;
 pub(super) use super::terms::*;
 pub(super) use crate::lock::deadlock::{Link, Looked};
 pub(super) use crate::lock::effect::{
-    Answer, Change, Effects, Event, Found, Legacy, LockId, Record, Stake, Step, Task, Undo, WaiterId,
+    Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
+    WaiterId,
 };
 pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;
 pub(super) use crate::lock::token::{TokenClock, Travel};
-pub(super) use crate::lock::types::{ClientId, Mode, Moment, Now, Place, PlaceBuf, Tie, Token};
+pub(super) use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 pub(super) use crate::sabotage::{self, Rule};
 
 /// The locks of one server. See the [module](self).
@@ -22,9 +23,9 @@ pub struct Table {
     pub(super) queues: Queues,
     pub(super) clock: TokenClock,
     /// A data set that is being loaded, and not served yet.
-    pub(super) beside: Option<Box<Beside>>,
+    pub(super) staged: Option<Box<Staged>>,
     /// How many sets of locks were begun beside another one.
-    pub(super) sets: u32,
+    pub(super) epochs: u32,
     pub(super) tasks: VecDeque<Task>,
     pub(super) outbox: Outbox,
     pub(super) stats: Stats,
@@ -32,7 +33,7 @@ pub struct Table {
     /// Until when nothing new is granted.
     pub(super) quarantine: Option<Quarantine>,
     /// What began in this step, to be confirmed. `None`: nothing has to be.
-    pub(super) begun: Option<Vec<Stake>>,
+    pub(super) begun: Option<Vec<PendingGrant>>,
     /// Whether nothing new is granted because the module is to go.
     pub(super) is_leaving: bool,
     /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
@@ -61,14 +62,14 @@ impl Table {
 
     /// The hold at a found key whose lease has not ended.
     #[inline(always)]
-    pub(super) fn live(&self, now: Moment, found: Found) -> Option<(LockId, Hold<'_>)> {
-        self.any_hold(found).filter(|(_, hold)| !hold.is_over(now))
+    pub(super) fn live(&self, now: Moment, existing: Existing) -> Option<(LockId, Hold<'_>)> {
+        self.any_hold(existing).filter(|(_, hold)| !hold.is_over(now))
     }
 
     /// The hold at a found key, even if its lease is over by this server's clock.
     #[inline]
-    pub(super) fn any_hold(&self, found: Found) -> Option<(LockId, Hold<'_>)> {
-        let Found::Lock(id) = found else {
+    pub(super) fn any_hold(&self, existing: Existing) -> Option<(LockId, Hold<'_>)> {
+        let Existing::Lock(id) = existing else {
             return None;
         };
         Some((id, self.locks.hold(id)?))
@@ -76,8 +77,8 @@ impl Table {
 
     /// Ends the hold at a found key if its lease has run out; returns its token.
     #[inline]
-    pub(super) fn end_if_over(&mut self, now: Moment, found: Found, fx: &mut Effects) -> Option<Token> {
-        let (id, hold) = self.any_hold(found)?;
+    pub(super) fn end_if_over(&mut self, now: Moment, existing: Existing, fx: &mut Effects) -> Option<Token> {
+        let (id, hold) = self.any_hold(existing)?;
         if !hold.is_over(now) {
             return None;
         }
@@ -88,11 +89,11 @@ impl Table {
         Some(token)
     }
 
-    /// Takes a request out of its line and answers it, unless nobody waits for the answer.
+    /// Takes a request out of its queue and answers it, unless nobody waits for the answer.
     pub(super) fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
-        let lead = self.queues.lead(waiter);
+        let first_entry = self.queues.first_entry(waiter);
         if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {
-            fx.answer(lead, client, answer);
+            fx.answer(first_entry, client, answer);
         }
     }
 
@@ -100,56 +101,61 @@ impl Table {
     /// told (CONTRACT 5). Returns whether it is so. Nothing is written, so nobody need admit them.
     #[cold]
     #[inline(never)]
-    pub(super) fn dismiss_from_other(&mut self, place: Place<'_>, found: Found, fx: &mut Effects) -> bool {
-        let is_other = found == Found::Other && !sabotage::removes(Rule::WrittenOver);
+    pub(super) fn dismiss_from_other(
+        &mut self,
+        lock_key: LockKey<'_>,
+        existing: Existing,
+        fx: &mut Effects,
+    ) -> bool {
+        let is_other = existing == Existing::Other && !sabotage::removes(Rule::WrittenOver);
         if is_other {
-            self.dismiss(place, &Answer::Refused(WRONG_TYPE), fx);
+            self.dismiss(lock_key, &Answer::Refused(WRONG_TYPE), fx);
         }
         is_other
     }
 
-    /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a line
+    /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a queue
     /// of requests for just that.
     #[inline(always)]
-    pub(super) fn is_plain(&self, place: Place<'_>, found: Found) -> bool {
-        let is_plain_lock = match found {
-            Found::Lock(lock) => !lock.is_crowd() && !self.locks.has_extra(lock),
-            Found::Nothing | Found::Other => true,
-            Found::Legacy(_) => false,
+    pub(super) fn is_plain(&self, lock_key: LockKey<'_>, existing: Existing) -> bool {
+        let is_plain_lock = match existing {
+            Existing::Lock(lock) => !lock.is_list() && !self.locks.has_overflow(lock),
+            Existing::Nothing | Existing::Other => true,
+            Existing::Legacy(_) => false,
         };
         is_plain_lock
             && !self.is_restricted
             && (self.queues.waiters() == 0
-                || self.queues.at(place).is_none_or(|queue| self.queues.is_plain(queue)))
+                || self.queues.at(lock_key).is_none_or(|queue| self.queues.is_plain(queue)))
     }
 
-    /// Grants a free lock to the first in line who can have it. `None`: nobody waits (any more).
+    /// Grants a free lock to the first in the queue who can have it. `None`: nobody waits (any more).
     #[inline]
     pub(super) fn grant_next(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
-        gate: Gate<'_>,
+        lock_key: LockKey<'_>,
+        existing: Existing,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Option<Step<()>> {
         // The usual case.
         if self.queues.waiters() == 0 {
             return None;
         }
-        self.grant_in_line(now, place, found, gate, fx)
+        self.grant_in_queue(now, lock_key, existing, admission, fx)
     }
 
-    pub(super) fn grant_in_line(
+    pub(super) fn grant_in_queue(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
-        gate: Gate<'_>,
+        lock_key: LockKey<'_>,
+        existing: Existing,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Option<Step<()>> {
-        let queue = self.queues.at(place)?;
-        if self.dismiss_from_other(place, found, fx) {
+        let queue = self.queues.at(lock_key)?;
+        if self.dismiss_from_other(lock_key, existing, fx) {
             return None;
         }
         while let Some(id) = self.queues.head(queue) {
@@ -159,15 +165,15 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            let applicant = applicant(request, place, false)?;
-            match gate(applicant) {
-                Admission::Granted => {}
-                Admission::Refused(reason) => {
+            let candidate = candidate(request, lock_key, false)?;
+            match admission(candidate) {
+                Decision::Granted => {}
+                Decision::Refused(reason) => {
                     self.answer(id, Answer::Refused(reason), fx);
                     continue;
                 }
-                Admission::NotNow => {
-                    self.note(place);
+                Decision::NotNow => {
+                    self.note(lock_key);
                     return None;
                 }
             }
@@ -175,10 +181,10 @@ impl Table {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
-            let client = applicant.client;
-            let Request { owner, lease_ms, tie, .. } = &self.queues.waiter(id)?.request;
-            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), tie: *tie };
-            let begun = begin_hold(&mut self.locks, now.boot, place, found, &new);
+            let client = candidate.client;
+            let Request { owner, lease_ms, binding, .. } = &self.queues.waiter(id)?.request;
+            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), binding: *binding };
+            let begun = begin_hold(&mut self.locks, now.boot, lock_key, existing, &new);
             let Some((lock, change)) = begun else {
                 self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
                 continue;
@@ -191,7 +197,7 @@ impl Table {
             }
             fx.publish(Event::Acquired);
             let answer = Answer::Granted {
-                place: place.to_owned(),
+                lock_key: lock_key.to_owned(),
                 others: Vec::new(),
                 token,
                 minted_owner: request.owner_is_minted.then_some(request.owner),
@@ -202,18 +208,18 @@ impl Table {
         None
     }
 
-    /// Grants a lock that has just lost its hold to the next in line, or lets the key go.
+    /// Grants a lock that has just lost its hold to the next in the queue, or lets the key go.
     pub(super) fn pass_on(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         record: Record,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
         // What the stream says of the new hold replaces the old one: one record for both.
-        self.grant_next(now, place, found, gate, fx).unwrap_or(Step {
+        self.grant_next(now, lock_key, existing, admission, fx).unwrap_or(Step {
             reply: (),
             change: Change::Deleted,
             record,
@@ -221,31 +227,31 @@ impl Table {
     }
 }
 
-/// Begins a hold at the place: in the lock that is found there, or in a new one. `None`: there are too
+/// Begins a hold at the key: in the lock that is found there, or in a new one. `None`: there are too
 /// many locks.
 #[inline]
 pub(super) fn begin_hold(
     locks: &mut Locks,
     now: Moment,
-    place: Place<'_>,
-    found: Found,
+    lock_key: LockKey<'_>,
+    existing: Existing,
     new: &NewHold<'_>,
 ) -> Option<(LockId, Change)> {
-    match found {
-        Found::Lock(id) if locks.get(id).is_some() => {
+    match existing {
+        Existing::Lock(id) if locks.get(id).is_some() => {
             // An empty lock may stand under another name than the one it was made for.
-            locks.begin(id, now, place, new);
+            locks.begin(id, now, lock_key, new);
             Some((id, Change::Renewed))
         }
         _ => {
-            let id = locks.insert(now, place, Some(new))?;
+            let id = locks.insert(now, lock_key, Some(new))?;
             Some((id, Change::Stored(id)))
         }
     }
 }
 
 /// What is loaded beside what is served.
-pub(super) struct Beside {
+pub(super) struct Staged {
     pub(super) locks: Locks,
     pub(super) clock: TokenClock,
 }

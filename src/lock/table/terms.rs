@@ -1,8 +1,8 @@
 //! What goes into the steps of a [table](super) and comes out of them, beside [effects](crate::lock::effect).
 
-use crate::lock::effect::{Found, Step, WaiterId};
+use crate::lock::effect::{Existing, Step, WaiterId};
 use crate::lock::queue::Request;
-use crate::lock::types::{ClientId, Mode, Moment, Place, Tie, Token};
+use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Token};
 
 /// What the user has set a bound to (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,31 +25,31 @@ impl Default for Limits {
 /// whether the server refuses writes.
 ///
 /// Asked at the moment of the grant, because a right can be taken away during a wait (CONTRACT 4).
-pub type Gate<'a> = &'a mut dyn FnMut(Applicant<'_>) -> Admission;
+pub type Admission<'a> = &'a mut dyn FnMut(Candidate<'_>) -> Decision;
 
 /// Who waits, and is about to be granted a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Applicant<'a> {
+pub struct Candidate<'a> {
     /// The connection that waits.
     pub client: ClientId,
     /// For which lock.
-    pub place: Place<'a>,
+    pub lock_key: LockKey<'a>,
     /// For others too (LOCK.MACQUIRE).
     pub wants_several: bool,
     /// The lease that it asked for, in milliseconds.
     pub lease_ms: u64,
     /// Its lease would stand still while the connection is open.
-    pub is_kept_alive: bool,
+    pub is_keepalive: bool,
 }
 
-/// What a [`Gate`] says.
+/// What a [`Admission`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admission {
+pub enum Decision {
     /// The client may have the lock.
     Granted,
-    /// It may not, any more: it is told so in these words, and the next in line is asked about.
+    /// It may not, any more: it is told so in these words, and the next in the queue is asked about.
     Refused(&'static str),
-    /// Nobody may have any lock now: the line stays as it is, and the pump looks again later.
+    /// Nobody may have any lock now: the queue stays as it is, and the pump looks again later.
     NotNow,
 }
 
@@ -84,9 +84,9 @@ pub struct Ask<'a> {
     pub mode: Mode,
     /// Whether asking again counts.
     pub is_reentrant: bool,
-    /// What is to tie the hold to the connection.
-    pub tie: Tie,
-    /// Whether to wait in line.
+    /// What is to bind the hold to the connection.
+    pub binding: Binding,
+    /// Whether to wait in the queue.
     pub wait: Option<Wait>,
     /// The connection.
     pub client: Option<ClientId>,
@@ -94,18 +94,18 @@ pub struct Ask<'a> {
     pub bind_to: Option<ClientId>,
     /// Whether a grant must travel as a record that names owner and token, because the client's own
     /// words do not tell them, or because somebody reads only a part of the stream.
-    pub must_be_named: bool,
+    pub must_be_explicit: bool,
     /// Whether a grant has to be confirmed by replicas, and too few of them could confirm one now.
     pub cannot_confirm: bool,
 }
 
-/// How to wait in line.
+/// How to wait in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// On a connection that is told when the wait is over.
     Block(Block),
-    /// By a place in line that is kept until then, for the owner to ask again.
-    Place {
+    /// By a reservation that is kept until then, for the owner to ask again.
+    Reservation {
         /// When it is given up.
         until: Moment,
     },
@@ -127,7 +127,7 @@ pub enum Acquired {
     Granted(Token),
     /// It is not; nothing was changed.
     Busy,
-    /// The request stands in line.
+    /// The request stands in the queue.
     Waiting(WaiterId),
     /// The request cannot be served.
     Refused(Refusal),
@@ -151,7 +151,7 @@ pub enum Refusal {
     /// The key holds a value of another type.
     WrongType,
     /// This many wait for the lock already.
-    LineIsFull(usize),
+    QueueIsFull(usize),
     /// This many wait on the server already.
     ServerIsFull(usize),
     /// No token is left.
@@ -179,11 +179,11 @@ pub struct Renewal<'a> {
 
 /// A key of a step that is about several.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
+pub struct KeyRef<'a> {
     /// Where.
-    pub place: Place<'a>,
+    pub lock_key: LockKey<'a>,
     /// What was found there.
-    pub found: Found,
+    pub existing: Existing,
 }
 
 /// The outcome of a step that is about several keys: what to tell the caller, and what becomes of each key.
@@ -200,18 +200,18 @@ pub struct Granted<'a> {
     pub mode: Mode,
     /// Whether asking again counts.
     pub is_reentrant: bool,
-    /// What ties the hold to a connection of the primary's.
-    pub tie: Tie,
+    /// What binds the hold to a connection of the primary's.
+    pub binding: Binding,
 }
 
-/// Who waits for this; nobody does for a place in line.
-pub(super) fn applicant<'a>(
+/// Who waits for this; nobody does for a reservation.
+pub(super) fn candidate<'a>(
     request: &Request,
-    place: Place<'a>,
+    lock_key: LockKey<'a>,
     wants_several: bool,
-) -> Option<Applicant<'a>> {
-    let Request { client, lease_ms, tie, .. } = *request;
-    Some(Applicant { client: client?, place, wants_several, lease_ms, is_kept_alive: tie.is_kept_alive })
+) -> Option<Candidate<'a>> {
+    let Request { client, lease_ms, binding, .. } = *request;
+    Some(Candidate { client: client?, lock_key, wants_several, lease_ms, is_keepalive: binding.is_keepalive })
 }
 
 impl Ask<'_> {
@@ -220,15 +220,15 @@ impl Ask<'_> {
     pub(super) const fn is_plain(&self) -> bool {
         matches!(self.mode, Mode::Exclusive)
             && !self.is_reentrant
-            && self.tie.is_none()
-            && !matches!(self.wait, Some(Wait::Place { .. }))
+            && self.binding.is_none()
+            && !matches!(self.wait, Some(Wait::Reservation { .. }))
     }
 
-    /// What stands in line for it.
+    /// What stands in the queue for it.
     pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
         let (client, until) = match wait {
             Wait::Block(block) => (Some(block.client), block.until),
-            Wait::Place { until } => (None, Some(until)),
+            Wait::Reservation { until } => (None, Some(until)),
         };
         Request {
             owner: self.owner.into(),
@@ -238,7 +238,7 @@ impl Ask<'_> {
             until,
             client,
             mode: self.mode,
-            tie: self.tie,
+            binding: self.binding,
             is_upgrade,
             is_reentrant: self.is_reentrant,
         }
@@ -246,11 +246,11 @@ impl Ask<'_> {
 }
 
 impl Wait {
-    /// What a request is told that stands in line now.
+    /// What a request is told that stands in the queue now.
     pub(super) const fn reply(self, waiter: WaiterId) -> Acquired {
         match self {
             Self::Block(_) => Acquired::Waiting(waiter),
-            Self::Place { .. } => Acquired::Busy,
+            Self::Reservation { .. } => Acquired::Busy,
         }
     }
 }

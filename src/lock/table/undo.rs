@@ -3,7 +3,7 @@
 //! The table only tells what began and undoes what it is told to; who waits for what is known to
 //! [`confirm`](crate::lock::confirm).
 
-use super::line::At;
+use super::context::StepContext;
 use super::state::*;
 
 impl Table {
@@ -14,22 +14,22 @@ impl Table {
     }
 
     /// What has begun since this was asked last.
-    pub fn take_begun(&mut self) -> Vec<Stake> {
+    pub fn take_begun(&mut self) -> Vec<PendingGrant> {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes note of what an owner has now that it did not have before: one count more, and the lock alone.
     #[inline]
-    pub(super) fn note_stake(
+    pub(super) fn note_pending_grant(
         &mut self,
-        place: Place<'_>,
+        lock_key: LockKey<'_>,
         token: Token,
         (owner, lease_ms): (&[u8], u64),
         (counts, is_upgrade): (bool, bool),
     ) {
         if let Some(begun) = &mut self.begun {
-            let undo = Undo::of(owner, counts, is_upgrade);
-            begun.push(Stake { place: place.to_owned(), token, lease_ms, undo });
+            let undo = UndoRecord::of(owner, counts, is_upgrade);
+            begun.push(PendingGrant { lock_key: lock_key.to_owned(), token, lease_ms, undo });
         }
     }
 
@@ -53,50 +53,50 @@ impl Table {
     pub fn undo(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
-        (token, undo): (Token, Undo),
-        gate: Gate<'_>,
+        lock_key: LockKey<'_>,
+        existing: Existing,
+        (token, undo): (Token, UndoRecord),
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut at = At::new(place, found);
+        let mut ctx = StepContext::new(lock_key, existing);
         self.leave_quarantine(now.boot);
-        self.end_overs(now.boot, &mut at, None, None, fx);
-        let held = at.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        self.end_overs(now.boot, &mut ctx, None, None, fx);
+        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         let held = held.filter(|(_, hold)| hold.is_of(&undo.owner) && !hold.is_over(now.boot));
-        match held.map(|(member, hold)| (member, hold.count())) {
-            Some((member, ..=1)) if undo.counts => {
-                self.end_one(now.boot, &mut at, member);
+        match held.map(|(holder, hold)| (holder, hold.count())) {
+            Some((holder, ..=1)) if undo.counts => {
+                self.end_one(now.boot, &mut ctx, holder);
                 self.stats.releases += 1;
                 fx.publish(Event::Released);
-                at.tell(Record::Ended(token), fx);
+                ctx.replicate(Record::Ended(token), fx);
             }
-            Some((member, count)) => self.hold_less(now.boot, &mut at, (member, count), &undo, fx),
+            Some((holder, count)) => self.hold_less(now.boot, &mut ctx, (holder, count), &undo, fx),
             None => {}
         }
-        self.admit_line(now, &mut at, gate, fx);
-        self.step(&at, ())
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 
     /// The hold goes on, with one count less or with others beside it as before.
     fn hold_less(
         &mut self,
         now: Moment,
-        at: &mut At<'_>,
-        (member, count): (LockId, u32),
-        undo: &Undo,
+        ctx: &mut StepContext<'_>,
+        (holder, count): (LockId, u32),
+        undo: &UndoRecord,
         fx: &mut Effects,
     ) {
-        let is_alone = undo.is_upgrade && self.held_as(at) == Some(Mode::Exclusive);
+        let is_alone = undo.is_upgrade && self.held_as(ctx) == Some(Mode::Exclusive);
         if undo.counts {
-            self.locks.set_count(member, count - 1);
+            self.locks.set_count(holder, count - 1);
         }
         if is_alone {
-            at.lock = self.locks.open_up(member, now, Mode::Shared).or(at.lock);
+            ctx.lock = self.locks.convert_to_shared(holder, now, Mode::Shared).or(ctx.lock);
         }
-        if let Some((member, _)) = self.own(at, &undo.owner).filter(|_| undo.counts || is_alone) {
-            at.touch();
-            at.tell(self.record_of(at, member), fx);
+        if let Some((holder, _)) = self.own(ctx, &undo.owner).filter(|_| undo.counts || is_alone) {
+            ctx.touch();
+            ctx.replicate(self.record_of(ctx, holder), fx);
         }
     }
 }

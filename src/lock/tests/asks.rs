@@ -4,10 +4,10 @@ use super::input::{Answered, How, InFlight, Input, Keys, Outcome, Reply, Writes}
 use super::reader::Fact;
 use super::server::{At, Name};
 use super::world::{Wait, World};
-use crate::lock::effect::{Answer, Change, Effect, Effects, Found, Record, Step};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, Record, Step};
 use crate::lock::table::{
-    Acquired, Admission, Applicant, Ask, Block, Gate, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal,
-    Renewal, Spot, Steps, Table, Wait as HowToWait,
+    Acquired, Admission, Ask, Block, Candidate, Decision, KeyRef, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL,
+    Refusal, Renewal, Steps, Table, Wait as HowToWait,
 };
 use crate::lock::types::{ClientId, Mode, Now, Token};
 use crate::sabotage::{self, Rule};
@@ -19,8 +19,8 @@ impl World {
         };
         let ask = self.ask(owner, lease_ms, wait, client, minted, how);
         let asked = Fact::Acquire { at, owner, lease_ms, how };
-        let reply = self.decide(at, Some(asked), out, |table, now, found, gate, fx| {
-            table.acquire(now, at.place(), found, &ask, gate, fx)
+        let reply = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
+            table.acquire(now, at.lock_key(), existing, &ask, admission, fx)
         })?;
         out.reply = self.acquired(Keys::one(at), owner, client, reply)?;
         out.cycle = self.server.table.take_cycle();
@@ -34,8 +34,8 @@ impl World {
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
         let ask = self.ask(owner, lease_ms, wait, client, minted, How::of(mode));
         let asked = Fact::AcquireMany { keys, owner, lease_ms, mode };
-        let reply = self.decide_all(keys, Some(asked), out, |table, now, spots, gate, fx| {
-            table.acquire_many(now, spots, &ask, gate, fx)
+        let reply = self.decide_all(keys, Some(asked), out, |table, now, refs, admission, fx| {
+            table.acquire_many(now, refs, &ask, admission, fx)
         })?;
         out.reply = self.acquired(keys, owner, client, reply)?;
         out.cycle = self.server.table.take_cycle();
@@ -53,26 +53,27 @@ impl World {
     ) -> Ask<'static> {
         self.owners.insert(owner);
         let now = self.server.now.boot;
-        let wait = wait.map(|ms| match how.is_place {
-            true => HowToWait::Place { until: now.plus_ms(ms) },
+        let wait = wait.map(|ms| match how.is_reservation {
+            true => HowToWait::Reservation { until: now.plus_ms(ms) },
             false => HowToWait::Block(Block {
                 client: ClientId(client),
                 until: (ms != 0).then(|| now.plus_ms(ms)),
             }),
         });
-        let How { mode, is_reentrant, tie, .. } = how;
-        let bind_to = Some(ClientId(client)).filter(|_| !tie.is_none() || self.server.table.may_have_ties());
+        let How { mode, is_reentrant, binding, .. } = how;
+        let bind_to =
+            Some(ClientId(client)).filter(|_| !binding.is_none() || self.server.table.may_have_bindings());
         Ask {
             owner: owner.as_bytes(),
             owner_is_minted: minted,
             lease_ms,
             mode,
             is_reentrant,
-            tie,
+            binding,
             wait,
             client: Some(ClientId(client)),
             bind_to,
-            must_be_named: minted,
+            must_be_explicit: minted,
             cannot_confirm: false,
         }
     }
@@ -104,8 +105,8 @@ impl World {
         out: &mut Outcome,
     ) -> Result<(), String> {
         let asked = Fact::Release { at, owner, token };
-        let given = self.decide(at, Some(asked), out, |table, now, found, gate, fx| {
-            table.release(now, at.place(), found, owner.as_bytes(), token, gate, fx)
+        let given = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
+            table.release(now, at.lock_key(), existing, owner.as_bytes(), token, admission, fx)
         })?;
         out.reply = yes_or_wrong_type(given);
         Ok(())
@@ -117,10 +118,10 @@ impl World {
         };
         let asked = Fact::Renew { at, owner, token, raise, lease_ms };
         let client = Some(ClientId(client));
-        let bind_to = client.filter(|_| self.server.table.may_have_ties());
+        let bind_to = client.filter(|_| self.server.table.may_have_bindings());
         let renewal = Renewal { owner: owner.as_bytes(), token, raise, lease_ms, client, bind_to };
-        let renewed = self.decide(at, Some(asked), out, |table, now, found, gate, fx| {
-            table.renew(now, at.place(), found, &renewal, gate, fx)
+        let renewed = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
+            table.renew(now, at.lock_key(), existing, &renewal, admission, fx)
         })?;
         if renewed == Some(true) {
             self.owner_knows(at, owner);
@@ -129,43 +130,45 @@ impl World {
         Ok(())
     }
 
-    /// Asks the core for a step about this place, and carries it out.
+    /// Asks the core for a step about this key, and carries it out.
     pub(super) fn decide<R>(
         &mut self,
         at: At,
         asked: Option<Fact>,
         out: &mut Outcome,
-        step: impl FnOnce(&mut Table, Now, Found, Gate<'_>, &mut Effects) -> Step<R>,
+        step: impl FnOnce(&mut Table, Now, Existing, Admission<'_>, &mut Effects) -> Step<R>,
     ) -> Result<R, String> {
-        self.decide_all(Keys::one(at), asked, out, |table, now, spots, gate, fx| {
-            let step = step(table, now, spots[0].found, gate, &mut fx[0]);
+        self.decide_all(Keys::one(at), asked, out, |table, now, refs, admission, fx| {
+            let step = step(table, now, refs[0].existing, admission, &mut fx[0]);
             let Step { reply, change, record } = step;
             (reply, vec![Step { reply: (), change, record }])
         })
     }
 
-    /// The same for several places: first all keys, then for each what is told, published and answered.
+    /// The same for several keys: first all keys, then for each what is told, published and answered.
     pub(super) fn decide_all<R>(
         &mut self,
         keys: Keys,
         asked: Option<Fact>,
         out: &mut Outcome,
-        step: impl FnOnce(&mut Table, Now, &[Spot<'_>], Gate<'_>, &mut [Effects]) -> Steps<R>,
+        step: impl FnOnce(&mut Table, Now, &[KeyRef<'_>], Admission<'_>, &mut [Effects]) -> Steps<R>,
     ) -> Result<R, String> {
-        self.places.extend(keys.iter());
+        self.lock_keys.extend(keys.iter());
         let now = self.server.now;
-        let spots: Vec<Spot<'_>> =
-            keys.iter().map(|at| Spot { place: at.place(), found: self.server.found(at) }).collect();
+        let refs: Vec<KeyRef<'_>> = keys
+            .iter()
+            .map(|at| KeyRef { lock_key: at.lock_key(), existing: self.server.existing(at) })
+            .collect();
         let (forbidden, writes) = (&self.forbidden, self.writes);
-        let mut gate = |who: Applicant<'_>| match writes {
+        let mut admission = |who: Candidate<'_>| match writes {
             Writes::Allowed if forbidden.contains(&who.client.0) => {
-                Admission::Refused(if who.wants_several { NO_PERMISSION_FOR_SEVERAL } else { NO_PERMISSION })
+                Decision::Refused(if who.wants_several { NO_PERMISSION_FOR_SEVERAL } else { NO_PERMISSION })
             }
-            Writes::Allowed => Admission::Granted,
-            Writes::Refused | Writes::Paused => Admission::NotNow,
+            Writes::Allowed => Decision::Granted,
+            Writes::Refused | Writes::Paused => Decision::NotNow,
         };
-        let mut effects = vec![Effects::default(); spots.len()];
-        let (reply, steps) = step(&mut self.server.table, now, &spots, &mut gate, &mut effects);
+        let mut effects = vec![Effects::default(); refs.len()];
+        let (reply, steps) = step(&mut self.server.table, now, &refs, &mut admission, &mut effects);
         let told_before = out.facts.len();
         let changed_before = out.changes.len();
         for (at, step) in keys.iter().zip(&steps) {
@@ -176,7 +179,7 @@ impl World {
         }
         let mut asked = asked;
         for ((at, step), fx) in keys.iter().zip(&steps).zip(effects) {
-            for record in std::iter::once(step.record).chain(fx.told()).collect::<Vec<_>>() {
+            for record in std::iter::once(step.record).chain(fx.records()).collect::<Vec<_>>() {
                 match record {
                     Record::Nothing => {}
                     Record::AsAsked => {
@@ -205,11 +208,11 @@ impl World {
         for effect in fx {
             let (waiter, client, answer) = match effect {
                 // Told before.
-                Effect::Tell(_) => continue,
+                Effect::Replicate(_) => continue,
                 Effect::Publish(event) => {
                     let at = at.ok_or("an event about no key")?;
                     if self.server.table.has_notices() && !sabotage::removes(Rule::EventOrder) {
-                        self.server.table.publish_later(at.place(), event);
+                        self.server.table.publish_later(at.lock_key(), event);
                     } else {
                         out.events.push((at, event));
                     }
@@ -223,10 +226,10 @@ impl World {
             if wait.client != client.0 {
                 return Err(format!("G7: the answer to {} went to {}", wait.client, client.0));
             }
-            if let Answer::Granted { ref place, ref others, token, .. } = answer {
+            if let Answer::Granted { ref lock_key, ref others, token, .. } = answer {
                 self.told.push((token, wait.owner));
-                for place in std::iter::once(place).chain(others) {
-                    let at = self.at(place)?;
+                for lock_key in std::iter::once(lock_key).chain(others) {
+                    let at = self.at(lock_key)?;
                     self.in_flight.push(InFlight { at, owner: wait.owner, token, client: wait.client });
                 }
             }

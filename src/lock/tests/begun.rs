@@ -16,19 +16,26 @@ impl Judge {
         &mut self,
         asked: &Pending,
         token: Token,
-        is_known: bool,
+        is_acknowledged: bool,
         world: &World,
     ) -> Verdict {
         must(token.get() > self.newest, || format!("G4: {token} was minted after {}", self.newest))?;
         self.newest = token.get();
         for at in asked.keys.iter() {
-            self.new_hold(at, asked, token, is_known, world)?;
+            self.new_hold(at, asked, token, is_acknowledged, world)?;
         }
         Ok(())
     }
 
-    fn new_hold(&mut self, at: At, asked: &Pending, token: Token, is_known: bool, world: &World) -> Verdict {
-        let Pending { owner, mode, lease_ms, tie, client, is_reentrant, .. } = *asked;
+    fn new_hold(
+        &mut self,
+        at: At,
+        asked: &Pending,
+        token: Token,
+        is_acknowledged: bool,
+        world: &World,
+    ) -> Verdict {
+        let Pending { owner, mode, lease_ms, binding, client, is_reentrant, .. } = *asked;
         must(self.is_free_for(at, owner, mode, world), || {
             format!("G1: {owner:?} was granted {at} ({mode:?}) beside {:?}", self.promises.get(&at))
         })?;
@@ -61,22 +68,22 @@ impl Judge {
             until: world.time + lease_ms * 1000,
             lease_ms,
             count: 1,
-            tie,
-            client: Some(client).filter(|_| !tie.is_none()),
-            is_known,
+            binding,
+            client: Some(client).filter(|_| !binding.is_none()),
+            is_acknowledged,
             is_ownerless: false,
         };
         // What its owner holds goes on, and lasts no shorter (G2).
         let client = Some(client);
-        let asked = Asked { lease_ms, tie, client, is_reentrant };
+        let asked = Asked { lease_ms, binding, client, is_reentrant };
         let goes_on = before.map(|before| before.goes_on(token, mode, world.time, asked));
         // Unless that was to be taken back: then it may have been before this grant.
-        let is_sure = is_known || before.is_none_or(|before| !before.is_ownerless);
+        let is_sure = is_acknowledged || before.is_none_or(|before| !before.is_ownerless);
         let is_there = |hold: &Hold| {
             let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
             let left_ms = hold.left_ms(world.time);
             let is_it = |saved: &SavedHold| {
-                (saved.token, saved.count, saved.tie) == (hold.token, hold.count, hold.tie)
+                (saved.token, saved.count, saved.binding) == (hold.token, hold.count, hold.binding)
                     && saved.left_ms == left_ms
             };
             saved.iter().any(is_it)
@@ -137,14 +144,14 @@ impl Judge {
         if is_held || world.writes != Writes::Allowed {
             return Ok(());
         }
-        let is_one = |pending: &&Pending| !pending.is_place() && pending.keys.len() == 1;
-        let forgotten = self.line(at).iter().filter(is_one).find(|pending| self.is_next(at, pending, world));
+        let is_one = |pending: &&Pending| !pending.is_reservation() && pending.keys.len() == 1;
+        let forgotten = self.queue(at).iter().filter(is_one).find(|pending| self.is_next(at, pending, world));
         must(forgotten.is_none(), || {
             format!(
                 "G6: {forgotten:?} could have {at} at {}: {:?} hold, and {:?} wait",
                 world.time,
                 self.promises.get(&at),
-                self.line(at)
+                self.queue(at)
             )
         })
     }

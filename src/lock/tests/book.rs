@@ -4,7 +4,7 @@
 use super::input::Keys;
 use super::server::{At, Name};
 use crate::lock::codec::SavedHold;
-use crate::lock::types::{Mode, Tie, Token, count_max};
+use crate::lock::types::{Binding, Mode, Token, count_max};
 
 /// One owner's possession of one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,11 +17,11 @@ pub(super) struct Hold {
     /// The full lease of one that is kept alive.
     pub(super) lease_ms: u64,
     pub(super) count: u32,
-    pub(super) tie: Tie,
-    /// The connection that it is tied to.
+    pub(super) binding: Binding,
+    /// The connection that it is bound to.
     pub(super) client: Option<u64>,
     /// Whether the owner knows of it by more than the answer to a wait, which may get lost.
-    pub(super) is_known: bool,
+    pub(super) is_acknowledged: bool,
     /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
     /// of the pump must take it back.
     pub(super) is_ownerless: bool,
@@ -31,7 +31,7 @@ pub(super) struct Hold {
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) lease_ms: u64,
-    pub(super) tie: Tie,
+    pub(super) binding: Binding,
     pub(super) client: Option<u64>,
     pub(super) is_reentrant: bool,
 }
@@ -46,29 +46,29 @@ impl Hold {
             until: time + saved.left_ms * 1000,
             lease_ms: saved.left_ms,
             count: saved.count,
-            tie: saved.tie,
+            binding: saved.binding,
             client: None,
-            is_known: true,
+            is_acknowledged: true,
             is_ownerless: false,
         }
     }
 
     /// KEEPALIVE, and its connection is open: its lease does not run.
-    pub(super) const fn is_kept(&self) -> bool {
-        self.tie.is_paused()
+    pub(super) const fn is_paused(&self) -> bool {
+        self.binding.is_paused()
     }
 
     pub(super) const fn is_live(&self, time: u64) -> bool {
-        self.is_kept() || time < self.until
+        self.is_paused() || time < self.until
     }
 
     pub(super) const fn left_ms(&self, time: u64) -> u64 {
-        if self.is_kept() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
+        if self.is_paused() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
     }
 
     /// Whether a lease of so long from now would end later.
     pub(super) const fn is_shorter(&self, time: u64, lease_ms: u64) -> bool {
-        if self.is_kept() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
+        if self.is_paused() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
     }
 
     /// It lasts exactly so long from now.
@@ -76,25 +76,25 @@ impl Hold {
         (self.until, self.lease_ms) = (time + lease_ms * 1000, lease_ms);
     }
 
-    /// The owner has asked on this connection, and knows; it wants the hold to be tied like this.
-    pub(super) fn heard(&mut self, time: u64, tie: Tie, client: Option<u64>) {
-        (self.is_known, self.is_ownerless) = (true, false);
+    /// The owner has asked on this connection, and knows; it wants the hold to be bound like this.
+    pub(super) fn heard(&mut self, time: u64, binding: Binding, client: Option<u64>) {
+        (self.is_acknowledged, self.is_ownerless) = (true, false);
         let left_ms = self.left_ms(time);
-        let (was_kept, was_running) = (self.is_kept(), self.tie.is_running);
+        let (was_paused, was_running) = (self.is_paused(), self.binding.is_running);
         // It stands still again only for a connection.
-        let is_running = tie.is_kept_alive && was_running && client.is_none();
-        self.tie = Tie { is_running, ..tie };
-        if was_kept != self.is_kept() {
+        let is_running = binding.is_keepalive && was_running && client.is_none();
+        self.binding = Binding { is_running, ..binding };
+        if was_paused != self.is_paused() {
             self.last(time, left_ms);
         }
-        self.client = client.or(self.client).filter(|_| !tie.is_none());
+        self.client = client.or(self.client).filter(|_| !binding.is_none());
     }
 
     /// It goes on under another token, in this way. It lasts no shorter.
     pub(super) fn goes_on(self, token: Token, mode: Mode, time: u64, asked: Asked) -> Self {
         let mut hold = Self { token, mode, ..self };
         let is_longer = hold.is_shorter(time, asked.lease_ms);
-        hold.heard(time, if asked.tie.is_none() { hold.tie } else { asked.tie }, asked.client);
+        hold.heard(time, if asked.binding.is_none() { hold.binding } else { asked.binding }, asked.client);
         if is_longer {
             hold.last(time, asked.lease_ms);
         }
@@ -106,11 +106,11 @@ impl Hold {
     /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
     pub(super) fn untied(&mut self, time: u64, is_cut: bool) {
         let left_ms = self.left_ms(time);
-        let cut_ms = self.tie.ephemeral_ms.filter(|&cut_ms| is_cut && cut_ms < left_ms);
-        if self.is_kept() || cut_ms.is_some() {
+        let cut_ms = self.binding.ephemeral_ms.filter(|&cut_ms| is_cut && cut_ms < left_ms);
+        if self.is_paused() || cut_ms.is_some() {
             self.until = time + cut_ms.unwrap_or(left_ms) * 1000;
         }
-        self.tie.is_running = self.tie.is_kept_alive;
+        self.binding.is_running = self.binding.is_keepalive;
         self.client = None;
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_
     }
 }
 
-/// A request in the lines of its keys.
+/// A request in the queues of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) owner: Name,
@@ -208,10 +208,10 @@ impl Scene {
     }
 }
 
-/// A request in line; one for several keys stands in the line of each.
+/// A request in the queue; one for several keys stands in the queue of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pending {
-    /// 0: a place in line without a connection (QUEUE).
+    /// 0: a reservation without a connection (QUEUE).
     pub(super) wait: u32,
     pub(super) owner: Name,
     pub(super) client: u64,
@@ -221,7 +221,7 @@ pub(super) struct Pending {
     pub(super) until: Option<u64>,
     pub(super) keys: Keys,
     pub(super) mode: Mode,
-    pub(super) tie: Tie,
+    pub(super) binding: Binding,
     /// A shared holder that wants to hold alone: it may pass the others.
     pub(super) is_upgrade: bool,
     pub(super) is_reentrant: bool,
@@ -230,12 +230,12 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) const fn is_place(&self) -> bool {
+    pub(super) const fn is_reservation(&self) -> bool {
         self.wait == 0
     }
 
-    /// A place that is kept beside those who hold. One that wants the whole lock lets nobody in beside it.
+    /// a reservation beside those who hold. One that wants the whole lock lets nobody in beside it.
     pub(super) fn is_reserved(&self) -> bool {
-        self.is_place() && self.mode != Mode::Exclusive
+        self.is_reservation() && self.mode != Mode::Exclusive
     }
 }

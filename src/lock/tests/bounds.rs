@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::legacy::ask;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
-use crate::lock::effect::{Change, Effects, Found};
-use crate::lock::table::{Acquired, Admission, Ask, Limits, Refusal, Table};
-use crate::lock::types::{COUNT_MAX, Mode, Moment, Now, Place, Tie, Token};
+use crate::lock::effect::{Change, Effects, Existing};
+use crate::lock::table::{Acquired, Ask, Decision, Limits, Refusal, Table};
+use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 const MORE: u32 = STEPS_MAX as u32 + 8;
@@ -15,7 +15,7 @@ const MORE: u32 = STEPS_MAX as u32 + 8;
 /// Locks and owners that are numbers.
 struct World {
     table: Table,
-    keys: BTreeMap<u32, Found>,
+    keys: BTreeMap<u32, Existing>,
 }
 
 impl World {
@@ -31,11 +31,11 @@ impl World {
         let client = u64::from(owner) << 32 | u64::from(key);
         let (owner, name) = (owner.to_le_bytes(), key.to_le_bytes());
         let ask = ask(&owner, mode, Some(client));
-        let found = self.keys.get(&key).copied().unwrap_or(Found::Nothing);
-        let (place, mut fx) = (Place { db: 0, name: &name }, Effects::default());
-        let step = self.table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+        let existing = self.keys.get(&key).copied().unwrap_or(Existing::Nothing);
+        let (lock_key, mut fx) = (LockKey { db: 0, name: &name }, Effects::default());
+        let step = self.table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
         if let Change::Stored(lock) = step.change {
-            self.keys.insert(key, Found::Lock(lock));
+            self.keys.insert(key, Existing::Lock(lock));
         }
         step.reply
     }
@@ -105,13 +105,14 @@ fn who_holds_as_often_as_can_be_counted_is_refused_in_each_way() {
     for (was, mode) in ways.into_iter().flatten() {
         for (count, is_refused) in [(COUNT_MAX - 1, false), (COUNT_MAX, true)] {
             let mut table = Table::default();
-            let (place, token) = (Place { db: 0, name: b"k" }, Token::new(7).expect("valid"));
-            let hold = SavedHold { owner: b"ann"[..].into(), token, left_ms: 50, count, tie: Tie::NONE };
+            let (lock_key, token) = (LockKey { db: 0, name: b"k" }, Token::new(7).expect("valid"));
+            let hold =
+                SavedHold { owner: b"ann"[..].into(), token, left_ms: 50, count, binding: Binding::NONE };
             let saved = SavedLock { mode: was, holds: vec![hold] };
-            let lock = table.load(NOW.boot, place, Some(&saved)).expect("there is room");
+            let lock = table.load(NOW.boot, lock_key, Some(&saved)).expect("there is room");
             let ask = Ask { is_reentrant: true, ..ask(b"ann", mode, None) };
-            let (found, mut fx) = (Found::Lock(lock), Effects::default());
-            let step = table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+            let (existing, mut fx) = (Existing::Lock(lock), Effects::default());
+            let step = table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
             let reply = step.reply;
             let was_refused = reply == Acquired::Refused(Refusal::TooManyTimes);
             assert_eq!(was_refused, is_refused, "{was:?}, {mode:?}, {count}: {reply:?}");

@@ -13,9 +13,9 @@ use super::random::Random;
 use super::server::{At, Name};
 use super::visits;
 use super::world::World;
-use crate::lock::effect::{Change, Effects, Found, LockId};
-use crate::lock::table::{Acquired, Admission, Refusal, Table};
-use crate::lock::types::{Mode, Moment, Now, Place};
+use crate::lock::effect::{Change, Effects, Existing, LockId};
+use crate::lock::table::{Acquired, Decision, Refusal, Table};
+use crate::lock::types::{LockKey, Mode, Moment, Now};
 
 const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
 const PLACES: [At; 5] = [At::new(0, "k"), At::new(0, "m"), At::new(0, "n"), At::new(0, "o"), At::new(0, "p")];
@@ -40,8 +40,8 @@ fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
             let other = random.of(&[Mode::Exclusive, Mode::Shared]);
             let is_limited = matches!(modes[which], Mode::Limit(_));
             let mode = if is_limited || random.percent(60) { modes[which] } else { other };
-            let how = How { is_place: wait.is_some() && random.percent(5), ..How::of(mode) };
-            let wait = if how.is_place { Some(LEASE_MS) } else { wait };
+            let how = How { is_reservation: wait.is_some() && random.percent(5), ..How::of(mode) };
+            let wait = if how.is_reservation { Some(LEASE_MS) } else { wait };
             Input::Acquire { at, owner, lease_ms: LEASE_MS, wait, client, minted: false, how }
         }
         85..95 => Input::Release { at, owner, token: None },
@@ -73,10 +73,10 @@ fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
     for seed in 0..LIVES {
         let mut random = Random::new(seed);
         // Most worlds are small, where cycles are many; in the others they are long, and semaphores large.
-        let (owners, places, steps) = if seed % 4 == 0 { (6, 5, 60) } else { (4, 3, 30) };
+        let (owners, lock_keys, steps) = if seed % 4 == 0 { (6, 5, 60) } else { (4, 3, 30) };
         let kinds = [Mode::Exclusive, Mode::Shared, Mode::Limit(1), Mode::Limit(2), Mode::Limit(3)];
         let kinds = &kinds[..if owners > 4 { 5 } else { 4 }];
-        let modes: Vec<Mode> = (0..places).map(|_| random.of(kinds)).collect();
+        let modes: Vec<Mode> = (0..lock_keys).map(|_| random.of(kinds)).collect();
         let (mut world, mut judge) = (World::new(1_000_000, 0), Judge::default());
         for step in 0..steps {
             let input = input(&mut random, owners, &modes);
@@ -137,10 +137,10 @@ fn name(letter: char, number: usize) -> Vec<u8> {
 impl Graph {
     fn acquire(&mut self, lock: usize, owner: usize, mode: Mode, waits: bool) -> Acquired {
         let (key, owner) = (name('l', lock), name('o', owner));
-        let found = self.locks.get(&lock).map_or(Found::Nothing, |&lock| Found::Lock(lock));
+        let existing = self.locks.get(&lock).map_or(Existing::Nothing, |&lock| Existing::Lock(lock));
         let (ask, mut fx) = (ask(&owner, mode, waits.then_some(1)), Effects::default());
-        let place = Place { db: 0, name: &key };
-        let step = self.table.acquire(NOW, place, found, &ask, &mut |_| Admission::Granted, &mut fx);
+        let lock_key = LockKey { db: 0, name: &key };
+        let step = self.table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
         if let Change::Stored(stored) = step.change {
             self.locks.insert(lock, stored);
         }

@@ -1,11 +1,11 @@
 //! What a reader makes of what it is told: its own records, and streams that no primary would send.
 
 use crate::lock::codec::SavedHold;
-use crate::lock::effect::{Change, Effect, Effects, Event, Found, Record, Step};
-use crate::lock::table::{Granted, Spot, Table};
-use crate::lock::types::{Mode, Moment, Place, Tie, Token};
+use crate::lock::effect::{Change, Effect, Effects, Event, Existing, Record, Step};
+use crate::lock::table::{Granted, KeyRef, Table};
+use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
 
-const K: Place<'static> = Place { db: 0, name: b"k" };
+const K: LockKey<'static> = LockKey { db: 0, name: b"k" };
 const NOW: Moment = Moment(1_000_000);
 
 fn token(number: u64) -> Token {
@@ -15,22 +15,22 @@ fn token(number: u64) -> Token {
 /// A reader, and the value of its only key.
 struct Reader {
     table: Table,
-    found: Found,
+    existing: Existing,
 }
 
 impl Reader {
     fn new() -> Self {
-        Self { table: Table::default(), found: Found::Nothing }
+        Self { table: Table::default(), existing: Existing::Nothing }
     }
 
     /// It is told of a hold. Returns how many were said to be released.
     fn hold(&mut self, mode: Mode, owner: &[u8], number: u64) -> usize {
-        let (token, tie) = (token(number), Tie::NONE);
-        let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, tie };
+        let (token, binding) = (token(number), Binding::NONE);
+        let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, binding };
         let mut fx = Effects::default();
-        let step = self.table.apply_hold(NOW, K, self.found, mode, &hold, &mut fx);
+        let step = self.table.apply_hold(NOW, K, self.existing, mode, &hold, &mut fx);
         if let Change::Stored(lock) = step.change
-            && let Found::Lock(old) = std::mem::replace(&mut self.found, Found::Lock(lock))
+            && let Existing::Lock(old) = std::mem::replace(&mut self.existing, Existing::Lock(lock))
         {
             // The value that it replaces is freed.
             self.table.forget_free(old);
@@ -40,7 +40,7 @@ impl Reader {
 
     /// Who holds, with which tokens.
     fn holders(&self) -> Vec<(Vec<u8>, u64)> {
-        let told = self.table.describe(NOW, K, self.found, b"", 0).expect("held");
+        let told = self.table.describe(NOW, K, self.existing, b"", 0).expect("held");
         let holds = told.holds.iter();
         holds.map(|hold| (hold.owner.to_vec(), hold.token.map_or(0, Token::get))).collect()
     }
@@ -75,15 +75,25 @@ fn nobody_holds_twice_and_no_token_is_anothers() {
 }
 
 /// Ann holds all of these now, as her primary granted it word for word.
-fn take_all(table: &mut Table, found: &mut [(Place<'static>, Found)], lease_ms: u64) -> Vec<Step<()>> {
-    let granted =
-        Granted { owner: b"ann", lease_ms, mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE };
-    let spots: Vec<Spot<'_>> = found.iter().map(|&(place, found)| Spot { place, found }).collect();
-    let mut fx: Vec<Effects> = spots.iter().map(|_| Effects::default()).collect();
-    let steps = table.apply_acquire_many(NOW, &spots, &granted, &mut fx);
-    for (step, (_, found)) in steps.iter().zip(found) {
+fn take_all(
+    table: &mut Table,
+    existing: &mut [(LockKey<'static>, Existing)],
+    lease_ms: u64,
+) -> Vec<Step<()>> {
+    let granted = Granted {
+        owner: b"ann",
+        lease_ms,
+        mode: Mode::Exclusive,
+        is_reentrant: false,
+        binding: Binding::NONE,
+    };
+    let refs: Vec<KeyRef<'_>> =
+        existing.iter().map(|&(lock_key, existing)| KeyRef { lock_key, existing }).collect();
+    let mut fx: Vec<Effects> = refs.iter().map(|_| Effects::default()).collect();
+    let steps = table.apply_acquire_many(NOW, &refs, &granted, &mut fx);
+    for (step, (_, existing)) in steps.iter().zip(existing) {
         if let Change::Stored(lock) = step.change {
-            *found = Found::Lock(lock);
+            *existing = Existing::Lock(lock);
         }
     }
     steps
@@ -91,31 +101,31 @@ fn take_all(table: &mut Table, found: &mut [(Place<'static>, Found)], lease_ms: 
 
 #[test]
 fn its_own_file_has_several_locks_once_or_each_with_its_token() {
-    let places = [b"a", b"b", b"c"].map(|name| Place { db: 0, name });
+    let lock_keys = [b"a", b"b", b"c"].map(|name| LockKey { db: 0, name });
     let as_asked = [Record::AsAsked, Record::Nothing, Record::Nothing];
     let records = |steps: &[Step<()>]| steps.iter().map(|step| step.record).collect::<Vec<_>>();
     for is_new_file in [false, true] {
-        let mut found = places.map(|place| (place, Found::Nothing));
+        let mut existing = lock_keys.map(|lock_key| (lock_key, Existing::Nothing));
         let mut table = Table::default();
         table.clock().hear(token(100));
         if is_new_file {
             table.clock().begin_file();
         }
-        let steps = take_all(&mut table, &mut found, 50);
-        let locks = found.map(|(_, found)| match found {
-            Found::Lock(lock) => lock,
-            _ => panic!("{found:?}"),
+        let steps = take_all(&mut table, &mut existing, 50);
+        let locks = existing.map(|(_, existing)| match existing {
+            Existing::Lock(lock) => lock,
+            _ => panic!("{existing:?}"),
         });
         let named = locks.map(Record::Hold);
         assert_eq!(records(&steps), if is_new_file { named } else { as_asked });
-        for (_, found) in found {
-            assert_eq!(table.live_token(NOW, found), Some(token(101)));
+        for (_, existing) in existing {
+            assert_eq!(table.live_token(NOW, existing), Some(token(101)));
         }
         // The same again, for longer.
-        assert_eq!(records(&take_all(&mut table, &mut found, 90)), as_asked);
-        for (place, found) in found {
-            assert_eq!(table.live_token(NOW, found), Some(token(101)));
-            let told = table.describe(NOW, place, found, b"", 0).expect("held");
+        assert_eq!(records(&take_all(&mut table, &mut existing, 90)), as_asked);
+        for (lock_key, existing) in existing {
+            assert_eq!(table.live_token(NOW, existing), Some(token(101)));
+            let told = table.describe(NOW, lock_key, existing, b"", 0).expect("held");
             assert_eq!(told.holds[0].left_ms, 90);
         }
     }

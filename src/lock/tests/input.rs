@@ -5,22 +5,22 @@ use super::server::{At, Lazy, Name};
 use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Change, Event};
 use crate::lock::table::Refusal;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// What an acquire says beside its lease and its wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct How {
     pub(super) mode: Mode,
     pub(super) is_reentrant: bool,
-    pub(super) tie: Tie,
-    /// QUEUE: it waits by a place in line, and not on its connection.
-    pub(super) is_place: bool,
+    pub(super) binding: Binding,
+    /// QUEUE: it waits by a reservation, and not on its connection.
+    pub(super) is_reservation: bool,
 }
 
 impl How {
     /// As the plain exclusive lock is asked for.
     pub(super) const PLAIN: Self =
-        Self { mode: Mode::Exclusive, is_reentrant: false, tie: Tie::NONE, is_place: false };
+        Self { mode: Mode::Exclusive, is_reentrant: false, binding: Binding::NONE, is_reservation: false };
 
     pub(super) const fn of(mode: Mode) -> Self {
         Self { mode, ..Self::PLAIN }
@@ -66,7 +66,7 @@ impl Keys {
     }
 
     /// Whether these are the same, in any order.
-    pub(crate) fn is_same_set(self, other: Self) -> bool {
+    pub(crate) fn is_same_epoch(self, other: Self) -> bool {
         self.len() == other.len() && self.iter().all(|at| other.contains(at))
     }
 }
@@ -149,10 +149,10 @@ pub(super) enum Input {
     /// The setting: whether grants have to be confirmed from now on.
     Confirm(bool),
     /// A grant was not confirmed: what it did here is undone.
-    Undo(Begun),
+    UndoRecord(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
-    /// The slot of this place goes to another node (or comes back).
+    /// The slot of this key goes to another node (or comes back).
     Elsewhere(At, bool),
     /// Time passes: microseconds. What was on its way to clients has arrived.
     Pass(u64),

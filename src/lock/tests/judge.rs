@@ -23,14 +23,14 @@ use crate::lock::types::{Mode, TOKEN_MAX};
 pub(super) struct Judge {
     /// What each owner was promised.
     pub(super) promises: BTreeMap<At, Vec<Hold>>,
-    pub(super) lines: BTreeMap<At, Vec<Pending>>,
+    pub(super) queues: BTreeMap<At, Vec<Pending>>,
     /// Where an empty lock may stand: somebody renamed, moved, swapped or restored it.
     empties: BTreeSet<At>,
     pub(super) newest: u64,
     pub(super) arrivals: u64,
     /// Since when nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
-    /// The places in line that the running acquire took over.
+    /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
     pub(super) begun: Vec<Begun>,
@@ -70,7 +70,7 @@ impl Judge {
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => self.let_run(world),
-            Input::Undo(ref begun) => self.undone(begun, world),
+            Input::UndoRecord(ref begun) => self.undone(begun, world),
             _ => {}
         }
         // Whoever came in behind the one who asked, because of it, has a newer token.
@@ -87,11 +87,11 @@ impl Judge {
         }
         match *input {
             Input::Pump => self.pumped(world)?,
-            Input::Undo(Begun { at, .. }) => self.passed_on(at, out, world)?,
+            Input::UndoRecord(Begun { at, .. }) => self.passed_on(at, out, world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
-        // Who asked may hold by now what it kept a place for.
+        // Who asked may hold by now what it had a reservation for.
         self.drop_lapsed(world);
         self.check_begun(out, world)?;
         self.check(world)
@@ -114,10 +114,10 @@ impl Judge {
 
     /// Whether the same was promised to the same, and the same wait.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        self.promises == other.promises && self.lines == other.lines && self.newest == other.newest
+        self.promises == other.promises && self.queues == other.queues && self.newest == other.newest
     }
 
-    /// The promises at a place that still bind.
+    /// The promises at a key that still bind.
     pub(super) fn live(&self, at: At, world: &World) -> impl Iterator<Item = &Hold> {
         let time = world.time;
         self.promises.get(&at).into_iter().flatten().filter(move |promise| promise.is_live(time))
@@ -134,14 +134,14 @@ impl Judge {
         promises.push(hold);
     }
 
-    pub(super) fn line(&self, at: At) -> &[Pending] {
-        self.lines.get(&at).map_or(&[], Vec::as_slice)
+    pub(super) fn queue(&self, at: At) -> &[Pending] {
+        self.queues.get(&at).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes a request out of all its lines.
+    /// Takes a request out of all its queues.
     pub(super) fn strike(&mut self, pending: &Pending) {
-        for line in self.lines.values_mut() {
-            line.retain(|other| other.number != pending.number);
+        for queue in self.queues.values_mut() {
+            queue.retain(|other| other.number != pending.number);
         }
     }
 
@@ -160,13 +160,13 @@ impl Judge {
         self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
     }
 
-    /// The same beside so many places that are kept for others.
+    /// The same beside so many reservations of others.
     pub(super) fn is_room_beside(
         &self,
         at: At,
         owner: Name,
         mode: Mode,
-        places: usize,
+        lock_keys: usize,
         world: &World,
     ) -> bool {
         if self.is_quarantined(world) {
@@ -174,24 +174,25 @@ impl Judge {
         }
         let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
-        is_free_for(mode, &others, places, world.limits.holders_max)
+        is_free_for(mode, &others, lock_keys, world.limits.holders_max)
     }
 
     /// Who holds and waits for what, and the number of this request among the others.
     pub(super) fn scene(&self, wish: Wish, is_upgrade: bool, number: u64, world: &World) -> (Scene, usize) {
-        let others = self.lines.values().flatten().filter(|pending| pending.number != number);
+        let others = self.queues.values().flatten().filter(|pending| pending.number != number);
         let mut all: Vec<&Pending> = others.collect();
         // The newest upgrade stands ahead of the others.
-        let place = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };
-        all.sort_by_key(|pending| (!pending.is_upgrade, place(pending)));
+        let lock_key = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };
+        all.sort_by_key(|pending| (!pending.is_upgrade, lock_key(pending)));
         all.dedup_by_key(|pending| pending.number);
-        let place = if is_upgrade { 0 } else { all.partition_point(|p| p.is_upgrade || p.number < number) };
+        let lock_key =
+            if is_upgrade { 0 } else { all.partition_point(|p| p.is_upgrade || p.number < number) };
         let mut wishes: Vec<Wish> =
             all.iter().map(|p| Wish { owner: p.owner, keys: p.keys, mode: p.mode }).collect();
-        wishes.insert(place, wish);
+        wishes.insert(lock_key, wish);
         let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
         let holds = at_all.map(|(at, hold)| (at, hold.owner, hold.mode)).collect();
-        (Scene { holds, wishes, holders_max: world.limits.holders_max }, place)
+        (Scene { holds, wishes, holders_max: world.limits.holders_max }, lock_key)
     }
 
     /// Somebody did something to keys: the holds there are broken, and no others (CONTRACT 5).
@@ -236,12 +237,12 @@ impl Judge {
     }
 
     /// G8: the requests of this connection are no more; its undelivered grants wait to be taken back, and what is
-    /// tied to it runs from here.
+    /// bound to it runs from here.
     fn gone(&mut self, client: u64, input: &Input, out: &Outcome, world: &World) {
-        for line in self.lines.values_mut() {
-            let before = line.len();
-            line.retain(|pending| pending.is_place() || pending.client != client);
-            if line.len() < before {
+        for queue in self.queues.values_mut() {
+            let before = queue.len();
+            queue.retain(|pending| pending.is_reservation() || pending.client != client);
+            if queue.len() < before {
                 self.seen.insert("left the line");
             }
         }
@@ -250,44 +251,47 @@ impl Judge {
         }
         for (at, promises) in &mut self.promises {
             for promise in promises {
-                promise.is_ownerless |= !promise.is_known && out.undelivered.contains(&(*at, promise.token));
+                promise.is_ownerless |=
+                    !promise.is_acknowledged && out.undelivered.contains(&(*at, promise.token));
                 if promise.client == Some(client) && promise.is_live(world.time) {
-                    self.seen.insert(if promise.is_kept() { "kept until here" } else { "cut" });
+                    self.seen.insert(if promise.is_paused() { "kept until here" } else { "cut" });
                     promise.untied(world.time, true);
                 }
             }
         }
     }
 
-    /// What a connection of another life kept alive runs from here.
+    /// What closed connections kept alive runs from here.
     fn let_run(&mut self, world: &World) {
         for promise in self.promises.values_mut().flatten() {
-            if promise.is_kept() && promise.client.is_none() {
+            if promise.is_paused() && promise.client.is_none() {
                 self.seen.insert("kept by another life");
                 promise.untied(world.time, false);
             }
         }
     }
 
-    /// A place in line that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
+    /// A reservation that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
     /// one whose owner a RESTORE has made hold the lock, and one where something else was written.
     fn drop_lapsed(&mut self, world: &World) {
         let promises = &self.promises;
-        let is_needless = |at: At, place: &Pending| {
+        let is_needless = |at: At, lock_key: &Pending| {
             let mut holds = promises.get(&at).into_iter().flatten();
-            holds.any(|hold| hold.is_live(world.time) && (hold.owner, hold.mode) == (place.owner, place.mode))
+            holds.any(|hold| {
+                hold.is_live(world.time) && (hold.owner, hold.mode) == (lock_key.owner, lock_key.mode)
+            })
         };
-        let is_late = |place: &Pending| place.until.is_some_and(|until| until <= world.time);
+        let is_late = |lock_key: &Pending| lock_key.until.is_some_and(|until| until <= world.time);
         let may_go =
-            |at, p: &Pending| p.is_place() && (is_late(p) || is_needless(at, p) || world.is_other(at));
-        for (&at, line) in &mut self.lines {
-            if !line.iter().any(|pending| may_go(at, pending)) {
+            |at, p: &Pending| p.is_reservation() && (is_late(p) || is_needless(at, p) || world.is_other(at));
+        for (&at, queue) in &mut self.queues {
+            if !queue.iter().any(|pending| may_go(at, pending)) {
                 continue;
             }
             let described = world.server.described(at, usize::MAX);
-            let there = described.map(|described| described.line).unwrap_or_default();
-            line.retain(|pending| {
-                // Whoever has not waited at all has lost its place, and come anew.
+            let there = described.map(|described| described.queue).unwrap_or_default();
+            queue.retain(|pending| {
+                // Whoever has not waited at all has lost its entry, and come anew.
                 let is_its = |view: &WaiterView<'_>| {
                     view.owner == pending.owner.as_bytes() && (view.waited_ms > 0 || !is_late(pending))
                 };
@@ -302,7 +306,7 @@ impl Judge {
 
     fn answered(&mut self, input: &Input, answered: &Answered, world: &World) -> Verdict {
         let &Answered { wait, at, client, ref answer } = answered;
-        let Some(&pending) = self.line(at).iter().find(|pending| pending.wait == wait) else {
+        let Some(&pending) = self.queue(at).iter().find(|pending| pending.wait == wait) else {
             return Err(format!(
                 "G7, G8: wait {wait} of connection {client} is over and was told {answer:?}"
             ));
@@ -319,11 +323,11 @@ impl Judge {
             must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
             return self.granted(&pending, answer, world);
         }
-        let places = keys.iter().filter_map(|at| {
-            let place = self.line(at).iter().position(|other| other.number == pending.number)?;
-            Some((at, place, pending))
+        let lock_keys = keys.iter().filter_map(|at| {
+            let lock_key = self.queue(at).iter().position(|other| other.number == pending.number)?;
+            Some((at, lock_key, pending))
         });
-        let places: Vec<_> = places.collect();
+        let lock_keys: Vec<_> = lock_keys.collect();
         self.strike(&pending);
         let (is_justified, what) = match *answer {
             Answer::Granted { .. } => (false, "granted"),
@@ -333,9 +337,9 @@ impl Judge {
                 "withdrawn",
             ),
             Answer::Replaced => {
-                self.taken_over.extend(places);
+                self.taken_over.extend(lock_keys);
                 let is_retry = match *input {
-                    // A place in line is asked after without a wait.
+                    // A reservation is asked after without a wait.
                     Input::Acquire { at, owner: who, .. } => who == owner && keys.contains(at),
                     Input::AcquireMany { keys: its, owner: who, .. } => {
                         who == owner && its.iter().any(|at| keys.contains(at))
@@ -368,14 +372,14 @@ impl Judge {
         self.empties.retain(is_empty);
         let left = server.keys.keys().find(|at| is_empty(at) && !self.empties.contains(at));
         must(left.is_none(), || format!("a lock that nobody holds was left at {left:?}"))?;
-        self.lines.retain(|_, line| !line.is_empty());
-        let waiting = self.lines.values().map(Vec::len).sum();
+        self.queues.retain(|_, queue| !queue.is_empty());
+        let waiting = self.queues.values().map(Vec::len).sum();
         must(server.table.waiters() == waiting, || {
-            format!("G7, G8: {} wait, and {waiting} should: {:?}", server.table.waiters(), self.lines)
+            format!("G7, G8: {} wait, and {waiting} should: {:?}", server.table.waiters(), self.queues)
         })
     }
 
-    /// Every promised hold is there, with the lease, count and tie that were promised; and there is no other.
+    /// Every promised hold is there, with the lease, count and binding that were promised; and there is no other.
     fn check_holds(&self, at: At, world: &World) -> Verdict {
         let server = &world.server;
         let saved = server.saved(at);
@@ -400,7 +404,7 @@ impl Judge {
             must(left_ms == Some(promised_ms), || {
                 format!("G2, G3: {left_ms:?} ms are left at {at}, and {promised_ms} were promised")
             })?;
-            must(own.is_some_and(|own| own.1.tie == promise.tie), || {
+            must(own.is_some_and(|own| own.1.binding == promise.binding), || {
                 format!("{at}: {own:?}, not {promise:?}")
             })?;
         }

@@ -1,21 +1,21 @@
 //! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule by itself.
 
-use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Found, Legacy, Record, Step};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step};
 use crate::lock::table::{
-    Acquired, Admission, Applicant, Ask, Block, Due, Refusal, Renewal, Spot, Table, Wait,
+    Acquired, Ask, Block, Candidate, Decision, Due, KeyRef, Refusal, Renewal, Table, Wait,
 };
-use crate::lock::types::{ClientId, Mode, Moment, Now, Place, Tie, Token};
+use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Now, Token};
 
-const DOOR: Place<'static> = Place { db: 0, name: b"door" };
-const GATE: Place<'static> = Place { db: 0, name: b"gate" };
+const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
+const GATE: LockKey<'static> = LockKey { db: 0, name: b"gate" };
 
 const fn at(ms: u64) -> Now {
     Now { boot: Moment(1_000_000 + ms * 1_000), wall_us: 1_000_000 + ms * 1_000 }
 }
 
 /// What an old client holds until then.
-const fn held(is_own: bool, until_ms: u64) -> Found {
-    Found::Legacy(Legacy { is_own, until: at(until_ms).boot })
+const fn held(is_own: bool, until_ms: u64) -> Existing {
+    Existing::Legacy(Legacy { is_own, until: at(until_ms).boot })
 }
 
 /// A plain request, which waits if it has a connection.
@@ -28,25 +28,25 @@ pub(super) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
         lease_ms: 50,
         mode,
         is_reentrant: false,
-        tie: Tie::NONE,
+        binding: Binding::NONE,
         wait,
         client,
         bind_to: None,
-        must_be_named: false,
+        must_be_explicit: false,
         cannot_confirm: false,
     }
 }
 
-fn acquire(table: &mut Table, now: Now, found: Found, ask: &Ask<'_>) -> Step<Acquired> {
+fn acquire(table: &mut Table, now: Now, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
     let mut fx = Effects::default();
-    let step = table.acquire(now, DOOR, found, ask, &mut |_| Admission::Granted, &mut fx);
+    let step = table.acquire(now, DOOR, existing, ask, &mut |_| Decision::Granted, &mut fx);
     assert_eq!(fx.into_iter().count(), usize::from(matches!(step.reply, Acquired::Granted(_))));
     step
 }
 
-fn settle(table: &mut Table, now: Now, found: Found) -> (Step<()>, Vec<Effect>) {
+fn settle(table: &mut Table, now: Now, existing: Existing) -> (Step<()>, Vec<Effect>) {
     let mut fx = Effects::default();
-    let step = table.settle(now, DOOR, found, None, &mut |_| Admission::Granted, &mut fx);
+    let step = table.settle(now, DOOR, existing, None, &mut |_| Decision::Granted, &mut fx);
     (step, fx.into_iter().collect())
 }
 
@@ -91,7 +91,7 @@ fn who_waits_is_granted_when_it_is_gone_and_not_before() {
     let (step, effects) = settle(&mut table, at(31), held(false, 90));
     assert_eq!((step, effects), (Step::unchanged(()), vec![]));
     assert!(table.next_deadline(true).is_some_and(|look| look >= at(90).boot), "looks again");
-    let (step, effects) = settle(&mut table, at(40), Found::Nothing);
+    let (step, effects) = settle(&mut table, at(40), Existing::Nothing);
     assert!(matches!((step.change, step.record), (Change::Stored(_), Record::Hold(_))));
     let granted = granted(&effects);
     assert_eq!(granted.iter().map(|granted| granted.0).collect::<Vec<_>>(), [2], "first come, first served");
@@ -108,7 +108,7 @@ fn the_owner_of_its_value_releases_and_renews_it() {
         let renewal =
             Renewal { owner: b"old", token, raise: None, lease_ms: 70, client: None, bind_to: None };
         let mut fx = Effects::default();
-        table.renew(at(10), DOOR, held(is_own, 30), &renewal, &mut |_| Admission::Granted, &mut fx)
+        table.renew(at(10), DOOR, held(is_own, 30), &renewal, &mut |_| Decision::Granted, &mut fx)
     };
     assert_eq!(renew(&mut table, false, None), Step::unchanged(Some(false)), "another's");
     assert_eq!(renew(&mut table, true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
@@ -119,8 +119,8 @@ fn the_owner_of_its_value_releases_and_renews_it() {
         "and is waited for to its new end"
     );
     let mut release = |is_own: bool, token: Option<Token>| {
-        let gate = &mut |_: Applicant<'_>| Admission::Granted;
-        table.release(at(20), DOOR, held(is_own, 80), b"old", token, gate, &mut fx)
+        let admission = &mut |_: Candidate<'_>| Decision::Granted;
+        table.release(at(20), DOOR, held(is_own, 80), b"old", token, admission, &mut fx)
     };
     assert_eq!(release(false, None), Step::unchanged(Some(false)), "another's");
     assert_eq!(release(true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
@@ -136,14 +136,15 @@ fn the_owner_of_its_value_releases_and_renews_it() {
 #[test]
 fn several_are_not_taken_while_one_of_them_is_an_old_clients() {
     let mut table = Table::default();
-    let mut take = |found: Found| {
-        let spots = [Spot { place: GATE, found: Found::Nothing }, Spot { place: DOOR, found }];
+    let mut take = |existing: Existing| {
+        let refs =
+            [KeyRef { lock_key: GATE, existing: Existing::Nothing }, KeyRef { lock_key: DOOR, existing }];
         let mut fx = [Effects::default(), Effects::default()];
         let ask = ask(b"bob", Mode::Exclusive, None);
-        table.acquire_many(at(0), &spots, &ask, &mut |_| Admission::Granted, &mut fx)
+        table.acquire_many(at(0), &refs, &ask, &mut |_| Decision::Granted, &mut fx)
     };
     assert_eq!(take(held(false, 30)), (Acquired::Busy, vec![Step::unchanged(()); 2]));
-    assert!(matches!(take(Found::Nothing).0, Acquired::Granted(_)));
+    assert!(matches!(take(Existing::Nothing).0, Acquired::Granted(_)));
 }
 
 #[test]
@@ -160,18 +161,18 @@ fn it_has_a_holder_and_no_token() {
 fn nothing_of_it_is_undone() {
     let mut table = Table::default();
     table.set_confirms(true);
-    let step = acquire(&mut table, at(0), Found::Nothing, &ask(b"old", Mode::Exclusive, None));
+    let step = acquire(&mut table, at(0), Existing::Nothing, &ask(b"old", Mode::Exclusive, None));
     let Acquired::Granted(token) = step.reply else { panic!("{step:?}") };
     let begun = table.take_begun();
     assert_eq!(begun.len(), 1);
     // An old client has taken the key over meanwhile, and somebody waits for that.
     let waits = acquire(&mut table, at(1), held(true, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
     assert!(matches!(waits.reply, Acquired::Waiting(_)));
-    let mut undo = |found: Found| {
-        let (gate, undo) = (&mut |_: Applicant<'_>| Admission::Granted, begun[0].undo.clone());
-        table.undo(at(2), DOOR, found, (token, undo), gate, &mut Effects::default())
+    let mut undo = |existing: Existing| {
+        let (admission, undo) = (&mut |_: Candidate<'_>| Decision::Granted, begun[0].undo.clone());
+        table.undo(at(2), DOOR, existing, (token, undo), admission, &mut Effects::default())
     };
     assert_eq!(undo(held(true, 30)), Step::unchanged(()));
     // It is gone: whoever waits is next.
-    assert!(matches!(undo(Found::Nothing).change, Change::Stored(_)));
+    assert!(matches!(undo(Existing::Nothing).change, Change::Stored(_)));
 }

@@ -24,7 +24,7 @@ impl Oracle {
     }
 
     /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that
-    /// upgrade's place which it takes.
+    /// upgrade's entry which it takes over.
     pub(super) fn is_held_too_many_times(&self, at: At, owner: Name, mode: Mode) -> bool {
         let Some(own) = self.holds(at).iter().find(|hold| hold.owner == owner) else {
             return false;

@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// Bounds as they are, or lower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lowered {
-    /// How many members of a crowd are few.
+    /// How many holders in a list are few.
     pub(crate) few_max: Option<usize>,
     /// How many holders and requests a search for deadlocks looks at.
     pub(crate) steps_max: Option<usize>,
@@ -69,7 +69,7 @@ thread_local! {
     static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many members of a crowd are few, where that is usually so many.
+/// How many holders in a list are few, where that is usually so many.
 pub(crate) fn few_max(usual: usize) -> usize {
     BOUNDS.get().few_max.unwrap_or(usual)
 }

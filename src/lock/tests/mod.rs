@@ -9,7 +9,7 @@
 //! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
-//! | `crowds.rs` | locks with dozens of holders |
+//! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
@@ -23,13 +23,12 @@
 
 mod asks;
 mod begun;
-mod beside;
 mod book;
 mod bounds;
-mod crowds;
 mod deadlocks;
 mod facts;
 pub(crate) mod fuzz;
+mod holder_lists;
 pub(crate) mod input;
 mod judge;
 mod legacy;
@@ -46,6 +45,7 @@ mod regression;
 mod rules;
 mod scenario;
 pub(crate) mod server;
+mod staged;
 mod unconfirmed;
 mod verdicts;
 mod views;

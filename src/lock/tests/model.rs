@@ -13,7 +13,7 @@ use super::lowered::Lowered;
 use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::token::JUMP_US;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 pub(super) const K: At = At::new(0, "k");
 pub(super) const M: At = At::new(0, "m");
@@ -115,8 +115,8 @@ impl Move {
                     beside: None,
                 })
             }
-            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::Undo(*begun)),
-            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::Undo(*begun)),
+            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::UndoRecord(*begun)),
+            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::UndoRecord(*begun)),
             Self::WallAhead(us) => Input::Wall(world.server.table.last_token() + us),
             Self::Plain(input) => input,
         }
@@ -151,7 +151,7 @@ struct State {
 }
 
 /// What a search found.
-struct Found {
+struct Outcomes {
     states: usize,
     steps: usize,
     seen: BTreeSet<&'static str>,
@@ -167,8 +167,8 @@ impl Model {
     }
 
     /// Breadth first, so that the first way to a broken guarantee is a shortest one.
-    fn search(&self) -> Result<Found, String> {
-        let mut found = Found { states: 1, steps: 0, seen: BTreeSet::new() };
+    fn search(&self) -> Result<Outcomes, String> {
+        let mut result = Outcomes { states: 1, steps: 0, seen: BTreeSet::new() };
         let mut known = HashSet::new();
         let mut edge = vec![State { way: Vec::new(), judge: Judge::default(), owners: Vec::new() }];
         known.insert(fingerprint(&mut self.world(&[])?, &edge[0].judge).0);
@@ -178,16 +178,16 @@ impl Model {
             }
             let mut next = Vec::new();
             for (print, state) in self.grow(&edge)? {
-                found.steps += 1;
-                found.seen.extend(&state.judge.seen);
+                result.steps += 1;
+                result.seen.extend(&state.judge.seen);
                 if known.insert(print) {
                     next.push(state);
                 }
             }
             edge = next;
         }
-        found.states = known.len();
-        Ok(found)
+        result.states = known.len();
+        Ok(result)
     }
 
     /// All states one move further, on all processors.
@@ -230,7 +230,7 @@ impl Model {
                 continue;
             }
             // Nor is there an end to grants that are never undone.
-            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::Undo(_) | Input::Pump) {
+            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::UndoRecord(_) | Input::Pump) {
                 continue;
             }
             if world.readers.len() >= READERS_MAX && matches!(input, Input::NewReplica(_) | Input::NewFile) {
@@ -297,7 +297,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
             let in_flight = world.in_flight.iter().find(|grant| grant.token == promise.token);
             let in_flight = in_flight.map_or(9, |grant| grant.client % 10) as u8;
             print.extend([
-                10 + u8::from(promise.is_ownerless) + 2 * u8::from(promise.is_known),
+                10 + u8::from(promise.is_ownerless) + 2 * u8::from(promise.is_acknowledged),
                 number_of(promise.owner),
                 promise.left_ms(world.time).min(200) as u8,
                 in_flight,
@@ -305,14 +305,14 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
                 promise.count.min(200) as u8,
                 promise.client.map_or(9, |client| (client % 10) as u8),
             ]);
-            print.extend(tied(promise.tie));
+            print.extend(bound(promise.binding));
         }
-        for pending in judge.lines.get(&at).into_iter().flatten() {
+        for pending in judge.queues.get(&at).into_iter().flatten() {
             let until = pending.until.map_or(255, left);
             print.extend([6, number_of(pending.owner), (pending.client % 10) as u8, until]);
-            let flags = [pending.is_place(), pending.is_upgrade].map(u8::from);
+            let flags = [pending.is_reservation(), pending.is_upgrade].map(u8::from);
             print.extend([kind(pending.mode), pending.keys.len() as u8, flags[0], flags[1]]);
-            print.extend(tied(pending.tie));
+            print.extend(bound(pending.binding));
         }
         print.push(7);
     }
@@ -332,7 +332,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     }
     let table = &mut world.server.table;
     let lead = world.server.now.wall_us.saturating_sub(table.last_token());
-    let is_told = table.clock().told() == table.last_token();
+    let is_told = table.clock().replicated_token() == table.last_token();
     print.extend([table.tasks() as u8, world.server.unfreed.len() as u8]);
     print.extend([u8::from(lead >= JUMP_US), u8::from(is_told)]);
     print.extend(world.readers.iter().flat_map(|reader| reader.fingerprint(&world.server)));
@@ -347,9 +347,9 @@ const fn kind(mode: Mode) -> u8 {
     }
 }
 
-fn tied(tie: Tie) -> [u8; 2] {
-    let cut_ms = tie.ephemeral_ms.map_or(99, |ms| ms as u8);
-    [cut_ms, u8::from(tie.is_kept_alive) + 2 * u8::from(tie.is_running)]
+fn bound(binding: Binding) -> [u8; 2] {
+    let cut_ms = binding.ephemeral_ms.map_or(99, |ms| ms as u8);
+    [cut_ms, u8::from(binding.is_keepalive) + 2 * u8::from(binding.is_running)]
 }
 
 pub(super) fn moves_of(
@@ -364,14 +364,14 @@ pub(super) fn plain(inputs: &[Input]) -> impl Iterator<Item = Move> {
 }
 
 pub(super) fn check(model: &Model, states: usize, sometimes: &[&str]) -> Result<(), String> {
-    let found = model.search()?;
-    println!("{} states, {} steps", found.states, found.steps);
-    let missing: Vec<_> = sometimes.iter().filter(|what| !found.seen.contains(*what)).collect();
+    let result = model.search()?;
+    println!("{} states, {} steps", result.states, result.steps);
+    let missing: Vec<_> = sometimes.iter().filter(|what| !result.seen.contains(*what)).collect();
     if !missing.is_empty() {
         return Err(format!("it never happened: {missing:?}"));
     }
-    if found.states != states {
-        return Err(format!("{} states were found, {states} are known", found.states));
+    if result.states != states {
+        return Err(format!("{} states were found, {states} are known", result.states));
     }
     Ok(())
 }

@@ -21,28 +21,28 @@
 //! | G4 | a restored token does not raise the clock | S P 3 |
 //! | G4 | a snapshot does not raise the clock, or lowers it | S P 3 |
 //! | G4 | a reader does not keep the token that it hears | S P 1 2 3 |
-//! | G5 | a newcomer takes a free lock past the line | S P 1 2 |
-//! | G5 | the last in line is granted first | S P 1 |
-//! | G5 | a retry goes to the end of the line | S P 1 |
+//! | G5 | a newcomer takes a free lock past the queue | S P 1 2 |
+//! | G5 | the last in the queue is granted first | S P 1 |
+//! | G5 | a retry goes to the end of the queue | S P 1 |
 //! | G6 | a broken hold is not noted for the pump | S P 1 2 3 |
 //! | G6 | SWAPDB, or a lazy FLUSHALL, is not noted | S P 2 |
-//! | G6 | a line is not looked at again after refused writes | S P |
-//! | G6 | a note is never taken off its line | S P |
-//! | G6 | the line stops at who may not have the lock | S P |
-//! | G6 | a release lets the key go, and the line with it | S P 1 2 3 |
+//! | G6 | a queue is not looked at again after refused writes | S P |
+//! | G6 | a note is never taken off its queue | S P |
+//! | G6 | the queue stops at who may not have the lock | S P |
+//! | G6 | a release lets the key go, and the queue with it | S P 1 2 3 |
 //! | G7 | a timeout, or a withdrawal, is not answered | S P 1 |
 //! | G7 | who was replaced is not told | S P 1 2 3 |
 //! | G7 | a timeout is answered twice | S P 1 |
 //! | G7 | who waited too long is granted | S P 1 |
-//! | G7 | a request that took over a place has no timeout | P 1 |
-//! | G7 | demotion forgets the lines | S P 3 |
-//! | G8 | a closed connection stays in line | S P 1 |
+//! | G7 | a request that took over an entry has no timeout | P 1 |
+//! | G7 | demotion forgets the queues | S P 3 |
+//! | G8 | a closed connection stays in the queue | S P 1 |
 //! | G8 | an undelivered grant is kept | S P 1 |
 //! | G9 | a retry gets a new token | S P 1 2 3 |
-//! | G9 | a repeated request stands in line twice | S P 1 2 3 |
+//! | G9 | a repeated request stands in the queue twice | S P 1 2 3 |
 //! | G9 | a holder that asks again waits for itself | S P 1 2 3 |
 //! | G9 | whom a RESTORE made hold what it waits for goes on waiting | P 3 |
-//! | G9 | a request that took over a place keeps the old lease | S P |
+//! | G9 | a request that took over an entry keeps the old lease | S P |
 //! | G10 | anybody releases | F S P 1 2 3 |
 //! | G10 | the token that a release names is not looked at | F S P 1 |
 //! | G10 | a token that is not the hold's takes it back | P 1 |
@@ -57,46 +57,46 @@
 //! | G13 | nothing is named in a new file, or in a replica's | S P 3 |
 //! | G13 | a restored token counts as told | S P 3 |
 //! | G13 | a reader counts from its newest token, or from an older life's | P 3 |
-//! | G13 | an empty lock keeps its old place | S P 2 |
+//! | G13 | an empty lock keeps its old lock key | S P 2 |
 //! | G13 | the end of a hold ends whatever stands there | F |
 //!
-//! Locks of all kinds, likewise: S the stories, P the random lives, D `deadlocks.rs`, C `crowds.rs`; their models
+//! Locks of all kinds, likewise: S the stories, P the random lives, D `deadlocks.rs`, C `holder_lists.rs`; their models
 //! were written later.
 //!
 //! | G1 | a reader comes in beside a writer, or one more than the limit; kinds need not agree | S D P |
-//! | G1 | an upgrade beside another reader; a place in line keeps nothing free | S D P |
-//! | G3 | the end of a lease in a large crowd is not looked at | C |
+//! | G1 | an upgrade beside another reader; a reservation keeps nothing free | S D P |
+//! | G3 | the end of a lease in a long list of holders is not looked at | C |
 //! | G4 | an upgrade keeps its token | S D P |
-//! | G5 | a reader passes a waiting writer; an upgrade goes to the end of the line | S D P |
-//! | G5 | a place that wants the whole lock is passed | D P |
+//! | G5 | a reader passes a waiting writer; an upgrade goes to the end of the queue | S D P |
+//! | G5 | a reservation for the whole lock is passed | D P |
 //! | G6 | one reader of a batch comes in; a downgrade lets nobody in | S D P |
-//! | G6 | who leaves several lines is not noted; a request for several is never noted | S D P |
-//! | G8 | a grant of several is not taken back in all places | D P |
-//! | G9 | a retry by a reader is a second hold; in a large crowd | S D P; C |
+//! | G6 | who leaves several queues is not noted; a request for several is never noted | S D P |
+//! | G8 | a grant of several is not taken back at all keys | D P |
+//! | G9 | a retry by a reader is a second hold; in a long list of holders | S D P; C |
 //! | G10 | a release with a count ends the hold; any token releases a reader | S P |
 //! | G10 | the end of one lease of many ends all | S D P |
 //! | G11 | no wait is refused; several wait for any of their locks | S D P |
 //! | G11 | who stands ahead for several, or a writer between readers, is no matter | S D P |
 //! | G11 | a semaphore waits for all of its holders; an owner needs all that it waits for | D P |
-//! | G12 | several are taken when one of them is free, or wait in one line only | S D P |
-//! | G13 | readers do not count; a dump forgets the count, or the tie | S P |
-//! | G13 | several are told in each place; a connection that closed is not told of | S P |
-//! | G2 | what goes on under a new token has its lease cut, or loses its tie | S P, and the model of connections |
+//! | G12 | several are taken when one of them is free, or wait in one queue only | S D P |
+//! | G13 | readers do not count; a dump forgets the count, or the binding | S P |
+//! | G13 | several are told in each key; a connection that closed is not told of | S P |
+//! | G2 | what goes on under a new token has its lease cut, or loses its binding | S P, and the model of connections |
 //! | G4 | several that are downgraded get a new token | S P, and the model of several |
 //! | G6 | who stood behind a request for several that was sent on is not noted | `regression.rs` alone |
 //! | G11 | a second upgrade that would not wait is not told | S P |
 //! | CONTRACT 2 | an upgrade that waited does not count | S P |
-//! | CONTRACT 2 | a retry does not move the tie of a grant of the same step | `regression.rs` alone |
-//! | CONTRACT 2 | EPHEMERAL does not cut; KEEPALIVE runs; what another life kept alive is kept for ever | S P |
+//! | CONTRACT 2 | a retry does not move the binding of a grant of the same step | `regression.rs` alone |
+//! | CONTRACT 2 | EPHEMERAL does not cut; KEEPALIVE runs; what is orphaned is kept for ever | S P |
 //! | CONTRACT 2 | a binding does not move | P |
-//! | CONTRACT 2 | a place in line lasts longer | S P |
+//! | CONTRACT 2 | a reservation lasts longer | S P |
 //!
-//! Grants that are undone, likewise: S the stories, P the random lives, U their model, C `crowds.rs`, L `legacy.rs`.
+//! Grants that are undone, likewise: S the stories, P the random lives, U their model, C `holder_lists.rs`, L `legacy.rs`.
 //!
 //! | G10 | the token is not looked at | S U C P |
 //! | G10 | the owner is not looked at, and another one has raised its token | S, and `regression.rs` |
 //! | G10 | all holds of the lock end; one that counts twice ends | S U C P |
-//! | G6 | the line is not let in | S L U C P |
+//! | G6 | the queue is not let in | S L U C P |
 //! | G13 | the end of a hold, or one count less, is not told | S U C P |
 //! | CONTRACT 6 | no count is taken off | S U C P |
 //! | CONTRACT 6 | an upgrade stays; what is over is not ended before | S U P |
@@ -107,7 +107,7 @@
 //! | CONTRACT 6 | one more count is not named; a retry is | S U C P |
 //! | CONTRACT 6 | one more count that lets others in is not named | U P |
 //! | CONTRACT 6 | the short path is not closed, or open again after a quarantine | S L U P |
-//! | G6 | a place that is kept stops who holds the lock behind it | `regression.rs` alone |
+//! | G6 | a reservation stops who holds the lock behind it | `regression.rs` alone |
 //! | G9 | a RESTORE, and an upgrade or a downgrade: who waited for what it holds is not told | `regression.rs` alone |
 
 use super::input::{How, Input};
@@ -115,7 +115,7 @@ use super::lowered::Lowered;
 use super::model::{ANY_DEPTH, K, K1, LEASE_MS, M, Model, Move, check, moves_of, plain};
 use super::server::Lazy;
 use crate::lock::token::JUMP_US;
-use crate::lock::types::{Mode, Tie};
+use crate::lock::types::{Binding, Mode};
 
 /// Three owners, two connections each, one lock: everything that a client can do.
 #[test]
@@ -249,7 +249,7 @@ fn readers_and_writers() -> Result<(), String> {
 }
 
 /// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
-/// states, for a newcomer may find a lease that is over and stay in line until the pump comes.
+/// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
 fn readers_and_writers_of_whom_two_are_few() -> Result<(), String> {
     Lowered::FEW.during(|| readers_and_writers_states(2523))
@@ -316,11 +316,11 @@ fn both_or_none_of_whose_searches_look_at_three() -> Result<(), String> {
     Lowered::steps(3).during(|| both_or_none_states(19_745, &["deadlock", "deadlock beyond the search"]))
 }
 
-/// Two owners with two connections each, whose holds are tied to them; the server is lost, and a replica comes up.
+/// Two owners with two connections each, whose holds are bound to them; the server is lost, and a replica comes up.
 #[test]
 fn connections_that_close() -> Result<(), String> {
-    let cut = How { tie: Tie { ephemeral_ms: Some(1), ..Tie::NONE }, ..How::PLAIN };
-    let kept = How { tie: Tie { is_kept_alive: true, ..Tie::NONE }, ..SHARED };
+    let cut = How { binding: Binding { ephemeral_ms: Some(1), ..Binding::NONE }, ..How::PLAIN };
+    let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..SHARED };
     let mut moves = moves_of(0..2, |who| {
         let ask = |connection, how| Move::Acquire { who, at: K, wait: Some(0), connection, how };
         vec![
@@ -340,14 +340,14 @@ fn connections_that_close() -> Result<(), String> {
     check(&model, 11071, &sometimes)
 }
 
-/// Three owners who keep a place in line, or wait on a connection.
-fn places_in_line_states(states: usize) -> Result<(), String> {
-    let place = |how| How { is_place: true, ..how };
+/// Three owners who have a reservation, or wait on a connection.
+fn reservations_states(states: usize) -> Result<(), String> {
+    let lock_key = |how| How { is_reservation: true, ..how };
     let mut moves = moves_of(0..3, |who| {
         let ask = |wait, how| Move::Acquire { who, at: K, wait: Some(wait), connection: 0, how };
         vec![
-            ask(2, place(How::PLAIN)),
-            ask(2, place(SHARED)),
+            ask(2, lock_key(How::PLAIN)),
+            ask(2, lock_key(SHARED)),
             ask(0, SHARED),
             Move::Acquire { who, at: K, wait: None, connection: 0, how: How::PLAIN },
             Move::Release { who, at: K },
@@ -360,15 +360,15 @@ fn places_in_line_states(states: usize) -> Result<(), String> {
 }
 
 #[test]
-fn places_in_line() -> Result<(), String> {
-    places_in_line_states(4565)
+fn reservations() -> Result<(), String> {
+    reservations_states(4565)
 }
 
 /// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
-/// states, for a newcomer may find a lease that is over and stay in line until the pump comes.
+/// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
-fn places_in_line_of_whom_two_are_few() -> Result<(), String> {
-    Lowered::FEW.during(|| places_in_line_states(4696))
+fn reservations_of_whom_two_are_few() -> Result<(), String> {
+    Lowered::FEW.during(|| reservations_states(4696))
 }
 
 /// Three owners, one lock: what was granted is undone, at once or later, in any order.

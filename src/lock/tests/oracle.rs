@@ -1,7 +1,7 @@
 //! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
 //! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It is told what came of a step
-//! only to learn which of several grants got which token, and whether the core has looked at a line that nothing was
+//! only to learn which of several grants got which token, and whether the core has looked at a queue that nothing was
 //! freed for; tokens and grants are checked. What clients ask is in [`super::rules`].
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
@@ -23,24 +23,24 @@ pub(super) enum Value {
     Lock(Vec<Hold>),
 }
 
-/// A request in line. Upgrades stand before all others, the newest first.
+/// A request in the queue. Upgrades stand before all others, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) wait: u32,
     pub(super) keys: Keys,
     pub(super) owner: Name,
-    /// `None`: a place in line without a connection (QUEUE).
+    /// `None`: a reservation without a connection (QUEUE).
     pub(super) client: Option<u64>,
     pub(super) lease_ms: u64,
     pub(super) until: Option<u64>,
     pub(super) mode: Mode,
-    pub(super) tie: Tie,
+    pub(super) binding: Binding,
     pub(super) is_upgrade: bool,
     pub(super) is_reentrant: bool,
 }
 
 impl Waiter {
-    /// A place that is kept beside those who hold. One that wants the whole lock lets nobody in beside it.
+    /// a reservation beside those who hold. One that wants the whole lock lets nobody in beside it.
     pub(super) fn is_reserved(&self) -> bool {
         self.client.is_none() && self.mode != Mode::Exclusive
     }
@@ -58,7 +58,7 @@ pub(super) struct Oracle {
     pub(super) writes: Writes,
     quarantine_since: Option<u64>,
     quarantine_ms: u64,
-    pub(super) line_max: usize,
+    pub(super) queue_max: usize,
     pub(super) waiters_max: usize,
     pub(super) holders_max: usize,
     pub(super) waits: u32,
@@ -72,7 +72,7 @@ pub(super) struct Oracle {
 impl Oracle {
     pub(super) fn new(world: &World) -> Self {
         Self {
-            line_max: world.limits.waiters_per_lock_max,
+            queue_max: world.limits.waiters_per_lock_max,
             waiters_max: world.limits.waiters_max,
             holders_max: world.limits.holders_max,
             wall_us: world.server.now.wall_us,
@@ -174,15 +174,15 @@ impl Oracle {
                 return differ(at, value, &saved);
             }
         }
-        let places: BTreeSet<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
-        for at in places {
-            let line = self.waiters.iter().filter(|waiter| waiter.keys.contains(at));
-            let expected: Vec<_> = line.map(|w| (w.owner.as_bytes(), w.client, w.mode)).collect();
+        let lock_keys: BTreeSet<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
+        for at in lock_keys {
+            let queue = self.waiters.iter().filter(|waiter| waiter.keys.contains(at));
+            let expected: Vec<_> = queue.map(|w| (w.owner.as_bytes(), w.client, w.mode)).collect();
             let described = server.described(at, usize::MAX);
-            let line = described.map(|described| described.line).unwrap_or_default();
-            let line = line.iter().map(|view| (view.owner, view.client.map(|client| client.0), view.mode));
-            if !line.clone().eq(expected.iter().copied()) {
-                return differ(at, &expected, &line.collect::<Vec<_>>());
+            let queue = described.map(|described| described.queue).unwrap_or_default();
+            let queue = queue.iter().map(|view| (view.owner, view.client.map(|client| client.0), view.mode));
+            if !queue.clone().eq(expected.iter().copied()) {
+                return differ(at, &expected, &queue.collect::<Vec<_>>());
             }
         }
         Ok(())
@@ -195,17 +195,17 @@ impl Oracle {
             token: hold.token,
             left_ms: hold.left_ms(self.time),
             count: hold.count,
-            tie: hold.tie,
+            binding: hold.binding,
         };
         Some(SavedLock { mode: holds.first()?.mode, holds: holds.iter().map(saved).collect() })
     }
 
-    /// How many places in lines are taken: a request for several locks stands in as many.
+    /// How many queue entries are taken: a request for several locks stands in as many.
     pub(super) fn stands(&self) -> usize {
         self.waiters.iter().map(|waiter| waiter.keys.len()).sum()
     }
 
-    /// Whether somebody's place in line was not refreshed in time: the pump is next, it takes it away.
+    /// Whether somebody's reservation was not refreshed in time: the pump is next, it takes it away.
     pub(super) fn has_lapsed(&self) -> bool {
         self.waiters.iter().any(|w| w.client.is_none() && w.until.is_some_and(|until| until <= self.time))
     }
@@ -280,12 +280,12 @@ impl Oracle {
         is_free_for(mode, &others, reserved, self.holders_max)
     }
 
-    pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_known: bool) {
+    pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_acknowledged: bool) {
         self.minted.push(token.get());
-        let Waiter { owner, mode, lease_ms, tie, is_reentrant, .. } = *asked;
+        let Waiter { owner, mode, lease_ms, binding, is_reentrant, .. } = *asked;
         for at in asked.keys.iter() {
             let before = self.own(at, owner).copied();
-            let asked = Asked { lease_ms, tie, client, is_reentrant };
+            let asked = Asked { lease_ms, binding, client, is_reentrant };
             let new = Hold {
                 owner,
                 token,
@@ -293,9 +293,9 @@ impl Oracle {
                 until: self.time + lease_ms * 1000,
                 lease_ms,
                 count: 1,
-                tie,
-                client: client.filter(|_| !tie.is_none()),
-                is_known,
+                binding,
+                client: client.filter(|_| !binding.is_none()),
+                is_acknowledged,
                 is_ownerless: false,
             };
             // What its owner holds goes on; and its owner knows that it holds.
@@ -393,7 +393,7 @@ impl Oracle {
                 self.close(client, out);
                 return Reply::None;
             }
-            Input::Undo(begun) => {
+            Input::UndoRecord(begun) => {
                 self.undo(begun, out);
                 return Reply::None;
             }
@@ -411,7 +411,7 @@ impl Oracle {
         for (at, value) in &mut self.keys {
             let Value::Lock(holds) = value else { continue };
             for hold in holds {
-                hold.is_ownerless |= !hold.is_known && out.undelivered.contains(&(*at, hold.token));
+                hold.is_ownerless |= !hold.is_acknowledged && out.undelivered.contains(&(*at, hold.token));
                 if hold.client == Some(client) {
                     hold.untied(time, true);
                 }
@@ -426,7 +426,7 @@ impl Oracle {
             Input::Forbid(client, true) => self.forbidden.push(client),
             Input::Forbid(client, false) => self.forbidden.retain(|&other| other != client),
             Input::Limit { per_lock, total, holders } => {
-                (self.line_max, self.waiters_max, self.holders_max) = (per_lock, total, holders);
+                (self.queue_max, self.waiters_max, self.holders_max) = (per_lock, total, holders);
             }
             Input::Writes(writes) => self.writes = writes,
             Input::Pass(us) => self.time += us,
@@ -465,7 +465,7 @@ impl Oracle {
     }
 }
 
-/// A hold is tied to its name.
+/// A hold is bound to its name.
 const fn emptied(value: &Value) -> Value {
     match value {
         Value::Lock(_) => Value::Lock(Vec::new()),

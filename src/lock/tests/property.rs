@@ -1,6 +1,6 @@
 //! Long random lives of a primary and its readers, against the oracle and the judge.
 //!
-//! Every reply, every answer, every key, every line and every token is compared with the
+//! Every reply, every answer, every key, every queue and every token is compared with the
 //! [oracle](super::oracle) after every step; the [judge](super::judge) holds it to the guarantees; the
 //! [readers](super::reader) are compared with the primary whenever everything has arrived.
 
@@ -14,7 +14,7 @@ use super::random::Random;
 use super::server::{At, Lazy, Name};
 use super::world::World;
 use crate::lock::effect::Event;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 use crate::sabotage::{self, Rule};
 
 const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
@@ -144,7 +144,7 @@ impl Life {
             return Input::Writes(Writes::Allowed);
         }
         if !self.world.begun.is_empty() && self.random.percent(6) {
-            return Input::Undo(self.random.of(&self.world.begun));
+            return Input::UndoRecord(self.random.of(&self.world.begun));
         }
         let lease_ms = 1 + self.random.below(40);
         match self.random.below(100) {
@@ -165,7 +165,7 @@ impl Life {
                     };
                 }
                 let how = self.how(at);
-                let wait = if how.is_place { Some(1 + self.random.below(20)) } else { wait };
+                let wait = if how.is_reservation { Some(1 + self.random.below(20)) } else { wait };
                 Input::Acquire { at, owner, lease_ms, wait, client, minted, how }
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
@@ -220,12 +220,12 @@ impl Life {
             mode = if self.random.percent(90) { held } else { mode };
         }
         let cut_ms = [0, 1, 7, 30][self.random.below(4) as usize];
-        let tie = Tie {
+        let binding = Binding {
             ephemeral_ms: self.random.percent(10).then_some(cut_ms),
-            is_kept_alive: self.random.percent(8),
+            is_keepalive: self.random.percent(8),
             is_running: false,
         };
-        How { mode, is_reentrant: self.random.percent(12), tie, is_place: self.random.percent(15) }
+        How { mode, is_reentrant: self.random.percent(12), binding, is_reservation: self.random.percent(15) }
     }
 
     /// The pump, or the time until it can run.
@@ -414,8 +414,8 @@ fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
 #[test]
 fn bugs_that_are_put_back_are_found() {
     for rule in [Rule::BesideReservations, Rule::TimeToLive, Rule::WrittenOver, Rule::RefusedKeepsPlace] {
-        let found = sabotage::without(Some(rule), || live_all(20, Kinds::All, &[]));
-        assert!(found.is_err(), "nobody noticed that {rule:?} is not kept");
+        let existing = sabotage::without(Some(rule), || live_all(20, Kinds::All, &[]));
+        assert!(existing.is_err(), "nobody noticed that {rule:?} is not kept");
     }
 }
 

@@ -3,9 +3,9 @@
 use super::input::{Begun, Keys, Outcome, Writes};
 use super::server::At;
 use super::world::World;
-use crate::lock::effect::{Answer, Effects, Record, Task, Undo, WaiterId};
+use crate::lock::effect::{Answer, Effects, Record, Task, UndoRecord, WaiterId};
 use crate::lock::table::{Due, Notice};
-use crate::lock::types::{ClientId, PlaceBuf, Token};
+use crate::lock::types::{ClientId, LockKeyBuf, Token};
 
 /// How long the pump leaves a lock alone whose slot is not ours.
 pub(super) const LOOK_AGAIN_MS: u64 = 100;
@@ -19,7 +19,7 @@ const RUNS_MAX: usize = 20;
 impl World {
     /// Does everything that is due, as the event loop does before it sleeps.
     pub(super) fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
-        self.server.table.let_foreign_run(self.server.now.boot);
+        self.server.table.let_orphaned_run(self.server.now.boot);
         for _ in 0..RUNS_MAX {
             self.run(out)?;
             if self.writes != Writes::Paused {
@@ -36,8 +36,8 @@ impl World {
     /// What could not be published at once is, in its order.
     fn publish_all(&mut self, out: &mut Outcome) -> Result<(), String> {
         while let Some(step) = self.server.table.next_notice() {
-            if let Some(Notice { place, event }) = step {
-                out.events.push((self.at(&place)?, event));
+            if let Some(Notice { lock_key, event }) = step {
+                out.events.push((self.at(&lock_key)?, event));
             }
         }
         Ok(())
@@ -69,24 +69,24 @@ impl World {
     fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {
         match due {
             Due::AskAgain => Ok(()),
-            Due::Look(place) => {
-                Err(format!("{place:?} is to be looked at, though no old client is in this world"))
+            Due::Look(lock_key) => {
+                Err(format!("{lock_key:?} is to be looked at, though no old client is in this world"))
             }
             Due::Timeout(waiter) => {
                 let mut fx = Effects::default();
                 self.server.table.time_out(waiter, &mut fx);
                 self.publish_and_answer(None, fx, out)
             }
-            Due::Lease(id, place) => {
-                let at = self.at(&place)?;
+            Due::Lease(id, lock_key) => {
+                let at = self.at(&lock_key)?;
                 if self.elsewhere.contains(&at) {
                     let look_again = self.server.now.boot.plus_ms(LOOK_AGAIN_MS);
                     self.server.table.postpone(id, look_again);
                     self.postponed.insert(at, self.time + LOOK_AGAIN_MS * 1000);
                     self.send_on(at, out)
-                } else if self.server.table.stands_for(self.server.found(at), id) {
-                    self.decide(at, None, out, |table, now, found, gate, fx| {
-                        table.settle(now, at.place(), found, Some(id), gate, fx)
+                } else if self.server.table.stands_for(self.server.existing(at), id) {
+                    self.decide(at, None, out, |table, now, existing, admission, fx| {
+                        table.settle(now, at.lock_key(), existing, Some(id), admission, fx)
                     })
                 } else {
                     self.server.table.lost(self.server.now.boot, id);
@@ -98,45 +98,53 @@ impl World {
 
     fn look(&mut self, task: Task, out: &mut Outcome) -> Result<(), String> {
         match task {
-            Task::Settle(place) | Task::TakeBack(place, _) if self.elsewhere.contains(&self.at(&place)?) => {
-                self.send_on(self.at(&place)?, out)
+            Task::Settle(lock_key) | Task::TakeBack(lock_key, _)
+                if self.elsewhere.contains(&self.at(&lock_key)?) =>
+            {
+                self.send_on(self.at(&lock_key)?, out)
             }
-            Task::Settle(place) => {
-                let at = self.at(&place)?;
-                self.decide(at, None, out, |table, now, found, gate, fx| {
-                    table.settle(now, at.place(), found, None, gate, fx)
+            Task::Settle(lock_key) => {
+                let at = self.at(&lock_key)?;
+                self.decide(at, None, out, |table, now, existing, admission, fx| {
+                    table.settle(now, at.lock_key(), existing, None, admission, fx)
                 })
             }
-            Task::TakeBack(place, token) => {
-                let at = self.at(&place)?;
-                self.decide(at, None, out, |table, now, found, gate, fx| {
-                    table.take_back(now, at.place(), found, token, gate, fx)
+            Task::TakeBack(lock_key, token) => {
+                let at = self.at(&lock_key)?;
+                self.decide(at, None, out, |table, now, existing, admission, fx| {
+                    table.take_back(now, at.lock_key(), existing, token, admission, fx)
                 })
             }
-            Task::Party(request) => self.look_at_all(request, out),
-            Task::Retell(place, token) => self.retell(&place, token, out),
+            Task::Multi(request) => self.look_at_all(request, out),
+            Task::ReplicateAgain(lock_key, token) => self.replicate_again(&lock_key, token, out),
         }
     }
 
     /// It may be the turn of a request for several locks.
     fn look_at_all(&mut self, request: WaiterId, out: &mut Outcome) -> Result<(), String> {
-        let places = self.server.table.places_of(request);
-        let ats: Vec<At> = places.iter().map(|place| self.at(place)).collect::<Result<_, _>>()?;
+        let lock_keys = self.server.table.keys_of(request);
+        let ats: Vec<At> = lock_keys.iter().map(|lock_key| self.at(lock_key)).collect::<Result<_, _>>()?;
         if ats.is_empty() {
             return Ok(());
         }
         if let Some(&lost) = ats.iter().find(|at| self.elsewhere.contains(at)) {
             return self.send_on(lost, out);
         }
-        self.decide_all(Keys::of(&ats), None, out, |table, now, spots, gate, fx| {
-            ((), table.settle_many(now, request, spots, gate, fx))
+        self.decide_all(Keys::of(&ats), None, out, |table, now, refs, admission, fx| {
+            ((), table.settle_many(now, request, refs, admission, fx))
         })
     }
 
     /// The lease of a hold runs otherwise than readers know.
-    fn retell(&mut self, place: &PlaceBuf, token: Token, out: &mut Outcome) -> Result<(), String> {
-        let at = self.at(place)?;
-        let record = self.server.table.to_tell(self.server.found(at), token).unwrap_or(Record::Nothing);
+    fn replicate_again(
+        &mut self,
+        lock_key: &LockKeyBuf,
+        token: Token,
+        out: &mut Outcome,
+    ) -> Result<(), String> {
+        let at = self.at(lock_key)?;
+        let record =
+            self.server.table.to_replicate(self.server.existing(at), token).unwrap_or(Record::Nothing);
         if record != Record::Nothing && !self.elsewhere.contains(&at) {
             out.facts.push(self.server.fact(at, record)?);
         }
@@ -155,17 +163,17 @@ impl World {
         if self.elsewhere.contains(&at) {
             return self.send_on(at, out);
         }
-        let undo = Undo::of(owner.as_bytes(), counts, is_upgrade);
-        self.decide(at, None, out, |table, now, found, gate, fx| {
-            table.undo(now, at.place(), found, (token, undo), gate, fx)
+        let undo = UndoRecord::of(owner.as_bytes(), counts, is_upgrade);
+        self.decide(at, None, out, |table, now, existing, admission, fx| {
+            table.undo(now, at.lock_key(), existing, (token, undo), admission, fx)
         })
     }
 
-    /// The slot of this place is not ours: whoever waits is sent on.
+    /// The slot of this key is not ours: whoever waits is sent on.
     fn send_on(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
         let mut fx = Effects::default();
         let moved = Answer::Moved("MOVED 1 host:1".to_owned());
-        self.server.table.dismiss(at.place(), &moved, &mut fx);
+        self.server.table.dismiss(at.lock_key(), &moved, &mut fx);
         self.publish_and_answer(Some(at), fx, out)
     }
 
@@ -174,7 +182,7 @@ impl World {
         let gone = self.in_flight.extract_if(.., |grant| grant.client == client);
         out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
         for &(at, token) in &out.undelivered {
-            self.server.table.note_undelivered(at.place().to_owned(), token);
+            self.server.table.note_undelivered(at.lock_key().to_owned(), token);
         }
         self.server.table.disconnected(self.server.now.boot, ClientId(client));
     }

@@ -9,8 +9,8 @@ use super::input::{How, Keys};
 use super::server::{At, Key, Name, Outside, Server, Snapshot};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::{Effects, Record, Step};
-use crate::lock::table::{Granted, Spot};
-use crate::lock::types::{Mode, Moment, Tie, Token};
+use crate::lock::table::{Granted, KeyRef};
+use crate::lock::types::{Binding, Mode, Moment, Token};
 
 /// One command of the replication stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,33 +94,33 @@ impl Server {
 
     fn steps(&mut self, keys: Keys, fact: &Fact) -> Vec<Step<()>> {
         let now = self.now.boot;
-        let spots: Vec<Spot<'_>> =
-            keys.iter().map(|at| Spot { place: at.place(), found: self.found(at) }).collect();
+        let refs: Vec<KeyRef<'_>> =
+            keys.iter().map(|at| KeyRef { lock_key: at.lock_key(), existing: self.existing(at) }).collect();
         // What a reader publishes is not looked at.
-        let mut fx = vec![Effects::default(); spots.len()];
+        let mut fx = vec![Effects::default(); refs.len()];
         if let Fact::AcquireMany { owner, lease_ms, mode, .. } = *fact {
             let granted = granted(owner, lease_ms, How::of(mode));
-            return self.table.apply_acquire_many(now, &spots, &granted, &mut fx);
+            return self.table.apply_acquire_many(now, &refs, &granted, &mut fx);
         }
-        let steps = spots.iter().zip(&mut fx).map(|(spot, fx)| self.step(now, spot, fact, fx));
+        let steps = refs.iter().zip(&mut fx).map(|(key_ref, fx)| self.step(now, key_ref, fact, fx));
         steps.collect()
     }
 
-    fn step(&mut self, now: Moment, spot: &Spot<'_>, fact: &Fact, fx: &mut Effects) -> Step<()> {
-        let (table, &Spot { place, found }) = (&mut self.table, spot);
+    fn step(&mut self, now: Moment, key_ref: &KeyRef<'_>, fact: &Fact, fx: &mut Effects) -> Step<()> {
+        let (table, &KeyRef { lock_key, existing }) = (&mut self.table, key_ref);
         match *fact {
             Fact::Acquire { owner, lease_ms, how, .. } => {
-                table.apply_acquire(now, place, found, &granted(owner, lease_ms, how), fx)
+                table.apply_acquire(now, lock_key, existing, &granted(owner, lease_ms, how), fx)
             }
             Fact::Release { owner, token, .. } => {
-                table.apply_release(now, place, found, owner.as_bytes(), token, fx)
+                table.apply_release(now, lock_key, existing, owner.as_bytes(), token, fx)
             }
             Fact::Renew { owner, token, raise, lease_ms, .. } => {
-                table.apply_renew(now, place, found, owner.as_bytes(), token, raise, lease_ms)
+                table.apply_renew(now, lock_key, existing, owner.as_bytes(), token, raise, lease_ms)
             }
-            Fact::Hold(_, mode, ref saved) => table.apply_hold(now, place, found, mode, saved, fx),
-            Fact::Ended(_, token) => table.apply_ended(now, place, found, token, fx),
-            Fact::Empty(_) => table.apply_empty(now, place),
+            Fact::Hold(_, mode, ref saved) => table.apply_hold(now, lock_key, existing, mode, saved, fx),
+            Fact::Ended(_, token) => table.apply_ended(now, lock_key, existing, token, fx),
+            Fact::Empty(_) => table.apply_empty(now, lock_key),
             Fact::AcquireMany { .. } | Fact::Outside(_) => Step::unchanged(()),
         }
     }
@@ -278,7 +278,7 @@ impl Reader {
 
     /// What it counts from.
     pub(super) const fn told(&mut self) -> u64 {
-        self.server.table.clock().told()
+        self.server.table.clock().replicated_token()
     }
 }
 
@@ -301,7 +301,7 @@ pub(super) fn check_keys(
     primary.keys.keys().try_for_each(|&at| check_key(primary, reader, at, (has_settled, counts_alike)))
 }
 
-/// G13: compares what a reader has at a place with what its primary has.
+/// G13: compares what a reader has at a key with what its primary has.
 fn check_key(
     primary: &Server,
     reader: &Server,
@@ -312,8 +312,9 @@ fn check_key(
     let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
     let identity = |saved: &Option<SavedLock>| {
         let saved = saved.as_ref()?;
-        let tie = |hold: &SavedHold| Tie { is_running: hold.tie.is_running && has_settled, ..hold.tie };
-        let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, tie(hold));
+        let binding =
+            |hold: &SavedHold| Binding { is_running: hold.binding.is_running && has_settled, ..hold.binding };
+        let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, binding(hold));
         Some((saved.mode, saved.holds.iter().map(of).collect::<Vec<_>>()))
     };
     if is_lock(primary) != is_lock(reader) || identity(&theirs) != identity(&own) {
@@ -330,8 +331,8 @@ fn check_key(
 }
 
 const fn granted(owner: Name, lease_ms: u64, how: How) -> Granted<'static> {
-    let How { mode, is_reentrant, tie, .. } = how;
-    Granted { owner: owner.as_bytes(), lease_ms, mode, is_reentrant, tie }
+    let How { mode, is_reentrant, binding, .. } = how;
+    Granted { owner: owner.as_bytes(), lease_ms, mode, is_reentrant, binding }
 }
 
 /// Whatever a fact says, it says it of one hold: another one that stands there is left alone.
@@ -341,7 +342,8 @@ fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
     let mut reader = Reader::from_snapshot(&mut Server::default(), 0);
     let token = |number| Token::new(number).ok_or("no token");
     let (held, other) = (token(7)?, Some(token(6)?));
-    let hold = SavedHold { owner: (*b"ann").into(), token: held, left_ms: 50, count: 1, tie: Tie::NONE };
+    let hold =
+        SavedHold { owner: (*b"ann").into(), token: held, left_ms: 50, count: 1, binding: Binding::NONE };
     reader.apply(&Fact::Hold(at, Mode::Exclusive, hold))?;
     for fact in [
         Fact::Ended(at, token(6)?),

@@ -6,7 +6,7 @@ use super::lowered::Lowered;
 use super::server::At;
 use super::world::World;
 use crate::lock::table::Refusal;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 const K: At = At::new(0, "k");
 
@@ -86,10 +86,10 @@ fn a_restored_hold_of_another_kind_goes_on() -> Result<(), String> {
 }
 
 /// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step:
-/// the hold is tied to the newer connection, and does not end with the older one.
+/// the hold is bound to the newer connection, and does not end with the older one.
 #[test]
-fn a_retry_moves_the_tie_of_a_grant_of_the_same_step() -> Result<(), String> {
-    let tie = Tie { ephemeral_ms: Some(0), ..Tie::NONE };
+fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String> {
+    let binding = Binding { ephemeral_ms: Some(0), ..Binding::NONE };
     let short = Input::Acquire {
         at: K,
         owner: "alice",
@@ -99,18 +99,18 @@ fn a_retry_moves_the_tie_of_a_grant_of_the_same_step() -> Result<(), String> {
         minted: false,
         how: How::PLAIN,
     };
-    let tied = Input::Acquire {
+    let bound = Input::Acquire {
         at: K,
         owner: "bob",
         lease_ms: 30_000,
         wait: Some(0),
         client: 2,
         minted: false,
-        how: How { tie, ..How::PLAIN },
+        how: How { binding, ..How::PLAIN },
     };
     live(&[
         short,
-        tied,
+        bound,
         Input::Pass(20_000),
         acquire("bob", 3),
         Input::Close(2),
@@ -167,7 +167,7 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
         read("bob", 2, None),
         Input::Release { at: K, owner: "bob", token: raise },
         Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 1 },
-        Input::Undo(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
+        Input::UndoRecord(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
     ])
 }
 
@@ -175,7 +175,7 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
 /// and a lease that does not run while he is there: nothing is due when the other one would have been looked at again.
 #[test]
 fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Result<(), String> {
-    let kept = How { tie: Tie { is_kept_alive: true, ..Tie::NONE }, ..How::PLAIN };
+    let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..How::PLAIN };
     let ask = |owner, lease_ms, client, how| Input::Acquire {
         at: K,
         owner,
@@ -225,11 +225,11 @@ fn who_lets_others_in_waits_to_read_no_longer() -> Result<(), String> {
     live(&[&all[..], &[alone("carol")?, Input::Restore(K), Input::Pump, read("carol", 4, None)]].concat())
 }
 
-/// Dave holds, carol keeps a place for reading, alice waits behind it, and then dave for this lock and another one, to
+/// Dave holds, carol has a reservation for reading, alice waits behind it, and then dave for this lock and another one, to
 /// read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
 /// When alice goes he is next (G6), as he would be if he asked now.
 #[test]
-fn who_holds_what_it_waits_for_passes_a_place_that_is_kept() -> Result<(), String> {
+fn who_holds_what_it_waits_for_passes_a_reservation() -> Result<(), String> {
     let [m, n] = ["m", "n"].map(|name| At::new(0, name));
     let wait = Some(0);
     let elsewhere = |owner, client| Input::Acquire {
@@ -241,8 +241,8 @@ fn who_holds_what_it_waits_for_passes_a_place_that_is_kept() -> Result<(), Strin
         minted: false,
         how: How::PLAIN,
     };
-    let how = How { is_place: true, ..How::of(Mode::Shared) };
-    let place = Input::Acquire {
+    let how = How { is_reservation: true, ..How::of(Mode::Shared) };
+    let lock_key = Input::Acquire {
         at: K,
         owner: "carol",
         lease_ms: 30_000,
@@ -260,7 +260,7 @@ fn who_holds_what_it_waits_for_passes_a_place_that_is_kept() -> Result<(), Strin
         minted: false,
         is_shared: true,
     };
-    let all = [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), place, acquire("alice", 1)];
+    let all = [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), lock_key, acquire("alice", 1)];
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
 

@@ -7,29 +7,29 @@ use super::server::{At, Name};
 use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 impl Oracle {
     pub(super) fn acquire_one(&mut self, input: &Input, out: &Outcome) -> Reply {
         let Input::Acquire { at, owner, lease_ms, wait, client, how, .. } = *input else {
             return Reply::None;
         };
-        let How { mode, is_reentrant, tie, .. } = how;
+        let How { mode, is_reentrant, binding, .. } = how;
         if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
             return refused;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
-        let client_in_line = (!how.is_place).then_some(client);
+        let client_in_queue = (!how.is_reservation).then_some(client);
         let (keys, waits) = (Keys::one(at), self.waits + 1);
         let asked = Waiter {
             wait: waits,
             keys,
             owner,
-            client: client_in_line,
+            client: client_in_queue,
             lease_ms,
             until,
             mode,
-            tie,
+            binding,
             is_upgrade: false,
             is_reentrant,
         };
@@ -69,9 +69,9 @@ impl Oracle {
 
     /// G9: the same owner again: the same token, and a lease that is never shortened.
     fn again(&mut self, at: At, asked: &Waiter, client: u64, is_reentrant: bool, out: &Outcome) -> Reply {
-        let (time, Waiter { owner, lease_ms, mode, tie, .. }) = (self.time, *asked);
+        let (time, Waiter { owner, lease_ms, mode, binding, .. }) = (self.time, *asked);
         let Some(hold) = self.own(at, owner) else { return Reply::None };
-        hold.heard(time, if tie.is_none() { hold.tie } else { tie }, Some(client));
+        hold.heard(time, if binding.is_none() { hold.binding } else { binding }, Some(client));
         if hold.is_shorter(time, lease_ms) {
             hold.last(time, lease_ms);
         }
@@ -104,7 +104,7 @@ impl Oracle {
         Reply::Granted(token)
     }
 
-    /// G9: a place in line for each owner, however often it asks.
+    /// G9: a reservation for each owner, however often it asks.
     fn wait(
         &mut self,
         asked: Waiter,
@@ -147,17 +147,17 @@ impl Oracle {
             }
         }
         for at in asked.keys.iter() {
-            if self.waiters.iter().filter(|waiter| waiter.keys.contains(at)).count() >= self.line_max {
-                return Reply::Refused(Refusal::LineIsFull(self.line_max));
+            if self.waiters.iter().filter(|waiter| waiter.keys.contains(at)).count() >= self.queue_max {
+                return Reply::Refused(Refusal::QueueIsFull(self.queue_max));
             }
             if self.stands() + asked.keys.len() > self.waiters_max {
                 return Reply::Refused(Refusal::ServerIsFull(self.waiters_max));
             }
         }
-        let place = if asked.is_upgrade { 0 } else { self.waiters.len() };
-        self.waiters.insert(place, asked);
-        if !self.can_come_true(place, &out.reply) {
-            self.waiters.remove(place);
+        let lock_key = if asked.is_upgrade { 0 } else { self.waiters.len() };
+        self.waiters.insert(lock_key, asked);
+        if !self.can_come_true(lock_key, &out.reply) {
+            self.waiters.remove(lock_key);
             return Reply::Refused(Refusal::Deadlock);
         }
         self.waits += u32::from(asked.client.is_some());
@@ -184,7 +184,7 @@ impl Oracle {
             let time = self.time;
             for at in keys.iter() {
                 if let Some(hold) = self.own(at, owner) {
-                    hold.heard(time, hold.tie, Some(client));
+                    hold.heard(time, hold.binding, Some(client));
                     if hold.is_shorter(time, lease_ms) {
                         hold.last(time, lease_ms);
                     }
@@ -197,24 +197,26 @@ impl Oracle {
             return reply;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
-        let (tie, client_in_line) = (Tie::NONE, Some(client));
+        let (binding, client_in_queue) = (Binding::NONE, Some(client));
         let (wait_number, is_upgrade) = (self.waits + 1, false);
         let asked = Waiter {
             wait: wait_number,
             keys,
             owner,
-            client: client_in_line,
+            client: client_in_queue,
             lease_ms,
             until,
             mode,
-            tie,
+            binding,
             is_upgrade,
             is_reentrant: false,
         };
         let own =
             self.waiters.iter().position(|w| w.owner == owner && keys.iter().any(|at| w.keys.contains(at)));
-        let own_same =
-            self.waiters.iter().position(|w| w.owner == owner && w.keys.is_same_set(keys) && w.mode == mode);
+        let own_same = self
+            .waiters
+            .iter()
+            .position(|w| w.owner == owner && w.keys.is_same_epoch(keys) && w.mode == mode);
         let is_its_turn = match own_same {
             Some(own) => keys.iter().all(|at| self.is_turn_at(own, at)),
             None => own.is_none() && keys.iter().all(|at| self.has_room_behind_all(at, mode, owner)),
@@ -242,7 +244,7 @@ impl Oracle {
         if mode != Mode::Shared || holds.len() != keys.len() || !holds.iter().all(is_one) {
             return None;
         }
-        let asked = Asked { lease_ms, tie: Tie::NONE, client: Some(client), is_reentrant: false };
+        let asked = Asked { lease_ms, binding: Binding::NONE, client: Some(client), is_reentrant: false };
         for (at, hold) in keys.iter().zip(holds) {
             let hold = hold.goes_on(token, mode, self.time, asked);
             self.put(at, Some(Value::Lock(vec![hold])));
@@ -287,7 +289,7 @@ impl Oracle {
         let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
         let is_own = own.is_some();
         if let Some(hold) = own {
-            hold.heard(time, hold.tie, Some(client));
+            hold.heard(time, hold.binding, Some(client));
             hold.last(time, lease_ms);
         }
         if let Some(raise) = raise.filter(|_| is_own) {
@@ -310,7 +312,7 @@ impl Oracle {
         self.last_token = self.last_token.max(raise.get());
     }
 
-    /// Before an acquire: what is over ends, and those in line come first.
+    /// Before an acquire: what is over ends, and those in the queue come first.
     pub(super) fn look(&mut self, at: At, out: &Outcome) {
         let is_freed = self.end_overs(at);
         let is_free = self.holds(at).is_empty();
@@ -336,14 +338,14 @@ impl Oracle {
         }
     }
 
-    /// Whether nobody is ahead of this waiter here but places that are kept for others, and it fits beside them.
+    /// Whether nobody is ahead of this waiter here but reservations of others, and it fits beside them.
     fn is_turn_at(&self, waiter: usize, at: At) -> bool {
         let ahead: Vec<&Waiter> = self.waiters[..waiter].iter().filter(|w| w.keys.contains(at)).collect();
         let Waiter { mode, owner, .. } = self.waiters[waiter];
         ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, ahead.len())
     }
 
-    /// Whether there is room for a newcomer: nobody waits but places that are kept for others, and it fits beside.
+    /// Whether there is room for a newcomer: nobody waits but reservations of others, and it fits beside.
     fn has_room_behind_all(&self, at: At, mode: Mode, owner: Name) -> bool {
         let line: Vec<&Waiter> = self.waiters.iter().filter(|w| w.keys.contains(at)).collect();
         line.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, line.len())
@@ -360,14 +362,14 @@ impl Oracle {
         self.waiters.remove(waiter);
     }
 
-    /// Lets in everybody in line here who can come in, first come first. If nothing was freed here, the core need
+    /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
     /// not look before the pump runs.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_told = |waiter: &Waiter| {
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
             told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. }))
         };
-        self.tell_holders(at, is_told);
+        self.answer_holders(at, is_told);
         if self.is_other(at) {
             return if is_freed {
                 self.dismiss(at)
@@ -381,21 +383,21 @@ impl Oracle {
             // Whoever is replaced or withdrawn is another matter.
             let told = told.map(|told| &told.answer);
             let told = told.filter(|told| !matches!(told, Answer::Replaced | Answer::Withdrawn));
-            let is_party = waiter.keys.len() > 1;
+            let is_multi = waiter.keys.len() > 1;
             let is_late = waiter.until.is_some_and(|until| until <= self.time);
-            // One for several locks times out in the line of the first of them; elsewhere it is in the way till then.
-            let is_elsewhere = is_party && waiter.keys.first() != Some(at);
-            if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_party)) {
+            // One for several locks times out in the queue of the first of them; elsewhere it is in the way till then.
+            let is_elsewhere = is_multi && waiter.keys.first() != Some(at);
+            if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_multi)) {
                 self.strike(index, "timed out");
                 continue;
             }
             let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
             if waiter.client.is_none() && !is_late && self.holds(at).iter().any(is_own) {
-                // A RESTORE has made its owner hold what it keeps a place for.
+                // A RESTORE has made its owner hold what it has a reservation for.
                 self.waiters.remove(index);
                 continue;
             }
-            if is_late || is_party || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
+            if is_late || is_multi || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
                 return;
             }
             let Some(client) = waiter.client else {
@@ -435,7 +437,7 @@ impl Oracle {
 
     pub(super) fn pump(&mut self, out: &Outcome, world: &World) -> Reply {
         let time = self.time;
-        for hold in self.all_holds().filter(|hold| hold.is_kept() && hold.client.is_none()) {
+        for hold in self.all_holds().filter(|hold| hold.is_paused() && hold.client.is_none()) {
             hold.untied(time, false);
         }
         while let Some(late) = self.waiters.iter().position(|w| w.until.is_some_and(|until| until <= time)) {
@@ -449,18 +451,18 @@ impl Oracle {
         }
         // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
         let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
-        for at in others.into_iter().filter(|&at| !world.server.table.is_waited_for(at.place())) {
+        for at in others.into_iter().filter(|&at| !world.server.table.is_waited_for(at.lock_key())) {
             self.dismiss(at);
         }
-        // Whoever comes in, or leaves a line, may make room for others elsewhere.
+        // Whoever comes in, or leaves a queue, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
-            let places: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
-            for at in places {
-                self.tell_holders(at, |_| true);
+            let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
+            for at in lock_keys {
+                self.answer_holders(at, |_| true);
                 self.admit(at, !self.is_other(at), out);
             }
-            self.admit_parties(out);
+            self.admit_multis(out);
             if self.waiters.len() == before {
                 return Reply::None;
             }
@@ -468,7 +470,7 @@ impl Oracle {
     }
 
     /// G9: a RESTORE made them hold what they wait for. At the latest the pump tells them.
-    fn tell_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
+    fn answer_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
         for (owner, mode) in self.holds(at).iter().map(|hold| (hold.owner, hold.mode)).collect::<Vec<_>>() {
             let is_same =
                 |w: &Waiter| w.owner == owner && w.mode == mode && w.keys == Keys::one(at) && is_told(w);
@@ -478,7 +480,7 @@ impl Oracle {
         }
     }
 
-    fn admit_parties(&mut self, out: &Outcome) {
+    fn admit_multis(&mut self, out: &Outcome) {
         let mut index = 0;
         while index < self.waiters.len() {
             let Waiter { keys, client, .. } = self.waiters[index];

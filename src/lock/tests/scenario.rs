@@ -106,7 +106,7 @@ impl Story {
             "undo" => {
                 let (at, token) = (words.at()?, words.number()?);
                 let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token));
-                Input::Undo(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
+                Input::UndoRecord(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
             }
             "quarantine" => Input::Quarantine(words.number()?, words.is("start")),
             "fence" => Input::Fence(words.at()?),
@@ -158,10 +158,10 @@ impl Story {
         let (at, owner, lease_ms) = (words.at()?, words.name()?, words.number()?);
         let how = words.how()?;
         let wait = words.wait();
-        let is_place = wait.is_none() && words.is("queue");
-        let wait = if is_place { Some(words.number()?) } else { wait };
+        let is_reservation = wait.is_none() && words.is("queue");
+        let wait = if is_reservation { Some(words.number()?) } else { wait };
         let client = self.on(words, owner)?;
-        let how = How { is_place, ..how };
+        let how = How { is_reservation, ..how };
         Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted: words.is("minted"), how })
     }
 
@@ -213,7 +213,7 @@ impl Story {
         }
     }
 
-    /// Every key, every line, every clock of tokens.
+    /// Every key, every queue, every clock of tokens.
     fn show(&mut self, text: &mut String) {
         let server = &mut self.world.server;
         for (&at, key) in &server.keys {
@@ -228,21 +228,21 @@ impl Story {
                 let _ = writeln!(text, "{at}: with a time to live");
             }
         }
-        for (at, line) in &self.judge.lines {
+        for (at, line) in &self.judge.queues {
             let line: Vec<_> = line.iter().map(stands).collect();
             let _ = writeln!(text, "{at}: in line {}", line.join(", "));
         }
-        let (last, told) = (server.table.last_token(), server.table.clock().told());
-        let _ = writeln!(text, "tokens: last {last}, told {told}");
+        let (last, replicated) = (server.table.last_token(), server.table.clock().replicated_token());
+        let _ = writeln!(text, "tokens: last {last}, replicated {replicated}");
         for (number, reader) in self.world.readers.iter_mut().enumerate() {
-            let (last, told) = (reader.server.table.last_token(), reader.told());
-            let _ = writeln!(text, "reader {number}: last {last}, told {told}");
+            let (last, replicated) = (reader.server.table.last_token(), reader.told());
+            let _ = writeln!(text, "reader {number}: last {last}, replicated {replicated}");
             if let Some(file) = &mut reader.file {
-                let (last, told) = (file.server.table.last_token(), file.told());
-                let _ = writeln!(text, "file of reader {number}: last {last}, told {told}");
+                let (last, replicated) = (file.server.table.last_token(), file.told());
+                let _ = writeln!(text, "file of reader {number}: last {last}, replicated {replicated}");
             }
         }
-        if self.world.server.keys.is_empty() && self.judge.lines.is_empty() {
+        if self.world.server.keys.is_empty() && self.judge.queues.is_empty() {
             text.push_str("no keys, nobody waits\n");
         }
     }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::reader::Fact;
 use crate::lock::codec::SavedLock;
-use crate::lock::effect::{Change, Found, LockId, Record};
+use crate::lock::effect::{Change, Existing, LockId, Record};
 use crate::lock::table::{Description, Table};
-use crate::lock::types::{Mode, Moment, Now, Place, Token};
+use crate::lock::types::{LockKey, Mode, Moment, Now, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
 pub(crate) type Name = &'static str;
@@ -27,8 +27,8 @@ impl At {
         Self { db, name }
     }
 
-    pub(crate) const fn place(self) -> Place<'static> {
-        Place { db: self.db, name: self.name.as_bytes() }
+    pub(crate) const fn lock_key(self) -> LockKey<'static> {
+        LockKey { db: self.db, name: self.name.as_bytes() }
     }
 }
 
@@ -103,22 +103,22 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn found(&self, at: At) -> Found {
+    pub(super) fn existing(&self, at: At) -> Existing {
         match self.keys.get(&at) {
-            None => Found::Nothing,
-            Some(Key::Lock(id)) => Found::Lock(*id),
-            Some(Key::Other) => Found::Other,
+            None => Existing::Nothing,
+            Some(Key::Lock(id)) => Existing::Lock(*id),
+            Some(Key::Other) => Existing::Other,
         }
     }
 
     /// What a reader of the lock is told: LOCK.FENCE.
     pub(super) fn live_token(&self, at: At) -> Option<Token> {
-        self.table.live_token(self.now.boot, self.found(at))
+        self.table.live_token(self.now.boot, self.existing(at))
     }
 
     /// What INFO tells of the lock, with so many of those who wait.
     pub(super) fn described(&self, at: At, waiters_max: usize) -> Option<Description<'_>> {
-        self.table.describe(self.now.boot, at.place(), self.found(at), b"", waiters_max)
+        self.table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", waiters_max)
     }
 
     /// Whether the lock has so many holders that a command does not end all whose leases are over, and there are some.
@@ -136,21 +136,21 @@ impl Server {
 
     /// Whether this is the token of a live hold: LOCK.FENCE with a token.
     pub(super) fn is_live(&self, at: At, token: Token) -> bool {
-        self.table.is_live(self.now.boot, self.found(at), token)
+        self.table.is_live(self.now.boot, self.existing(at), token)
     }
 
     /// A record that names a hold, or the end of one, as it travels.
     pub(super) fn fact(&self, at: At, record: Record) -> Result<Fact, String> {
-        let (mode, member) = match record {
+        let (mode, holder) = match record {
             Record::Hold(lock) => (Some(Mode::Exclusive), lock),
-            Record::Member(crowd, member) => (self.table.mode(crowd), member),
+            Record::Holder(holders, holder) => (self.table.mode(holders), holder),
             Record::Ended(token) => return Ok(Fact::Ended(at, token)),
             Record::Nothing | Record::AsAsked | Record::Deleted | Record::Lives(_) => {
                 return Err(format!("{record:?} names nothing"));
             }
         };
-        let saved = mode.zip(self.table.save_hold(self.now.boot, member));
-        let saved = saved.filter(|_| self.table.stands_for(self.found(at), member));
+        let saved = mode.zip(self.table.save_hold(self.now.boot, holder));
+        let saved = saved.filter(|_| self.table.stands_for(self.existing(at), holder));
         let (mode, hold) = saved.ok_or_else(|| format!("G13: {record:?} at {at} is told and not there"))?;
         Ok(Fact::Hold(at, mode, hold))
     }
@@ -227,7 +227,7 @@ impl Server {
 
     /// A lock as it is read from a file.
     pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
-        self.table.load(self.now.boot, at.place(), saved).expect("there is room for a few locks")
+        self.table.load(self.now.boot, at.lock_key(), saved).expect("there is room for a few locks")
     }
 
     /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
@@ -296,8 +296,8 @@ impl Server {
         if let Some(id) = unfreed.iter().find(|&&id| self.table.is_held(id)) {
             return Err(format!("G15: {id:?} is held, and its key is gone"));
         }
-        let unfreed = unfreed.into_iter().map(|id| (At::new(0, "").place(), id));
-        let keys = self.keys.iter().filter_map(|(at, key)| Some((at.place(), key.lock()?)));
+        let unfreed = unfreed.into_iter().map(|id| (At::new(0, "").lock_key(), id));
+        let keys = self.keys.iter().filter_map(|(at, key)| Some((at.lock_key(), key.lock()?)));
         self.table.check(keys.chain(unfreed))
     }
 
@@ -311,7 +311,7 @@ impl Server {
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) last: u64,
-    told: u64,
+    replicated: u64,
     keys: Vec<(At, Key, Option<SavedLock>)>,
     mortal: BTreeSet<At>,
 }
@@ -319,9 +319,9 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// The server as it is now.
     pub(super) fn of(server: &mut Server) -> Self {
-        let (last, told) = (server.table.last_token(), server.table.clock().told());
+        let (last, replicated) = (server.table.last_token(), server.table.clock().replicated_token());
         let keys = server.keys.iter().map(|(&at, &key)| (at, key, server.saved(at))).collect();
-        Self { last, told, keys, mortal: server.mortal.clone() }
+        Self { last, replicated, keys, mortal: server.mortal.clone() }
     }
 
     /// Loads it into a server without keys.
@@ -329,7 +329,7 @@ impl Snapshot {
         server.table.begin_load();
         // A file that was written before the first grant says nothing of the clock.
         if self.last > 0 {
-            server.table.loaded_clock().adopt(self.last, self.told);
+            server.table.loaded_clock().adopt(self.last, self.replicated);
         }
         for (at, key, saved) in &self.keys {
             let loaded = match key {

@@ -11,7 +11,7 @@ use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::types::{Mode, TOKEN_MAX, Tie, Token, count_max};
+use crate::lock::types::{Binding, Mode, TOKEN_MAX, Token, count_max};
 
 impl Judge {
     /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
@@ -23,9 +23,9 @@ impl Judge {
         reply: &Reply,
         world: &World,
     ) -> Verdict {
-        // A place in line without a connection is given up in silence.
-        let place =
-            self.line(at).iter().find(|pending| pending.is_place() && pending.owner == owner).copied();
+        // A reservation without a connection is given up in silence.
+        let lock_key =
+            self.queue(at).iter().find(|pending| pending.is_reservation() && pending.owner == owner).copied();
         let held = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
         match *reply {
             Reply::Bool(is_released) => {
@@ -33,12 +33,12 @@ impl Judge {
                     format!("G10: release by {owner:?} of {:?}: {reply:?}", self.promises.get(&at))
                 })?;
             }
-            Reply::Refused(Refusal::WrongType) => self.is_foreign(at, world)?,
+            Reply::Refused(Refusal::WrongType) => self.is_orphaned(at, world)?,
             Reply::None if world.refuses(at) => return Ok(()),
             _ => return Err(format!("a release was answered {reply:?}")),
         }
-        if let Some(place) = place {
-            self.strike(&place);
+        if let Some(lock_key) = lock_key {
+            self.strike(&lock_key);
             self.see("place withdrawn");
         }
         match held {
@@ -60,7 +60,7 @@ impl Judge {
     }
 
     /// The key holds something else.
-    fn is_foreign(&mut self, at: At, world: &World) -> Verdict {
+    fn is_orphaned(&mut self, at: At, world: &World) -> Verdict {
         self.see("wrong type");
         must(world.is_other(at), || format!("{at} was called a wrong type"))
     }
@@ -74,7 +74,7 @@ impl Judge {
             (Reply::Bool(true), Some(mut promise)) => {
                 let is_shorter = promise.left_ms(world.time) > lease_ms;
                 self.see(if is_shorter { "renewed, shorter" } else { "renewed" });
-                promise.heard(world.time, promise.tie, Some(client));
+                promise.heard(world.time, promise.binding, Some(client));
                 promise.last(world.time, lease_ms);
                 if let Some(raise) = raise {
                     // Two holders of one lock never have the same.
@@ -90,7 +90,7 @@ impl Judge {
             (Reply::Bool(_), _) => {
                 Err(format!("G10: renewal by {owner:?} of {:?}: {reply:?}", self.promises.get(&at)))
             }
-            (Reply::Refused(Refusal::WrongType), _) => self.is_foreign(at, world),
+            (Reply::Refused(Refusal::WrongType), _) => self.is_orphaned(at, world),
             _ => must(world.refuses(at), || format!("a renewal was answered {reply:?}")),
         }
     }
@@ -98,26 +98,27 @@ impl Judge {
     /// A waiting request was granted: first come, first served, and all or nothing.
     pub(super) fn granted(&mut self, pending: &Pending, answer: &Answer, world: &World) -> Verdict {
         let Pending { owner, keys, is_minted, .. } = *pending;
-        let Answer::Granted { ref place, ref others, token, ref minted_owner } = *answer else {
+        let Answer::Granted { ref lock_key, ref others, token, ref minted_owner } = *answer else {
             return Ok(());
         };
         let named = minted_owner.as_deref();
         must(named == is_minted.then_some(owner.as_bytes()), || format!("{owner:?} is called {named:?}"))?;
-        let told: Vec<_> = std::iter::once(place).chain(others).map(|place| place.as_place()).collect();
-        must(told.len() == keys.len() && keys.iter().all(|at| told.contains(&at.place())), || {
+        let told: Vec<_> =
+            std::iter::once(lock_key).chain(others).map(|lock_key| lock_key.as_key()).collect();
+        must(told.len() == keys.len() && keys.iter().all(|at| told.contains(&at.lock_key())), || {
             format!("G12: {owner:?} was granted {told:?} instead of {keys:?}")
         })?;
         for at in keys.iter() {
-            let ahead = self.line(at).iter().take_while(|other| other.number != pending.number);
-            // A place that was not refreshed in time is lost.
+            let ahead = self.queue(at).iter().take_while(|other| other.number != pending.number);
+            // A reservation that was not refreshed in time is lost.
             let is_lapsed =
-                |other: &Pending| other.is_place() && other.until.is_some_and(|u| u <= world.time);
+                |other: &Pending| other.is_reservation() && other.until.is_some_and(|u| u <= world.time);
             let ahead: Vec<&Pending> = ahead.filter(|other| !is_lapsed(other)).collect();
-            // A place that is kept for somebody stays kept.
+            // a reservation for somebody stays kept.
             let is_first = ahead.iter().all(|other| other.is_reserved() && pending.mode != Mode::Exclusive);
             must(is_first, || format!("G5: {owner:?} was granted {at} before {ahead:?}"))?;
         }
-        let is_batch = pending.mode == Mode::Shared && self.live(place_of(keys), world).next().is_some();
+        let is_batch = pending.mode == Mode::Shared && self.live(key_of(keys), world).next().is_some();
         self.strike(pending);
         self.see("granted out of the line");
         if keys.len() > 1 {
@@ -134,12 +135,12 @@ impl Judge {
         let reply = &out.reply;
         let (asked, how, wait) = match *input {
             Input::Acquire { at, owner, lease_ms, wait, client, minted, how } => {
-                let asked = pending(Keys::one(at), owner, lease_ms, client, how.mode, how.tie);
+                let asked = pending(Keys::one(at), owner, lease_ms, client, how.mode, how.binding);
                 (Pending { is_minted: minted, is_reentrant: how.is_reentrant, ..asked }, how, wait)
             }
             Input::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared } => {
                 let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
-                let asked = pending(keys, owner, lease_ms, client, mode, Tie::NONE);
+                let asked = pending(keys, owner, lease_ms, client, mode, Binding::NONE);
                 (Pending { is_minted: minted, ..asked }, How::of(mode), wait)
             }
             _ => return Ok(()),
@@ -163,9 +164,9 @@ impl Judge {
                 let is_free = keys.iter().all(|at| {
                     // Another request of its own is one that came before, too.
                     let others = self
-                        .line(at)
+                        .queue(at)
                         .iter()
-                        .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
+                        .any(|o| o.owner != owner || !o.keys.is_same_epoch(keys) || o.mode != how.mode);
                     // What is to be taken back is not free before it is.
                     let is_held = self.live(at, world).any(|hold| hold.is_ownerless && hold.owner != owner);
                     // Of many holders the pump ends those whose leases are over.
@@ -200,8 +201,8 @@ impl Judge {
                 self.see("retried after an undelivered grant");
             }
             let is_down = (own.mode, asked.mode) == (Mode::Exclusive, Mode::Shared);
-            let tie = if asked.tie.is_none() { own.tie } else { asked.tie };
-            own.heard(world.time, tie, Some(asked.client));
+            let binding = if asked.binding.is_none() { own.binding } else { asked.binding };
+            own.heard(world.time, binding, Some(asked.client));
             if is_longer {
                 own.last(world.time, asked.lease_ms);
             }
@@ -223,21 +224,21 @@ impl Judge {
         let Pending { owner, keys, .. } = *asked;
         for at in keys.iter() {
             let is_upgrade = keys.len() == 1 && self.own(at, owner, world).is_some();
-            let own = self.line(at).iter().position(|other| other.owner == owner);
+            let own = self.queue(at).iter().position(|other| other.owner == owner);
             // Those ahead of its older request may be gone by now, too.
             let came_before = |number: u64| move |other: &Pending| other.is_upgrade || other.number < number;
-            let taken_over = self.taken_over.iter().find(|place| place.0 == at);
+            let taken_over = self.taken_over.iter().find(|lock_key| lock_key.0 == at);
             let taken_over =
-                taken_over.map(|place| self.line(at).partition_point(came_before(place.2.number)));
+                taken_over.map(|lock_key| self.queue(at).partition_point(came_before(lock_key.2.number)));
             let ahead = match own.or(taken_over) {
-                Some(own) => &self.line(at)[..own],
-                None => self.line(at),
+                Some(own) => &self.queue(at)[..own],
+                None => self.queue(at),
             };
-            // Beside places that are kept for others, if there is room.
+            // Beside reservations of others, if there is room.
             let is_next = ahead.iter().all(Pending::is_reserved)
                 && self.is_room_beside(at, owner, asked.mode, ahead.len(), world);
             must(is_next || is_upgrade, || format!("G5: {owner:?} passed {ahead:?} at {at}"))?;
-            if let Some(own) = own.map(|own| self.line(at)[own]) {
+            if let Some(own) = own.map(|own| self.queue(at)[own]) {
                 self.see("took its place");
                 self.strike(&own);
             }
@@ -264,45 +265,47 @@ impl Judge {
             _ if wait.is_none() => return Ok(()),
             _ => 0,
         };
-        must(number != 0 || how.is_place, || "it wanted to wait".to_owned())?;
+        must(number != 0 || how.is_reservation, || "it wanted to wait".to_owned())?;
         let mut asked = Pending { wait: number, is_upgrade, ..asked };
-        // A place in line goes over to the same request without a word.
+        // A reservation goes over to the same request without a word.
         let own: Vec<(At, usize, Pending)> = keys
             .iter()
             .filter_map(|at| {
-                let place = self.line(at).iter().position(|other| other.owner == owner)?;
-                Some((at, place, self.line(at)[place]))
+                let lock_key = self.queue(at).iter().position(|other| other.owner == owner)?;
+                Some((at, lock_key, self.queue(at)[lock_key]))
             })
             .chain(self.taken_over.iter().copied())
             .collect();
         let is_same = |old: &Pending| {
-            // An upgrade keeps its place also when its shared hold is over by now.
-            old.keys.is_same_set(keys) && old.mode == asked.mode && (old.is_upgrade || !is_upgrade)
+            // An upgrade keeps its entry also when its shared hold is over by now.
+            old.keys.is_same_epoch(keys) && old.mode == asked.mode && (old.is_upgrade || !is_upgrade)
         };
         let old = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2);
         let same = old.map(|old| old.number);
         asked.is_upgrade |= old.is_some_and(|old| old.is_upgrade);
         for (_, _, old) in &own {
-            must(old.is_place() || self.taken_over.iter().any(|taken| taken.2.number == old.number), || {
-                format!("G7, G9: {old:?} was not told of {asked:?}")
-            })?;
+            must(
+                old.is_reservation() || self.taken_over.iter().any(|taken| taken.2.number == old.number),
+                || format!("G7, G9: {old:?} was not told of {asked:?}"),
+            )?;
             self.strike(&{ *old });
         }
         self.arrivals += 1;
         asked.number = same.unwrap_or(self.arrivals);
         for at in keys.iter() {
             let number = asked.number;
-            let line = self.lines.entry(at).or_default();
-            let place = match (same, asked.is_upgrade) {
+            let queue = self.queues.entry(at).or_default();
+            let lock_key = match (same, asked.is_upgrade) {
                 (Some(_), true) => own.iter().find(|own| own.0 == at).map_or(0, |own| own.1),
                 (None, true) => 0,
-                _ => line.partition_point(|other| other.is_upgrade || other.number < number),
+                _ => queue.partition_point(|other| other.is_upgrade || other.number < number),
             };
-            line.insert(place.min(line.len()), asked);
+            queue.insert(lock_key.min(queue.len()), asked);
         }
         self.see(if keys.len() > 1 { "waited for several" } else { "waited" });
-        for (_, what) in
-            [(how.is_place, "place in line"), (is_upgrade, "waited to upgrade")].iter().filter(|it| it.0)
+        for (_, what) in [(how.is_reservation, "place in line"), (is_upgrade, "waited to upgrade")]
+            .iter()
+            .filter(|it| it.0)
         {
             self.see(what);
         }
@@ -312,12 +315,12 @@ impl Judge {
     /// G11: whoever waits can still be granted, unless the search for what stands in its way ended early.
     fn will_not_wait_for_itself(&mut self, asked: &Pending, is_upgrade: bool, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
-        let (scene, place) = self.scene(Wish { owner, keys, mode }, is_upgrade, number, world);
-        if !scene.comes_true(place) && lowered::has_search_ended_early() {
+        let (scene, lock_key) = self.scene(Wish { owner, keys, mode }, is_upgrade, number, world);
+        if !scene.comes_true(lock_key) && lowered::has_search_ended_early() {
             self.see("deadlock beyond the search");
             return Ok(());
         }
-        must(scene.comes_true(place), || {
+        must(scene.comes_true(lock_key), || {
             format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}")
         })
     }
@@ -327,28 +330,28 @@ impl Judge {
         must(self.taken_over.is_empty(), || {
             format!("G9: {owner:?} was refused {keys:?} ({why:?}), and took over {:?}", self.taken_over)
         })?;
-        // The older requests that it would have taken the places of make room for it.
+        // The older requests that it would have replaced make room for it.
         let mut without = self.clone();
         for at in keys.iter() {
-            let older = self.line(at).iter().filter(|other| other.owner == owner);
+            let older = self.queue(at).iter().filter(|other| other.owner == owner);
             older.for_each(|older| without.strike(older));
         }
-        if self.lines != without.lines {
+        if self.queues != without.queues {
             self.see("refused, older request kept");
         }
-        let waiting: usize = without.lines.values().map(Vec::len).sum();
+        let waiting: usize = without.queues.values().map(Vec::len).sum();
         let is_held = self.is_quarantined(world)
-            || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.line(at).is_empty());
+            || keys.iter().any(|at| self.live(at, world).next().is_some() || !self.queue(at).is_empty());
         let (is_justified, what) = match *why {
             Refusal::WrongType => {
                 let other = keys.iter().find(|&at| world.is_other(at)).unwrap_or(at);
-                must(self.line(other).is_empty(), || {
-                    format!("{:?} still wait at {other}", self.line(other))
+                must(self.queue(other).is_empty(), || {
+                    format!("{:?} still wait at {other}", self.queue(other))
                 })?;
-                return self.is_foreign(other, world);
+                return self.is_orphaned(other, world);
             }
-            Refusal::LineIsFull(max) => {
-                let is_full = keys.iter().any(|at| without.line(at).len() >= max);
+            Refusal::QueueIsFull(max) => {
+                let is_full = keys.iter().any(|at| without.queue(at).len() >= max);
                 (max == world.limits.waiters_per_lock_max && is_full && is_held, "line full")
             }
             Refusal::ServerIsFull(max) => {
@@ -358,7 +361,7 @@ impl Judge {
             Refusal::OtherKind(other) => {
                 let is_other = |at: At| {
                     let held = self.live(at, world).map(|hold| hold.mode);
-                    let mut modes = held.chain(self.line(at).iter().map(|pending| pending.mode));
+                    let mut modes = held.chain(self.queue(at).iter().map(|pending| pending.mode));
                     modes.any(|known| known.agrees_with(other)) && !other.agrees_with(mode)
                 };
                 (keys.iter().any(is_other), "other kind")
@@ -370,8 +373,8 @@ impl Judge {
                 let held = keys.first().and_then(|at| self.own(at, owner, world));
                 let wish = Wish { owner, keys, mode };
                 let is_upgrade = keys.len() == 1 && held.is_some();
-                let (scene, place) = without.scene(wish, is_upgrade, u64::MAX, world);
-                must(!scene.comes_true(place), || {
+                let (scene, lock_key) = without.scene(wish, is_upgrade, u64::MAX, world);
+                must(!scene.comes_true(lock_key), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;
                 let mut links = cycle.iter().zip(cycle.iter().cycle().skip(1));
@@ -380,7 +383,7 @@ impl Judge {
             }
             Refusal::TooManyTimes => {
                 let own = self.own(at, owner, world).filter(|_| asked.is_reentrant);
-                let waits = self.line(at).iter().any(|other| other.owner == owner && other.is_reentrant);
+                let waits = self.queue(at).iter().any(|other| other.owner == owner && other.is_reentrant);
                 (own.is_some_and(|own| own.count + u32::from(waits) >= count_max()), "held too many times")
             }
             Refusal::TooManyLocks => (false, "too many locks"),
@@ -393,7 +396,7 @@ impl Judge {
     /// What must be done when the pump has run.
     pub(super) fn pumped(&mut self, world: &World) -> Verdict {
         let over = |pending: &&Pending| pending.until.is_some_and(|until| until <= world.time);
-        let late = self.lines.values().flatten().find(over);
+        let late = self.queues.values().flatten().find(over);
         must(late.is_none(), || format!("G7: {late:?} waits beyond its time"))?;
         if world.writes == Writes::Paused {
             return Ok(());
@@ -421,18 +424,18 @@ impl Judge {
         if world.writes == Writes::Refused {
             return Ok(());
         }
-        let forgotten = self.lines.values().flatten().find(|pending| {
-            !pending.is_place() && pending.keys.iter().all(|at| self.is_next(at, pending, world))
+        let forgotten = self.queues.values().flatten().find(|pending| {
+            !pending.is_reservation() && pending.keys.iter().all(|at| self.is_next(at, pending, world))
         });
         must(forgotten.is_none(), || {
-            format!("G6: {forgotten:?} could have it: {:?} hold, and {:?} wait", self.promises, self.lines)
+            format!("G6: {forgotten:?} could have it: {:?} hold, and {:?} wait", self.promises, self.queues)
         })
     }
 
-    /// Whether only places without a connection stand ahead of this request, and there is room beside them.
+    /// Whether only reservations stand ahead of this request, and there is room beside them.
     pub(super) fn is_next(&self, at: At, pending: &Pending, world: &World) -> bool {
         let ahead: Vec<&Pending> =
-            self.line(at).iter().take_while(|other| other.number != pending.number).collect();
+            self.queue(at).iter().take_while(|other| other.number != pending.number).collect();
         ahead.iter().all(|other| other.is_reserved())
             && self.is_room_beside(at, pending.owner, pending.mode, ahead.len(), world)
             && !world.is_left_alone(at)
@@ -450,16 +453,16 @@ impl Judge {
                 let read = own.map(|(mode, hold)| Hold::read(promise.owner, mode, hold, world.time));
                 let until = read.map_or(0, |read| read.until);
                 let least =
-                    if promise.is_kept() { world.time + promise.lease_ms * 1000 } else { promise.until };
+                    if promise.is_paused() { world.time + promise.lease_ms * 1000 } else { promise.until };
                 must(!is_live || until >= least, || format!("G2: {at} of {promise:?} ends at {until}"))?;
                 if let Some(read) = read {
-                    *promise = Hold { is_known: promise.is_known, ..read };
+                    *promise = Hold { is_acknowledged: promise.is_acknowledged, ..read };
                 }
             }
         }
         self.see("promoted");
-        self.lines.values_mut().for_each(|line| line.retain(|pending| !pending.is_place()));
-        must(self.lines.values().all(Vec::is_empty), || "G7: somebody waits at a demoted server".to_owned())
+        self.queues.values_mut().for_each(|queue| queue.retain(|pending| !pending.is_reservation()));
+        must(self.queues.values().all(Vec::is_empty), || "G7: somebody waits at a demoted server".to_owned())
     }
 }
 
@@ -468,11 +471,11 @@ fn is_its(promise: &Hold, hold: &SavedHold) -> bool {
     hold.token == promise.token && *hold.owner == *promise.owner.as_bytes()
 }
 
-fn place_of(keys: Keys) -> At {
+fn key_of(keys: Keys) -> At {
     keys.first().unwrap_or(At::new(0, ""))
 }
 
-fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, tie: Tie) -> Pending {
+fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, binding: Binding) -> Pending {
     Pending {
         wait: 0,
         owner,
@@ -482,7 +485,7 @@ fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, tie:
         until: None,
         keys,
         mode,
-        tie,
+        binding,
         is_upgrade: false,
         is_reentrant: false,
         number: 0,

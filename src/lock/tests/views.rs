@@ -3,13 +3,13 @@
 use super::input::{How, Input, Keys, Reply};
 use super::server::{At, Lazy};
 use super::world::World;
-use crate::lock::effect::{Event, Found, LockId};
+use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::{Notice, Possession, Refusal, Table};
-use crate::lock::types::{ClientId, Mode, Moment, Tie, Token};
+use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
 
 const K: At = At::new(0, "k");
 const L: At = At::new(1, "a lock whose name is longer than what a record holds without a place of its own");
-const KEPT: Tie = Tie { ephemeral_ms: None, is_kept_alive: true, is_running: false };
+const KEPT: Binding = Binding { ephemeral_ms: None, is_keepalive: true, is_running: false };
 
 const fn acquire(at: At, owner: &'static str, client: u64, how: How) -> Input {
     Input::Acquire { at, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how }
@@ -31,9 +31,9 @@ fn after(inputs: &[Input]) -> Result<World, String> {
 }
 
 fn lock_at(world: &World, at: At) -> Result<LockId, String> {
-    match world.server.found(at) {
-        Found::Lock(lock) => Ok(lock),
-        found => Err(format!("{found:?} is at {at}")),
+    match world.server.existing(at) {
+        Existing::Lock(lock) => Ok(lock),
+        existing => Err(format!("{existing:?} is at {at}")),
     }
 }
 
@@ -41,25 +41,25 @@ fn lock_at(world: &World, at: At) -> Result<LockId, String> {
 fn who_holds_and_who_waits_is_told() -> Result<(), String> {
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     let token = world.server.live_token(K).ok_or("no token")?;
-    let found = world.server.found(K);
+    let existing = world.server.existing(K);
     let lock = lock_at(&world, K)?;
     let table = &world.server.table;
-    assert_eq!((table.is_waited_for(K.place()), table.is_held(lock)), (false, true));
-    assert_eq!(table.token_of(found, b"ann"), Some(token));
-    assert_eq!(table.token_of(found, b"bob"), None);
-    assert_eq!(table.token_of(Found::Nothing, b"ann"), None);
+    assert_eq!((table.is_waited_for(K.lock_key()), table.is_held(lock)), (false, true));
+    assert_eq!(table.token_of(existing, b"ann"), Some(token));
+    assert_eq!(table.token_of(existing, b"bob"), None);
+    assert_eq!(table.token_of(Existing::Nothing, b"ann"), None);
     world.step(&acquire(K, "bob", 2, How::PLAIN))?;
-    assert!(world.server.table.is_waited_for(K.place()));
-    assert!(!world.server.table.is_waited_for(At::new(1, "k").place()));
+    assert!(world.server.table.is_waited_for(K.lock_key()));
+    assert!(!world.server.table.is_waited_for(At::new(1, "k").lock_key()));
     // A lease that is over is a hold until the pump has ended it.
     world.step(&Input::Pass(30_001_000))?;
     let table = &world.server.table;
-    assert_eq!((table.is_held(lock), table.token_of(found, b"ann")), (true, Some(token)));
+    assert_eq!((table.is_held(lock), table.token_of(existing, b"ann")), (true, Some(token)));
     world.step(&Input::Release { at: K, owner: "ann", token: None })?;
     world.step(&Input::Pump)?;
     world.step(&Input::Release { at: K, owner: "bob", token: None })?;
     assert!(!world.server.table.is_held(lock));
-    assert!(!world.server.table.is_waited_for(K.place()));
+    assert!(!world.server.table.is_waited_for(K.lock_key()));
     Ok(())
 }
 
@@ -67,27 +67,27 @@ fn who_holds_and_who_waits_is_told() -> Result<(), String> {
 fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), String> {
     let how = How { mode: Mode::Limit(2), is_reentrant: true, ..How::PLAIN };
     let mut world = after(&[acquire(K, "ann", 1, how), Input::Pass(5_000), acquire(K, "ann", 1, how)])?;
-    world.step(&acquire(K, "bob", 2, How { tie: KEPT, ..how }))?;
+    world.step(&acquire(K, "bob", 2, How { binding: KEPT, ..how }))?;
     world.step(&acquire(K, "carol", 3, how))?;
     world.step(&acquire(K, "dan", 4, how))?;
     world.step(&Input::Pass(7_000))?;
-    let first = world.server.table.token_of(world.server.found(K), b"ann").ok_or("no token")?;
+    let first = world.server.table.token_of(world.server.existing(K), b"ann").ok_or("no token")?;
     let newest = world.server.live_token(K);
     {
         let told = world.server.described(K, 1).ok_or("nothing")?;
-        assert_eq!((told.mode, told.waiters, told.line.len()), (Mode::Limit(2), 2, 1));
-        let waits = &told.line[0];
+        assert_eq!((told.mode, told.waiters, told.queue.len()), (Mode::Limit(2), 2, 1));
+        let waits = &told.queue[0];
         assert_eq!((waits.owner, waits.waited_ms, waits.client), (&b"carol"[..], 7, Some(ClientId(3))));
         let [ann, bob] = &told.holds[..] else {
             return Err(format!("{:?}", told.holds));
         };
         assert_eq!((&*ann.owner, ann.token, ann.left_ms), (&b"ann"[..], Some(first), 29_993));
         assert_eq!(
-            (ann.held_ms, ann.client, ann.count, ann.tie),
-            (Some(12), Some(ClientId(1)), 2, Tie::NONE)
+            (ann.held_ms, ann.client, ann.count, ann.binding),
+            (Some(12), Some(ClientId(1)), 2, Binding::NONE)
         );
         assert_eq!((&*bob.owner, bob.token, bob.left_ms), (&b"bob"[..], newest, 30_000));
-        assert_eq!((bob.count, bob.tie), (1, KEPT));
+        assert_eq!((bob.count, bob.binding), (1, KEPT));
         assert_eq!(world.server.described(L, 1), None);
     }
     // A lease that is over is not shown; who waits is.
@@ -95,7 +95,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
     world.step(&Input::Pass(30_001_000))?;
     {
         let told = world.server.described(K, 9).ok_or("nothing")?;
-        assert_eq!((told.mode, told.holds.len(), told.waiters, told.line.len()), (how.mode, 0, 2, 2));
+        assert_eq!((told.mode, told.holds.len(), told.waiters, told.queue.len()), (how.mode, 0, 2, 2));
     }
     for (client, owner) in [(3, "carol"), (4, "dan")] {
         world.step(&Input::Close(client))?;
@@ -114,7 +114,7 @@ fn who_asks_again_has_waited_since_the_first_time() -> Result<(), String> {
     world.step(&several(5))?;
     world.step(&Input::Pass(3_000))?;
     let told = world.server.described(K, 9).ok_or("nothing")?;
-    let line: Vec<_> = told.line.iter().map(|one| (one.owner, one.waited_ms, one.client)).collect();
+    let line: Vec<_> = told.queue.iter().map(|one| (one.owner, one.waited_ms, one.client)).collect();
     assert_eq!(line, [(&b"bob"[..], 10, Some(ClientId(4))), (&b"carol"[..], 10, Some(ClientId(5)))]);
     // The same where nobody asks for anything else than this lock alone.
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN)])?;
@@ -122,7 +122,7 @@ fn who_asks_again_has_waited_since_the_first_time() -> Result<(), String> {
     world.step(&acquire(K, "bob", 4, How::PLAIN))?;
     world.step(&Input::Pass(3_000))?;
     let told = world.server.described(K, 9).ok_or("nothing")?;
-    assert_eq!(told.line.iter().map(|one| one.waited_ms).collect::<Vec<_>>(), [10]);
+    assert_eq!(told.queue.iter().map(|one| one.waited_ms).collect::<Vec<_>>(), [10]);
     Ok(())
 }
 
@@ -166,8 +166,8 @@ fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String
     ])?;
     let ages = |world: &World| world.server.table.held_by(world.server.now.boot, b"ann");
     let token = world.server.live_token(K).ok_or("no token")?;
-    let first = world.server.table.token_of(world.server.found(L), b"ann").ok_or("no token")?;
-    let possession = |at: At, mode, held| Possession { place: at.place().to_owned(), mode, held };
+    let first = world.server.table.token_of(world.server.existing(L), b"ann").ok_or("no token")?;
+    let possession = |at: At, mode, held| Possession { lock_key: at.lock_key().to_owned(), mode, held };
     let waits = possession(At::new(0, "m"), Mode::Exclusive, None);
     assert_eq!(
         ages(&world),
@@ -204,54 +204,55 @@ fn a_lock_occupies_its_record_and_what_does_not_fit_into_it() -> Result<(), Stri
 }
 
 #[test]
-fn whether_any_hold_has_a_tie_is_told() -> Result<(), String> {
-    let ties = |world: &World| (world.server.table.has_ties(), world.server.table.may_have_ties());
+fn it_is_known_whether_any_hold_has_a_binding() -> Result<(), String> {
+    let bindings =
+        |world: &World| (world.server.table.has_bindings(), world.server.table.may_have_bindings());
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
-    assert_eq!(ties(&world), (false, false));
-    let kept = How { tie: KEPT, ..How::PLAIN };
+    assert_eq!(bindings(&world), (false, false));
+    let kept = How { binding: KEPT, ..How::PLAIN };
     world.step(&acquire(K, "bob", 2, kept))?;
-    // It comes out of the line with one.
-    assert_eq!(ties(&world), (false, true));
+    // It comes out of the queue with one.
+    assert_eq!(bindings(&world), (false, true));
     world.step(&Input::Release { at: K, owner: "ann", token: None })?;
-    assert_eq!(ties(&world), (true, true));
+    assert_eq!(bindings(&world), (true, true));
     // Also when its connection is closed.
     world.step(&Input::Close(2))?;
-    assert_eq!(ties(&world), (true, true));
+    assert_eq!(bindings(&world), (true, true));
     world.step(&Input::Release { at: K, owner: "bob", token: None })?;
-    assert_eq!(ties(&world), (false, false));
+    assert_eq!(bindings(&world), (false, false));
     Ok(())
 }
 
 #[test]
 fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Result<(), String> {
-    let kept = How { tie: KEPT, ..How::PLAIN };
-    let places = [K, At::new(0, "m"), At::new(0, "n")];
+    let kept = How { binding: KEPT, ..How::PLAIN };
+    let lock_keys = [K, At::new(0, "m"), At::new(0, "n")];
     let mut world = after(&[])?;
-    for (at, client) in places.into_iter().zip(1..) {
+    for (at, client) in lock_keys.into_iter().zip(1..) {
         world.step(&acquire(at, "ann", client, kept))?;
     }
     let now = world.server.now.boot;
     let table = &mut world.server.table;
-    assert_eq!((table.has_foreign(), table.foreign(0, 9)), (false, vec![]));
+    assert_eq!((table.has_orphaned(), table.orphaned(0, 9)), (false, vec![]));
     table.forget_connections();
-    assert!(table.has_foreign());
-    let foreign = table.foreign(0, 9);
-    let mut found: Vec<_> = foreign.iter().map(|(_, place)| place.name.to_vec()).collect();
-    found.sort();
-    assert_eq!(found, [b"k", b"m", b"n"]);
-    assert_eq!(table.foreign(0, 2), foreign[..2]);
-    assert_eq!(table.foreign(2, 2), foreign[2..]);
+    assert!(table.has_orphaned());
+    let orphaned = table.orphaned(0, 9);
+    let mut existing: Vec<_> = orphaned.iter().map(|(_, lock_key)| lock_key.name.to_vec()).collect();
+    existing.sort();
+    assert_eq!(existing, [b"k", b"m", b"n"]);
+    assert_eq!(table.orphaned(0, 2), orphaned[..2]);
+    assert_eq!(table.orphaned(2, 2), orphaned[2..]);
     // Nothing that a closed connection does changes them now.
     table.disconnected(now, ClientId(1));
-    assert_eq!(table.foreign(0, 9), foreign);
-    table.let_run(&[foreign[0].0], now);
-    assert_eq!(table.foreign(0, 9), foreign[1..]);
+    assert_eq!(table.orphaned(0, 9), orphaned);
+    table.let_run(&[orphaned[0].0], now);
+    assert_eq!(table.orphaned(0, 9), orphaned[1..]);
     assert!(table.has_tasks(), "readers are to be told");
     world.step(&Input::Pass(30_001_000))?;
-    let over = places.map(|at| world.server.live_token(at).is_none());
+    let over = lock_keys.map(|at| world.server.live_token(at).is_none());
     assert_eq!(over.iter().filter(|&&over| over).count(), 1);
-    world.server.table.let_foreign_run(world.server.now.boot);
-    assert!(!world.server.table.has_foreign());
+    world.server.table.let_orphaned_run(world.server.now.boot);
+    assert!(!world.server.table.has_orphaned());
     Ok(())
 }
 
@@ -311,7 +312,7 @@ fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
     assert_eq!((tasks(&world.server.table), world.server.table.next_task()), ((true, 0), None));
     for name in ["k", L.name] {
         let notice = next_notice(&mut world.server.table).ok_or("nothing is published")?;
-        assert_eq!((&*notice.place.name, notice.event), (name.as_bytes(), Event::Broken));
+        assert_eq!((&*notice.lock_key.name, notice.event), (name.as_bytes(), Event::Broken));
     }
     assert_eq!((next_notice(&mut world.server.table), tasks(&world.server.table)), (None, (false, 0)));
     Ok(())

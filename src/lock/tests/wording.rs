@@ -7,7 +7,7 @@ use super::server::{At, Name, Outside};
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Change, Event};
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// How a lock is held, in one word.
 fn kind(mode: Mode) -> String {
@@ -18,10 +18,10 @@ fn kind(mode: Mode) -> String {
     }
 }
 
-/// What ties a hold to its connection, as the stream has it.
-fn tied(tie: Tie) -> String {
-    let cut = tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-    let kept = match (tie.is_kept_alive, tie.is_running) {
+/// What binds a hold to its connection, as the stream has it.
+fn bound(binding: Binding) -> String {
+    let cut = binding.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+    let kept = match (binding.is_keepalive, binding.is_running) {
         (false, _) => "NO",
         (true, false) => "YES",
         (true, true) => "RUNS",
@@ -39,10 +39,10 @@ fn asked(how: &How) -> String {
     if how.is_reentrant {
         text.push_str(" REENTRANT");
     }
-    if let Some(ms) = how.tie.ephemeral_ms {
+    if let Some(ms) = how.binding.ephemeral_ms {
         text.push_str(&format!(" EPHEMERAL {ms}"));
     }
-    if how.tie.is_kept_alive {
+    if how.binding.is_keepalive {
         text.push_str(" KEEPALIVE");
     }
     text
@@ -50,7 +50,7 @@ fn asked(how: &How) -> String {
 
 /// A hold: whose, with what token, and how much is left of it.
 pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
-    let SavedHold { owner, token, left_ms, count, tie } = hold;
+    let SavedHold { owner, token, left_ms, count, binding } = hold;
     let how = match mode {
         Mode::Exclusive => String::new(),
         Mode::Shared => " shared".to_owned(),
@@ -61,16 +61,16 @@ pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
         text.push_str(&format!(", {count} times"));
     }
     text.push_str(&format!(", {left_ms} ms left"));
-    if tie.is_paused() {
+    if binding.is_paused() {
         text.push_str(", kept alive");
     }
-    if let Some(ms) = tie.ephemeral_ms {
+    if let Some(ms) = binding.ephemeral_ms {
         text.push_str(&format!(", {ms} ms without its connection"));
     }
     text
 }
 
-/// Who stands in line, and for what.
+/// Who stands in the queue, and for what.
 pub(super) fn stands(pending: &Pending) -> String {
     let mut text = pending.owner.to_owned();
     let how = match pending.mode {
@@ -79,7 +79,7 @@ pub(super) fn stands(pending: &Pending) -> String {
         Mode::Exclusive | Mode::Limit(_) => "",
     };
     text.push_str(how);
-    if pending.is_place() {
+    if pending.is_reservation() {
         text.push_str(" by a place");
     }
     if pending.keys.len() > 1 {
@@ -91,14 +91,15 @@ pub(super) fn stands(pending: &Pending) -> String {
 
 /// What the answered one waited for.
 pub(super) fn awaited(told: &Answered) -> String {
-    let Answer::Granted { place, others, .. } = &told.answer else {
+    let Answer::Granted { lock_key, others, .. } = &told.answer else {
         return told.at.to_string();
     };
     let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     if others.is_empty() {
         return told.at.to_string();
     }
-    let names: Vec<String> = std::iter::once(place).chain(others).map(|place| name(&place.name)).collect();
+    let names: Vec<String> =
+        std::iter::once(lock_key).chain(others).map(|lock_key| name(&lock_key.name)).collect();
     names.join(" ")
 }
 
@@ -106,7 +107,7 @@ pub(super) fn awaited(told: &Answered) -> String {
 pub(super) fn waits(cycle: &[Link]) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let link = |link: &Link| {
-        let (owner, name, awaited) = (text(&link.owner), text(&link.place.name), text(&link.awaited));
+        let (owner, name, awaited) = (text(&link.owner), text(&link.lock_key.name), text(&link.awaited));
         format!("\n  {owner} waits for {awaited} at {name}")
     };
     cycle.iter().map(link).collect()
@@ -176,10 +177,13 @@ pub(super) fn told(fact: &Fact) -> String {
             format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}{raise}", with(token))
         }
         Fact::Hold(at, mode, hold) => {
-            let SavedHold { owner, token, left_ms, count, tie } = hold;
-            let is_plain = (*mode, *count, tie.is_none()) == (Mode::Exclusive, 1, true);
-            let kind =
-                if is_plain { String::new() } else { format!(" {} {count} {}", kind(*mode), tied(*tie)) };
+            let SavedHold { owner, token, left_ms, count, binding } = hold;
+            let is_plain = (*mode, *count, binding.is_none()) == (Mode::Exclusive, 1, true);
+            let kind = if is_plain {
+                String::new()
+            } else {
+                format!(" {} {count} {}", kind(*mode), bound(*binding))
+            };
             format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}{kind}", text(owner))
         }
         Fact::Ended(at, token) => format!("LOCK.APPLY {at} ENDED {token}"),
@@ -271,9 +275,9 @@ impl<'a> Words<'a> {
             } else if self.is("reentrant") {
                 how.is_reentrant = true;
             } else if self.is("ephemeral") {
-                how.tie.ephemeral_ms = Some(self.number()?);
+                how.binding.ephemeral_ms = Some(self.number()?);
             } else if self.is("keepalive") {
-                how.tie.is_kept_alive = true;
+                how.binding.is_keepalive = true;
             } else {
                 return Ok(how);
             }

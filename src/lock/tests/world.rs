@@ -11,9 +11,9 @@ use super::lowered;
 use super::reader::{Fact, Reader};
 use super::server::{At, Key, Name, Outside, Server};
 use crate::lock::codec::{SavedHold, SavedLock, decode, encode};
-use crate::lock::effect::{Answer, Effect, Effects, Stake, Undo, WaiterId};
+use crate::lock::effect::{Answer, Effect, Effects, PendingGrant, UndoRecord, WaiterId};
 use crate::lock::table::Limits;
-use crate::lock::types::{Mode, Moment, PlaceBuf, Token};
+use crate::lock::types::{LockKeyBuf, Mode, Moment, Token};
 
 /// A request that the world's clients wait for.
 #[derive(Clone, Copy)]
@@ -50,8 +50,8 @@ pub(super) struct World {
     pub(super) wait_count: u32,
     /// The last payload: the name that it was made under, and what it says.
     pub(super) dump: Option<(Name, Option<SavedLock>)>,
-    /// All places and owners that any input named.
-    pub(super) places: BTreeSet<At>,
+    /// All lock keys and owners that any input named.
+    pub(super) lock_keys: BTreeSet<At>,
     pub(super) owners: BTreeSet<Name>,
     /// Leases that the pump left alone because their slot is not ours: when it looks again.
     pub(super) postponed: BTreeMap<At, u64>,
@@ -78,7 +78,7 @@ impl World {
             waits: BTreeMap::new(),
             wait_count: 0,
             dump: None,
-            places: BTreeSet::new(),
+            lock_keys: BTreeSet::new(),
             owners: BTreeSet::new(),
             postponed: BTreeMap::new(),
         }
@@ -98,7 +98,7 @@ impl World {
             Input::Renew { .. } => self.renew(input, &mut out)?,
             Input::Fence(at) => out.reply = Reply::Token(self.server.live_token(at)),
             Input::Pump => self.pump(&mut out)?,
-            Input::Undo(begun) => self.undo(begun, &mut out)?,
+            Input::UndoRecord(begun) => self.undo(begun, &mut out)?,
             Input::Close(client) => self.close(client, &mut out),
             Input::Unblock(client) => self.leave(client),
             Input::Promote(reader) => self.promote(reader, &mut out)?,
@@ -194,15 +194,15 @@ impl World {
     /// What the core says has begun, and who was told of it.
     fn note_begun(&mut self, out: &mut Outcome) -> Result<(), String> {
         let told = std::mem::take(&mut self.told);
-        for Stake { place, token, undo, .. } in self.server.table.take_begun() {
+        for PendingGrant { lock_key, token, undo, .. } in self.server.table.take_begun() {
             let told = told.iter().find(|told| told.0 == token).map(|told| told.1);
             let owner =
                 told.ok_or_else(|| format!("{token} is to be confirmed, and nobody was told of it"))?;
-            let Undo { owner: of, counts, is_upgrade } = undo;
+            let UndoRecord { owner: of, counts, is_upgrade } = undo;
             if *of != *(if counts || is_upgrade { owner } else { "" }).as_bytes() {
                 return Err(format!("{token} is {owner:?}'s, and {of:?} would have to give it up"));
             }
-            let at = self.at(&place)?;
+            let at = self.at(&lock_key)?;
             out.begun.push(Begun { at, token, owner, counts, is_upgrade });
         }
         self.begun.extend(&out.begun);
@@ -222,7 +222,7 @@ impl World {
             token,
             left_ms,
             count: 1 + u32::from(how.is_reentrant),
-            tie: how.tie,
+            binding: how.binding,
         };
         let mut holds = vec![hold(owner, token)];
         let next = beside.filter(|_| how.mode != Mode::Exclusive).zip(Token::new(token.get() + 1));
@@ -250,14 +250,14 @@ impl World {
         self.owners.iter().copied().find(|known| known.as_bytes() == owner)
     }
 
-    pub(super) fn at(&self, place: &PlaceBuf) -> Result<At, String> {
-        let known = self.places.iter().find(|at| at.place() == place.as_place());
-        known.copied().ok_or_else(|| format!("nobody named the place {place:?}"))
+    pub(super) fn at(&self, lock_key: &LockKeyBuf) -> Result<At, String> {
+        let known = self.lock_keys.iter().find(|at| at.lock_key() == lock_key.as_key());
+        known.copied().ok_or_else(|| format!("nobody named the place {lock_key:?}"))
     }
 
     fn outside(&mut self, what: Outside, out: &mut Outcome) {
         if let Outside::Restore(at, _) = what {
-            self.places.insert(at);
+            self.lock_keys.insert(at);
         }
         let is_done = self.server.outside(&what);
         out.reply = Reply::Bool(is_done);
@@ -322,7 +322,8 @@ impl World {
     /// What is wrong with the world, if anything is: the core's own records, and G13.
     pub(super) fn check(&mut self) -> Result<(), String> {
         self.server.check()?;
-        let (told, has_settled) = (self.server.table.clock().told(), self.server.table.tasks() == 0);
+        let (told, has_settled) =
+            (self.server.table.clock().replicated_token(), self.server.table.tasks() == 0);
         self.readers.iter_mut().try_for_each(|reader| reader.check(&self.server, told, has_settled))
     }
 }

@@ -10,7 +10,7 @@ use crate::command::args::{Bounds, WAIT_MS_MAX, integer};
 use crate::command::error::Invalid;
 use crate::command::{exec, fence, heldby, info, internal, macquire, release, renew};
 use crate::lock::types::COUNT_MAX;
-use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Tie, Token};
+use crate::lock::types::{Binding, LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Token};
 
 /// More than the 64 keys of a request, its owner and its options.
 const WORDS_MAX: usize = 80;
@@ -19,7 +19,7 @@ const OWNER_BYTES: RangeInclusive<usize> = 1..=256;
 const TOKENS: RangeInclusive<u64> = 1..=TOKEN_MAX;
 const CLOCKS: RangeInclusive<u64> = 0..=TOKEN_MAX;
 
-/// The first byte says which command, under which bounds; the lines behind it are its words.
+/// The first byte says which command, under which bounds; the queues behind it are its words.
 pub(crate) fn run(data: &[u8]) {
     reading(|| read(data));
 }
@@ -47,7 +47,7 @@ fn read(data: &[u8]) {
     let _ = exec::would_block(&words);
 }
 
-/// Both read the same, or the refusal is one line of printable letters (CONTRACT 9).
+/// Both read the same, or the refusal is one queue of printable letters (CONTRACT 9).
 fn same<T: PartialEq + Debug>(parsed: Result<T, Invalid>, expected: Option<T>) {
     if let Err(error) = &parsed {
         let text = error.to_string();
@@ -141,7 +141,7 @@ fn acquire_of<'a>(words: &[&'a [u8]], bounds: &Bounds, is_many: bool) -> Option<
         wait,
         mode,
         is_reentrant: has("REENTRANT"),
-        tie: Tie { ephemeral_ms, is_kept_alive: has("KEEPALIVE"), is_running: false },
+        binding: Binding { ephemeral_ms, is_keepalive: has("KEEPALIVE"), is_running: false },
     })
 }
 
@@ -211,7 +211,7 @@ fn check_record(words: &[&[u8]]) {
             assert_eq!(number_in(words[2], &(0..=LEASE_MS_MAX)), Some(hold.left_ms));
             assert!(*hold.owner == *words[3] && OWNER_BYTES.contains(&hold.owner.len()), "{words:?}");
             assert!((1..=COUNT_MAX).contains(&hold.count), "{words:?}");
-            assert!(hold.tie.ephemeral_ms.is_none_or(|ms| ms <= LEASE_MS_MAX), "{words:?}");
+            assert!(hold.binding.ephemeral_ms.is_none_or(|ms| ms <= LEASE_MS_MAX), "{words:?}");
             assert!(!matches!(mode, Mode::Limit(0) | Mode::Limit(1_000_001..)), "{words:?}");
         }
     }

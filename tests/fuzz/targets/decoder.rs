@@ -51,8 +51,8 @@ fn check(saved: &SavedLock) {
     for hold in &saved.holds {
         assert!((1..=OWNER_BYTES_MAX).contains(&hold.owner.len()), "{hold:?}");
         assert!(hold.left_ms <= LEASE_MS_MAX && (1..=COUNT_MAX).contains(&hold.count), "{hold:?}");
-        assert!(hold.tie.ephemeral_ms.is_none_or(|ms| ms <= LEASE_MS_MAX), "{hold:?}");
-        assert!(hold.tie.is_kept_alive || !hold.tie.is_running, "{hold:?}");
+        assert!(hold.binding.ephemeral_ms.is_none_or(|ms| ms <= LEASE_MS_MAX), "{hold:?}");
+        assert!(hold.binding.is_keepalive || !hold.binding.is_running, "{hold:?}");
     }
 }
 

@@ -4,7 +4,7 @@
 //!   and comes to its end on a server.
 //! * `arguments`: the words of a command. They are read as a grammar says that is written once more, or refused in
 //!   one line.
-//! * `records`: the lines of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
+//! * `records`: the queues of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
 //!   rewritten file say the same of it.
 //! * `step`: the choices of a random life, in `src/lock/tests/fuzz.rs`. The oracle agrees, and the judge keeps every
 //!   guarantee.

@@ -14,13 +14,13 @@ use crate::command::internal::parse_tick;
 use crate::command::{acquire, macquire, release, renew};
 use crate::lock::codec::SavedHold;
 use crate::lock::effect::Effects;
-use crate::lock::table::{Granted, Spot};
-use crate::lock::types::{LEASE_MS_MAX, Place};
+use crate::lock::table::{Granted, KeyRef};
+use crate::lock::types::{LEASE_MS_MAX, LockKey};
 
 const LINES_MAX: usize = 40;
 const WORDS_MAX: usize = 24;
 
-/// Applies the lines. Then it is promoted, and everything ends.
+/// Applies the queues. Then it is promoted, and everything ends.
 pub(crate) fn run(data: &[u8]) {
     let mut replica = Replica::default();
     for line in split(data, b'\n', LINES_MAX) {
@@ -37,7 +37,7 @@ pub(crate) fn run(data: &[u8]) {
     replica.let_all_end();
 }
 
-/// One line: what is no record changes nothing.
+/// One queue: what is no record changes nothing.
 fn apply(replica: &mut Replica, words: &[&[u8]]) {
     match *words {
         [b"P", key, ref rest @ ..] => drop(replica.told(key, rest)),
@@ -48,17 +48,21 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
             if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
                 reading(|| renew::parse(rest, &Bounds::WIDEST))
             {
-                replica.step(key, |table, now, place, found, _| {
-                    table.apply_renew(now.boot, place, found, owner, token, raise, lease_ms)
+                replica.step(key, |table, now, lock_key, existing, _| {
+                    table.apply_renew(now.boot, lock_key, existing, owner, token, raise, lease_ms)
                 });
             }
         }
         [b"T", ref rest @ ..] => {
-            if let Some((last, told)) = reading(|| parse_tick(rest)) {
+            if let Some((last, replicated)) = reading(|| parse_tick(rest)) {
                 let newest = replica.table.last_token().max(last);
-                replica.table.clock().adopt(last, told);
+                replica.table.clock().adopt(last, replicated);
                 let clock = replica.table.clock();
-                assert_eq!((clock.last(), clock.told()), (newest, told), "it counts from elsewhere");
+                assert_eq!(
+                    (clock.last_token(), clock.replicated_token()),
+                    (newest, replicated),
+                    "it counts from elsewhere"
+                );
             }
         }
         [b"D", key] => replica.remove(key),
@@ -72,10 +76,11 @@ fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     let parsed = reading(|| acquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
     let before = own(replica, key, granted.owner);
-    replica
-        .step(key, |table, now, place, found, fx| table.apply_acquire(now.boot, place, found, &granted, fx));
+    replica.step(key, |table, now, lock_key, existing, fx| {
+        table.apply_acquire(now.boot, lock_key, existing, &granted, fx)
+    });
     let (before, after) = (before?, own(replica, key, granted.owner)?);
-    let is_again = before.token == after.token && before.tie.is_none() && after.tie.is_none();
+    let is_again = before.token == after.token && before.binding.is_none() && after.binding.is_none();
     assert!(!is_again || after.left_ms >= before.left_ms, "asking again made the lease shorter");
     Some(())
 }
@@ -88,8 +93,8 @@ fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
 fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     let release::Release { owner, token } = reading(|| release::parse(words)).ok()?;
     let (before, held) = (replica.saved(key), own(replica, key, owner));
-    replica.step(key, |table, now, place, found, fx| {
-        table.apply_release(now.boot, place, found, owner, token, fx)
+    replica.step(key, |table, now, lock_key, existing, fx| {
+        table.apply_release(now.boot, lock_key, existing, owner, token, fx)
     });
     let is_meant = held.is_some_and(|hold| token.is_none_or(|token| token == hold.token));
     assert!(is_meant || replica.saved(key) == before, "a release of another hold changed something");
@@ -97,19 +102,19 @@ fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
 }
 
 fn granted<'a>(parsed: &acquire::Acquire<'a>) -> Option<Granted<'a>> {
-    let acquire::Acquire { owner, lease_ms, mode, is_reentrant, tie, .. } = *parsed;
-    Some(Granted { owner: owner?, lease_ms, mode, is_reentrant, tie })
+    let acquire::Acquire { owner, lease_ms, mode, is_reentrant, binding, .. } = *parsed;
+    Some(Granted { owner: owner?, lease_ms, mode, is_reentrant, binding })
 }
 
 fn acquire_many(replica: &mut Replica, words: &[&[u8]]) -> Option<()> {
     let (names, parsed) = reading(|| macquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
-    let mut spots = Vec::new();
+    let mut refs = Vec::new();
     for name in names {
-        spots.push(Spot { place: Place { db: 0, name }, found: replica.found(name) });
+        refs.push(KeyRef { lock_key: LockKey { db: 0, name }, existing: replica.existing(name) });
     }
-    let mut fx = vec![Effects::default(); spots.len()];
-    let steps = replica.table.apply_acquire_many(replica.now(), &spots, &granted, &mut fx);
+    let mut fx = vec![Effects::default(); refs.len()];
+    let steps = replica.table.apply_acquire_many(replica.now(), &refs, &granted, &mut fx);
     for (name, step) in names.iter().zip(&steps) {
         replica.carry_out(name, step.change);
     }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use super::reading;
 use crate::command::internal::{Apply, parse_apply};
 use crate::lock::codec::{SavedLock, decode, encode};
-use crate::lock::effect::{Change, Effects, Found, LockId, Record, Step, Task};
-use crate::lock::table::{Acquired, Admission, Ask, Block, Due, Table, Wait};
-use crate::lock::types::{ClientId, LEASE_MS_MAX, Mode, Moment, Now, Place, Tie};
+use crate::lock::effect::{Change, Effects, Existing, LockId, Record, Step, Task};
+use crate::lock::table::{Acquired, Ask, Block, Decision, Due, Table, Wait};
+use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, Mode, Moment, Now};
 
 /// More than can be due at once.
 const PUMP_STEPS_MAX: usize = 20_000;
@@ -31,8 +31,8 @@ impl Default for Replica {
     }
 }
 
-const fn place(name: &[u8]) -> Place<'_> {
-    Place { db: 0, name }
+const fn lock_key(name: &[u8]) -> LockKey<'_> {
+    LockKey { db: 0, name }
 }
 
 impl Replica {
@@ -40,8 +40,8 @@ impl Replica {
         self.now.boot
     }
 
-    pub(super) fn found(&self, name: &[u8]) -> Found {
-        self.keys.get(name).map_or(Found::Nothing, |&id| Found::Lock(id))
+    pub(super) fn existing(&self, name: &[u8]) -> Existing {
+        self.keys.get(name).map_or(Existing::Nothing, |&id| Existing::Lock(id))
     }
 
     /// What a snapshot says of the key.
@@ -53,10 +53,10 @@ impl Replica {
     pub(super) fn step<R>(
         &mut self,
         name: &[u8],
-        step: impl FnOnce(&mut Table, Now, Place<'_>, Found, &mut Effects) -> Step<R>,
+        step: impl FnOnce(&mut Table, Now, LockKey<'_>, Existing, &mut Effects) -> Step<R>,
     ) -> R {
-        let (now, found) = (self.now, self.found(name));
-        let step = step(&mut self.table, now, place(name), found, &mut Effects::default());
+        let (now, existing) = (self.now, self.existing(name));
+        let step = step(&mut self.table, now, lock_key(name), existing, &mut Effects::default());
         self.carry_out(name, step.change);
         self.check();
         step.reply
@@ -83,7 +83,7 @@ impl Replica {
         }
     }
 
-    /// RENAME: a hold is tied to its name.
+    /// RENAME: a hold is bound to its name.
     pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
         if from == to || !self.keys.contains_key(from) {
             return;
@@ -98,7 +98,7 @@ impl Replica {
 
     /// RESTORE REPLACE: the payload is read first, and then the old key goes.
     pub(super) fn restore(&mut self, name: &[u8], saved: Option<&SavedLock>) {
-        let id = self.table.load(self.now.boot, place(name), saved).expect("there is room");
+        let id = self.table.load(self.now.boot, lock_key(name), saved).expect("there is room");
         self.store(name, id);
         self.check();
     }
@@ -108,10 +108,10 @@ impl Replica {
         let Some(record) = reading(|| parse_apply(words)) else {
             return false;
         };
-        self.step(name, |table, now, place, found, fx| match &record {
-            Apply::Hold(mode, hold) => table.apply_hold(now.boot, place, found, *mode, hold, fx),
-            Apply::Ended(token) => table.apply_ended(now.boot, place, found, *token, fx),
-            Apply::Empty if found == Found::Nothing => table.apply_empty(now.boot, place),
+        self.step(name, |table, now, lock_key, existing, fx| match &record {
+            Apply::Hold(mode, hold) => table.apply_hold(now.boot, lock_key, existing, *mode, hold, fx),
+            Apply::Ended(token) => table.apply_ended(now.boot, lock_key, existing, *token, fx),
+            Apply::Empty if existing == Existing::Nothing => table.apply_empty(now.boot, lock_key),
             Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
         });
         true
@@ -129,16 +129,16 @@ impl Replica {
             lease_ms: 100,
             mode,
             is_reentrant: false,
-            tie: Tie::NONE,
+            binding: Binding::NONE,
             wait,
             client: Some(client),
             bind_to: None,
-            must_be_named: false,
+            must_be_explicit: false,
             cannot_confirm: false,
         };
         let before = self.table.last_token();
-        let reply = self.step(name, |table, now, place, found, fx| {
-            table.acquire(now, place, found, &ask, &mut |_| Admission::Granted, fx)
+        let reply = self.step(name, |table, now, lock_key, existing, fx| {
+            table.acquire(now, lock_key, existing, &ask, &mut |_| Decision::Granted, fx)
         });
         match reply {
             Acquired::Granted(token) => {
@@ -155,7 +155,7 @@ impl Replica {
     /// Does what is due, as the event loop does.
     pub(super) fn pump(&mut self) {
         self.decides = true;
-        self.table.let_foreign_run(self.now.boot);
+        self.table.let_orphaned_run(self.now.boot);
         for _ in 0..PUMP_STEPS_MAX {
             if let Some(due) = self.table.due(self.now.boot, true) {
                 self.end(due);
@@ -175,7 +175,7 @@ impl Replica {
             Due::AskAgain => {}
             Due::Look(at) => panic!("{at:?} is looked at without an old client"),
             Due::Timeout(waiter) => self.table.time_out(waiter, &mut Effects::default()),
-            Due::Lease(id, at) if self.table.stands_for(self.found(&at.name), id) => {
+            Due::Lease(id, at) if self.table.stands_for(self.existing(&at.name), id) => {
                 self.settle(&at.name, Some(id));
             }
             Due::Lease(id, _) => self.table.lost(self.now.boot, id),
@@ -183,8 +183,8 @@ impl Replica {
     }
 
     fn settle(&mut self, name: &[u8], due: Option<LockId>) {
-        self.step(name, |table, now, place, found, fx| {
-            table.settle(now, place, found, due, &mut |_| Admission::Granted, fx)
+        self.step(name, |table, now, lock_key, existing, fx| {
+            table.settle(now, lock_key, existing, due, &mut |_| Decision::Granted, fx)
         });
     }
 
@@ -199,9 +199,9 @@ impl Replica {
             let Some(saved) = self.table.save(self.now.boot, id) else { continue };
             for hold in saved.holds.iter().filter(|hold| hold.count <= 3 && hold.left_ms > 0) {
                 for _ in 0..hold.count {
-                    let is_released = self.step(&name, |table, now, place, found, fx| {
-                        let gate: crate::lock::table::Gate<'_> = &mut |_| Admission::Granted;
-                        table.release(now, place, found, &hold.owner, None, gate, fx)
+                    let is_released = self.step(&name, |table, now, lock_key, existing, fx| {
+                        let admission: crate::lock::table::Admission<'_> = &mut |_| Decision::Granted;
+                        table.release(now, lock_key, existing, &hold.owner, None, admission, fx)
                     });
                     assert_eq!(is_released, Some(true), "{hold:?} cannot be released");
                 }
@@ -230,7 +230,7 @@ impl Replica {
     }
 
     pub(super) fn check(&self) {
-        let keys = self.keys.iter().map(|(name, &id)| (place(name), id));
+        let keys = self.keys.iter().map(|(name, &id)| (lock_key(name), id));
         if let Err(wrong) = self.table.check(keys) {
             panic!("{wrong}");
         }
@@ -257,7 +257,7 @@ impl Replica {
         }
     }
 
-    /// The records of a lock in a rewritten file, as `src/redis/records.rs` writes them.
+    /// The records of a lock in a rewritten file, as `src/redis/replicate.rs` writes them.
     fn rewritten(&mut self, name: &[u8], lock: &SavedLock) {
         let mode = match lock.mode {
             Mode::Exclusive => "EXCLUSIVE".to_owned(),
@@ -265,8 +265,8 @@ impl Replica {
             Mode::Limit(limit) => limit.to_string(),
         };
         for hold in &lock.holds {
-            let cut = hold.tie.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-            let kept = match (hold.tie.is_kept_alive, hold.tie.is_running) {
+            let cut = hold.binding.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
+            let kept = match (hold.binding.is_keepalive, hold.binding.is_running) {
                 (false, _) => "NO",
                 (true, is_running) => ["YES", "RUNS"][usize::from(is_running)],
             };

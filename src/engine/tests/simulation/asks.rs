@@ -8,15 +8,15 @@ use super::{Group, Verdict};
 use crate::command::error::{CANNOT_CONFIRM, GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::Name;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// With BLOCK, or with QUEUE for a place in line, or without either.
+    /// With BLOCK, or with QUEUE for a reservation, or without either.
     Acquire {
         wait_ms: Option<u64>,
-        is_place: bool,
+        is_reservation: bool,
     },
     Renew {
         raise: Option<Token>,
@@ -40,7 +40,7 @@ pub(super) struct Request {
     pub(super) token: Option<Token>,
     pub(super) mode: Mode,
     pub(super) lease_ms: u64,
-    pub(super) tie: Tie,
+    pub(super) binding: Binding,
     pub(super) is_reentrant: bool,
     /// Where it was asked.
     pub(super) node: usize,
@@ -56,9 +56,9 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Whether it waits by a place in line, and not on its connection.
-    pub(super) const fn is_place(&self) -> bool {
-        matches!(self.kind, Kind::Acquire { is_place: true, .. })
+    /// Whether it waits by a reservation, and not on its connection.
+    pub(super) const fn is_reservation(&self) -> bool {
+        matches!(self.kind, Kind::Acquire { is_reservation: true, .. })
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) struct InFlight {
 impl Request {
     /// The command.
     fn words(&self) -> Words {
-        let Self { kind, keys, owner, token, mode, lease_ms, tie, is_reentrant, .. } = *self;
+        let Self { kind, keys, owner, token, mode, lease_ms, binding, is_reentrant, .. } = *self;
         let mut words: Vec<Vec<u8>> = Vec::with_capacity(16);
         let command: &[u8] = match kind {
             Kind::Acquire { .. } if keys.len() > 1 => b"LOCK.MACQUIRE",
@@ -140,9 +140,9 @@ impl Request {
             option("PX", Some(lease_ms));
         }
         match kind {
-            Kind::Acquire { wait_ms, is_place } => {
+            Kind::Acquire { wait_ms, is_reservation } => {
                 if let Some(wait_ms) = wait_ms {
-                    option(if is_place { "QUEUE" } else { "BLOCK" }, Some(wait_ms));
+                    option(if is_reservation { "QUEUE" } else { "BLOCK" }, Some(wait_ms));
                 }
                 match mode {
                     Mode::Exclusive => {}
@@ -152,10 +152,10 @@ impl Request {
                 if is_reentrant {
                     option("REENTRANT", None);
                 }
-                if let Some(ms) = tie.ephemeral_ms {
+                if let Some(ms) = binding.ephemeral_ms {
                     option("EPHEMERAL", Some(ms));
                 }
-                if tie.is_kept_alive {
+                if binding.is_keepalive {
                     option("KEEPALIVE", None);
                 }
             }
@@ -186,7 +186,7 @@ impl Group {
         self.nodes[request.node].world.connect(request.connection);
         self.judge.asked(&request);
         match request.kind {
-            Kind::Acquire { is_place, .. } => self.acquire(request, is_place),
+            Kind::Acquire { is_reservation, .. } => self.acquire(request, is_reservation),
             Kind::Renew { raise } => self.renew(request, raise),
             Kind::Release { is_last } => self.release(request, is_last),
         }
@@ -206,7 +206,7 @@ impl Group {
         Ok(said)
     }
 
-    fn acquire(&mut self, mut request: Request, is_place: bool) -> Verdict {
+    fn acquire(&mut self, mut request: Request, is_reservation: bool) -> Verdict {
         let n = request.node;
         let before = self.nodes[n].table(|table| table.last_token());
         let sure = self.judge.sure_token(&request, self.time);
@@ -221,7 +221,7 @@ impl Group {
         match outcome {
             Outcome::Granted(token) => self.granted_at_once(&mut request, token.get() <= before)?,
             Outcome::Unconfirmable if self.is_quarantined(n) => self.see(Point::UnconfirmableInQuarantine),
-            Outcome::Busy if is_place => self.see(Point::PlaceKept),
+            Outcome::Busy if is_reservation => self.see(Point::PlaceKept),
             Outcome::Quarantined => self.see(Point::Quarantined),
             Outcome::TooManyTimes => self.see(Point::HeldTooManyTimes),
             _ => {}
@@ -272,7 +272,7 @@ impl Group {
 
     fn granted_at_once(&mut self, request: &mut Request, is_again: bool) -> Verdict {
         self.see(if is_again { Point::GrantedAgain } else { Point::GrantedAtOnce });
-        if request.is_place() && !is_again {
+        if request.is_reservation() && !is_again {
             self.see(Point::PlaceGranted);
         }
         if request.is_reentrant && is_again {
@@ -293,10 +293,10 @@ impl Group {
         request.done = self.time;
         request.decision = self.judge.decide();
         self.slots.note_minted(request.node, request.keys, self.time);
-        if request.tie.is_kept_alive {
+        if request.binding.is_keepalive {
             self.see(Point::KeptAlive);
         }
-        if request.tie.ephemeral_ms.is_some() {
+        if request.binding.ephemeral_ms.is_some() {
             self.see(Point::Ephemeral);
         }
         if !self.slots.may_change_roles() {
@@ -363,7 +363,7 @@ impl Group {
         let n = request.node;
         let Request { keys, owner, .. } = request;
         let sure = self.judge.sure_token(&request, self.time);
-        self.judge.lines.withdraws(&request);
+        self.judge.queues.withdraws(&request);
         if is_last {
             self.judge.give_up(keys, owner);
         }

@@ -9,7 +9,7 @@ use super::{CLIENTS, Group, LOCKS, Verdict, mode_of};
 use crate::engine::server::Server;
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// More owners than a life needs.
 static OWNERS: LazyLock<Vec<Name>> = LazyLock::new(|| {
@@ -24,7 +24,7 @@ pub(super) struct Task {
     owner: Name,
     mode: Mode,
     lease_ms: u64,
-    tie: Tie,
+    binding: Binding,
     is_reentrant: bool,
     /// How often it was granted in that life of a server, less what it has given up.
     count: (u32, u32),
@@ -71,7 +71,7 @@ impl Task {
         let state = match self.state {
             State::Holds { token, until, .. } => {
                 let until = if until == u64::MAX { time + self.lease_ms * 1_000 } else { until };
-                let cut = self.tie.ephemeral_ms.map_or(until, |ms| time + ms * 1_000);
+                let cut = self.binding.ephemeral_ms.map_or(until, |ms| time + ms * 1_000);
                 State::Holds { token, until: until.min(cut), is_asking: false }
             }
             State::Asked | State::Unsure => State::Unsure,
@@ -194,36 +194,41 @@ impl Group {
         };
         let mode = mode_of(first, &mut self.random);
         let lease_ms = 1 + self.random.below(self.plan.lease_ms_max);
-        let (tie, is_reentrant) = if keys.len() == 1 { self.choose_extras() } else { (Tie::NONE, false) };
+        let (binding, is_reentrant) =
+            if keys.len() == 1 { self.choose_extras() } else { (Binding::NONE, false) };
         self.go_to_shard(c, keys);
         let term = self.nodes[self.clients[c].server].term;
         let (count, state) = ((0, 0), State::Asked);
-        self.acquire_as(c, Task { keys, owner, mode, lease_ms, tie, is_reentrant, count, term, begun, state })
+        self.acquire_as(
+            c,
+            Task { keys, owner, mode, lease_ms, binding, is_reentrant, count, term, begun, state },
+        )
     }
 
-    /// What ties a hold to its connection, and whether it counts.
-    fn choose_extras(&mut self) -> (Tie, bool) {
+    /// What binds a hold to its connection, and whether it counts.
+    fn choose_extras(&mut self) -> (Binding, bool) {
         let asks = self.plan.asks;
-        // An owner that is not careful may have a hold with a tie that it has forgotten.
-        let may_tie = asks.ties && self.plan.is_careful;
-        let ephemeral = may_tie && self.random.percent(20);
-        let tie = Tie {
+        // An owner that is not careful may have a hold with a binding that it has forgotten.
+        let may_bind = asks.bindings && self.plan.is_careful;
+        let ephemeral = may_bind && self.random.percent(20);
+        let binding = Binding {
             ephemeral_ms: ephemeral.then(|| self.random.below(4)),
             // With confirmations it is refused.
-            is_kept_alive: may_tie && self.plan.rule().is_none() && self.random.percent(20),
+            is_keepalive: may_bind && self.plan.rule().is_none() && self.random.percent(20),
             is_running: false,
         };
-        (tie, asks.counts && self.random.percent(30))
+        (binding, asks.counts && self.random.percent(30))
     }
 
     fn acquire_as(&mut self, c: usize, task: Task) -> Verdict {
         let waits = [None, Some(0), Some(1 + self.random.below(60))];
         let wait_ms = self.random.of(&waits);
-        // A place in line is for so long: without end only a connection can wait.
-        let may_be_place = self.plan.asks.places && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
-        let is_place = may_be_place && self.random.percent(40);
+        // A reservation is for so long: without end only a connection can wait.
+        let may_reserve =
+            self.plan.asks.lock_keys && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
+        let is_reservation = may_reserve && self.random.percent(40);
         self.clients[c].task = Some(task);
-        self.send(c, task, Kind::Acquire { wait_ms, is_place }, None)
+        self.send(c, task, Kind::Acquire { wait_ms, is_reservation }, None)
     }
 
     /// It does not know whether it holds the lock.
@@ -280,7 +285,7 @@ impl Group {
                 let token = token.filter(|_| raise.is_none());
                 self.send(c, task, Kind::Renew { raise }, token)
             }
-            0..4 => self.send(c, task, Kind::Acquire { wait_ms: None, is_place: false }, None),
+            0..4 => self.send(c, task, Kind::Acquire { wait_ms: None, is_reservation: false }, None),
             4..7 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 let (term, count) = task.count;
@@ -318,7 +323,7 @@ impl Group {
     fn send(&mut self, c: usize, task: Task, kind: Kind, token: Option<Token>) -> Verdict {
         let n = self.clients[c].server;
         let node = &self.nodes[n];
-        let Task { keys, owner, mode, lease_ms, tie, is_reentrant, .. } = task;
+        let Task { keys, owner, mode, lease_ms, binding, is_reentrant, .. } = task;
         self.numbers.requests += 1;
         let request = Request {
             number: self.numbers.requests,
@@ -330,7 +335,7 @@ impl Group {
             token,
             mode,
             lease_ms,
-            tie,
+            binding,
             is_reentrant,
             node: n,
             term: node.term,
@@ -380,8 +385,9 @@ impl Group {
             (Kind::Acquire { .. }, Sent::Granted(token), Some(task)) => {
                 let until = self.judge.believe(&request, token, self.time)?;
                 let (term, count) = task.count;
-                let is_known = matches!(task.state, State::Holds { token: known, .. } if known == token);
-                let counts = request.is_reentrant && term == request.term && is_known;
+                let is_acknowledged =
+                    matches!(task.state, State::Holds { token: known, .. } if known == token);
+                let counts = request.is_reentrant && term == request.term && is_acknowledged;
                 let count = (request.term, if counts { count + 1 } else { 1 });
                 let state = State::Holds { token, until, is_asking: false };
                 self.clients[c].task = Some(Task { state, count, ..task });
@@ -400,7 +406,7 @@ impl Group {
                 self.clients[c].task = Some(Task { state: State::SentOn, ..task });
             }
             (
-                Kind::Acquire { is_place: true, .. },
+                Kind::Acquire { is_reservation: true, .. },
                 Sent::No,
                 Some(task @ Task { state: State::Asked, .. }),
             ) => {

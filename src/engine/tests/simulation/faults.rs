@@ -106,10 +106,11 @@ impl Group {
         if self.nodes[n].synchronisation.is_some() {
             self.see(Point::PromotedWhileSynchronising);
         }
-        let read =
-            |place: Option<super::node::Place>| place.map_or((0, 0), |place| (place.stream, place.read));
-        let own = read(self.nodes[n].place);
-        if (0..GROUP).any(|other| !self.nodes[other].decides() && read(self.nodes[other].place) > own) {
+        let read = |position: Option<super::node::Position>| {
+            position.map_or((0, 0), |position| (position.stream, position.read))
+        };
+        let own = read(self.nodes[n].position);
+        if (0..GROUP).any(|other| !self.nodes[other].decides() && read(self.nodes[other].position) > own) {
             self.see(Point::PromotedTheWrongOne);
         }
         self.rightful = n;

@@ -1,6 +1,6 @@
 //! Replication: links that lag, break, are found to be broken late, and synchronise anew.
 
-use super::node::{Connection, Place, Synchronisation};
+use super::node::{Connection, Position, Synchronisation};
 use super::points::Point;
 use super::{GROUP, Group, NODES, Verdict};
 
@@ -64,22 +64,22 @@ impl Group {
         self.numbers.links += 1;
         let link = self.numbers.links;
         self.enter(primary);
-        let Some(theirs) = self.nodes[primary].place else {
+        let Some(theirs) = self.nodes[primary].position else {
             return Err(format!("n{primary} has no stream"));
         };
-        let own = self.nodes[n].place;
+        let own = self.nodes[n].position;
         let goes_on = own.is_some_and(|own| own.stream == theirs.stream);
         let is_heir = own.is_some() && self.streams[theirs.stream].heir_of == own;
         let is_online = goes_on || is_heir;
         if is_heir {
             self.see(Point::ContinuedWithHeir);
-            self.nodes[n].place = Some(Place { stream: theirs.stream, read: 0 });
+            self.nodes[n].position = Some(Position { stream: theirs.stream, read: 0 });
             self.nodes[n].may_count_less = true;
         } else if goes_on {
             self.see(Point::ContinuedStream);
         }
         let synchronisation = (!is_online)
-            .then(|| Synchronisation { snapshot: self.nodes[primary].world.save(), place: theirs });
+            .then(|| Synchronisation { snapshot: self.nodes[primary].world.save(), position: theirs });
         self.collect(primary)?;
         let node = &mut self.nodes[n];
         (node.link, node.synchronisation) = (Some((primary, link)), synchronisation);
@@ -131,13 +131,13 @@ impl Group {
 
     /// The link breaks while the snapshot is loaded beside the own data: what was loaded is dropped.
     fn give_up_synchronisation(&mut self, n: usize) -> Verdict {
-        self.see(Point::GivenUpBeside);
+        self.see(Point::GivenUpStaged);
         self.note(|| format!("n{n} drops what it has loaded"));
         self.enter(n);
         let node = &mut self.nodes[n];
         node.link = None;
         if let Some(dropped) = node.synchronisation.take() {
-            node.world.synchronise_beside(&dropped.snapshot, false)?;
+            node.world.synchronise_staged(&dropped.snapshot, false)?;
         }
         self.collect(n)
     }
@@ -150,16 +150,16 @@ impl Group {
     /// A replica reads so much of what its primary has told, at most.
     pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
         let node = &mut self.nodes[n];
-        let (Some(place), Some(_), None) = (&mut node.place, node.link, &node.synchronisation) else {
+        let (Some(position), Some(_), None) = (&mut node.position, node.link, &node.synchronisation) else {
             return Ok(());
         };
-        let facts = &self.streams[place.stream].facts;
-        let end = facts.len().min(place.read.saturating_add(count));
-        if place.read == end {
+        let facts = &self.streams[position.stream].facts;
+        let end = facts.len().min(position.read.saturating_add(count));
+        if position.read == end {
             return Ok(());
         }
-        let new = &facts[place.read..end];
-        place.read = end;
+        let new = &facts[position.read..end];
+        position.read = end;
         node.tell_time(self.time);
         for fact in new {
             node.world.obeys(fact).map_err(|wrong| format!("n{n}: {wrong}"))?;
@@ -170,17 +170,17 @@ impl Group {
     /// A replica says how far it has read. That may arrive later, and after the connection is gone.
     pub(super) fn acknowledge(&mut self, n: usize) {
         let node = &self.nodes[n];
-        let (Some((primary, link)), Some(place), None) = (node.link, node.place, &node.synchronisation)
+        let (Some((primary, link)), Some(position), None) = (node.link, node.position, &node.synchronisation)
         else {
             return;
         };
         let is_late = self.random.percent(20);
         if let Some(connection) = self.connection(primary, link) {
-            connection.said = place.read;
+            connection.said = position.read;
             if is_late {
                 self.see(Point::LateAcknowledgement);
             } else {
-                connection.heard = place.read;
+                connection.heard = position.read;
                 self.nodes[primary].news = true;
             }
         }

@@ -20,7 +20,7 @@
 //! | `clients.rs` | who asks, asks again, and what they believe to hold |
 //! | `faults.rs`, `links.rs` | what goes wrong |
 //! | `verdicts.rs` | what must be true after each step |
-//! | `lines.rs` | who waits, that nobody is passed, and that nobody waits for what is free |
+//! | `queues.rs` | who waits, that nobody is passed, and that nobody waits for what is free |
 //! | `rest.rs` | what must be true when everything has come to rest |
 //! | `points.rs` | what must have happened at least once in many seeds |
 //! | `runs.rs` | many seeds, on all cores |
@@ -28,11 +28,11 @@
 mod asks;
 mod clients;
 mod faults;
-mod lines;
 mod links;
 mod node;
 mod plan;
 mod points;
+mod queues;
 mod rest;
 mod runs;
 mod slots;

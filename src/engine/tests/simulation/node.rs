@@ -13,7 +13,7 @@ use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{confirm, events, values};
 use crate::lock::codec::SavedLock;
-use crate::lock::effect::Found;
+use crate::lock::effect::Existing;
 use crate::lock::table::Table;
 use crate::lock::tests::random::Random;
 use crate::lock::tests::server::{At, Name};
@@ -27,12 +27,12 @@ const WAIT_MS_MAX: i64 = 60_000;
 pub(super) struct Stream {
     pub(super) facts: Vec<Told>,
     /// It goes on where that one stood, there: whoever has read just as much of that can go on with this one.
-    pub(super) heir_of: Option<Place>,
+    pub(super) heir_of: Option<Position>,
 }
 
 /// So far in that stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) stream: usize,
     pub(super) read: usize,
 }
@@ -67,7 +67,7 @@ pub(super) struct Files {
 /// A synchronisation under way.
 pub(super) struct Synchronisation {
     pub(super) snapshot: Snapshot,
-    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
 /// See the [module](self).
@@ -82,7 +82,7 @@ pub(super) struct Node {
     boot_offset: i64,
     wall_offset: i64,
     /// What it has read; for a primary, its own stream.
-    pub(super) place: Option<Place>,
+    pub(super) position: Option<Position>,
     /// A replica's connection: to whom, and its number.
     pub(super) link: Option<(usize, u32)>,
     pub(super) synchronisation: Option<Synchronisation>,
@@ -114,7 +114,7 @@ impl Node {
             boot_offset: random.below(9_000_000_000) as i64,
             // Two milliseconds apart at most: see `verdicts.rs`.
             wall_offset: 1_780_000_000_000_000 + random.below(2_000) as i64,
-            place: None,
+            position: None,
             link: None,
             synchronisation: None,
             connections: Vec::new(),
@@ -216,11 +216,11 @@ impl Node {
         self.world.sim.inside.borrow().keys.get(&key_of(at)).and_then(|entry| entry.until_ms)
     }
 
-    pub(super) fn found(&self, at: At) -> Found {
+    pub(super) fn existing(&self, at: At) -> Existing {
         match self.value(at) {
-            None => Found::Nothing,
-            Some(Value::Lock(lock)) => Found::Lock(lock),
-            Some(Value::Text(_)) => Found::Other,
+            None => Existing::Nothing,
+            Some(Value::Lock(lock)) => Existing::Lock(lock),
+            Some(Value::Text(_)) => Existing::Other,
         }
     }
 
@@ -234,13 +234,13 @@ impl Node {
 
     /// The token of an owner's hold, live or not.
     pub(super) fn token_of(&self, at: At, owner: Name) -> Option<Token> {
-        let found = self.found(at);
-        self.table(|table| table.token_of(found, owner.as_bytes()))
+        let existing = self.existing(at);
+        self.table(|table| table.token_of(existing, owner.as_bytes()))
     }
 
     pub(super) fn is_live(&self, at: At, token: Token) -> bool {
-        let (now, found) = (self.world.sim.boot(), self.found(at));
-        self.table(|table| table.is_live(now, found, token))
+        let (now, existing) = (self.world.sim.boot(), self.existing(at));
+        self.table(|table| table.is_live(now, existing, token))
     }
 
     /// How long nothing new is granted.
@@ -298,12 +298,12 @@ impl Group {
     /// This server is a primary from here on.
     fn begin_stream(&mut self, n: usize) -> Verdict {
         self.numbers.terms += 1;
-        let heir_of = self.nodes[n].place;
+        let heir_of = self.nodes[n].position;
         self.streams.push(Stream { facts: Vec::new(), heir_of });
         let stream = self.streams.len() - 1;
         let node = &mut self.nodes[n];
         node.term = self.numbers.terms;
-        (node.place, node.link, node.synchronisation) = (Some(Place { stream, read: 0 }), None, None);
+        (node.position, node.link, node.synchronisation) = (Some(Position { stream, read: 0 }), None, None);
         node.world.sim.inside.borrow_mut().offset = 0;
         node.begin_count();
         self.delete_strangers(n)?;
@@ -331,8 +331,8 @@ impl Group {
         if had_waiters {
             self.see(Point::DemotedWithWaiters);
         }
-        // Whoever only kept a place here is not told.
-        self.judge.lines.forget(n);
+        // Whoever only had a reservation here is not told.
+        self.judge.queues.forget(n);
         match self.nodes[n].waits.first() {
             Some(left) => Err(format!("G7: {:?} still waits at a server that was demoted", left.request)),
             None => Ok(()),
@@ -344,12 +344,12 @@ impl Group {
         let node = &mut self.nodes[n];
         (node.is_up, node.is_frozen) = (false, false);
         node.world = World::default();
-        (node.place, node.link, node.synchronisation) = (None, None, None);
+        (node.position, node.link, node.synchronisation) = (None, None, None);
         node.connections.clear();
         for Blocked { request, .. } in node.waits.drain(..).chain(node.pending.drain(..)) {
             self.judge.closed(&request);
         }
-        self.judge.lines.forget(n);
+        self.judge.queues.forget(n);
         self.closing.retain(|(node, _)| *node != n);
         for c in 0..CLIENTS {
             if self.clients[c].server == n {
@@ -403,18 +403,22 @@ impl Group {
     }
 
     /// A replica throws away what it has and reads a snapshot of its primary's.
-    pub(super) fn load(&mut self, n: usize, Synchronisation { snapshot, place }: Synchronisation) -> Verdict {
+    pub(super) fn load(
+        &mut self,
+        n: usize,
+        Synchronisation { snapshot, position }: Synchronisation,
+    ) -> Verdict {
         self.enter(n);
         let world = &mut self.nodes[n].world;
         if self.numbers.links.is_multiple_of(2) {
-            world.synchronise_beside(&snapshot, true)?;
-            self.seen.see(Point::LoadedBeside);
+            world.synchronise_staged(&snapshot, true)?;
+            self.seen.see(Point::LoadedStaged);
         } else {
             world.synchronise(&snapshot)?;
         }
         self.collect(n)?;
         let node = &mut self.nodes[n];
-        node.place = Some(place);
+        node.position = Some(position);
         node.may_count_less = false;
         self.write_file_anew(n)
     }

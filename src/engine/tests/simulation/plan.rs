@@ -74,7 +74,7 @@ pub(super) struct Plan {
     pub(super) quarantine_ms: u64,
     pub(super) lease_ms_max: u64,
     /// What a replica's connection has to last before it counts.
-    pub(super) seasoned_ms: u64,
+    pub(super) stable_ms: u64,
     /// How many replicas a majority needs.
     pub(super) acknowledgements: usize,
     pub(super) confirm_timeout_ms: u64,
@@ -113,11 +113,11 @@ pub(super) struct Asks {
     /// RENEW ... RAISE.
     pub(super) raises: bool,
     /// EPHEMERAL, and KEEPALIVE where it can be had.
-    pub(super) ties: bool,
+    pub(super) bindings: bool,
     /// REENTRANT.
     pub(super) counts: bool,
     /// QUEUE.
-    pub(super) places: bool,
+    pub(super) lock_keys: bool,
     /// DEL, FLUSHALL: by somebody who sees to it that owners give up what is broken.
     pub(super) breaks: bool,
 }
@@ -144,7 +144,7 @@ impl Plan {
             promise,
             quarantine_ms,
             lease_ms_max: quarantine_ms,
-            seasoned_ms: quarantine_ms,
+            stable_ms: quarantine_ms,
             acknowledgements: 1,
             confirm_timeout_ms: random.of(&[3, 8, 20]),
             has_one_primary: promise == Promise::Local,
@@ -159,9 +159,9 @@ impl Plan {
             follows_closely: has_moves,
             asks: Asks {
                 raises: more.percent(50),
-                ties: more.percent(50),
+                bindings: more.percent(50),
                 counts: more.percent(50),
-                places: more.percent(50),
+                lock_keys: more.percent(50),
                 breaks: more.percent(50),
             },
             faults_per_mille: random.of(&[2, 10, 20, 40, 60]),
@@ -194,8 +194,8 @@ impl Plan {
                 forgets: true,
                 ..plan
             },
-            Control::OneOfTwo => Self { seasoned_ms: 0, ..majority },
-            Control::NoAcknowledgement => Self { acknowledgements: 0, seasoned_ms: 0, ..majority },
+            Control::OneOfTwo => Self { stable_ms: 0, ..majority },
+            Control::NoAcknowledgement => Self { acknowledgements: 0, stable_ms: 0, ..majority },
             Control::OwnersComeBack => {
                 // Leases outlive the failover, and replicas lag.
                 let (quarantine_ms, lease_ms_max, eager_percent) = (100, 100, 0);
@@ -204,7 +204,7 @@ impl Plan {
             Control::MovesInQuarantine => {
                 let (quarantine_ms, lease_ms_max) = (100, 100);
                 let local =
-                    Self { quarantine_ms, lease_ms_max, seasoned_ms: quarantine_ms, forgets: true, ..local };
+                    Self { quarantine_ms, lease_ms_max, stable_ms: quarantine_ms, forgets: true, ..local };
                 Self { has_moves: true, moves_in_quarantine: true, follows_closely: true, ..local }
             }
             Control::TokensLag => Self { has_moves: true, follows_closely: false, ..local },
@@ -234,7 +234,7 @@ impl Plan {
 
     /// Whether what has to be confirmed is not what settings can say.
     pub(super) const fn is_bent(&self) -> bool {
-        self.acknowledgements != 1 || self.seasoned_ms != self.quarantine_ms
+        self.acknowledgements != 1 || self.stable_ms != self.quarantine_ms
     }
 
     /// What has to be confirmed on a server of the group, if anything has.
@@ -243,7 +243,7 @@ impl Plan {
             Promise::Local => None,
             Promise::All => Some(Rule::All { replicas: super::GROUP - 1 }),
             Promise::Majority => {
-                Some(Rule::Majority { replicas: self.acknowledgements, seasoned_ms: self.seasoned_ms })
+                Some(Rule::Majority { replicas: self.acknowledgements, stable_ms: self.stable_ms })
             }
         }
     }
@@ -252,8 +252,8 @@ impl Plan {
     pub(super) const fn rule_of(&self, n: usize) -> Option<Rule> {
         match self.rule() {
             Some(Rule::All { .. }) if n == super::OTHER => Some(Rule::All { replicas: 0 }),
-            Some(Rule::Majority { seasoned_ms, .. }) if n == super::OTHER => {
-                Some(Rule::Majority { replicas: 0, seasoned_ms })
+            Some(Rule::Majority { stable_ms, .. }) if n == super::OTHER => {
+                Some(Rule::Majority { replicas: 0, stable_ms })
             }
             rule => rule,
         }

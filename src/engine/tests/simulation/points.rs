@@ -14,7 +14,7 @@ macro_rules! points {
 }
 
 points! {
-    GrantedAtOnce GrantedOutOfLine GrantedSeveral GrantedAgain Shared Permits Confirmed Unconfirmed Undone
+    GrantedAtOnce GrantedOutOfQueue GrantedSeveral GrantedAgain Shared Permits Confirmed Unconfirmed Undone
     ConfirmedLater
     Renewed RenewalUnconfirmed Released Expired TimedOut Replaced Quarantined KnownInQuarantine
     UnconfirmableInQuarantine
@@ -24,7 +24,7 @@ points! {
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
     BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes PlaceKept
-    PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedBeside GivenUpBeside
+    PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedStaged GivenUpStaged
 }
 
 /// How often each has happened.

@@ -8,13 +8,13 @@ use crate::engine::server::Server;
 use crate::lock::codec::SavedHold;
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
-use crate::lock::types::{Mode, Tie};
+use crate::lock::types::{Binding, Mode};
 
 /// Owners that nobody else is.
 const LAST: [Name; 3] = ["last", "last-but-one", "last-but-two"];
 
 /// What they ask for.
-const LAST_ASK: Kind = Kind::Acquire { wait_ms: None, is_place: false };
+const LAST_ASK: Kind = Kind::Acquire { wait_ms: None, is_reservation: false };
 
 /// For longer than a server leaves a lease alone whose slot is not its own.
 const LEFT_ALONE_US: u64 = 1_001_000;
@@ -45,7 +45,11 @@ impl Group {
         let primary = &self.nodes[n_of_primary];
         let has_work = primary.world.sim.with(|state| state.has_work());
         let has_settled = has_work == Some(false);
-        if primary.is_up && primary.place == node.place && has_settled && !self.has_strangers(n_of_primary) {
+        if primary.is_up
+            && primary.position == node.position
+            && has_settled
+            && !self.has_strangers(n_of_primary)
+        {
             are_alike(primary, node, !node.may_count_less).map_err(|wrong| format!("n{n}: {wrong}"))?;
             self.see(Point::ComparedReplica);
         }
@@ -194,7 +198,7 @@ impl Group {
             mode,
             lease_ms: self.plan.lease_ms_max.max(15),
             node: n,
-            tie: Tie::NONE,
+            binding: Binding::NONE,
             is_reentrant: false,
             term: self.nodes[n].term,
             done: self.time,
@@ -228,7 +232,7 @@ impl Group {
 /// primary does.
 fn are_alike(primary: &Node, replica: &Node, counts_alike: bool) -> Verdict {
     for at in LOCKS {
-        let key = |node: &Node| (node.found(at), node.until_ms(at));
+        let key = |node: &Node| (node.existing(at), node.until_ms(at));
         let ((theirs, their_end), (own, own_end)) = (key(primary), key(replica));
         if std::mem::discriminant(&theirs) != std::mem::discriminant(&own) || their_end != own_end {
             return Err(format!(
@@ -241,7 +245,7 @@ fn are_alike(primary: &Node, replica: &Node, counts_alike: bool) -> Verdict {
         let holds =
             |saved: Option<crate::lock::codec::SavedLock>| saved.map(|saved| saved.holds).unwrap_or_default();
         let (theirs, own) = (holds(theirs), holds(own));
-        let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, hold.tie);
+        let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, hold.binding);
         if mode != other_mode || !theirs.iter().map(of).eq(own.iter().map(of)) {
             return Err(format!("G13: {at} is {mode:?} {theirs:?}, for a reader {other_mode:?} {own:?}"));
         }

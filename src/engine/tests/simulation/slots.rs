@@ -7,7 +7,7 @@
 //! where a slot is: that servers have to tell each other is left out.
 
 use super::super::inside::Slot;
-use super::super::world::at as place_at;
+use super::super::world::at as key_at;
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
 use crate::lock::tests::input::Keys;
@@ -198,7 +198,7 @@ impl Group {
             self.enter(n);
         }
         let node = &self.nodes[from];
-        let Some(payload) = node.world.dump(&place_at(at.db, at.name)) else {
+        let Some(payload) = node.world.dump(&key_at(at.db, at.name)) else {
             return Ok(());
         };
         let (saved, until_ms) = (node.saved(at), node.until_ms(at));
@@ -210,12 +210,12 @@ impl Group {
             let mut holds = saved.iter().flat_map(|saved| &saved.holds);
             holds.any(|hold| *hold.owner == *owner.as_bytes())
         };
-        self.judge.lines.restored(to, at, is_holder);
+        self.judge.queues.restored(to, at, is_holder);
         self.do_outside(to, &[b"RESTORE", at.name.as_bytes(), payload.as_bytes()])?;
         if let Some(until_ms) = until_ms {
             self.make_mortal(to, at, until_ms)?;
         }
-        if self.nodes[from].table(|table| table.is_waited_for(at.place())) {
+        if self.nodes[from].table(|table| table.is_waited_for(at.lock_key())) {
             self.see(Point::MovedWaitedFor);
         }
         self.do_outside(from, &[b"DEL", at.name.as_bytes()])?;

@@ -174,17 +174,17 @@ impl Group {
             return;
         }
         let told = inside.stream.drain(..);
-        let Some(place) = node.place.as_mut().filter(|_| decides) else {
+        let Some(position) = node.position.as_mut().filter(|_| decides) else {
             return;
         };
-        let facts = &mut self.streams[place.stream].facts;
+        let facts = &mut self.streams[position.stream].facts;
         for told in told {
             if told.words.last().is_some_and(|word| word == b"RUNS") {
                 self.seen.see(Point::Retold);
             }
             facts.push(told);
         }
-        place.read = facts.len();
+        position.read = facts.len();
     }
 
     /// Whose wait in a queue has ended, and how: first those who got nothing, then the others by their tokens.
@@ -206,7 +206,7 @@ impl Group {
             self.judge_end(&request, fate)?;
             match fate {
                 Fate::Granted(token) => {
-                    self.see(Point::GrantedOutOfLine);
+                    self.see(Point::GrantedOutOfQueue);
                     self.granted(&mut request, true);
                     self.note_granted(n, handle, &request, token);
                 }
@@ -223,8 +223,8 @@ impl Group {
     /// Where it has to be confirmed: what is to be gone when its client is told so.
     pub(super) fn note_granted(&mut self, n: usize, handle: u64, request: &Request, token: Token) {
         if self.plan.rule().is_some() {
-            let places = request.keys.iter().map(|at| at.place().to_owned()).collect();
-            self.nodes[n].world.sim.inside.borrow_mut().granted.insert(handle, (places, token));
+            let lock_keys = request.keys.iter().map(|at| at.lock_key().to_owned()).collect();
+            self.nodes[n].world.sim.inside.borrow_mut().granted.insert(handle, (lock_keys, token));
         }
     }
 

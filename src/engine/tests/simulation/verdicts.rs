@@ -13,11 +13,11 @@
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
 
 use super::asks::Request;
-use super::lines::Lines;
+use super::queues::Queues;
 use super::{LOCKS, Verdict, lock_at};
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// What an owner believes.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,8 @@ struct Belief {
     until: u64,
     /// Of which server, in which life of it.
     term: u32,
-    /// What ties it to which connection.
-    tie: Tie,
+    /// What binds it to which connection.
+    binding: Binding,
     connection: u64,
     lease_us: u64,
 }
@@ -70,7 +70,7 @@ pub(super) struct Judge {
     /// What was decided up to there was decided at another shard: no connection keeps it alive.
     moved: [u32; LOCKS.len()],
     /// Who waits.
-    pub(super) lines: Lines,
+    pub(super) queues: Queues,
 }
 
 impl Judge {
@@ -95,7 +95,7 @@ impl Judge {
 
     /// Nobody can answer it any more: its connection or its server is gone.
     pub(super) fn closed(&mut self, request: &Request) {
-        self.lines.leaves(request);
+        self.queues.leaves(request);
         self.open.retain(|number| *number != request.number);
     }
 
@@ -177,7 +177,7 @@ impl Judge {
     pub(super) fn disconnected(&mut self, connection: u64, time: u64) {
         for belief in self.beliefs.iter_mut().flatten().filter(|belief| belief.connection == connection) {
             belief.run_from(time);
-            if let Some(ms) = belief.tie.ephemeral_ms {
+            if let Some(ms) = belief.binding.ephemeral_ms {
                 belief.until = belief.until.min(time + ms * 1_000);
             }
         }
@@ -185,8 +185,8 @@ impl Judge {
 
     /// Until when a decision lets an owner believe in a hold, for itself.
     fn until(&self, at: At, request: &Request) -> u64 {
-        let is_kept = request.tie.is_kept_alive && request.decision > self.moved[lock_at(at)];
-        if is_kept { FOREVER } else { request.done + request.lease_ms * 1_000 }
+        let is_paused = request.binding.is_keepalive && request.decision > self.moved[lock_at(at)];
+        if is_paused { FOREVER } else { request.done + request.lease_ms * 1_000 }
     }
 
     /// A client is told that it holds what it asked for. Returns until when it believes so.
@@ -221,9 +221,9 @@ impl Judge {
             if other.is_some() || is_full {
                 return Err(format!("G1: beside {beliefs:?} at {at} {token} was told to {request:?}"));
             }
-            let Request { owner, mode, term, tie, connection, .. } = *request;
+            let Request { owner, mode, term, binding, connection, .. } = *request;
             let lease_us = request.lease_ms * 1_000;
-            beliefs.push(Belief { owner, token, mode, until, term, tie, connection, lease_us });
+            beliefs.push(Belief { owner, token, mode, until, term, binding, connection, lease_us });
         }
         Ok(shortest)
     }

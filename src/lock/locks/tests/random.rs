@@ -1,6 +1,6 @@
 //! Names, owners and choices that look random.
 
-use crate::lock::types::{LEASE_MS_MAX, PlaceBuf};
+use crate::lock::types::{LEASE_MS_MAX, LockKeyBuf};
 
 /// Numbers that look random and are the same in every run (Knuth's MMIX constants).
 pub(super) struct Random(pub(super) u64);
@@ -72,9 +72,9 @@ impl Random {
         }
     }
 
-    pub(super) fn place(&mut self) -> PlaceBuf {
+    pub(super) fn lock_key(&mut self) -> LockKeyBuf {
         let databases = if self.below(3) == 0 { 5_000 } else { 16 };
-        PlaceBuf { db: self.below(databases) as u32, name: self.name().into() }
+        LockKeyBuf { db: self.below(databases) as u32, name: self.name().into() }
     }
 
     pub(super) fn lease_ms(&mut self) -> u64 {

@@ -6,7 +6,7 @@ use super::judge::Judge;
 use super::random::Random;
 use super::server::{At, Name};
 use super::world::World;
-use crate::lock::types::{Mode, Tie, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 const K: At = At::new(0, "k");
 
@@ -21,15 +21,15 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
         let owner = random.of(&owners);
         let client = random.below(30);
         let lease_ms = 1 + random.below(if step % 400 < 250 { 90 } else { 8 });
-        let tie = Tie {
+        let binding = Binding {
             ephemeral_ms: random.percent(5).then_some(3),
-            is_kept_alive: random.percent(3),
+            is_keepalive: random.percent(3),
             is_running: false,
         };
         let is_reentrant = random.percent(10);
-        let how = How { mode, is_reentrant, tie, is_place: false };
+        let how = How { mode, is_reentrant, binding, is_reservation: false };
         let token = world.server.live_token(K).filter(|_| random.percent(20));
-        // In a large crowd the pump ends what is over; it comes at once.
+        // In a long list of holders the pump ends what is over; it comes at once.
         let is_pump_next = std::mem::take(&mut has_passed);
         let input = match random.below(100) {
             _ if is_pump_next => Input::Pump,
@@ -40,7 +40,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
             55..65 => Input::Release { at: K, owner, token },
             65..72 => Input::Renew { at: K, owner, token, raise: None, lease_ms, client },
             72..86 => Input::Pass(1_000 * random.below(4)),
-            86..90 if !world.begun.is_empty() => Input::Undo(random.of(&world.begun)),
+            86..90 if !world.begun.is_empty() => Input::UndoRecord(random.of(&world.begun)),
             86..97 => Input::Pump,
             97..99 => Input::Close(client),
             _ => random.of(&[
@@ -72,7 +72,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
 }
 
 #[test]
-fn a_crowd_grows_and_shrinks() -> Result<(), String> {
+fn a_list_of_holders_grows_and_shrinks() -> Result<(), String> {
     for seed in 0..4 {
         let shared = live(seed, Mode::Shared)?;
         let limited = live(seed, Mode::Limit(25))?;

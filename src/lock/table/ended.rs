@@ -12,11 +12,11 @@ pub enum Due {
     /// Nothing yet: a little work was done that finds out.
     AskAgain,
     /// The lease of this lock, here, has run out.
-    Lease(LockId, PlaceBuf),
+    Lease(LockId, LockKeyBuf),
     /// This request has waited long enough.
     Timeout(WaiterId),
     /// What is waited for here may have gone by itself.
-    Look(PlaceBuf),
+    Look(LockKeyBuf),
 }
 
 impl Table {
@@ -29,14 +29,14 @@ impl Table {
         if self.queues.waiters() == 0 && self.quarantine.is_none() {
             lease
         } else {
-            self.next_of_line(lease, leases)
+            self.next_of_queue(lease, leases)
         }
     }
 
     #[inline(never)]
-    fn next_of_line(&self, lease: Option<Moment>, leases: bool) -> Option<Moment> {
+    fn next_of_queue(&self, lease: Option<Moment>, leases: bool) -> Option<Moment> {
         let timeout = self.queues.first_timeout().map(|first| first.0);
-        let look = self.queues.first_look().map(|first| first.0).filter(|_| leases);
+        let look = self.queues.first_recheck().map(|first| first.0).filter(|_| leases);
         let quarantine = self.quarantine.map(|quarantine| quarantine.until()).filter(|_| leases);
         [timeout, lease, look, quarantine].into_iter().flatten().min()
     }
@@ -52,55 +52,55 @@ impl Table {
         // a timeout comes first: whoever still waits gets the lock.
         if leases && self.locks.next_end() == Some(at) {
             return match self.locks.due(now) {
-                LeaseDue::Lease(id) => Some(Due::Lease(id, self.locks.get(id)?.place()?)),
+                LeaseDue::Lease(id) => Some(Due::Lease(id, self.locks.get(id)?.lock_key()?)),
                 LeaseDue::AskAgain | LeaseDue::Nothing => Some(Due::AskAgain),
             };
         }
-        if leases && let Some((_, queue)) = self.queues.first_look().filter(|first| first.0 <= now) {
+        if leases && let Some((_, queue)) = self.queues.first_recheck().filter(|first| first.0 <= now) {
             self.queues.look_at(queue, None);
-            return Some(Due::Look(self.queues.queue(queue)?.place.clone()));
+            return Some(Due::Look(self.queues.queue(queue)?.lock_key.clone()));
         }
         Some(Due::Timeout(self.queues.first_timeout()?.1))
     }
 
-    /// Ends what is over at this place, and grants the lock to whoever is next if it is free. `due` is a hold that
+    /// Ends what is over at this key, and grants the lock to whoever is next if it is free. `due` is a hold that
     /// was told as due, and that may be one of many.
     pub fn settle(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         due: Option<LockId>,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if !self.is_plain(place, found) {
-            return self.settle_any(now, place, found, due, gate, fx);
+        if !self.is_plain(lock_key, existing) {
+            return self.settle_any(now, lock_key, existing, due, admission, fx);
         }
-        if let Some(over) = self.end_if_over(now.boot, found, fx) {
-            return self.pass_on(now, place, found, Record::Ended(over), gate, fx);
+        if let Some(over) = self.end_if_over(now.boot, existing, fx) {
+            return self.pass_on(now, lock_key, existing, Record::Ended(over), admission, fx);
         }
-        if let Some((lock, hold)) = self.live(now.boot, found) {
+        if let Some((lock, hold)) = self.live(now.boot, existing) {
             let (owner, token) = (hold.owner().into_owned(), hold.token());
-            self.tell_owner(place, &owner, token, fx);
-            if let Some(queue) = self.queues.at(place).and_then(|queue| self.queues.queue_mut(queue)) {
+            self.answer_owner(lock_key, &owner, token, fx);
+            if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
                 queue.lock = Some(lock);
             }
             return Step::unchanged(());
         }
-        let step = self.grant_next(now, place, found, gate, fx);
+        let step = self.grant_next(now, lock_key, existing, admission, fx);
         step.unwrap_or(Step::unchanged(()))
     }
 
     /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
-    fn tell_owner(&mut self, place: Place<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
-        let queue = self.queues.at(place);
+    fn answer_owner(&mut self, lock_key: LockKey<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
+        let queue = self.queues.at(lock_key);
         let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) else {
             return;
         };
         let is_minted = self.queues.waiter(waiter).is_some_and(|w| w.request.owner_is_minted);
         let answer = Answer::Granted {
-            place: place.to_owned(),
+            lock_key: lock_key.to_owned(),
             others: Vec::new(),
             token,
             minted_owner: is_minted.then(|| owner.into()),
@@ -110,9 +110,9 @@ impl Table {
 
     /// Whether the value of a key stands for this hold.
     #[must_use]
-    pub fn stands_for(&self, found: Found, hold: LockId) -> bool {
-        match found {
-            Found::Lock(lock) => lock == hold || (lock.is_crowd() && self.locks.is_held_by(lock, hold)),
+    pub fn stands_for(&self, existing: Existing, hold: LockId) -> bool {
+        match existing {
+            Existing::Lock(lock) => lock == hold || (lock.is_list() && self.locks.is_held_by(lock, hold)),
             _ => false,
         }
     }
@@ -128,24 +128,25 @@ impl Table {
     pub fn take_back(
         &mut self,
         now: Now,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         token: Token,
-        gate: Gate<'_>,
+        admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if !self.is_plain(place, found) {
-            return self.take_back_any(now, place, found, token, gate, fx);
+        if !self.is_plain(lock_key, existing) {
+            return self.take_back_any(now, lock_key, existing, token, admission, fx);
         }
-        let granted =
-            self.live(now.boot, found).filter(|(_, hold)| hold.token() == token && !hold.is_known());
+        let granted = self
+            .live(now.boot, existing)
+            .filter(|(_, hold)| hold.token() == token && !hold.is_acknowledged());
         let Some(id) = granted.map(|(id, _)| id) else {
-            return self.settle(now, place, found, None, gate, fx);
+            return self.settle(now, lock_key, existing, None, admission, fx);
         };
         self.locks.end(id, now.boot);
         self.stats.releases += 1;
         fx.publish(Event::Released);
-        self.pass_on(now, place, found, Record::Ended(token), gate, fx)
+        self.pass_on(now, lock_key, existing, Record::Ended(token), admission, fx)
     }
 
     /// A request has waited long enough (G7).
@@ -168,23 +169,23 @@ impl Table {
             return;
         }
         for hold in self.locks.unbind(client, now) {
-            self.retell(hold);
+            self.replicate_again(hold);
         }
     }
 
-    /// Whether any hold has a tie, whether its connection is open or not.
+    /// Whether any hold has a binding, whether its connection is open or not.
     #[inline]
     #[must_use]
-    pub const fn has_ties(&self) -> bool {
-        self.locks.has_ties()
+    pub const fn has_bindings(&self) -> bool {
+        self.locks.has_bindings()
     }
 
-    /// Whether any hold has a tie, or may have one before a step is over:
-    /// one may come out of the line.
+    /// Whether any hold has a binding, or may have one before a step is over:
+    /// one may come out of the queue.
     #[inline]
     #[must_use]
-    pub const fn may_have_ties(&self) -> bool {
-        self.locks.has_ties() || self.queues.waiters() > 0
+    pub const fn may_have_bindings(&self) -> bool {
+        self.locks.has_bindings() || self.queues.waiters() > 0
     }
 
     /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
@@ -192,58 +193,58 @@ impl Table {
         self.locks.forget_connections();
     }
 
-    /// Whether any hold is kept alive by a connection of another life.
+    /// Whether any hold is orphaned.
     #[must_use]
-    pub const fn has_foreign(&self) -> bool {
-        self.locks.has_foreign()
+    pub const fn has_orphaned(&self) -> bool {
+        self.locks.has_orphaned()
     }
 
     /// Some of those holds, so many passed over, and where they are.
     #[must_use]
-    pub fn foreign(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, PlaceBuf)> {
-        let foreign = self.locks.foreign().skip(passed_over).take(count_max);
-        foreign.filter_map(|lock| Some((lock, self.locks.get(lock)?.place()?))).collect()
+    pub fn orphaned(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
+        let orphaned = self.locks.orphaned().skip(passed_over).take(count_max);
+        orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
     }
 
     /// No connection keeps these holds alive: their leases run from here, at their full length.
     pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
         for &hold in holds {
             self.locks.let_run(hold, now);
-            self.retell(hold);
+            self.replicate_again(hold);
         }
     }
 
-    /// This server decides: what connections of another life kept alive runs out from here.
-    pub fn let_foreign_run(&mut self, now: Moment) {
-        if self.locks.has_foreign() {
-            for hold in self.locks.unbind_foreign(now) {
-                self.retell(hold);
+    /// This server decides: what closed connections kept alive runs out from here.
+    pub fn let_orphaned_run(&mut self, now: Moment) {
+        if self.locks.has_orphaned() {
+            for hold in self.locks.unbind_orphaned(now) {
+                self.replicate_again(hold);
             }
         }
     }
 
     /// Asks the pump to tell readers how long this hold lasts.
-    fn retell(&mut self, hold: LockId) {
-        let place = self.locks.get(hold).and_then(|lock| lock.place());
-        if let Some((place, hold)) = place.zip(self.locks.hold(hold)) {
-            let task = Task::Retell(place, hold.token());
+    fn replicate_again(&mut self, hold: LockId) {
+        let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
+        if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
+            let task = Task::ReplicateAgain(lock_key, hold.token());
             self.tasks.push_back(task);
         }
     }
 
     /// The hold with this token, for readers to be told of.
     #[must_use]
-    pub fn to_tell(&self, found: Found, token: Token) -> Option<Record> {
-        let Found::Lock(lock) = found else {
+    pub fn to_replicate(&self, existing: Existing, token: Token) -> Option<Record> {
+        let Existing::Lock(lock) = existing else {
             return None;
         };
-        let (member, _) = self.locks.hold_with(lock, token)?;
-        Some(if lock.is_crowd() { Record::Member(lock, member) } else { Record::Hold(lock) })
+        let (holder, _) = self.locks.hold_with(lock, token)?;
+        Some(if lock.is_list() { Record::Holder(lock, holder) } else { Record::Hold(lock) })
     }
 
     /// A grant could not be delivered: the pump is to take it back.
-    pub fn note_undelivered(&mut self, place: PlaceBuf, token: Token) {
-        self.tasks.push_back(Task::TakeBack(place, token));
+    pub fn note_undelivered(&mut self, lock_key: LockKeyBuf, token: Token) {
+        self.tasks.push_back(Task::TakeBack(lock_key, token));
     }
 
     /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.
@@ -298,13 +299,13 @@ impl Table {
         self.forget(now, id, false);
     }
 
-    /// No line in these databases knows a lock any more, and whoever waits there is next.
-    pub(super) fn forget_locks_of_lines(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
+    /// No queue in these databases knows a lock any more, and whoever waits there is next.
+    pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
         self.queues.forget_locks(is_concerned);
         self.note_all(is_concerned);
     }
 
-    /// Two databases changed places. A hold is tied to its name: all of both are broken. `is_ours` says that this
+    /// Two databases changed places. A hold is bound to its name: all of both are broken. `is_ours` says that this
     /// server decides, and so counts and publishes that.
     pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
         if a == b {
@@ -312,7 +313,7 @@ impl Table {
         }
         let is_concerned = |db: u32| db == a || db == b;
         self.break_all(now, is_concerned, is_ours);
-        self.forget_locks_of_lines(is_concerned);
+        self.forget_locks_of_queues(is_concerned);
     }
 
     /// All holds in these databases are broken from outside.
@@ -335,44 +336,44 @@ impl Table {
     }
 
     fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool) {
-        let mut places: Vec<PlaceBuf> = self
+        let mut lock_keys: Vec<LockKeyBuf> = self
             .queues
             .queues()
-            .filter(|(_, queue)| is_concerned(queue.place.db))
-            .map(|(_, queue)| queue.place.clone())
+            .filter(|(_, queue)| is_concerned(queue.lock_key.db))
+            .map(|(_, queue)| queue.lock_key.clone())
             .collect();
         // The order of a hash map is nobody's business.
-        places.sort_unstable_by(|a, b| (a.db, &a.name).cmp(&(b.db, &b.name)));
-        for place in places {
-            self.note(place.as_place());
+        lock_keys.sort_unstable_by(|a, b| (a.db, &a.name).cmp(&(b.db, &b.name)));
+        for lock_key in lock_keys {
+            self.note(lock_key.as_key());
         }
     }
 
     /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
-        if let Some(place) = self.locks.first_place(id) {
+        if let Some(lock_key) = self.locks.first_key(id) {
             self.stats.broken += holds;
-            self.outbox.push(place, Event::Broken);
+            self.outbox.push(lock_key, Event::Broken);
         }
     }
 
     /// Leases of this lock were over, and nobody had come to end them: has that published.
     fn note_expired(&mut self, id: LockId, holds: usize) {
-        let place = self.locks.first_place(id).filter(|_| holds > 0);
+        let lock_key = self.locks.first_key(id).filter(|_| holds > 0);
         for _ in 0..holds {
-            place.iter().for_each(|place| self.outbox.push(place.clone(), Event::Expired));
+            lock_key.iter().for_each(|lock_key| self.outbox.push(lock_key.clone(), Event::Expired));
         }
     }
 
     fn break_hold(&mut self, now: Moment, id: LockId, is_counted: bool) {
-        let place = self.locks.first_place(id).filter(|_| self.queues.waiters() > 0);
+        let lock_key = self.locks.first_key(id).filter(|_| self.queues.waiters() > 0);
         let ended = self.locks.break_up(id, now);
         for ended in ended.iter().filter(|_| is_counted) {
             self.stats.holds.add(ended.held_ms);
         }
-        if let Some(place) = place.filter(|_| !ended.is_empty()) {
+        if let Some(lock_key) = lock_key.filter(|_| !ended.is_empty()) {
             if let Some(queue) =
-                self.queues.at(place.as_place()).and_then(|queue| self.queues.queue_mut(queue))
+                self.queues.at(lock_key.as_key()).and_then(|queue| self.queues.queue_mut(queue))
                 && queue.lock == Some(id)
             {
                 // The number may come to stand for a hold under another name.
@@ -381,18 +382,18 @@ impl Table {
             if sabotage::removes(Rule::WakeUp) {
                 return;
             }
-            self.note(place.as_place());
+            self.note(lock_key.as_key());
         }
     }
 
-    /// Asks the pump to look at a place, if somebody waits there.
-    pub fn note(&mut self, place: Place<'_>) {
-        let queue = self.queues.at(place);
+    /// Asks the pump to look at a key, if somebody waits there.
+    pub fn note(&mut self, lock_key: LockKey<'_>) {
+        let queue = self.queues.at(lock_key);
         if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue))
             && !queue.is_noted
         {
             queue.is_noted = true;
-            self.tasks.push_back(Task::Settle(queue.place.clone()));
+            self.tasks.push_back(Task::Settle(queue.lock_key.clone()));
         }
     }
 
@@ -403,7 +404,7 @@ impl Table {
         !(self.tasks.is_empty() && self.outbox.is_empty())
     }
 
-    /// How many places the pump has to look at.
+    /// How many keys the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.tasks.len()
@@ -421,8 +422,8 @@ impl Table {
         if self.tasks.is_empty() && self.tasks.capacity() > TASKS_KEPT {
             self.tasks = VecDeque::new();
         }
-        if let Some(Task::Settle(place)) = &task
-            && let Some(queue) = self.queues.at(place.as_place())
+        if let Some(Task::Settle(lock_key)) = &task
+            && let Some(queue) = self.queues.at(lock_key.as_key())
             && let Some(queue) = self.queues.queue_mut(queue)
         {
             queue.is_noted = false;
@@ -430,12 +431,12 @@ impl Table {
         task
     }
 
-    /// Answers everybody who waits at this place with the same.
-    pub fn dismiss(&mut self, place: Place<'_>, answer: &Answer, fx: &mut Effects) {
-        while let Some(waiter) = self.queues.at(place).and_then(|queue| self.queues.head(queue)) {
+    /// Answers everybody who waits at this key with the same.
+    pub fn dismiss(&mut self, lock_key: LockKey<'_>, answer: &Answer, fx: &mut Effects) {
+        while let Some(waiter) = self.queues.at(lock_key).and_then(|queue| self.queues.head(queue)) {
             self.answer(waiter, answer.clone(), fx);
         }
-        // Who waited for several has left other lines too.
+        // Who waited for several has left other queues too.
         self.note_left(None);
     }
 
@@ -443,16 +444,16 @@ impl Table {
     pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Effects) {
         self.note_everything();
         for task in std::mem::take(&mut self.tasks) {
-            if let Task::Settle(place) = task {
-                self.dismiss(place.as_place(), answer, fx);
+            if let Task::Settle(lock_key) = task {
+                self.dismiss(lock_key.as_key(), answer, fx);
             }
         }
         while self.queues.next_left().is_some() {}
     }
 
-    /// The places that somebody waits for.
-    pub fn places_waited_for(&self) -> impl Iterator<Item = Place<'_>> {
-        self.queues.queues().map(|(_, queue)| queue.place.as_place())
+    /// The keys that somebody waits for.
+    pub fn keys_waited_for(&self) -> impl Iterator<Item = LockKey<'_>> {
+        self.queues.queues().map(|(_, queue)| queue.lock_key.as_key())
     }
 }
 
@@ -462,11 +463,11 @@ mod tests {
 
     #[test]
     fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
-        let place = || Place { db: 0, name: b"k" }.to_owned();
+        let lock_key = || LockKey { db: 0, name: b"k" }.to_owned();
         let mut table = Table::default();
         for count in [1, 40, 40, 5_000] {
             for _ in 0..count {
-                table.note_undelivered(place(), Token::new(1).expect("valid"));
+                table.note_undelivered(lock_key(), Token::new(1).expect("valid"));
             }
             for left in (0..count).rev() {
                 assert!(table.tasks.capacity() >= count, "{count}: {left} left");

@@ -4,23 +4,23 @@ use super::{QueueId, Queues};
 use crate::lock::types::Moment;
 
 impl Queues {
-    /// This line is to be looked at then; `None`: not any more.
+    /// This queue is to be looked at then; `None`: not any more.
     pub fn look_at(&mut self, id: QueueId, at: Option<Moment>) {
         let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.look_at != at) else {
             return;
         };
         let before = std::mem::replace(&mut queue.look_at, at);
         if let Some(before) = before {
-            self.looks.remove(&(before, id.number()));
+            self.rechecks.remove(&(before, id.number()));
         }
         if let Some(at) = at {
-            self.looks.insert((at, id.number()), id);
+            self.rechecks.insert((at, id.number()), id);
         }
     }
 
-    /// The next line to look at, and when.
+    /// The next queue to look at, and when.
     #[must_use]
-    pub fn first_look(&self) -> Option<(Moment, QueueId)> {
-        self.looks.first_key_value().map(|(key, id)| (key.0, *id))
+    pub fn first_recheck(&self) -> Option<(Moment, QueueId)> {
+        self.rechecks.first_key_value().map(|(key, id)| (key.0, *id))
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn replicate_ended(ctx: &Ctx, name: Str<'_>, token: u64) {
 }
 
 /// Writes how far the clock of tokens is, into the append-only file only.
-pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
+pub(crate) fn append_tick(ctx: &Ctx, last: u64, replicated: u64) {
     // SAFETY: the format takes two long long; R keeps it from replicas.
     unsafe {
         api!(
@@ -83,13 +83,13 @@ pub(crate) fn append_tick(ctx: &Ctx, last: u64, told: u64) {
             c"LOCK.TICK".as_ptr(),
             c"llR".as_ptr(),
             last as c_longlong,
-            told as c_longlong
+            replicated as c_longlong
         )
     };
 }
 
 /// Writes that readers count from nothing, into the stream and the append-only file; no token up to `last` is new.
-pub(crate) fn tell_nothing(ctx: &Ctx, last: u64) {
+pub(crate) fn replicate_fresh_start(ctx: &Ctx, last: u64) {
     let (command, last) = (c"LOCK.TICK".as_ptr(), last as c_longlong);
     // SAFETY: the format takes two long long.
     unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), command, c"ll".as_ptr(), last, 0 as c_longlong) };

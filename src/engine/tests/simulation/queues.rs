@@ -1,8 +1,8 @@
-//! Who stands in line where, by what clients and servers have said to each other, and that nobody is passed (G5).
+//! Who stands in the queue where, by what clients and servers have said to each other, and that nobody is passed (G5).
 //!
 //! A request gets its number when its server lets it wait, one that is repeated keeps the number of the first (G9).
 //! When a lock is granted anew, nobody may wait for it who has a lower number: not beside a newcomer, who has none yet,
-//! and for none of the locks of a request for several (G12). No line of the core is looked at.
+//! and for none of the locks of a request for several (G12). No queue of the core is looked at.
 //!
 //! These may be passed, or pass others:
 //!
@@ -10,15 +10,15 @@
 //!   owner's release, its time is over.
 //! * A reader that wants to write (an upgrade) gets a number ahead of all; one that is the only reader does not wait.
 //!   That it reads is asked of the server, as INFO tells it.
-//! * Beside a place that is kept (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
+//! * Beside a reservation (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
 //!   whoever leaves it a permit.
 //!
 //! And these are left out, because from outside it cannot be told whether they still wait:
 //!
-//! * What an owner waits for when it asks again, in that very step: it may take its own place, or leave it for another
+//! * What an owner waits for when it asks again, in that very step: it may take its own entry, or leave it for another
 //!   one. The reply says which.
-//! * Whoever a RESTORE (a slot that moved) has made hold what it waits for: it waits no longer, and if it only kept a
-//!   place, nobody is told. It is granted nothing new.
+//! * Whoever a RESTORE (a slot that moved) has made hold what it waits for: it waits no longer, and if it only had a
+//!   reservation, nobody is told. It is granted nothing new.
 //! * A request that was repeated when its time was over: it keeps its number if the server had not looked yet.
 //! * Places of locks whose slot has left: nobody is told of them either.
 
@@ -26,7 +26,7 @@ use super::super::world::Fate;
 use super::asks::{Kind, Outcome, Request};
 use super::points::Point;
 use super::{Group, LOCKS, NODES, Verdict};
-use crate::lock::effect::Found;
+use crate::lock::effect::Existing;
 use crate::lock::table::Limits;
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
@@ -37,7 +37,7 @@ const CLOCKS_DIFFER_US: u64 = 5_000;
 
 /// One that waits.
 #[derive(Clone, Copy, Debug)]
-struct Stand {
+struct QueueEntry {
     /// Who has a lower one came before.
     number: i64,
     /// The newest of its owner's requests for it.
@@ -51,14 +51,14 @@ struct Stand {
     is_left_out: bool,
 }
 
-impl Stand {
+impl QueueEntry {
     fn is_over(&self, time: u64) -> bool {
         self.until.is_some_and(|until| until <= time)
     }
 
     /// Whether somebody may come in beside it who wants to hold the lock in this way.
     fn lets_in(&self, mode: Mode) -> bool {
-        self.request.is_place() && mode == self.request.mode && mode != Mode::Exclusive
+        self.request.is_reservation() && mode == self.request.mode && mode != Mode::Exclusive
     }
 
     fn concerns(&self, owner: Name, keys: Keys) -> bool {
@@ -68,37 +68,37 @@ impl Stand {
     /// Whether it is one for a request like this.
     fn is_for(&self, request: &Request) -> bool {
         let Request { owner, keys, mode, .. } = self.request;
-        owner == request.owner && mode == request.mode && keys.is_same_set(request.keys)
+        owner == request.owner && mode == request.mode && keys.is_same_epoch(request.keys)
     }
 }
 
 /// See the [module](self).
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct Queues {
     /// Who waits at each server, in no particular order.
-    stands: [Vec<Stand>; NODES],
+    entries: [Vec<QueueEntry>; NODES],
     /// How many stand behind, and ahead, of whoever came first.
     given: (i64, i64),
     /// Who asks again in this step was granted its older request so.
     served: Option<Mode>,
 }
 
-impl Lines {
+impl Queues {
     /// A request reaches its server.
     fn asks(&mut self, request: &Request) {
         self.served = None;
-        for stand in &mut self.stands[request.node] {
-            stand.is_asked_again = stand.concerns(request.owner, request.keys);
+        for entry in &mut self.entries[request.node] {
+            entry.is_asked_again = entry.concerns(request.owner, request.keys);
         }
     }
 
     /// The server lets it wait: its owner's older requests have made way, one like it has left it its number.
     /// Returns whether there was one.
     fn joins(&mut self, request: &Request, is_upgrade: bool, time: u64) -> bool {
-        let stands = &mut self.stands[request.node];
-        let older = stands.iter().find(|stand| stand.is_asked_again && stand.is_for(request));
+        let entries = &mut self.entries[request.node];
+        let older = entries.iter().find(|entry| entry.is_asked_again && entry.is_for(request));
         let older = older.filter(|older| older.is_upgrade || !is_upgrade).copied();
-        stands.retain(|stand| !stand.is_asked_again);
+        entries.retain(|entry| !entry.is_asked_again);
         let (behind, ahead) = &mut self.given;
         let new = if is_upgrade { ahead } else { behind };
         *new += 1;
@@ -107,7 +107,7 @@ impl Lines {
             Kind::Acquire { wait_ms, .. } => wait_ms.filter(|&ms| ms > 0),
             _ => None,
         };
-        stands.push(Stand {
+        entries.push(QueueEntry {
             number: older.map_or(new, |older| older.number),
             request: *request,
             until: wait_ms.map(|ms| time + ms * 1_000),
@@ -118,63 +118,64 @@ impl Lines {
         older.is_some()
     }
 
-    /// It was granted, or cannot wait: nothing of its owner's is in line any more.
+    /// It was granted, or cannot wait: nothing of its owner's is in the queue any more.
     fn make_way(&mut self, request: &Request) {
-        self.stands[request.node].retain(|stand| !stand.is_asked_again);
+        self.entries[request.node].retain(|entry| !entry.is_asked_again);
     }
 
-    /// It does not wait, and what its owner waited for before is as it was. Who holds already may have lost a place.
+    /// It does not wait, and what its owner waited for before is as it was. Who holds already may have lost an entry.
     fn stay(&mut self, request: &Request, holds: bool) {
-        let stands = &mut self.stands[request.node];
-        stands.retain(|stand| !(holds && stand.is_asked_again && stand.request.is_place()));
-        stands.iter_mut().for_each(|stand| stand.is_asked_again = false);
+        let entries = &mut self.entries[request.node];
+        entries.retain(|entry| !(holds && entry.is_asked_again && entry.request.is_reservation()));
+        entries.iter_mut().for_each(|entry| entry.is_asked_again = false);
     }
 
     /// This very request waits no longer.
     pub(super) fn leaves(&mut self, request: &Request) {
-        self.stands[request.node].retain(|stand| stand.request.number != request.number);
+        self.entries[request.node].retain(|entry| entry.request.number != request.number);
     }
 
     /// Its owner releases these locks: it withdraws what it waits for there.
     pub(super) fn withdraws(&mut self, request: &Request) {
-        self.stands[request.node].retain(|stand| !stand.concerns(request.owner, request.keys));
+        self.entries[request.node].retain(|entry| !entry.concerns(request.owner, request.keys));
     }
 
     /// Nobody waits at this server any more.
     pub(super) fn forget(&mut self, n: usize) {
-        self.stands[n].clear();
+        self.entries[n].clear();
     }
 
-    /// A slot is not this server's: those who only keep a place may have lost it, and are not told.
+    /// A slot is not this server's: those who only have a reservation may have lost it, and are not told.
     fn sent_on(&mut self, n: usize, at: At) {
-        let stands = self.stands[n].iter_mut();
-        let of_slot = stands.filter(|stand| stand.request.is_place() && stand.request.keys.contains(at));
-        of_slot.for_each(|stand| stand.is_left_out = true);
+        let entries = self.entries[n].iter_mut();
+        let of_slot =
+            entries.filter(|entry| entry.request.is_reservation() && entry.request.keys.contains(at));
+        of_slot.for_each(|entry| entry.is_left_out = true);
     }
 
     /// These owners hold the lock here, by a RESTORE.
     pub(super) fn restored(&mut self, n: usize, at: At, is_holder: impl Fn(Name) -> bool) {
-        for stand in self.stands[n].iter_mut().filter(|stand| stand.request.keys.contains(at)) {
-            stand.is_left_out |= is_holder(stand.request.owner);
+        for entry in self.entries[n].iter_mut().filter(|entry| entry.request.keys.contains(at)) {
+            entry.is_left_out |= is_holder(entry.request.owner);
         }
     }
 
-    /// Who stands ahead of a request in the line of one of its keys.
-    fn ahead(&self, n: usize, of: &Stand, at: At) -> impl Iterator<Item = &Stand> {
+    /// Who stands ahead of a request in the queue of one of its keys.
+    fn ahead(&self, n: usize, of: &QueueEntry, at: At) -> impl Iterator<Item = &QueueEntry> {
         let number = of.number;
-        self.stands[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
+        self.entries[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
     }
 
     /// Those whom a grant to this request has passed.
-    fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &Stand> {
-        let stands = &self.stands[request.node];
-        let own = stands.iter().find(|stand| stand.is_for(request));
+    fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &QueueEntry> {
+        let entries = &self.entries[request.node];
+        let own = entries.iter().find(|entry| entry.is_for(request));
         let number = own.map_or(i64::MAX, |own| own.number);
         let is_judged = own.is_none_or(|own| !own.is_left_out);
-        stands.iter().filter(move |other| {
+        entries.iter().filter(move |other| {
             let waits = !other.is_asked_again && !other.is_over(time);
-            let is_same_line = request.keys.iter().any(|at| other.request.keys.contains(at));
-            is_judged && waits && !other.is_left_out && is_same_line && other.number < number
+            let is_same_queue = request.keys.iter().any(|at| other.request.keys.contains(at));
+            is_judged && waits && !other.is_left_out && is_same_queue && other.number < number
         })
     }
 }
@@ -182,11 +183,11 @@ impl Lines {
 impl Group {
     /// Before a request for a lock is looked at. Returns whether it is one of a reader that wants to write.
     pub(super) fn note_asked(&mut self, request: &Request) -> bool {
-        self.judge.lines.asks(request);
+        self.judge.queues.asks(request);
         let node = &self.nodes[request.node];
         let holds = |at: At| node.token_of(at, request.owner).is_some_and(|token| node.is_live(at, token));
-        let is_shared = |at: At| match node.found(at) {
-            Found::Lock(lock) => node.table(|table| table.mode(lock)) == Some(Mode::Shared),
+        let is_shared = |at: At| match node.existing(at) {
+            Existing::Lock(lock) => node.table(|table| table.mode(lock)) == Some(Mode::Shared),
             _ => false,
         };
         let reads = |at: At| is_shared(at) && holds(at);
@@ -200,32 +201,32 @@ impl Group {
         outcome: Outcome,
         (is_upgrade, newest_before): (bool, u64),
     ) -> Verdict {
-        let served = self.judge.lines.served;
+        let served = self.judge.queues.served;
         let is_upgrade = is_upgrade || served == Some(Mode::Shared) && request.mode == Mode::Exclusive;
         // In this step its older request was granted the lock, which it lets others into now.
         let is_downgrade = served == Some(Mode::Exclusive) && request.mode == Mode::Shared;
         let is_served = served == Some(request.mode) || is_downgrade;
         match outcome {
             Outcome::Granted(token) if token.get() <= newest_before || is_served => {
-                self.judge.lines.stay(request, true);
+                self.judge.queues.stay(request, true);
             }
             Outcome::Granted(token) => {
                 // Nobody else holds it, so it need not wait.
                 if !is_upgrade {
                     self.must_be_next(request, token)?;
                 }
-                self.judge.lines.make_way(request);
+                self.judge.queues.make_way(request);
             }
             Outcome::Waiting => self.note_waiting(request, is_upgrade),
-            Outcome::Busy if request.is_place() => self.note_waiting(request, is_upgrade),
-            Outcome::Deadlock => self.judge.lines.make_way(request),
-            _ => self.judge.lines.stay(request, false),
+            Outcome::Busy if request.is_reservation() => self.note_waiting(request, is_upgrade),
+            Outcome::Deadlock => self.judge.queues.make_way(request),
+            _ => self.judge.queues.stay(request, false),
         }
         Ok(())
     }
 
     fn note_waiting(&mut self, request: &Request, is_upgrade: bool) {
-        if self.judge.lines.joins(request, is_upgrade, self.time) {
+        if self.judge.queues.joins(request, is_upgrade, self.time) {
             self.see(Point::KeptItsTurn);
         }
     }
@@ -235,17 +236,17 @@ impl Group {
         match fate {
             Fate::Granted(token) => {
                 self.must_be_next(request, token)?;
-                let stands = &self.judge.lines.stands[request.node];
+                let entries = &self.judge.queues.entries[request.node];
                 let asks_again =
-                    |stand: &&Stand| stand.request.number == request.number && stand.is_asked_again;
-                if let Some(own) = stands.iter().find(asks_again) {
-                    self.judge.lines.served = Some(own.request.mode);
+                    |entry: &&QueueEntry| entry.request.number == request.number && entry.is_asked_again;
+                if let Some(own) = entries.iter().find(asks_again) {
+                    self.judge.queues.served = Some(own.request.mode);
                 }
-                self.judge.lines.leaves(request);
+                self.judge.queues.leaves(request);
             }
             // The request that has replaced it is looked at in this very step.
             Fate::Replaced => {}
-            _ => self.judge.lines.leaves(request),
+            _ => self.judge.queues.leaves(request),
         }
         Ok(())
     }
@@ -254,7 +255,7 @@ impl Group {
     pub(super) fn note_sent_on(&mut self, n: usize) {
         if self.plan.has_moves {
             for at in LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).collect::<Vec<_>>() {
-                self.judge.lines.sent_on(n, at);
+                self.judge.queues.sent_on(n, at);
             }
         }
     }
@@ -263,38 +264,39 @@ impl Group {
     /// on a server that may grant.
     ///
     /// By brute force over who waits, as it was said, and over who holds, as a dump tells it. No bound of the core is known
-    /// here: a request has its turn if nobody is ahead of it but those who keep a place and let it in, and if there is
-    /// room beside all holders and all those places. A request for several locks must have its turn at each of them.
+    /// here: a request has its turn if nobody is ahead of it but those who have a reservation and let it in, and if there is
+    /// room beside all holders and all those reservations. A request for several locks must have its turn at each of them.
     pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());
         }
-        let lines = &self.judge.lines;
-        let is_judged = |stand: &&Stand| {
+        let queues = &self.judge.queues;
+        let is_judged = |entry: &&QueueEntry| {
             // One that was granted, and is told when replicas have confirmed that, waits for the lock no longer.
             let mut waits = self.nodes[n].waits.iter().map(|wait| wait.request.number);
-            let is_waiting = waits.any(|number| number == stand.request.number);
+            let is_waiting = waits.any(|number| number == entry.request.number);
             is_waiting
-                && !stand.is_left_out
-                && !stand.is_over(self.time)
-                && stand.request.keys.iter().all(|at| self.is_ours(n, at))
+                && !entry.is_left_out
+                && !entry.is_over(self.time)
+                && entry.request.keys.iter().all(|at| self.is_ours(n, at))
         };
-        let judged: Vec<&Stand> = lines.stands[n].iter().filter(is_judged).collect();
-        for stand in &judged {
-            let has_its_turn = stand.request.keys.iter().all(|at| {
+        let judged: Vec<&QueueEntry> = queues.entries[n].iter().filter(is_judged).collect();
+        for entry in &judged {
+            let has_its_turn = entry.request.keys.iter().all(|at| {
                 // By its own clock the server may have come to the end of a wait a little later.
-                let is_ending = |other: &Stand| {
+                let is_ending = |other: &QueueEntry| {
                     other.is_over(self.time) && !other.is_over(self.time.saturating_sub(CLOCKS_DIFFER_US))
                 };
-                let is_unknown = |other: &Stand| other.is_left_out || is_ending(other);
-                let is_known = !lines.ahead(n, stand, at).any(is_unknown);
-                let lets_in = |other: &Stand| other.is_over(self.time) || other.lets_in(stand.request.mode);
-                let is_next = is_known && lines.ahead(n, stand, at).all(lets_in);
-                let kept = lines.ahead(n, stand, at).filter(|other| !other.is_over(self.time)).count();
-                is_next && self.has_room(n, at, stand, kept)
+                let is_unknown = |other: &QueueEntry| other.is_left_out || is_ending(other);
+                let is_acknowledged = !queues.ahead(n, entry, at).any(is_unknown);
+                let lets_in =
+                    |other: &QueueEntry| other.is_over(self.time) || other.lets_in(entry.request.mode);
+                let is_next = is_acknowledged && queues.ahead(n, entry, at).all(lets_in);
+                let kept = queues.ahead(n, entry, at).filter(|other| !other.is_over(self.time)).count();
+                is_next && self.has_room(n, at, entry, kept)
             });
             if has_its_turn {
-                return Err(format!("G6: {:?} waits at n{n} for what is free", stand.request));
+                return Err(format!("G6: {:?} waits at n{n} for what is free", entry.request));
             }
         }
         let is_any = !judged.is_empty();
@@ -304,14 +306,14 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a lock has room for this request, its own hold aside, and for so many places that are kept. A lease that
+    /// Whether a lock has room for this request, its own hold aside, and for so many reservations. A lease that
     /// is over and that the server may not end yet, because its slot was not here, still takes its place.
-    fn has_room(&self, n: usize, at: At, stand: &Stand, kept: usize) -> bool {
+    fn has_room(&self, n: usize, at: At, entry: &QueueEntry, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;
         let saved = self.nodes[n].saved(at);
-        let owner = stand.request.owner.as_bytes();
+        let owner = entry.request.owner.as_bytes();
         let others = saved.iter().flat_map(|saved| &saved.holds).filter(|hold| *hold.owner != *owner).count();
-        match stand.request.mode {
+        match entry.request.mode {
             Mode::Exclusive => others + kept == 0,
             mode if others > 0 && saved.is_some_and(|saved| saved.mode != mode) => false,
             Mode::Shared => others + kept < holders_max,
@@ -322,7 +324,7 @@ impl Group {
     /// A lock was granted anew: to whoever came first of those who wait.
     fn must_be_next(&mut self, request: &Request, token: Token) -> Verdict {
         let mut kept = Vec::new();
-        for other in self.judge.lines.passed(request, self.time) {
+        for other in self.judge.queues.passed(request, self.time) {
             if !other.lets_in(request.mode) {
                 return Err(format!("G5: {:?} waits, and {token} was granted to {request:?}", other.request));
             }
@@ -335,7 +337,7 @@ impl Group {
         else {
             return Ok(());
         };
-        // Whoever keeps a place may have come and taken it in the same step.
+        // An owner with a reservation may have come and taken it in the same step.
         let holders = self.nodes[request.node].saved(at).map_or(0, |saved| {
             saved
                 .holds

@@ -71,7 +71,7 @@ fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     }
 }
 
-/// The text at this place of a list.
+/// The text at this key of a list.
 fn text_at(reply: Reply, number: usize) -> Option<String> {
     element(reply, number).and_then(text)
 }

@@ -4,7 +4,7 @@ use super::at_key::{internal_error, invalid};
 use super::server::Server;
 use super::{confirm, leaving, legacy, pump, work};
 use crate::command::{error, heldby, info};
-use crate::lock::effect::Found;
+use crate::lock::effect::Existing;
 use crate::lock::stats::{BUCKETS_MS, Durations};
 use crate::lock::table::Description;
 use crate::lock::types::{Mode, Token};
@@ -17,16 +17,17 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     let key = server.open_to_read(name);
-    let found = legacy::find(server, &key, None);
-    let place = server.place(name);
+    let existing = legacy::find(server, &key, None);
+    let lock_key = server.lock_key(name);
     let now = server.boot();
-    let legacy_owner = if matches!(found, Found::Legacy(_)) { key.string() } else { Vec::new() };
-    let shown =
-        server.with(|state| match state.table.describe(now, place, found, &legacy_owner, waiters_max) {
+    let legacy_owner = if matches!(existing, Existing::Legacy(_)) { key.string() } else { Vec::new() };
+    let shown = server.with(|state| {
+        match state.table.describe(now, lock_key, existing, &legacy_owner, waiters_max) {
             Some(lock) => describe(server, &lock),
-            None if found == Found::Other => server.reply_error(error::WRONG_TYPE),
+            None if existing == Existing::Other => server.reply_error(error::WRONG_TYPE),
             None => server.reply_null(),
-        });
+        }
+    });
     if shown.is_none() {
         internal_error(server);
     }
@@ -79,15 +80,15 @@ fn describe<S: Server>(server: &S, lock: &Description<'_>) {
         // A connection that is gone, or was only a script's, is nobody to look for.
         maybe(hold.client.filter(|&client| server.is_connected(client)).map(|client| client.0));
         field("keepalive");
-        server.reply_bool(hold.tie.is_paused());
+        server.reply_bool(hold.binding.is_paused());
         field("ephemeral-ms");
-        maybe(hold.tie.ephemeral_ms);
+        maybe(hold.binding.ephemeral_ms);
     }
     field("waiters");
     server.reply_integer(lock.waiters as u64);
     field("queue");
-    server.reply_array(lock.line.len());
-    for waiter in &lock.line {
+    server.reply_array(lock.queue.len());
+    for waiter in &lock.queue {
         server.reply_map(5);
         field("owner");
         server.reply_bytes(waiter.owner);
@@ -115,7 +116,7 @@ pub fn heldby<S: Server>(server: &S, owner: S::Name<'_>) {
     server.reply_array(all.len());
     for one in all {
         server.reply_array(5);
-        server.reply_bytes(&one.place.name);
+        server.reply_bytes(&one.lock_key.name);
         server.reply_bytes(if one.held.is_some() { b"held" } else { b"waiting" });
         server.reply_bytes(kind(one.mode).as_bytes());
         match one.held {
@@ -172,7 +173,7 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
         let names = ["hold_ms_p50", "hold_ms_p99", "hold_ms_max", "hold_ms_histogram"];
         fields.extend(durations(names, &stats.holds));
         let quarantine_left_ms = table.quarantine_left_ms(now).filter(|_| decides);
-        let (replicas, stable) = confirm.all.replicas(now, settings.season_ms());
+        let (replicas, stable) = confirm.all.replicas(now, settings.stable_ms());
         fields.extend([
             number("quarantine_left_ms", quarantine_left_ms.unwrap_or(0)),
             word("confirm", settings.confirm_word()),
@@ -186,7 +187,7 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
             word("leaving", obstacle.word()),
             number("last_token", table.last_token()),
             number("token_lead_us", table.token_lead_us(wall_us)),
-            ("top_contended", Value::Text(state.contended.told())),
+            ("top_contended", Value::Text(state.contended.shown())),
         ]);
         fields
     });

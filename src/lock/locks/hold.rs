@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::extra::Extra;
 use super::id::LockId;
+use super::overflow::Overflow;
 use super::pack;
 use super::record::{self, Flag, Head, Name, Owner, SPILLED};
 use super::state::{Locks, Spilled};
-use crate::lock::types::{ClientId, Moment, Place, PlaceBuf, Tie, Token};
+use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment, Token};
 
 /// A look at a lock.
 #[derive(Clone, Copy)]
@@ -26,8 +26,8 @@ impl<'a> Lock<'a> {
         Some(Hold { lock: self, token: self.head.token().filter(|_| self.head.has(Flag::Held))? })
     }
 
-    fn extra(self) -> Option<&'a Extra> {
-        if self.head.has(Flag::Extra) { self.locks.extras.get(self.index) } else { None }
+    fn overflow(self) -> Option<&'a Overflow> {
+        if self.head.has(Flag::Overflow) { self.locks.overflows.get(self.index) } else { None }
     }
 
     fn spilled(self) -> Option<&'a Spilled> {
@@ -36,21 +36,21 @@ impl<'a> Lock<'a> {
 
     fn name(self) -> Option<Name<'a>> {
         if self.head.shape == SPILLED {
-            return Some(Name::Plain(self.spilled()?.place.as_place()));
+            return Some(Name::Plain(self.spilled()?.lock_key.as_key()));
         }
         record::name(self.head, self.tail)
     }
 
-    /// Where its key is. A hold is tied to its name: a lock that was renamed has none.
+    /// Where its key is. A hold is bound to its name: a lock that was renamed has none.
     #[must_use]
-    pub fn place(self) -> Option<PlaceBuf> {
-        self.name()?.place(&self.locks.prefixes)
+    pub fn lock_key(self) -> Option<LockKeyBuf> {
+        self.name()?.lock_key(&self.locks.prefixes)
     }
 
     /// Whether its key is there.
     #[must_use]
-    pub fn is_at(self, place: Place<'_>) -> bool {
-        self.name().is_some_and(|name| name.is(&self.locks.prefixes, place))
+    pub fn is_at(self, lock_key: LockKey<'_>) -> bool {
+        self.name().is_some_and(|name| name.is(&self.locks.prefixes, lock_key))
     }
 
     /// The database of its key.
@@ -84,19 +84,19 @@ impl<'a> Hold<'a> {
     #[inline]
     #[must_use]
     pub fn is_over(self, now: Moment) -> bool {
-        self.lock.head.until_us() <= now.0 && self.kept().is_none()
+        self.lock.head.until_us() <= now.0 && self.paused_ms().is_none()
     }
 
     /// The full lease of a hold whose lease does not run, because its connection keeps it alive.
-    fn kept(self) -> Option<u64> {
-        self.lock.extra().filter(|extra| extra.tie.is_paused()).map(|extra| extra.lease_ms)
+    fn paused_ms(self) -> Option<u64> {
+        self.lock.overflow().filter(|overflow| overflow.binding.is_paused()).map(|overflow| overflow.lease_ms)
     }
 
     /// Whether a lease of this length, from now, would end later.
     #[must_use]
     pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
-        match self.kept() {
-            Some(kept_ms) => kept_ms < lease_ms,
+        match self.paused_ms() {
+            Some(paused_ms) => paused_ms < lease_ms,
             None => self.lock.head.until_us() < now.plus_ms(lease_ms).0,
         }
     }
@@ -104,19 +104,19 @@ impl<'a> Hold<'a> {
     /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
     #[must_use]
     pub fn left_ms(self, now: Moment) -> u64 {
-        self.kept().unwrap_or_else(|| now.ms_until(Moment(self.lock.head.until_us())))
+        self.paused_ms().unwrap_or_else(|| now.ms_until(Moment(self.lock.head.until_us())))
     }
 
     /// How many releases it takes.
     #[must_use]
     pub fn count(self) -> u32 {
-        self.lock.extra().map_or(1, |extra| extra.count)
+        self.lock.overflow().map_or(1, |overflow| overflow.count)
     }
 
-    /// What ties it to a connection.
+    /// What binds it to a connection.
     #[must_use]
-    pub fn tie(self) -> Tie {
-        self.lock.extra().map_or(Tie::NONE, |extra| extra.tie)
+    pub fn binding(self) -> Binding {
+        self.lock.overflow().map_or(Binding::NONE, |overflow| overflow.binding)
     }
 
     /// How long it has been held, as far as this server knows, in milliseconds.
@@ -133,8 +133,8 @@ impl<'a> Hold<'a> {
 
     /// Whether its owner has heard of it by another answer than the one to its wait.
     #[must_use]
-    pub fn is_known(self) -> bool {
-        self.lock.head.has(Flag::Known)
+    pub fn is_acknowledged(self) -> bool {
+        self.lock.head.has(Flag::Acknowledged)
     }
 
     #[inline(always)]
@@ -187,7 +187,7 @@ impl Locks {
     pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
         self.records.0.iter().filter_map(|index| {
             let (head, tail) = self.records.head(index)?;
-            Some((self.id(index, head.mark()), Lock { locks: self, index, head, tail }))
+            Some((self.id(index, head.generation()), Lock { locks: self, index, head, tail }))
         })
     }
 }

@@ -1,9 +1,9 @@
-//! A data set that is loaded beside the one that is served.
+//! A data set that is staged beside the one that is served.
 
 use crate::lock::codec::{SavedHold, SavedLock};
-use crate::lock::effect::{Change, Effects, Found, LockId};
+use crate::lock::effect::{Change, Effects, Existing, LockId};
 use crate::lock::table::{Granted, Table};
-use crate::lock::types::{Mode, Moment, Place, Tie, Token};
+use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
 
 const NOW: Moment = Moment(7_000_000);
 
@@ -11,8 +11,8 @@ fn token(number: u64) -> Token {
     Token::new(number).expect("valid")
 }
 
-fn place(name: &str) -> Place<'_> {
-    Place { db: 0, name: name.as_bytes() }
+fn lock_key(name: &str) -> LockKey<'_> {
+    LockKey { db: 0, name: name.as_bytes() }
 }
 
 /// A lock that these hold, with these tokens.
@@ -22,18 +22,18 @@ fn saved(mode: Mode, holds: &[(&str, u64)]) -> SavedLock {
         token: token(number),
         left_ms: 60_000,
         count: 1,
-        tie: Tie::NONE,
+        binding: Binding::NONE,
     };
     SavedLock { mode, holds: holds.iter().map(hold).collect() }
 }
 
 fn load(table: &mut Table, name: &str, mode: Mode, holds: &[(&str, u64)]) -> LockId {
-    table.load(NOW, place(name), Some(&saved(mode, holds))).expect("there is room")
+    table.load(NOW, lock_key(name), Some(&saved(mode, holds))).expect("there is room")
 }
 
 /// Who holds a lock, with which tokens, as clients are told.
 fn seen(table: &Table, name: &str, lock: LockId) -> Vec<(String, u64)> {
-    let told = table.describe(NOW, place(name), Found::Lock(lock), b"", 0);
+    let told = table.describe(NOW, lock_key(name), Existing::Lock(lock), b"", 0);
     let holds = told.into_iter().flat_map(|told| told.holds);
     let hold = |owner: &[u8], token: Option<Token>| {
         (String::from_utf8_lossy(owner).into_owned(), token.map_or(0, Token::get))
@@ -56,13 +56,13 @@ fn replica() -> (Table, LockId, LockId) {
     let mut table = Table::default();
     table.clock().adopt(100, 100);
     let plain = load(&mut table, "plain", Mode::Exclusive, &[("ann", 90)]);
-    let crowd = load(&mut table, "crowd", Mode::Shared, &[("bob", 91), ("eve", 92)]);
-    (table, plain, crowd)
+    let holders = load(&mut table, "crowd", Mode::Shared, &[("bob", 91), ("eve", 92)]);
+    (table, plain, holders)
 }
 
 /// What is loaded beside: the same names, otherwise held, and a third one.
-fn load_beside(table: &mut Table) -> [LockId; 3] {
-    table.begin_beside();
+fn load_staged(table: &mut Table) -> [LockId; 3] {
+    table.begin_staged();
     table.begin_load();
     table.loaded_clock().adopt(500, 480);
     [
@@ -73,18 +73,18 @@ fn load_beside(table: &mut Table) -> [LockId; 3] {
 }
 
 #[test]
-fn what_is_loaded_beside_is_not_seen_and_found_by_its_numbers() {
-    let (mut table, plain, crowd) = replica();
+fn what_is_staged_is_not_seen_and_found_by_its_numbers() {
+    let (mut table, plain, holders) = replica();
     let before = table.memory_of(plain);
-    let new = load_beside(&mut table);
-    assert!(table.has_beside());
+    let new = load_staged(&mut table);
+    assert!(table.has_staged());
     assert_eq!((table.locks(), table.holds(), table.last_token()), (2, 3, 100));
     assert_eq!(seen(&table, "plain", plain), held(&[("ann", 90)]));
-    assert_eq!(seen(&table, "crowd", crowd), held(&[("bob", 91), ("eve", 92)]));
+    assert_eq!(seen(&table, "crowd", holders), held(&[("bob", 91), ("eve", 92)]));
     assert_eq!(table.held_by(NOW, b"zoe"), []);
     for (lock, holds) in [
         (plain, vec![("ann", 90)]),
-        (crowd, vec![("bob", 91), ("eve", 92)]),
+        (holders, vec![("bob", 91), ("eve", 92)]),
         (new[0], vec![("zoe", 490)]),
         (new[1], vec![("yan", 491), ("xia", 492)]),
         (new[2], vec![("wim", 493)]),
@@ -104,17 +104,17 @@ fn what_is_loaded_beside_is_not_seen_and_found_by_its_numbers() {
     table.forget(NOW, new[0], false);
     assert_eq!((table.locks(), table.holds()), (1, 2));
     assert_eq!(written(&table, new[0]), []);
-    table.check([(place("crowd"), crowd)].into_iter()).expect("sound");
+    table.check([(lock_key("crowd"), holders)].into_iter()).expect("sound");
 }
 
 #[test]
 fn an_empty_lock_and_a_value_that_is_refused_are_of_the_set_that_is_loaded() {
     let (mut table, ..) = replica();
-    load_beside(&mut table);
-    let empty = table.load(NOW, place("empty"), None).expect("there is room");
+    load_staged(&mut table);
+    let empty = table.load(NOW, lock_key("empty"), None).expect("there is room");
     assert!(!table.is_held(empty));
     assert_eq!(table.locks(), 2);
-    assert_eq!(table.complete_beside().map(|gone| gone.len()), Some(2));
+    assert_eq!(table.complete_staged().map(|gone| gone.len()), Some(2));
     assert_eq!(table.locks(), 4);
     assert!(table.forget_free(empty));
     assert_eq!(table.locks(), 3);
@@ -122,79 +122,80 @@ fn an_empty_lock_and_a_value_that_is_refused_are_of_the_set_that_is_loaded() {
 
 #[test]
 fn once_loaded_it_takes_the_place_of_the_other_as_a_whole() {
-    let (mut table, plain, crowd) = replica();
-    let new = load_beside(&mut table);
-    let gone = table.complete_beside().expect("there was another");
-    assert_eq!((gone.len(), gone.is_empty(), table.has_beside()), (2, false, false));
+    let (mut table, plain, holders) = replica();
+    let new = load_staged(&mut table);
+    let gone = table.complete_staged().expect("there was another");
+    assert_eq!((gone.len(), gone.is_empty(), table.has_staged()), (2, false, false));
     drop(gone);
     assert_eq!((table.locks(), table.holds()), (3, 4));
     assert_eq!(seen(&table, "plain", new[0]), held(&[("zoe", 490)]));
     assert_eq!(seen(&table, "crowd", new[1]), held(&[("yan", 491), ("xia", 492)]));
     // The old values are freed one after the other, on a thread of the server's.
-    let mut dead = vec![plain, new[2], crowd];
+    let mut dead = vec![plain, new[2], holders];
     table.keep_known(&mut dead);
     assert_eq!(dead, [new[2]]);
-    for old in [plain, crowd] {
+    for old in [plain, holders] {
         assert_eq!((table.is_held(old), table.save(NOW, old)), (false, None));
         assert!(table.forget_free(old));
         table.forget(NOW, old, true);
     }
     let keys = [("plain", new[0]), ("crowd", new[1]), ("third", new[2])];
-    table.check(keys.iter().map(|&(name, id)| (place(name), id))).expect("sound");
+    table.check(keys.iter().map(|&(name, id)| (lock_key(name), id))).expect("sound");
     assert_eq!(table.stats().broken, 0);
     // Counting goes on from what the new data set's head said, minting from the newest token of all.
-    assert_eq!((table.clock().told(), table.last_token()), (480, 500));
-    assert_eq!(table.complete_beside().map(|gone| gone.len()), None);
+    assert_eq!((table.clock().replicated_token(), table.last_token()), (480, 500));
+    assert_eq!(table.complete_staged().map(|gone| gone.len()), None);
 }
 
 #[test]
 fn if_it_cannot_be_loaded_all_is_as_it_was() {
-    let (mut table, plain, crowd) = replica();
-    let new = load_beside(&mut table);
-    assert_eq!(table.abort_beside().map(|gone| gone.len()), Some(3));
-    assert_eq!((table.locks(), table.holds(), table.has_beside()), (2, 3, false));
+    let (mut table, plain, holders) = replica();
+    let new = load_staged(&mut table);
+    assert_eq!(table.abort_staged().map(|gone| gone.len()), Some(3));
+    assert_eq!((table.locks(), table.holds(), table.has_staged()), (2, 3, false));
     assert_eq!(seen(&table, "plain", plain), held(&[("ann", 90)]));
     for id in new {
         assert!(!table.is_held(id));
         table.forget(NOW, id, false);
     }
-    table.check([(place("plain"), plain), (place("crowd"), crowd)].into_iter()).expect("sound");
+    table.check([(lock_key("plain"), plain), (lock_key("crowd"), holders)].into_iter()).expect("sound");
     // Its stream goes on where it was: the next grant that travels as it was asked is token 101. But what the
     // other data set named is never minted again.
-    assert_eq!((table.clock().told(), table.last_token()), (100, 500));
+    assert_eq!((table.clock().replicated_token(), table.last_token()), (100, 500));
     let granted = Granted {
         owner: b"kim",
         lease_ms: 60_000,
         mode: Mode::Exclusive,
         is_reentrant: false,
-        tie: Tie::NONE,
+        binding: Binding::NONE,
     };
-    let step = table.apply_acquire(NOW, place("next"), Found::Nothing, &granted, &mut Effects::default());
+    let step =
+        table.apply_acquire(NOW, lock_key("next"), Existing::Nothing, &granted, &mut Effects::default());
     let Change::Stored(next) = step.change else { panic!("{step:?}") };
     assert_eq!(seen(&table, "next", next), held(&[("kim", 101)]));
     assert_eq!(table.clock().mint(7).map(|(token, _)| token.get()), Some(501));
-    assert_eq!(table.abort_beside().map(|gone| gone.len()), None);
-    table.begin_beside();
-    assert_eq!(table.abort_beside().map(|gone| (gone.len(), gone.is_empty())), Some((0, true)));
+    assert_eq!(table.abort_staged().map(|gone| gone.len()), None);
+    table.begin_staged();
+    assert_eq!(table.abort_staged().map(|gone| (gone.len(), gone.is_empty())), Some((0, true)));
 }
 
 #[test]
 fn no_number_of_a_set_that_is_gone_finds_anything_in_a_later_one() {
-    let (mut table, plain, crowd) = replica();
+    let (mut table, plain, holders) = replica();
     let mut dead = Vec::new();
-    let mut served = vec![plain, crowd];
+    let mut served = vec![plain, holders];
     for round in 0..40 {
         // The same slots and the same lives as in every set before.
-        let new = load_beside(&mut table);
+        let new = load_staged(&mut table);
         for id in &dead {
             assert!(!table.is_held(*id) && table.forget_free(*id), "{id:?} in round {round}");
             table.forget(NOW, *id, false);
         }
         if round % 3 == 1 {
-            drop(table.abort_beside());
+            drop(table.abort_staged());
             dead.extend(new);
         } else {
-            drop(table.complete_beside());
+            drop(table.complete_staged());
             dead.append(&mut served);
             served.extend(new);
         }
@@ -207,9 +208,9 @@ fn no_number_of_a_set_that_is_gone_finds_anything_in_a_later_one() {
         let mut numbers = dead.clone();
         numbers.extend(&served);
         table.keep_known(&mut numbers);
-        // Numbers of crowds are not known by their set, but by their births: none is used twice.
+        // Numbers of lists of holders are not known by their set, but by their generations: none is used twice.
         assert!(served.iter().all(|id| numbers.contains(id)));
-        numbers.retain(|id| !id.is_crowd());
+        numbers.retain(|id| !id.is_list());
         assert!(numbers.iter().all(|id| served.contains(id)), "round {round}: {numbers:?}");
     }
 }
@@ -218,12 +219,12 @@ fn no_number_of_a_set_that_is_gone_finds_anything_in_a_later_one() {
 fn leases_of_the_set_that_is_served_run_on_and_end() {
     let (mut table, plain, _) = replica();
     let end = table.next_deadline(true).expect("there are leases");
-    load_beside(&mut table);
+    load_staged(&mut table);
     assert_eq!(table.next_deadline(true), Some(end));
     let later = NOW.plus_ms(60_001);
-    assert_eq!(table.live_token(later, Found::Lock(plain)), None);
-    assert_eq!(table.live_token(NOW, Found::Lock(plain)), Some(token(90)));
-    drop(table.abort_beside());
+    assert_eq!(table.live_token(later, Existing::Lock(plain)), None);
+    assert_eq!(table.live_token(NOW, Existing::Lock(plain)), Some(token(90)));
+    drop(table.abort_staged());
     assert_eq!(table.next_deadline(true), Some(end));
     // A promoted server ends them.
     let mut over = 0;
@@ -239,11 +240,11 @@ fn leases_of_the_set_that_is_served_run_on_and_end() {
 #[test]
 fn a_file_that_was_begun_meanwhile_has_to_be_told_the_next_token() {
     let (mut table, ..) = replica();
-    load_beside(&mut table);
+    load_staged(&mut table);
     table.clock().begin_file();
-    drop(table.complete_beside());
+    drop(table.complete_staged());
     table.loaded_clock().adopt(500, 500);
     let counted = |table: &mut Table| table.clock().count().map(|(token, travel)| (token.get(), travel));
-    assert_eq!(counted(&mut table), Some((501, crate::lock::token::Travel::Named)));
-    assert_eq!(counted(&mut table), Some((502, crate::lock::token::Travel::Counted)));
+    assert_eq!(counted(&mut table), Some((501, crate::lock::token::Travel::Explicit)));
+    assert_eq!(counted(&mut table), Some((502, crate::lock::token::Travel::Implicit)));
 }

@@ -19,8 +19,8 @@ pub struct HoldView<'a> {
     pub client: Option<ClientId>,
     /// How many releases it takes.
     pub count: u32,
-    /// What ties it to its connection.
-    pub tie: Tie,
+    /// What binds it to its connection.
+    pub binding: Binding,
 }
 
 /// A waiting request as INFO shows it.
@@ -30,7 +30,7 @@ pub struct WaiterView<'a> {
     pub owner: &'a [u8],
     /// How long it has been waiting.
     pub waited_ms: u64,
-    /// The connection that waits; `None` for a place in line without one.
+    /// The connection that waits; `None` for a reservation without one.
     pub client: Option<ClientId>,
     /// How it wants to hold the lock.
     pub mode: Mode,
@@ -40,7 +40,7 @@ pub struct WaiterView<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Possession {
     /// Which lock.
-    pub place: PlaceBuf,
+    pub lock_key: LockKeyBuf,
     /// How it is held, or is to be held.
     pub mode: Mode,
     /// Its token and what is left of the lease; `None` if the owner waits.
@@ -57,14 +57,14 @@ pub struct Description<'a> {
     /// How many wait.
     pub waiters: usize,
     /// The first of them.
-    pub line: Vec<WaiterView<'a>>,
+    pub queue: Vec<WaiterView<'a>>,
 }
 
 impl Table {
-    /// Whether somebody waits for the lock at this place.
+    /// Whether somebody waits for the lock at this key.
     #[must_use]
-    pub fn is_waited_for(&self, place: Place<'_>) -> bool {
-        self.queues.at(place).is_some()
+    pub fn is_waited_for(&self, lock_key: LockKey<'_>) -> bool {
+        self.queues.at(lock_key).is_some()
     }
 
     /// Whether a lock has too many holders for a command to end all whose leases are over, and there are some.
@@ -75,8 +75,8 @@ impl Table {
 
     /// The newest token of a live hold at a found key. LOCK.FENCE.
     #[must_use]
-    pub fn live_token(&self, now: Moment, found: Found) -> Option<Token> {
-        let Found::Lock(lock) = found else {
+    pub fn live_token(&self, now: Moment, existing: Existing) -> Option<Token> {
+        let Existing::Lock(lock) = existing else {
             return None;
         };
         let (_, newest) = self.locks.newest_hold(lock)?;
@@ -89,11 +89,11 @@ impl Table {
 
     /// Whether this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
     #[must_use]
-    pub fn is_live(&self, now: Moment, found: Found, token: Token) -> bool {
+    pub fn is_live(&self, now: Moment, existing: Existing, token: Token) -> bool {
         if sabotage::removes(Rule::Fence) {
             return true;
         }
-        let Found::Lock(lock) = found else {
+        let Existing::Lock(lock) = existing else {
             return false;
         };
         self.locks.hold_with(lock, token).is_some_and(|(_, hold)| !hold.is_over(now))
@@ -101,8 +101,8 @@ impl Table {
 
     /// The token of this owner's hold at a found key, live or not.
     #[must_use]
-    pub fn token_of(&self, found: Found, owner: &[u8]) -> Option<Token> {
-        let Found::Lock(lock) = found else {
+    pub fn token_of(&self, existing: Existing, owner: &[u8]) -> Option<Token> {
+        let Existing::Lock(lock) = existing else {
             return None;
         };
         self.locks.hold_of(lock, owner).map(|(_, hold)| hold.token())
@@ -121,24 +121,24 @@ impl Table {
         self.locks_of(id).mode(id).is_some()
     }
 
-    /// Everything about the lock at a place; `None` if nobody holds it and nobody waits for it. The lock of an old
+    /// Everything about the lock at a key; `None` if nobody holds it and nobody waits for it. The lock of an old
     /// client is held by `legacy_owner`.
     #[must_use]
     pub fn describe<'s>(
         &'s self,
         now: Moment,
-        place: Place<'_>,
-        found: Found,
+        lock_key: LockKey<'_>,
+        existing: Existing,
         legacy_owner: &'s [u8],
         waiters_max: usize,
     ) -> Option<Description<'s>> {
-        let queue = self.queues.at(place).and_then(|queue| Some((queue, self.queues.queue(queue)?)));
-        let lock = match found {
-            Found::Lock(lock) => Some(lock),
+        let queue = self.queues.at(lock_key).and_then(|queue| Some((queue, self.queues.queue(queue)?)));
+        let lock = match existing {
+            Existing::Lock(lock) => Some(lock),
             _ => None,
         };
-        let legacy = match found {
-            Found::Legacy(legacy) => Some((legacy, legacy_owner)),
+        let legacy = match existing {
+            Existing::Legacy(legacy) => Some((legacy, legacy_owner)),
             _ => None,
         };
         let mut holds: Vec<HoldView<'_>> = lock
@@ -152,7 +152,7 @@ impl Table {
                 held_ms: Some(hold.held_ms(now)),
                 client: hold.client(),
                 count: hold.count(),
-                tie: hold.tie(),
+                binding: hold.binding(),
             })
             .collect();
         if let Some((legacy, owner)) = legacy {
@@ -163,7 +163,7 @@ impl Table {
                 held_ms: None,
                 client: None,
                 count: 1,
-                tie: Tie::NONE,
+                binding: Binding::NONE,
             });
         }
         let held_as = match legacy {
@@ -171,12 +171,12 @@ impl Table {
             None => lock.and_then(|lock| self.locks.mode(lock)).filter(|_| !holds.is_empty()),
         };
         let mode = held_as.or(queue.map(|(_, queue)| queue.mode))?;
-        let line = queue.into_iter().flat_map(|(queue, _)| self.queues.line(queue));
+        let waiters = queue.into_iter().flat_map(|(queue, _)| self.queues.in_order(queue));
         Some(Description {
             mode,
             holds,
             waiters: queue.map_or(0, |(_, queue)| queue.len),
-            line: line
+            queue: waiters
                 .take(waiters_max)
                 .map(|(_, waiter)| WaiterView {
                     owner: &waiter.request.owner,
@@ -197,16 +197,20 @@ impl Table {
             .filter(|(_, _, hold)| !hold.is_over(now))
             .filter_map(|(mode, lock, hold)| {
                 let held = Some((hold.token(), hold.left_ms(now)));
-                Some(Possession { place: lock.place()?, mode, held })
+                Some(Possession { lock_key: lock.lock_key()?, mode, held })
             })
             .collect();
         all.extend(self.queues.all_of_owner(owner).filter_map(|(_, waiter)| {
-            let place = self.queues.queue(waiter.queue)?.place.clone();
-            Some(Possession { place, mode: waiter.request.mode, held: None })
+            let lock_key = self.queues.queue(waiter.queue)?.lock_key.clone();
+            Some(Possession { lock_key, mode: waiter.request.mode, held: None })
         }));
         // By name, what is held before what is waited for: the order of records is nobody's business.
         all.sort_by(|a, b| {
-            (a.place.db, &a.place.name, a.held.is_none()).cmp(&(b.place.db, &b.place.name, b.held.is_none()))
+            (a.lock_key.db, &a.lock_key.name, a.held.is_none()).cmp(&(
+                b.lock_key.db,
+                &b.lock_key.name,
+                b.held.is_none(),
+            ))
         });
         all
     }
@@ -238,7 +242,7 @@ impl Table {
     /// The newest token, 0 if there was none.
     #[must_use]
     pub const fn last_token(&self) -> u64 {
-        self.clock.last()
+        self.clock.last_token()
     }
 
     /// Microseconds by which tokens are ahead of the wall clock.
@@ -256,44 +260,44 @@ impl Table {
     /// Tells what is wrong with the table, if anything is: what is true after every step.
     ///
     /// `keys` is the keyspace: every key of our type with its value.
-    pub fn check<'a>(&self, keys: impl Iterator<Item = (Place<'a>, LockId)>) -> Result<(), String> {
+    pub fn check<'a>(&self, keys: impl Iterator<Item = (LockKey<'a>, LockId)>) -> Result<(), String> {
         let (mut held, mut count) = (0, 0);
-        for (place, id) in keys {
+        for (lock_key, id) in keys {
             count += 1;
-            if !id.is_crowd() {
-                self.locks.get(id).ok_or_else(|| format!("{place:?} holds a dead number"))?;
+            if !id.is_list() {
+                self.locks.get(id).ok_or_else(|| format!("{lock_key:?} holds a dead number"))?;
             } else if self.locks.holders_of(id) == 0 {
                 // Several held it under another name: an empty lock, which is not counted.
                 count -= 1;
                 continue;
             }
-            let queue = self.queues.at(place);
-            for (member, hold) in self.locks.holders(id) {
+            let queue = self.queues.at(lock_key);
+            for (holder, hold) in self.locks.holders(id) {
                 held += 1;
-                let lock = self.locks.get(member).ok_or("a hold without a record")?;
-                if !lock.is_at(place) || lock.place().is_none_or(|own| own.as_place() != place) {
-                    return Err(format!("{place:?} holds a lock of {:?}", lock.place()));
+                let lock = self.locks.get(holder).ok_or("a hold without a record")?;
+                if !lock.is_at(lock_key) || lock.lock_key().is_none_or(|own| own.as_key() != lock_key) {
+                    return Err(format!("{lock_key:?} holds a lock of {:?}", lock.lock_key()));
                 }
-                if hold.token().get() > self.clock.last() {
-                    return Err(format!("{place:?} has a token that was never minted"));
+                if hold.token().get() > self.clock.last_token() {
+                    return Err(format!("{lock_key:?} has a token that was never minted"));
                 }
                 let waits = queue.and_then(|queue| self.queues.of_owner(queue, &hold.owner()));
                 let waits_in_vain =
                     waits.and_then(|waiter| self.queues.waiter(waiter)).is_some_and(|waiter| {
                         let is_noted = self.queues.queue(waiter.queue).is_some_and(|queue| queue.is_noted);
                         let is_same = Some(waiter.request.mode) == self.locks.mode(id);
-                        !is_noted && is_same && waiter.party.is_none()
+                        !is_noted && is_same && waiter.multi.is_none()
                     });
                 if waits_in_vain {
-                    return Err(format!("a holder of {place:?} waits for it"));
+                    return Err(format!("a holder of {lock_key:?} waits for it"));
                 }
             }
             match (self.locks.mode(id), self.locks.holders_of(id)) {
                 (Some(Mode::Limit(limit)), holders) if holders > limit as usize => {
-                    return Err(format!("{place:?} has {holders} holders of {limit}"));
+                    return Err(format!("{lock_key:?} has {holders} holders of {limit}"));
                 }
                 (Some(Mode::Exclusive), holders) if holders > 1 => {
-                    return Err(format!("{place:?} has {holders} exclusive holders"));
+                    return Err(format!("{lock_key:?} has {holders} exclusive holders"));
                 }
                 _ => {}
             }
@@ -306,7 +310,7 @@ impl Table {
             ));
         }
         self.locks.check()?;
-        self.check_beside()?;
+        self.check_staged()?;
         self.queues.check()
     }
 }

@@ -1,0 +1,178 @@
+//! Holds with more to say than a record has room for, a count or a binding: see [`super::overflow`].
+
+use super::id::LockId;
+use super::overflow::Overflow;
+use super::record::Flag;
+use super::state::Locks;
+use super::terms::NewHold;
+use crate::lock::types::{Binding, ClientId, Moment};
+
+impl Locks {
+    /// How many releases a hold takes from now on.
+    pub fn set_count(&mut self, id: LockId, count: u32) {
+        if self.hold(id).is_some_and(|hold| hold.count() != count) {
+            self.change_overflow(id, |overflow| overflow.count = count);
+        }
+    }
+
+    pub(super) fn change_overflow(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) {
+        if self.head(id).is_none() {
+            return;
+        }
+        let has_overflow = self.overflows.change(id, change);
+        if let Some(head) = self.head_mut(id) {
+            head.set(Flag::Overflow, has_overflow);
+        }
+    }
+
+    #[cold]
+    pub(super) fn forget_overflow(&mut self, id: LockId) {
+        self.overflows.remove(id);
+        if let Some(head) = self.head_mut(id) {
+            head.set(Flag::Overflow, false);
+        }
+    }
+
+    /// Whether there is more to a hold than its record says.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_overflow(&self, id: LockId) -> bool {
+        self.overflows.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::Overflow))
+    }
+
+    /// Whether the lease of this hold does not run.
+    #[must_use]
+    pub fn is_paused(&self, id: LockId) -> bool {
+        self.hold(id).is_some_and(|hold| hold.binding().is_paused())
+    }
+
+    /// What a hold that begins has beside its record.
+    #[inline]
+    pub(super) fn bind_new(&mut self, id: LockId, hold: &NewHold<'_>) {
+        if !hold.binding.is_none() {
+            self.binding(id, hold.client, hold);
+        }
+    }
+
+    #[cold]
+    fn binding(&mut self, id: LockId, client: Option<ClientId>, hold: &NewHold<'_>) {
+        self.change_overflow(id, |overflow| {
+            (overflow.binding, overflow.lease_ms, overflow.bound_to) = (hold.binding, hold.lease_ms, client);
+        });
+        if hold.binding.is_paused() {
+            self.leases.remove(&mut self.records, id.index());
+        }
+    }
+
+    /// Renews a hold that may be kept alive. `false`: its lease runs.
+    #[cold]
+    pub(super) fn extend_paused(&mut self, id: LockId, lease_ms: u64) -> bool {
+        if !self.is_paused(id) {
+            return false;
+        }
+        self.change_overflow(id, |overflow| overflow.lease_ms = lease_ms);
+        true
+    }
+
+    /// From now on a hold is bound like this, to this connection; to the same as before if none is named. Returns
+    /// whether its lease stands still from here on, at what is left of it: readers have to be told how much that is.
+    pub fn rebind(&mut self, id: LockId, now: Moment, binding: Binding, client: Option<ClientId>) -> bool {
+        let Some((was, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
+            return false;
+        };
+        if was.is_none() && binding.is_none() {
+            return false;
+        }
+        // Without a connection it goes on as it was.
+        let is_running = binding.is_keepalive && was.is_running && client.is_none();
+        let binding = Binding { is_running, ..binding };
+        self.change_overflow(id, |overflow| {
+            (overflow.binding, overflow.bound_to) =
+                (binding, client.or(overflow.bound_to).filter(|_| !binding.is_none()));
+            overflow.lease_ms = if binding.is_paused() { left_ms } else { 0 };
+        });
+        if was.is_paused() != binding.is_paused() {
+            self.leases.remove(&mut self.records, id.index());
+            if !binding.is_paused() {
+                self.set_until(id, now, now.plus_ms(left_ms).0);
+            }
+        }
+        !was.is_paused() && binding.is_paused()
+    }
+
+    /// A hold of another server's goes on as that one tells: with this lease, bound like this to a connection there.
+    pub fn go_on_as_replicated(&mut self, id: LockId, now: Moment, lease_ms: u64, binding: Binding) {
+        self.leases.remove(&mut self.records, id.index());
+        self.change_overflow(id, |overflow| {
+            (overflow.binding, overflow.lease_ms, overflow.bound_to) = (binding, 0, None)
+        });
+        self.extend(id, now, lease_ms);
+    }
+
+    /// A connection has closed: the leases of the holds that are bound to it run from here, and are cut where that was
+    /// asked for. Returns those holds.
+    pub fn unbind(&mut self, client: ClientId, now: Moment) -> Vec<LockId> {
+        let bound: Vec<LockId> = self.overflows.bound_to(client).collect();
+        for &id in &bound {
+            self.run_from(id, now, true);
+        }
+        bound
+    }
+
+    /// Whether a hold is orphaned.
+    #[must_use]
+    pub const fn has_orphaned(&self) -> bool {
+        self.overflows.has_orphaned()
+    }
+
+    /// The holds that are orphaned, in no order.
+    pub fn orphaned(&self) -> impl Iterator<Item = LockId> {
+        let orphaned = self.overflows.orphaned();
+        orphaned.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.generation())))
+    }
+
+    /// No connection of another life keeps anything alive here: such leases run from here, at their full length.
+    /// Returns those holds.
+    pub fn unbind_orphaned(&mut self, now: Moment) -> Vec<LockId> {
+        let mut kept: Vec<LockId> = self.orphaned().collect();
+        // The order of a hash map is nobody's business.
+        kept.sort_unstable();
+        for &id in &kept {
+            self.let_run(id, now);
+        }
+        kept
+    }
+
+    /// All connections are of another life from here on.
+    pub fn forget_connections(&mut self) {
+        for id in self.overflows.all_bound() {
+            self.change_overflow(id, |overflow| overflow.bound_to = None);
+        }
+    }
+
+    /// No connection keeps this hold alive: its lease runs from here, at its full length.
+    pub fn let_run(&mut self, id: LockId, now: Moment) {
+        self.run_from(id, now, false);
+    }
+
+    fn run_from(&mut self, id: LockId, now: Moment, is_cut: bool) {
+        let Some((binding, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
+            return;
+        };
+        self.change_overflow(id, |overflow| {
+            (overflow.bound_to, overflow.lease_ms) = (None, 0);
+            overflow.binding.is_running = binding.is_keepalive;
+        });
+        let cut_ms = binding.ephemeral_ms.filter(|&ms| is_cut && ms < left_ms);
+        if binding.is_paused() || cut_ms.is_some() {
+            self.leases.remove(&mut self.records, id.index());
+            self.set_until(id, now, now.plus_ms(cut_ms.unwrap_or(left_ms)).0);
+        }
+    }
+
+    /// Whether any hold has a binding, whether its connection is open or not.
+    #[must_use]
+    pub const fn has_bindings(&self) -> bool {
+        self.overflows.has_bindings()
+    }
+}

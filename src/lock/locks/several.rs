@@ -1,0 +1,306 @@
+//! Locks that several hold: see [`super::holders`].
+
+use super::hold::Hold;
+use super::id::LockId;
+
+use super::record::Flag;
+use super::state::{Locks, tick};
+use super::terms::{Ended, NewHold};
+use crate::lock::types::{LockKey, Mode, Moment, Token};
+
+impl Locks {
+    /// How the lock with this number is held. `None`: nobody holds it, or there is no such lock.
+    #[inline]
+    #[must_use]
+    pub fn mode(&self, id: LockId) -> Option<Mode> {
+        if id.is_list() {
+            return Some(self.holder_lists.get(id)?.mode);
+        }
+        self.hold(id).map(|_| Mode::Exclusive)
+    }
+
+    /// The holds of a lock, in the order of their tokens, with the numbers of their records.
+    pub fn holders(&self, id: LockId) -> impl Iterator<Item = (LockId, Hold<'_>)> {
+        let holders = self.holder_lists.get(id);
+        let alone = holders.is_none().then_some(id);
+        let ids = holders.into_iter().flat_map(|holders| holders.ids()).chain(alone);
+        ids.filter_map(|holder| Some((holder, self.hold(holder)?)))
+    }
+
+    /// How many hold a lock.
+    #[inline]
+    #[must_use]
+    pub fn holders_of(&self, id: LockId) -> usize {
+        match self.holder_lists.get(id) {
+            Some(holders) => holders.len(),
+            None => usize::from(self.hold(id).is_some()),
+        }
+    }
+
+    /// The hold of this owner on a lock.
+    #[inline]
+    #[must_use]
+    pub fn hold_of(&self, id: LockId, owner: &[u8]) -> Option<(LockId, Hold<'_>)> {
+        if !id.is_list() {
+            return self.hold(id).filter(|hold| hold.is_of(owner)).map(|hold| (id, hold));
+        }
+        let of_owner = |holder| self.hold(holder).filter(|hold| hold.is_of(owner)).map(|hold| (holder, hold));
+        if !self.holder_lists.is_large(id) {
+            return self.holder_lists.get(id)?.few().iter().find_map(|entry| of_owner(entry.1));
+        }
+        of_owner(self.holder_lists.of_owner(id, owner, |holder| of_owner(holder).is_some())?)
+    }
+
+    /// Whether a lock has too many holders to look at each of them.
+    #[inline]
+    #[must_use]
+    pub fn is_large(&self, id: LockId) -> bool {
+        self.holder_lists.is_large(id)
+    }
+
+    /// A hold of a lock whose lease is over, if it is not too large to look at all.
+    #[inline]
+    #[must_use]
+    pub fn over_of(&self, id: LockId, now: Moment) -> Option<LockId> {
+        if !id.is_list() {
+            return self.hold(id).filter(|hold| hold.is_over(now)).map(|_| id);
+        }
+        let few = self.holder_lists.get(id)?.few();
+        few.iter()
+            .map(|entry| entry.1)
+            .find(|&holder| self.hold(holder).is_some_and(|hold| hold.is_over(now)))
+    }
+
+    /// The hold with this token on a lock.
+    #[must_use]
+    pub fn hold_with(&self, id: LockId, token: Token) -> Option<(LockId, Hold<'_>)> {
+        let holder = if id.is_list() { self.holder_lists.get(id)?.of_token(token)? } else { id };
+        self.hold(holder).filter(|hold| hold.token() == token).map(|hold| (holder, hold))
+    }
+
+    /// The hold with the newest token on a lock.
+    #[must_use]
+    pub fn newest_hold(&self, id: LockId) -> Option<(LockId, Hold<'_>)> {
+        let holder = if id.is_list() { self.holder_lists.get(id)?.newest()? } else { id };
+        Some((holder, self.hold(holder)?))
+    }
+
+    /// Whether the record with this number is a hold of this lock.
+    #[must_use]
+    pub fn is_held_by(&self, id: LockId, holder: LockId) -> bool {
+        self.hold(holder)
+            .is_some_and(|hold| self.hold_with(id, hold.token()).is_some_and(|with| with.0 == holder))
+    }
+
+    /// A new lock that several can hold, and that nobody holds yet.
+    #[inline]
+    pub fn form(&mut self, mode: Mode) -> LockId {
+        self.holder_lists.form(mode)
+    }
+
+    /// Takes a lock away that several could hold and nobody holds.
+    #[inline]
+    pub fn dissolve(&mut self, id: LockId) {
+        self.holder_lists.dissolve(id);
+    }
+
+    /// A hold begins beside the others of this lock. `None`: there are too many locks.
+    #[inline]
+    pub fn join(
+        &mut self,
+        id: LockId,
+        now: Moment,
+        lock_key: LockKey<'_>,
+        hold: &NewHold<'_>,
+    ) -> Option<LockId> {
+        let holder = self.insert(now, lock_key, Some(hold))?;
+        self.enlist(id, holder, hold.token, hold.owner);
+        Some(holder)
+    }
+
+    #[inline]
+    fn enlist(&mut self, id: LockId, holder: LockId, token: Token, owner: &[u8]) {
+        if !self.holder_lists.join(id, (token, holder), owner) {
+            let owners: Vec<Vec<u8>> = self.holders(id).map(|(_, hold)| hold.owner().into_owned()).collect();
+            self.holder_lists.grow(id, &owners);
+            self.holder_lists.join(id, (token, holder), owner);
+        }
+    }
+
+    /// Ends the hold of a holder, and its record with it. Returns also how many are left.
+    #[inline]
+    pub fn remove_holder(&mut self, id: LockId, holder: LockId, now: Moment) -> Option<(Ended, usize)> {
+        let owner =
+            if self.holder_lists.is_large(id) { self.hold(holder)?.owner().into_owned() } else { Vec::new() };
+        let ended = self.end(holder, now)?;
+        let left = self.holder_lists.remove_holder(id, (ended.token, holder), &owner);
+        self.remove_free(holder);
+        Some((ended, left?))
+    }
+
+    /// A list of one holder becomes a record of its own. The list is gone.
+    pub fn convert_to_exclusive(&mut self, id: LockId) -> Option<LockId> {
+        let holders = self.holder_lists.get(id).filter(|holders| holders.len() == 1)?;
+        let holder = holders.newest()?;
+        self.holder_lists.dissolve(id);
+        Some(holder)
+    }
+
+    /// A hold of a lock goes on under another token, and takes its place among the others by that.
+    pub fn set_new_token(&mut self, id: LockId, holder: LockId, token: Token) -> Option<()> {
+        if id.is_list() {
+            let hold = self.hold(holder)?;
+            let (old, owner) = (hold.token(), hold.owner().into_owned());
+            self.holder_lists.remove_holder(id, (old, holder), &owner)?;
+            self.holder_lists.join(id, (token, holder), &owner);
+        }
+        self.set_token(holder, token);
+        Some(())
+    }
+
+    /// The hold of a record becomes the first of a list of holders, under another number: the old one is the value of a key
+    /// that the server is about to forget.
+    pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
+        let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
+        let (owner, token, client, left_ms) =
+            (hold.owner().into_owned(), hold.token(), hold.client(), hold.left_ms(now));
+        let (binding, count, held_ms, is_acknowledged) =
+            (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
+        let until_us = self.head(id)?.0.until_us();
+        let bound_to = self
+            .overflows
+            .get(id.index())
+            .filter(|_| !binding.is_none())
+            .and_then(|overflow| overflow.bound_to);
+        self.remove(id, now);
+        let holders = self.form(mode);
+        let new = NewHold { owner: &owner, token, lease_ms: left_ms, client, binding };
+        let since = Moment(now.0.saturating_sub(held_ms * 1_000));
+        let Some(holder) = self.join(holders, now, lock_key.as_key(), &new) else {
+            self.holder_lists.dissolve(holders);
+            return None;
+        };
+        self.set_until(holder, now, until_us);
+        if let Some(head) = self.head_mut(holder) {
+            head.set_since(since);
+            head.set(Flag::Acknowledged, is_acknowledged);
+        }
+        self.set_count(holder, count);
+        if !binding.is_none() {
+            self.change_overflow(holder, |overflow| overflow.bound_to = bound_to);
+        }
+        Some(holders)
+    }
+
+    /// Ends all holds of a lock. A list of holders is gone with them; the number of a record finds an empty lock.
+    pub fn break_up(&mut self, id: LockId, now: Moment) -> Vec<Ended> {
+        if !id.is_list() {
+            return self.end(id, now).into_iter().collect();
+        }
+        // Also those whose holds have ended already: their records are those of the list.
+        let ids: Vec<LockId> =
+            self.holder_lists.get(id).into_iter().flat_map(|holders| holders.ids()).collect();
+        self.holder_lists.dissolve(id);
+        let ended = ids.iter().filter_map(|&holder| {
+            let ended = self.end(holder, now);
+            self.remove_free(holder);
+            ended
+        });
+        ended.collect()
+    }
+
+    /// Where the key of a lock is that somebody holds.
+    #[must_use]
+    pub fn first_key(&self, id: LockId) -> Option<crate::lock::types::LockKeyBuf> {
+        let (holder, _) = self.newest_hold(id)?;
+        self.get(holder)?.lock_key()
+    }
+
+    /// All holds of this owner, with their records and how they hold. Goes through all records.
+    pub fn all_of_owner<'a>(
+        &'a self,
+        owner: &'a [u8],
+    ) -> impl Iterator<Item = (Mode, super::Lock<'a>, Hold<'a>)> {
+        let modes: hashbrown::HashMap<LockId, Mode> = self
+            .holder_lists
+            .all
+            .iter()
+            .flat_map(|(_, holders)| holders.ids().map(|holder| (holder, holders.mode)))
+            .collect();
+        self.iter().filter_map(move |(id, lock)| {
+            let hold = lock.hold().filter(|hold| hold.is_of(owner))?;
+            Some((modes.get(&id).copied().unwrap_or_default(), lock, hold))
+        })
+    }
+
+    /// All locks in these databases that somebody holds.
+    pub fn all_held(&self, is_concerned: impl Fn(u32) -> bool) -> Vec<LockId> {
+        let is_concerned = |id: LockId| {
+            let db = self.newest_hold(id).and_then(|(holder, _)| self.get(holder)?.db());
+            db.is_some_and(&is_concerned)
+        };
+        let holder_lists: Vec<LockId> =
+            self.holder_lists.all.iter().map(|(id, _)| LockId::of_list(id)).collect();
+        let ids: std::collections::HashSet<LockId> = holder_lists
+            .iter()
+            .flat_map(|&holders| self.holders(holders).map(|(holder, _)| holder))
+            .collect();
+        let alone = self.iter().map(|(id, _)| id).filter(|id| !ids.contains(id));
+        alone.chain(holder_lists.iter().copied()).filter(|&id| is_concerned(id)).collect()
+    }
+
+    /// Another token for a hold.
+    fn set_token(&mut self, id: LockId, token: Token) {
+        if let Some(head) = self.head_mut(id) {
+            head.set_token(token);
+        }
+    }
+
+    /// The lease ends at this moment, to the microsecond.
+    pub(super) fn set_until(&mut self, id: LockId, now: Moment, until_us: u64) {
+        if self.is_paused(id) {
+            return;
+        }
+        self.leases.remove(&mut self.records, id.index());
+        if let Some(head) = self.head_mut(id) {
+            head.set_until_us(until_us);
+        }
+        self.leases.insert(&mut self.records, id.index(), tick(until_us), now.0 / 1_000);
+    }
+
+    /// Whether as many locks can be added as one step may want.
+    #[must_use]
+    pub const fn has_room(&self) -> bool {
+        self.records.0.has_room()
+    }
+
+    /// Tells what is wrong with lists of holders and overflow records, if anything is.
+    pub(super) fn check_many(&self) -> Result<(), String> {
+        let mut ids = 0;
+        for (id, holders) in self.holder_lists.all.iter() {
+            let mut last = None;
+            for holder in holders.ids() {
+                let hold = self.hold(holder).ok_or_else(|| format!("{holder:?} is a member and not held"))?;
+                let owner = hold.owner();
+                let found = self.holder_lists.of_owner(LockId::of_list(id), &owner, |other| other == holder);
+                if Some(hold.token()) <= last || found != Some(holder) {
+                    return Err(format!("{holder:?} is not in order, or not found by its owner"));
+                }
+                last = Some(hold.token());
+                ids += 1;
+            }
+            if holders.len() == 0 || !holders.knows_its_holders_only() {
+                return Err(format!("crowd {id:?} is empty, or knows who is no member: {holders:?}"));
+            }
+        }
+        let overflows = self.iter().filter(|(_, lock)| lock.head.has(Flag::Overflow)).count();
+        if ids != self.holder_lists.listed || overflows != self.overflows.len() {
+            return Err(format!(
+                "{ids} members, {overflows} extras; {}, {}",
+                self.holder_lists.listed,
+                self.overflows.len()
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! Who is let in: the queue at a key, and the lock that they wait for.
+
+use super::context::StepContext;
+use super::state::*;
+use crate::lock::queue::{MultiId, QueueId, Waiter};
+
+/// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
+const LEGACY_GONE_MS: u64 = 2;
+
+/// Nobody comes in beside so many reservations: never, unless that rule is left out.
+fn are_too_many(reserved: usize) -> bool {
+    sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 0 } else { 64 }
+}
+
+impl Table {
+    /// The outcome of a step for its key.
+    pub(super) fn step<R>(&mut self, ctx: &StepContext<'_>, reply: R) -> Step<R> {
+        Step { reply, change: self.close(ctx), record: ctx.record }
+    }
+
+    /// What becomes of the key after all.
+    pub(super) fn close(&mut self, ctx: &StepContext<'_>) -> Change {
+        let mut is_new_turn = false;
+        if self.queues.waiters() > 0
+            && let Some(queue) = self.queues.at(ctx.lock_key)
+        {
+            is_new_turn = self.queues.set_turns(queue, self.turns(ctx, queue));
+            if let Some(queue) = self.queues.queue_mut(queue) {
+                queue.lock = ctx.lock;
+            }
+            // Nobody tells when the key of another type goes by itself.
+            let gone = ctx.legacy.map(|legacy| legacy.until.plus_ms(LEGACY_GONE_MS));
+            self.queues.look_at(queue, gone);
+        }
+        self.note_left(None);
+        match self.change(ctx) {
+            Change::Nothing if is_new_turn => Change::Signalled,
+            change => change,
+        }
+    }
+
+    fn change(&self, ctx: &StepContext<'_>) -> Change {
+        let held = ctx.lock.filter(|&lock| self.locks.mode(lock).is_some());
+        match (held, ctx.existing) {
+            (Some(lock), Existing::Lock(existing)) if lock == existing => {
+                match (ctx.has_begun, ctx.is_touched) {
+                    (true, _) => Change::Renewed,
+                    (false, true) => Change::Touched,
+                    // Some of its holds may have ended.
+                    (false, false) if ctx.has_ended => Change::Touched,
+                    (false, false) => Change::Nothing,
+                }
+            }
+            (Some(lock), _) => Change::Stored(lock),
+            (None, Existing::Lock(_) | Existing::Legacy(_)) if ctx.has_ended => Change::Deleted,
+            (None, _) => Change::Nothing,
+        }
+    }
+
+    /// How the lock is held; `None` if nobody holds it.
+    pub(super) fn held_as(&self, ctx: &StepContext<'_>) -> Option<Mode> {
+        if ctx.legacy.is_some() {
+            return Some(Mode::Exclusive);
+        }
+        self.locks.mode(ctx.lock?)
+    }
+
+    /// This owner's hold.
+    pub(super) fn own<'s>(&'s self, ctx: &StepContext<'_>, owner: &[u8]) -> Option<(LockId, Hold<'s>)> {
+        self.locks.hold_of(ctx.lock?, owner)
+    }
+
+    /// Ends one hold of the lock.
+    pub(super) fn end_one(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
+    ) -> Option<Ended> {
+        let lock = ctx.lock?;
+        ctx.has_ended = true;
+        if !lock.is_list() {
+            return self.locks.end(lock, now);
+        }
+        let (ended, left) = self.locks.remove_holder(lock, holder, now)?;
+        if left == 0 {
+            self.locks.dissolve(lock);
+            ctx.lock = None;
+        }
+        Some(ended)
+    }
+
+    /// Ends the holds of the lock whose leases are over. `due` is one that is known to be.
+    pub(super) fn end_overs(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        owner: Option<&[u8]>,
+        due: Option<LockId>,
+        fx: &mut Effects,
+    ) {
+        if let Some(lock) = ctx.lock.filter(|&lock| self.locks.is_large(lock)) {
+            // They are ended when the pump comes to them; these may not wait.
+            let own = owner.and_then(|owner| self.locks.hold_of(lock, owner)).map(|(holder, _)| holder);
+            let due = due.filter(|&due| self.locks.is_held_by(lock, due));
+            for holder in own.into_iter().chain(due) {
+                if self.locks.hold(holder).is_some_and(|hold| hold.is_over(now)) {
+                    self.expire(now, ctx, holder, fx);
+                }
+            }
+        }
+        while let Some(over) = ctx.lock.and_then(|lock| self.locks.over_of(lock, now)) {
+            self.expire(now, ctx, over, fx);
+        }
+    }
+
+    #[cold]
+    fn expire(&mut self, now: Moment, ctx: &mut StepContext<'_>, holder: LockId, fx: &mut Effects) {
+        if let Some(ended) = self.end_one(now, ctx, holder) {
+            self.stats.expirations += 1;
+            self.stats.holds.add(ended.held_ms);
+            fx.publish(Event::Expired);
+            ctx.replicate(Record::Ended(ended.token), fx);
+        }
+    }
+
+    /// Whether a request could be granted, with so many places kept free for others.
+    pub(super) fn fits(&self, ctx: &StepContext<'_>, mode: Mode, owner: &[u8], reserved: usize) -> bool {
+        let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
+        // Its own hold stands in nobody's way.
+        let others = holders - usize::from(holders > 0 && self.own(ctx, owner).is_some());
+        reserved < self.room(ctx, mode, others)
+    }
+
+    /// How many could hold the lock so beside these other holders.
+    fn room(&self, ctx: &StepContext<'_>, mode: Mode, others: usize) -> usize {
+        if ctx.legacy.is_some() || self.is_closed() {
+            return 0;
+        }
+        if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
+            return usize::MAX;
+        }
+        match (mode, self.held_as(ctx)) {
+            (Mode::Exclusive, _) => usize::from(others == 0),
+            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(others),
+            (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
+                (limit as usize + usize::from(sabotage::removes(Rule::Limit))).saturating_sub(others)
+            }
+            // Held in a way that lets nobody in beside it. (Of another kind than the queue it is after a RESTORE only.)
+            (Mode::Shared | Mode::Limit(_), _) if others == 0 => usize::MAX,
+            (Mode::Shared | Mode::Limit(_), _) => 0,
+        }
+    }
+
+    /// How many reservations at the head of the queue have their turn: the next call of their owners is granted.
+    fn turns(&self, ctx: &StepContext<'_>, queue: QueueId) -> usize {
+        let Some((reserved, bar)) = self.queues.reserved_at_head(queue) else {
+            return 0;
+        };
+        if reserved > 0 {
+            let mode = self.queues.queue(queue).map(|queue| queue.mode);
+            let mode = mode.filter(|mode| matches!(mode, Mode::Limit(_))).unwrap_or(Mode::Shared);
+            let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
+            return reserved.min(self.room(ctx, mode, holders));
+        }
+        let first = bar.and_then(|bar| self.queues.waiter(bar)).map(|bar| &bar.request);
+        let first = first.filter(|first| first.client.is_none());
+        usize::from(first.is_some_and(|first| self.fits(ctx, first.mode, &first.owner, 0)))
+    }
+
+    /// Lets in everybody in the queue who can come in now, first come first (G5).
+    #[inline(always)]
+    pub(super) fn admit_queue(
+        &mut self,
+        now: Now,
+        ctx: &mut StepContext<'_>,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) {
+        // The usual case.
+        if self.queues.waiters() > 0 {
+            self.admit_who_can(now, ctx, admission, fx);
+        }
+    }
+
+    #[inline(never)]
+    fn admit_who_can(
+        &mut self,
+        now: Now,
+        ctx: &mut StepContext<'_>,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) {
+        let Some(queue) = self.queues.at(ctx.lock_key) else {
+            return;
+        };
+        if self.dismiss_from_other(ctx.lock_key, ctx.existing, fx) {
+            return;
+        }
+        self.end_lapsed(now.boot, ctx.lock_key, fx);
+        let mut next = self.queues.head(queue);
+        while let Some(id) = next {
+            let Some(waiter) = self.queues.waiter(id) else {
+                break;
+            };
+            next = self.queues.behind(id);
+            let request = &waiter.request;
+            if request.until.is_some_and(|until| until <= now.boot) {
+                self.time_out(id, fx);
+                continue;
+            }
+            if self.waits_for_own(ctx, waiter) {
+                self.answer_holder(ctx, id, fx);
+                continue;
+            }
+            let Some(candidate) = candidate(request, ctx.lock_key, false) else {
+                // Nobody passes one that wants the whole lock. Who waits behind the others may fit beside them, also
+                // if they have no turn now: whoever holds the lock may stand there, to hold less.
+                if request.mode == Mode::Exclusive {
+                    break;
+                }
+                next = self.queues.next_bar(id);
+                continue;
+            };
+            let reserved = self.queues.reservations_ahead(id);
+            if are_too_many(reserved) || !self.fits(ctx, request.mode, &request.owner, reserved) {
+                break;
+            }
+            if let Some(multi) = waiter.multi {
+                self.note_multi(multi, queue);
+                break;
+            }
+            match admission(candidate) {
+                Decision::Granted => {}
+                Decision::Refused(reason) => {
+                    self.answer(id, Answer::Refused(reason), fx);
+                    continue;
+                }
+                Decision::NotNow => {
+                    self.note(ctx.lock_key);
+                    break;
+                }
+            }
+            let is_exclusive = request.mode == Mode::Exclusive;
+            if let Err(reason) = self.grant_waiter(now, ctx, id, fx) {
+                self.answer(id, Answer::Refused(reason), fx);
+                continue;
+            }
+            if is_exclusive {
+                break;
+            }
+        }
+        self.note_left(Some(queue));
+    }
+
+    /// Gives up the reservations at this key that were not asked for again in time.
+    pub(super) fn end_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) {
+        while let Some(lapsed) = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now)) {
+            self.answer(lapsed, Answer::TimedOut, fx);
+        }
+    }
+
+    /// The same for those who stand further back, if there are not too many holders to look at.
+    pub(super) fn answer_holders(&mut self, ctx: &StepContext<'_>, fx: &mut Effects) {
+        let Some((lock, queue)) = ctx.lock.zip(self.queues.at(ctx.lock_key)) else {
+            return;
+        };
+        if self.locks.is_large(lock) {
+            return;
+        }
+        let owners: Vec<Vec<u8>> =
+            self.locks.holders(lock).map(|(_, hold)| hold.owner().into_owned()).collect();
+        for owner in owners {
+            self.answer_own(ctx, queue, &owner, fx);
+        }
+    }
+
+    /// The same for this owner.
+    pub(super) fn answer_own(
+        &mut self,
+        ctx: &StepContext<'_>,
+        queue: QueueId,
+        owner: &[u8],
+        fx: &mut Effects,
+    ) {
+        let waiter = self.queues.of_owner(queue, owner);
+        let is_own = |&id: &WaiterId| self.queues.waiter(id).is_some_and(|w| self.waits_for_own(ctx, w));
+        if let Some(waiter) = waiter.filter(is_own) {
+            self.answer_holder(ctx, waiter, fx);
+        }
+    }
+
+    /// Whether a request waits for just what its owner holds.
+    fn waits_for_own(&self, ctx: &StepContext<'_>, waiter: &Waiter) -> bool {
+        let request = &waiter.request;
+        waiter.multi.is_none()
+            && self.held_as(ctx) == Some(request.mode)
+            && self.own(ctx, &request.owner).is_some()
+    }
+
+    /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
+    fn answer_holder(&mut self, ctx: &StepContext<'_>, id: WaiterId, fx: &mut Effects) {
+        let Some(request) = self.queues.waiter(id).map(|waiter| &waiter.request) else {
+            return;
+        };
+        let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
+        if let Some(token) = self.own(ctx, &request.owner).map(|(_, hold)| hold.token()) {
+            let answer = Answer::Granted {
+                lock_key: ctx.lock_key.to_owned(),
+                others: Vec::new(),
+                token,
+                minted_owner,
+            };
+            self.answer(id, answer, fx);
+        }
+    }
+
+    /// Grants a waiting request, and answers it.
+    fn grant_waiter(
+        &mut self,
+        now: Now,
+        ctx: &mut StepContext<'_>,
+        id: WaiterId,
+        fx: &mut Effects,
+    ) -> Result<(), &'static str> {
+        let Some(request) = self.queues.waiter(id).map(|waiter| waiter.request.clone()) else {
+            return Ok(());
+        };
+        let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
+        let new = NewHold {
+            owner: &request.owner,
+            token,
+            lease_ms: request.lease_ms,
+            client: request.client,
+            binding: request.binding,
+        };
+        let (bind_to, counts) = (request.client, request.is_reentrant);
+        let record = self.begin_or_go_on(now.boot, ctx, request.mode, &new, bind_to, counts);
+        let record = record.ok_or(TOO_MANY_LOCKS)?;
+        self.queues.leave(id);
+        self.count_waited(now.boot, request.since, 1);
+        fx.publish(Event::Acquired);
+        ctx.replicate(record, fx);
+        if let Some(client) = request.client {
+            let answer = Answer::Granted {
+                lock_key: ctx.lock_key.to_owned(),
+                others: Vec::new(),
+                token,
+                minted_owner: request.owner_is_minted.then_some(request.owner),
+            };
+            fx.answer(id, client, answer);
+        }
+        Ok(())
+    }
+
+    /// So many locks were granted to a request that had waited since then.
+    pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
+        self.stats.contended_grants += locks;
+        self.stats.waits.add(now.ms_since(since));
+    }
+
+    /// Whether it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.
+    pub(super) fn is_turn_of(&self, ctx: &StepContext<'_>, queue: QueueId, waiter: WaiterId) -> bool {
+        let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
+        request.is_some_and(|request| {
+            let reserved = self.reserved_ahead(queue, Some(waiter), None);
+            reserved.is_some_and(|reserved| self.fits(ctx, request.mode, &request.owner, reserved))
+        })
+    }
+
+    /// Whether a newcomer can come in beside all who are in the queue, because they only have a reservation; `but` for one, which
+    /// it would replace.
+    pub(super) fn fits_beside(
+        &self,
+        ctx: &StepContext<'_>,
+        queue: QueueId,
+        ask: &Ask<'_>,
+        but: Option<WaiterId>,
+    ) -> bool {
+        let reserved = self.reserved_ahead(queue, None, but);
+        reserved.is_some_and(|reserved| self.fits(ctx, ask.mode, ask.owner, reserved))
+    }
+
+    /// How many reservations stand ahead of a request, or in all of the queue, `but` left out. `None`: others are ahead.
+    fn reserved_ahead(
+        &self,
+        queue: QueueId,
+        waiter: Option<WaiterId>,
+        but: Option<WaiterId>,
+    ) -> Option<usize> {
+        let reserved = self.queues.reserved_ahead(queue, waiter, but);
+        reserved.filter(|&reserved| !are_too_many(reserved))
+    }
+
+    /// Asks the pump to look at every queue that somebody left whose going may let others in, but for this one.
+    #[inline(always)]
+    pub(super) fn note_left(&mut self, but: Option<QueueId>) {
+        if self.queues.has_left() {
+            self.note_all_left(but);
+        }
+    }
+
+    #[inline(never)]
+    fn note_all_left(&mut self, but: Option<QueueId>) {
+        while let Some(queue) = self.queues.next_left() {
+            if Some(queue) == but {
+                continue;
+            }
+            let lock_key = self.queues.queue(queue).map(|queue| queue.lock_key.clone());
+            if let Some(lock_key) = lock_key {
+                self.note(lock_key.as_key());
+            }
+        }
+    }
+
+    /// It may be the turn of a request for several locks: asks the pump to look at all of them, unless it is known
+    /// to be held up in another queue.
+    fn note_multi(&mut self, id: MultiId, queue: QueueId) {
+        let Some(multi) = self.queues.multi_mut(id) else {
+            return;
+        };
+        if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
+            multi.held_up_in = None;
+            if let Some(&first_entry) = multi.entries.first()
+                && !std::mem::replace(&mut multi.is_noted, true)
+            {
+                self.tasks.push_back(Task::Multi(first_entry));
+            }
+        }
+    }
+}

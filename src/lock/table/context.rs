@@ -1,0 +1,75 @@
+//! What a step of the table knows and does at one key.
+
+use super::state::*;
+
+/// A key while a step works on it.
+pub(super) struct StepContext<'a> {
+    pub(super) lock_key: LockKey<'a>,
+    pub(super) existing: Existing,
+    /// The lock that stands here now, held or empty.
+    pub(super) lock: Option<LockId>,
+    pub(super) has_ended: bool,
+    pub(super) has_begun: bool,
+    pub(super) is_touched: bool,
+    /// A lock of an old client stands here.
+    pub(super) legacy: Option<Legacy>,
+    pub(super) record: Record,
+}
+
+impl<'a> StepContext<'a> {
+    pub(super) const fn new(lock_key: LockKey<'a>, existing: Existing) -> Self {
+        let lock = match existing {
+            Existing::Lock(lock) => Some(lock),
+            _ => None,
+        };
+        let legacy = match existing {
+            Existing::Legacy(legacy) => Some(legacy),
+            _ => None,
+        };
+        Self {
+            lock_key,
+            existing,
+            lock,
+            has_ended: false,
+            has_begun: false,
+            is_touched: false,
+            legacy,
+            record: Record::Nothing,
+        }
+    }
+
+    /// Replicas and files are told this, behind what they were told before.
+    pub(super) fn replicate(&mut self, record: Record, fx: &mut Effects) {
+        if self.record == Record::Nothing {
+            self.record = record;
+        } else {
+            fx.replicate(record);
+        }
+    }
+
+    /// Whether anything is told.
+    pub(super) fn replicates(&self) -> bool {
+        self.record != Record::Nothing
+    }
+
+    /// The lock of an old client is given up.
+    pub(super) fn end_legacy(&mut self) {
+        self.legacy = None;
+        self.has_ended = true;
+    }
+
+    /// Whether a hold has ended in this step.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// A hold has begun, beside no other.
+    pub(super) const fn note_begun(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// What a reader can see has changed, and the key stays.
+    pub(super) const fn touch(&mut self) {
+        self.is_touched = true;
+    }
+}
