@@ -230,18 +230,12 @@ impl Table {
                 self.note_multi(multi, queue);
                 break;
             }
-            match admission(candidate) {
-                Decision::Granted => {}
-                Decision::Refused(reason) => {
-                    self.answer(id, Answer::Refused(reason), fx);
-                    continue;
-                }
-                Decision::NotNow => {
-                    self.note(ctx.lock_key);
-                    break;
-                }
-            }
             let is_exclusive = request.mode == Mode::Exclusive;
+            match self.admit(id, candidate, admission, fx) {
+                Decision::Granted => {}
+                Decision::Refused(_) => continue,
+                Decision::NotNow => break,
+            }
             if let Err(reason) = self.grant_waiter(now, ctx, id, fx) {
                 self.answer(id, Answer::Refused(reason), fx);
                 continue;
@@ -327,13 +321,7 @@ impl Table {
             return Ok(());
         };
         let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let new = NewHold {
-            owner: &request.owner,
-            token,
-            lease_ms: request.lease_ms,
-            client: request.client,
-            binding: request.binding,
-        };
+        let new = request.hold(token);
         let (bind_to, counts) = (request.client, request.is_reentrant);
         let record = self.begin_or_go_on(now.boot, ctx, request.mode, &new, bind_to, counts);
         let record = record.ok_or(TOO_MANY_LOCKS)?;

@@ -126,13 +126,7 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
-        let new = NewHold {
-            owner: ask.owner,
-            token,
-            lease_ms: ask.lease_ms,
-            client: ask.client,
-            binding: ask.binding,
-        };
+        let new = ask.hold(token);
         // Word for word only if nothing else is told: a reader may still see what this step has ended.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
         let record = self.begin_or_go_on(now.boot, ctx, ask.mode, &new, ask.bind_to, ask.is_reentrant);

@@ -193,13 +193,7 @@ impl Table {
         // Nor if it holds some of them already: readers cannot see what becomes of those holds.
         let is_new = !ctxs.iter().any(|ctx| ctx.replicates() || self.own(ctx, ask.owner).is_some());
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && is_new;
-        let new = NewHold {
-            owner: ask.owner,
-            token,
-            lease_ms: ask.lease_ms,
-            client: ask.client,
-            binding: ask.binding,
-        };
+        let new = ask.hold(token);
         self.begin_all(now, ctxs, ask.mode, &new, ask.bind_to, as_asked, fx);
         Granted(token)
     }
@@ -353,16 +347,11 @@ impl Table {
         }
         let client = request.client?;
         for ctx in &*ctxs {
-            match admission(candidate(&request, ctx.lock_key, true)?) {
+            let candidate = candidate(&request, ctx.lock_key, true)?;
+            match self.admit(first_entry, candidate, admission, first_fx) {
                 Decision::Granted => {}
-                Decision::Refused(reason) => {
-                    self.answer(first_entry, Answer::Refused(reason), first_fx);
-                    return Some(());
-                }
-                Decision::NotNow => {
-                    self.note(ctx.lock_key);
-                    return None;
-                }
+                Decision::Refused(_) => return Some(()),
+                Decision::NotNow => return None,
             }
         }
         let Some((token, _)) = self.clock.mint(now.wall_us).filter(|_| self.locks.has_room()) else {
@@ -376,13 +365,7 @@ impl Table {
         let others = lock_keys.collect();
         let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
         first_fx.answer(first_entry, client, Answer::Granted { lock_key, others, token, minted_owner });
-        let new = NewHold {
-            owner: &request.owner,
-            token,
-            lease_ms: request.lease_ms,
-            client: Some(client),
-            binding: request.binding,
-        };
+        let new = request.hold(token);
         self.begin_all(now, ctxs, request.mode, &new, Some(client), false, fx);
         Some(())
     }

@@ -166,24 +166,17 @@ impl Table {
                 continue;
             }
             let candidate = candidate(request, lock_key, false)?;
-            match admission(candidate) {
+            match self.admit(id, candidate, admission, fx) {
                 Decision::Granted => {}
-                Decision::Refused(reason) => {
-                    self.answer(id, Answer::Refused(reason), fx);
-                    continue;
-                }
-                Decision::NotNow => {
-                    self.note(lock_key);
-                    return None;
-                }
+                Decision::Refused(_) => continue,
+                Decision::NotNow => return None,
             }
             let Some((token, _)) = self.clock.mint(now.wall_us) else {
                 self.answer(id, Answer::Refused(NO_TOKENS), fx);
                 continue;
             };
             let client = candidate.client;
-            let Request { owner, lease_ms, binding, .. } = &self.queues.waiter(id)?.request;
-            let new = NewHold { owner, token, lease_ms: *lease_ms, client: Some(client), binding: *binding };
+            let new = self.queues.waiter(id)?.request.hold(token);
             let begun = begin_hold(&mut self.locks, now.boot, lock_key, existing, &new);
             let Some((lock, change)) = begun else {
                 self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
@@ -206,6 +199,25 @@ impl Table {
             return Some(Step { reply: (), change, record: Record::Hold(lock) });
         }
         None
+    }
+
+    /// Whether a waiter may be granted the lock here now. One that may not any more is told so and leaves; if nobody
+    /// may now, the pump looks again.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        waiter: WaiterId,
+        candidate: Candidate<'_>,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) -> Decision {
+        let decision = admission(candidate);
+        match decision {
+            Decision::Granted => {}
+            Decision::Refused(reason) => self.answer(waiter, Answer::Refused(reason), fx),
+            Decision::NotNow => self.note(candidate.lock_key),
+        }
+        decision
     }
 
     /// Grants a lock that has just lost its hold to the next in the queue, or lets the key go.

@@ -1,6 +1,7 @@
 //! What goes into the steps of a [table](super) and comes out of them, beside [effects](crate::lock::effect).
 
 use crate::lock::effect::{Existing, Step, WaiterId};
+use crate::lock::locks::NewHold;
 use crate::lock::queue::Request;
 use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Token};
 
@@ -224,6 +225,13 @@ impl Ask<'_> {
             && !matches!(self.wait, Some(Wait::Reservation { .. }))
     }
 
+    /// The hold that it is granted under this token.
+    #[inline(always)]
+    pub(super) const fn hold(&self, token: Token) -> NewHold<'_> {
+        let Self { owner, lease_ms, client, binding, .. } = *self;
+        NewHold { owner, token, lease_ms, client, binding }
+    }
+
     /// What stands in the queue for it.
     pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
         let (client, until) = match wait {
@@ -242,6 +250,15 @@ impl Ask<'_> {
             is_upgrade,
             is_reentrant: self.is_reentrant,
         }
+    }
+}
+
+impl Request {
+    /// The hold that it is granted under this token.
+    #[inline(always)]
+    pub(super) fn hold(&self, token: Token) -> NewHold<'_> {
+        let Self { ref owner, lease_ms, client, binding, .. } = *self;
+        NewHold { owner, token, lease_ms, client, binding }
     }
 }
 
