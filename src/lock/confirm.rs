@@ -67,6 +67,9 @@ struct Replica {
     /// Since when it has been connected without a break.
     since: Moment,
     acknowledged: u64,
+    /// The first wait that its acknowledgements were not counted for yet. Waits are in the order of their offsets, so
+    /// it only goes on.
+    next: WaitId,
 }
 
 #[derive(Debug)]
@@ -137,8 +140,8 @@ pub struct Confirmations {
     undo: Undos,
     /// A replica has left: whoever waits for it may wait in vain.
     has_lost: bool,
-    /// More waits may be over than were taken.
-    is_behind: bool,
+    /// Waits that have enough acknowledgements and were not taken yet.
+    enough: BTreeSet<WaitId>,
     /// Since when this server has been primary, in this process.
     primary_since: Option<Moment>,
 }
@@ -287,8 +290,11 @@ impl Confirmations {
 
     /// Everything carried out so far is in the stream up to here.
     pub fn sent(&mut self, offset: u64) {
-        for wait in self.waits.values_mut().rev().take_while(|wait| wait.offset.is_none()) {
+        for (&id, wait) in self.waits.iter_mut().rev().take_while(|(_, wait)| wait.offset.is_none()) {
             wait.offset = Some(offset);
+            if wait.needed == 0 {
+                self.enough.insert(id);
+            }
         }
     }
 
@@ -310,7 +316,8 @@ impl Confirmations {
             }
         }
         for Seen { name, acknowledged } in seen {
-            let new = Replica { since: now, acknowledged: 0 };
+            // No wait that is there already waits for it.
+            let new = Replica { since: now, acknowledged: 0, next: WaitId(self.last + 1) };
             let replica = self.replicas.entry(name.clone()).or_insert(new);
             if count(name) == 1 {
                 replica.acknowledged = *acknowledged;
@@ -326,67 +333,71 @@ impl Confirmations {
     /// Those that are over by now, in the order in which they began, and of those that are confirmed so many at most.
     /// The others wait on: to be told is what all of this is about, so until then a grant can still be undone.
     pub fn take_some_over(&mut self, now: Moment, confirmed_max: usize) -> Vec<(WaitId, Verdict)> {
-        let highest = self.replicas.values().map(|replica| replica.acknowledged).max().unwrap_or(0);
-        let needs_all = std::mem::take(&mut self.has_lost);
-        let reached = |wait: &Wait| {
-            needs_all || wait.offset.is_some_and(|offset| offset <= highest || wait.needed == 0)
-        };
-        let late: Vec<WaitId> =
+        self.count();
+        let mut failed: Vec<WaitId> =
             self.deadlines.iter().take_while(|(until, _)| *until <= now).map(|&(_, id)| id).collect();
-        let mut over: Vec<_> = late.into_iter().map(|id| (id, Verdict::Failed)).collect();
-        over.iter().for_each(|&(id, _)| self.leave(id));
-        // They are in the order of their offsets.
-        let (mut next, mut room) = (WaitId(0), confirmed_max);
-        self.is_behind = false;
-        while let Some((&id, _)) = self.waits.range(next..).next().filter(|(_, wait)| reached(wait)) {
-            if room == 0 {
-                (self.is_behind, self.has_lost) = (true, needs_all);
+        failed.iter().for_each(|&id| self.leave(id));
+        if std::mem::take(&mut self.has_lost) {
+            failed.append(&mut self.take_hopeless());
+        }
+        let mut over: Vec<_> = failed.into_iter().map(|id| (id, Verdict::Failed)).collect();
+        for _ in 0..confirmed_max {
+            let Some(id) = self.enough.pop_first() else {
                 break;
-            }
-            next = WaitId(id.0 + 1);
-            match self.look(id) {
-                Some(true) => {
-                    room -= 1;
-                    self.confirmed(id);
-                    over.push((id, Verdict::Confirmed));
-                }
-                Some(false) => {
-                    self.leave(id);
-                    over.push((id, Verdict::Failed));
-                }
-                None => {}
-            }
+            };
+            self.confirmed(id);
+            over.push((id, Verdict::Confirmed));
         }
         over.sort_unstable_by_key(|&(id, _)| id);
         over
     }
 
-    /// Whether more waits may be over than were taken.
+    /// Whether more waits are over than were taken.
     #[must_use]
-    pub const fn is_behind(&self) -> bool {
-        self.is_behind
+    pub fn is_behind(&self) -> bool {
+        !self.enough.is_empty()
     }
 
-    /// Whether a wait has come to its end, and to which.
-    fn look(&mut self, id: WaitId) -> Option<bool> {
-        let (waits, replicas) = (&mut self.waits, &self.replicas);
-        let wait = waits.get_mut(&id)?;
-        if let Some(offset) = wait.offset {
-            let has_it =
-                |name: &ReplicaName| replicas.get(name).is_some_and(|replica| replica.acknowledged >= offset);
-            let before = wait.awaited.len();
-            wait.awaited.retain(|name| !has_it(name));
-            wait.acknowledged += before - wait.awaited.len();
-            if wait.acknowledged >= wait.needed {
-                return Some(true);
+    /// Counts what was acknowledged since it was counted last: each wait is looked at once for each replica, however
+    /// long it waits for another one.
+    fn count(&mut self) {
+        for (name, replica) in &mut self.replicas {
+            for (&id, wait) in self.waits.range_mut(replica.next..) {
+                #[cfg(test)]
+                super::tests::visits::count(1);
+                if wait.offset.is_none_or(|offset| offset > replica.acknowledged) {
+                    break;
+                }
+                replica.next = WaitId(id.0 + 1);
+                if let Some(awaited) = wait.awaited.iter().position(|other| other == name) {
+                    wait.awaited.swap_remove(awaited);
+                    wait.acknowledged += 1;
+                    if wait.acknowledged >= wait.needed {
+                        self.enough.insert(id);
+                    }
+                }
             }
         }
-        let is_hopeless = wait.acknowledged + wait.awaited.len() < wait.needed;
-        is_hopeless.then_some(false)
+    }
+
+    /// Ends those that can never have enough, because replicas have left. Those that have enough, because fewer are
+    /// needed, are over, too.
+    fn take_hopeless(&mut self) -> Vec<WaitId> {
+        let mut hopeless = Vec::new();
+        for (&id, wait) in &self.waits {
+            if wait.acknowledged + wait.awaited.len() < wait.needed {
+                hopeless.push(id);
+            } else if wait.offset.is_some() && wait.acknowledged >= wait.needed {
+                self.enough.insert(id);
+            }
+        }
+        hopeless.iter().for_each(|&id| self.leave(id));
+        hopeless
     }
 
     fn remove(&mut self, id: WaitId) -> Option<Wait> {
         let wait = self.waits.remove(&id)?;
+        self.enough.remove(&id);
         self.deadlines.remove(&(wait.until, id));
         if let Some(token) = wait.token()
             && let Some(waits) = self.of_token.get_mut(&token)
@@ -442,6 +453,7 @@ impl Confirmations {
     /// This server decides nothing any more: all waits are over, and nothing is undone here.
     pub fn drop_all(&mut self) -> Vec<WaitId> {
         self.deadlines.clear();
+        self.enough.clear();
         self.of_token.clear();
         self.undo = Undos::default();
         self.begun.clear();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lock::tests::visits;
 
 const fn at(ms: u64) -> Moment {
     Moment(ms * 1000)
@@ -113,6 +114,25 @@ fn requests_of_one_turn_wait_for_one_offset() {
     all.see(at(4), &seen(&[("a", 20), ("b", 20)]));
     let over = [second, third].map(|wait| (wait.unwrap(), Verdict::Confirmed));
     assert_eq!(all.take_over(at(4)), over);
+}
+
+#[test]
+fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent() {
+    let mut all = primary(&[("a", 0), ("b", 0)]);
+    let turns = 1_000;
+    visits::take();
+    for turn in 1..=turns {
+        all.wait(at(1), at(50), ALL, vec![]).expect("both are there");
+        all.sent(10 * turn);
+        all.see(at(2), &seen(&[("a", 10 * turn), ("b", 0)]));
+        assert_eq!(all.take_over(at(2)), []);
+        // The newest by the one replica, the oldest by the other one.
+        assert!(visits::take() <= 2, "{turn} wait");
+    }
+    all.see(at(3), &seen(&[("a", 10 * turns), ("b", 10 * turns)]));
+    let confirmed = all.take_over(at(3)).into_iter().map(|over| over.1);
+    assert_eq!(confirmed.collect::<Vec<_>>(), vec![Verdict::Confirmed; 1_000]);
+    assert!(visits::take() <= 1_001);
 }
 
 #[test]
