@@ -12,8 +12,8 @@ use crate::lock::types::{Mode, Token};
 /// LOCK.INFO
 pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     use super::server::Key;
-    let waiters_max = match info::parse(args) {
-        Ok(waiters_max) => waiters_max,
+    let shown_max = match info::parse(args) {
+        Ok(shown_max) => shown_max,
         Err(error) => return invalid(server, &error),
     };
     let key = server.open_to_read(name);
@@ -21,13 +21,12 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let lock_key = server.lock_key(name);
     let now = server.boot();
     let legacy_owner = if matches!(existing, Existing::Legacy(_)) { key.string() } else { Vec::new() };
-    let shown = server.with(|state| {
-        match state.table.describe(now, lock_key, existing, &legacy_owner, waiters_max) {
+    let shown =
+        server.with(|state| match state.table.describe(now, lock_key, existing, &legacy_owner, shown_max) {
             Some(lock) => describe(server, &lock),
             None if existing == Existing::Other => server.reply_error(error::WRONG_TYPE),
             None => server.reply_null(),
-        }
-    });
+        });
     if shown.is_none() {
         internal_error(server);
     }
@@ -56,12 +55,14 @@ fn describe<S: Server>(server: &S, lock: &Description<'_>) {
         Some(number) => server.reply_integer(number),
         None => server.reply_null(),
     };
-    server.reply_map(5);
+    server.reply_map(6);
     field("kind");
     // A lock that is only waited for is of the kind of those who wait.
     field(kind(lock.mode));
     field("limit");
     maybe(limit(lock.mode));
+    field("holds");
+    server.reply_integer(lock.holders as u64);
     field("holders");
     server.reply_array(lock.holds.len());
     for hold in &lock.holds {

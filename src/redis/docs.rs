@@ -37,7 +37,7 @@ enum Keys {
     /// One, the first argument.
     First,
     /// Behind the first argument, which says how many.
-    Implicit,
+    Counted,
 }
 
 /// An argument of a command.
@@ -55,6 +55,7 @@ const KEY: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDIS
 const TEXT: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;
 const NUMBER: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER;
 const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
+const BLOCK: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
 const WORD: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
 
 const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
@@ -100,6 +101,12 @@ const WHICH_TOKEN: Arg = Arg {
         Arg { token: Some(c"RAISE"), ..arg(c"least-token", NUMBER) },
     ],
     ..arg(c"which-token", ONE_OF)
+};
+
+const MORE: Arg = Arg {
+    is_optional: true,
+    subargs: &[word(c"full", c"FULL"), option(c"count", c"COUNT")],
+    ..arg(c"more", BLOCK)
 };
 
 const SINCE: &CStr = c"0.1.0";
@@ -154,7 +161,7 @@ static COMMANDS: [Command; 10] = [
         handler: handlers::macquire,
         // Redis 7.0 routes by what the command itself says, and not by the key specs.
         flags: c"write deny-oom blocking getkeys-api",
-        keys: Keys::Implicit,
+        keys: Keys::Counted,
         key_flags: raw::REDISMODULE_CMD_KEY_RW
             | raw::REDISMODULE_CMD_KEY_ACCESS
             | raw::REDISMODULE_CMD_KEY_UPDATE,
@@ -260,8 +267,8 @@ static COMMANDS: [Command; 10] = [
         arity: -2,
         tips: c"",
         summary: c"Shows who holds a lock and who waits for it.",
-        complexity: c"O(1), O(N) with FULL, N being the number of waiters of this lock",
-        args: &[arg(c"key", KEY), optional(word(c"full", c"FULL"))],
+        complexity: c"O(N), N being how many holders and waiters are shown",
+        args: &[arg(c"key", KEY), MORE],
     },
     Command {
         name: c"lock.apply",
@@ -414,7 +421,7 @@ fn key_specs(command: &Command) -> [raw::RedisModuleCommandKeySpec; 2] {
     spec.flags = u64::from(command.key_flags);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = Index { pos: 1 };
-    if command.keys == Keys::Implicit {
+    if command.keys == Keys::Counted {
         spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
         spec.fk.keynum = Count { keynumidx: 0, firstkey: 1, keystep: 1 };
     } else {

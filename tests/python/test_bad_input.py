@@ -51,6 +51,7 @@ def number_cases():
         yield [*RENEW, "PX", "9000", "TOKEN", value], ["TOKEN", f"1 to {MAX}"]
         yield [*RENEW, "TOKEN", value, "PX", "9000"], ["TOKEN", f"1 to {MAX}"]
         yield ["LOCK.FENCE", "door", value], ["token", f"1 to {MAX}"]
+        yield ["LOCK.INFO", "door", "FULL", "COUNT", value], ["COUNT", "1 to 2000"]
     for value in NOT_A_NUMBER:
         yield [*ACQUIRE, "PX", "9000", "BLOCK", value], ["BLOCK", f"0 to {MAX}"]
         yield [*ACQUIRE, "BLOCK", value, "EX", "9"], ["BLOCK", f"0 to {MAX}"]
@@ -101,7 +102,11 @@ def option_cases():
     yield [*RELEASE, "TOKEN", "5", "TOKEN", "5"], ["syntax", "TOKEN"]
     yield [*RELEASE, "TOKEN", "5", "token"], ["syntax", "TOKEN"]
     yield [*RELEASE, "PX", "9000"], ["syntax"]
-    yield ["LOCK.INFO", "door", "FULL", "FULL"], ["ERR"]
+    yield ["LOCK.INFO", "door", "FULL", "FULL"], ["syntax", "FULL"]
+    yield ["LOCK.INFO", "door", "FULL", "COUNT", "2001"], ["COUNT", "1 to 2000"]
+    yield ["LOCK.INFO", "door", "FULL", "COUNT"], ["syntax", "COUNT", "1 to 2000"]
+    yield ["LOCK.INFO", "door", "FULL", "COUNT", "5", "COUNT", "5"], ["syntax", "COUNT"]
+    yield ["LOCK.INFO", "door", "COUNT", "5"], ["syntax", "FULL is missing"]
     yield ["LOCK.FENCE", "door", "5", "5"], ["ERR"]
 
 

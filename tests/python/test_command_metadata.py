@@ -97,7 +97,7 @@ def test_command_docs_are_complete(cli, name):
         "lock.release": ["owner", "TOKEN"],
         "lock.renew": ["owner", "PX", "EX", "TOKEN"],
         "lock.fence": ["token"],
-        "lock.info": ["FULL"],
+        "lock.info": ["FULL", "COUNT"],
     }[name]
     told = str(docs["arguments"])
     for word in words:

@@ -81,7 +81,7 @@ def test_info_tells_the_kind_the_holder_and_who_waits(server, protocol):
     cli = server.connect(protocol)
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     info = lock_info(cli, "door")
-    assert set(info) == {"kind", "limit", "holders", "waiters", "queue"}
+    assert set(info) == {"kind", "limit", "holds", "holders", "waiters", "queue"}
     assert info["kind"] == "exclusive"
     assert info["limit"] is None
     assert info["waiters"] == 0
@@ -100,7 +100,7 @@ def test_info_tells_the_kind_the_holder_and_who_waits(server, protocol):
 def test_in_resp3_info_is_a_map_with_a_boolean(cli3):
     cli3("LOCK.ACQUIRE door alice PX 60000")
     data = cli3.bytes_of("LOCK.INFO door")
-    assert data.startswith(b"%5\r\n")
+    assert data.startswith(b"%6\r\n")
     assert b"keepalive\r\n#f\r\n" in data
     assert b"limit\r\n_\r\n" in data
     assert b"%8\r\n" in data, "the holder is a map too"
@@ -109,7 +109,7 @@ def test_in_resp3_info_is_a_map_with_a_boolean(cli3):
 def test_in_resp2_info_is_a_flat_array_with_a_number(cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     data = cli.bytes_of("LOCK.INFO door")
-    assert data.startswith(b"*10\r\n")
+    assert data.startswith(b"*12\r\n")
     assert b"keepalive\r\n:0\r\n" in data
     assert b"limit\r\n$-1\r\n" in data
     assert b"*16\r\n" in data, "the holder is a flat array too"
@@ -165,10 +165,23 @@ def test_info_shows_ten_waiters_and_with_full_all(server, protocol):
     short = lock_info(cli, "door")
     assert short["waiters"] == 13
     assert [waiter["owner"] for waiter in short["queue"]] == names[:10]
-    for option in ("FULL", "full"):
-        long = lock_info(cli, "door", option)
+    for options, shown in [(["FULL"], 13), (["full", "count", 12], 12), (["COUNT", 2_000, "FULL"], 13)]:
+        long = lock_info(cli, "door", *options)
         assert long["waiters"] == 13
-        assert [waiter["owner"] for waiter in long["queue"]] == names
+        assert [waiter["owner"] for waiter in long["queue"]] == names[:shown]
+
+
+def test_info_shows_ten_holders_and_with_full_more(cli):
+    names = [f"holder-{n:04}" for n in range(1_500)]
+    for name in names:
+        cli("LOCK.ACQUIRE", "pool", name, "PX", 600_000, "LIMIT", 2_000)
+    for options, shown in [([], 10), (["FULL"], 1_000), (["FULL", "COUNT", 1], 1), (["FULL", "COUNT", 2_000], 1_500)]:
+        info = lock_info(cli, "pool", *options)
+        assert info["holds"] == 1_500
+        assert [one["owner"] for one in info["holders"]] == names[:shown]
+    cli("LOCK.RELEASE", "pool", names[0])
+    info = lock_info(cli, "pool")
+    assert (info["holds"], info["holders"][0]["owner"]) == (1_499, names[1])
 
 
 def test_client_id_is_the_connection_that_the_hold_came_from(server, cli):

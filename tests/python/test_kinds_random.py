@@ -73,7 +73,7 @@ def check_limits(cli):
     for key in cli("KEYS *"):
         if cli("TYPE", key) != "redislock":
             continue
-        info = lock_info(cli, key)
+        info = lock_info(cli, key, "FULL")
         holders = info["holders"] if info else []
         owners = [hold["owner"] for hold in holders]
         assert len(set(owners)) == len(owners)

@@ -171,7 +171,7 @@ def test_the_largest_limit_and_ten_thousand_holders(cli):
         ])
         assert tokens == sorted(set(tokens))
     info = lock_info(cli, "pool")
-    assert (info["limit"], len(info["holders"])) == (1_000_000, 10_001)
+    assert (info["limit"], info["holds"], len(info["holders"])) == (1_000_000, 10_001, 10)
     assert cli("LOCK.FENCE", "pool", tokens[500]) == 1
     assert take(cli, "pool", "h4711", "LIMIT 1000000") is not None
     assert count(cli, "holds") == 10_001

@@ -52,13 +52,18 @@ pub struct Possession {
 pub struct Description<'a> {
     /// How it is held, or wanted.
     pub mode: Mode,
-    /// Who holds, in the order of their tokens.
+    /// How many hold; of very many, those are counted whose leases are over and that the pump has not ended yet.
+    pub holders: usize,
+    /// The first of them, in the order of their tokens.
     pub holds: Vec<HoldView<'a>>,
     /// How many wait.
     pub waiters: usize,
     /// The first of them.
     pub queue: Vec<WaiterView<'a>>,
 }
+
+/// So many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
+const PASSED_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
 
 impl Table {
     /// Whether somebody waits for the lock at this key.
@@ -121,8 +126,8 @@ impl Table {
         self.locks_of(id).mode(id).is_some()
     }
 
-    /// Everything about the lock at a key; `None` if nobody holds it and nobody waits for it. The lock of an old
-    /// client is held by `legacy_owner`.
+    /// What there is to say of the lock at a key, with so many of the holders and of the waiters at most; `None` if
+    /// nobody holds it and nobody waits for it. The lock of an old client is held by `legacy_owner`.
     #[must_use]
     pub fn describe<'s>(
         &'s self,
@@ -130,7 +135,7 @@ impl Table {
         lock_key: LockKey<'_>,
         existing: Existing,
         legacy_owner: &'s [u8],
-        waiters_max: usize,
+        shown_max: usize,
     ) -> Option<Description<'s>> {
         let queue = self.queues.at(lock_key).and_then(|queue| Some((queue, self.queues.queue(queue)?)));
         let lock = match existing {
@@ -144,7 +149,9 @@ impl Table {
         let mut holds: Vec<HoldView<'_>> = lock
             .into_iter()
             .flat_map(|lock| self.locks.holders(lock))
+            .take(shown_max.saturating_add(PASSED_MAX))
             .filter(|(_, hold)| !hold.is_over(now))
+            .take(shown_max)
             .map(|(_, hold)| HoldView {
                 owner: hold.owner(),
                 token: Some(hold.token()),
@@ -170,14 +177,17 @@ impl Table {
             Some(_) => Some(Mode::Exclusive),
             None => lock.and_then(|lock| self.locks.mode(lock)).filter(|_| !holds.is_empty()),
         };
+        let all = lock.map_or(0, |lock| self.locks.holders_of(lock));
+        let holders = if holds.len() < shown_max { holds.len() } else { all.max(holds.len()) };
         let mode = held_as.or(queue.map(|(_, queue)| queue.mode))?;
         let waiters = queue.into_iter().flat_map(|(queue, _)| self.queues.in_order(queue));
         Some(Description {
             mode,
+            holders,
             holds,
             waiters: queue.map_or(0, |(_, queue)| queue.len),
             queue: waiters
-                .take(waiters_max)
+                .take(shown_max)
                 .map(|(_, waiter)| WaiterView {
                     owner: &waiter.request.owner,
                     waited_ms: now.ms_since(waiter.request.since),

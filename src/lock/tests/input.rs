@@ -149,7 +149,7 @@ pub(super) enum Input {
     /// The setting: whether grants have to be confirmed from now on.
     Confirm(bool),
     /// A grant was not confirmed: what it did here is undone.
-    UndoRecord(Begun),
+    Undo(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
     /// The slot of this key goes to another node (or comes back).

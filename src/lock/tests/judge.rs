@@ -70,7 +70,7 @@ impl Judge {
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => self.let_run(world),
-            Input::UndoRecord(ref begun) => self.undone(begun, world),
+            Input::Undo(ref begun) => self.undone(begun, world),
             _ => {}
         }
         // Whoever came in behind the one who asked, because of it, has a newer token.
@@ -87,7 +87,7 @@ impl Judge {
         }
         match *input {
             Input::Pump => self.pumped(world)?,
-            Input::UndoRecord(Begun { at, .. }) => self.passed_on(at, out, world)?,
+            Input::Undo(Begun { at, .. }) => self.passed_on(at, out, world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }

@@ -115,8 +115,8 @@ impl Move {
                     beside: None,
                 })
             }
-            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::UndoRecord(*begun)),
-            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::UndoRecord(*begun)),
+            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::Undo(*begun)),
+            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::Undo(*begun)),
             Self::WallAhead(us) => Input::Wall(world.server.table.last_token() + us),
             Self::Plain(input) => input,
         }
@@ -230,7 +230,7 @@ impl Model {
                 continue;
             }
             // Nor is there an end to grants that are never undone.
-            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::UndoRecord(_) | Input::Pump) {
+            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::Undo(_) | Input::Pump) {
                 continue;
             }
             if world.readers.len() >= READERS_MAX && matches!(input, Input::NewReplica(_) | Input::NewFile) {

@@ -393,7 +393,7 @@ impl Oracle {
                 self.close(client, out);
                 return Reply::None;
             }
-            Input::UndoRecord(begun) => {
+            Input::Undo(begun) => {
                 self.undo(begun, out);
                 return Reply::None;
             }

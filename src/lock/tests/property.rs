@@ -144,7 +144,7 @@ impl Life {
             return Input::Writes(Writes::Allowed);
         }
         if !self.world.begun.is_empty() && self.random.percent(6) {
-            return Input::UndoRecord(self.random.of(&self.world.begun));
+            return Input::Undo(self.random.of(&self.world.begun));
         }
         let lease_ms = 1 + self.random.below(40);
         match self.random.below(100) {

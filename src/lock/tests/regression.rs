@@ -167,7 +167,7 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
         read("bob", 2, None),
         Input::Release { at: K, owner: "bob", token: raise },
         Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 1 },
-        Input::UndoRecord(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
+        Input::Undo(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
     ])
 }
 

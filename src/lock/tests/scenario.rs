@@ -106,7 +106,7 @@ impl Story {
             "undo" => {
                 let (at, token) = (words.at()?, words.number()?);
                 let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token));
-                Input::UndoRecord(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
+                Input::Undo(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
             }
             "quarantine" => Input::Quarantine(words.number()?, words.is("start")),
             "fence" => Input::Fence(words.at()?),

@@ -116,9 +116,9 @@ impl Server {
         self.table.live_token(self.now.boot, self.existing(at))
     }
 
-    /// What INFO tells of the lock, with so many of those who wait.
-    pub(super) fn described(&self, at: At, waiters_max: usize) -> Option<Description<'_>> {
-        self.table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", waiters_max)
+    /// What INFO tells of the lock, with so many of those who hold it and of those who wait.
+    pub(super) fn described(&self, at: At, shown_max: usize) -> Option<Description<'_>> {
+        self.table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)
     }
 
     /// Whether the lock has so many holders that a command does not end all whose leases are over, and there are some.

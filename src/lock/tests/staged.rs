@@ -33,7 +33,7 @@ fn load(table: &mut Table, name: &str, mode: Mode, holds: &[(&str, u64)]) -> Loc
 
 /// Who holds a lock, with which tokens, as clients are told.
 fn seen(table: &Table, name: &str, lock: LockId) -> Vec<(String, u64)> {
-    let told = table.describe(NOW, lock_key(name), Existing::Lock(lock), b"", 0);
+    let told = table.describe(NOW, lock_key(name), Existing::Lock(lock), b"", usize::MAX);
     let holds = told.into_iter().flat_map(|told| told.holds);
     let hold = |owner: &[u8], token: Option<Token>| {
         (String::from_utf8_lossy(owner).into_owned(), token.map_or(0, Token::get))

@@ -76,6 +76,9 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
     {
         let told = world.server.described(K, 1).ok_or("nothing")?;
         assert_eq!((told.mode, told.waiters, told.queue.len()), (Mode::Limit(2), 2, 1));
+        assert_eq!((told.holders, told.holds.len(), &*told.holds[0].owner), (2, 1, &b"ann"[..]));
+        let told = world.server.described(K, 9).ok_or("nothing")?;
+        assert_eq!((told.holders, told.waiters, told.queue.len()), (2, 2, 2));
         let waits = &told.queue[0];
         assert_eq!((waits.owner, waits.waited_ms, waits.client), (&b"carol"[..], 7, Some(ClientId(3))));
         let [ann, bob] = &told.holds[..] else {

@@ -98,7 +98,7 @@ impl World {
             Input::Renew { .. } => self.renew(input, &mut out)?,
             Input::Fence(at) => out.reply = Reply::Token(self.server.live_token(at)),
             Input::Pump => self.pump(&mut out)?,
-            Input::UndoRecord(begun) => self.undo(begun, &mut out)?,
+            Input::Undo(begun) => self.undo(begun, &mut out)?,
             Input::Close(client) => self.close(client, &mut out),
             Input::Unblock(client) => self.leave(client),
             Input::Promote(reader) => self.promote(reader, &mut out)?,

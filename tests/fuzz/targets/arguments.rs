@@ -171,8 +171,13 @@ fn release_of<'a>(words: &[&'a [u8]]) -> Option<release::Release<'a>> {
 }
 
 fn info_of(words: &[&[u8]]) -> Option<usize> {
-    let given = options(words, &[("FULL", None)])?;
-    Some(if given.is_empty() { info::SHOWN_WAITERS } else { usize::MAX })
+    let given = options(words, &[("FULL", None), ("COUNT", Some(1..=2_000))])?;
+    match (given.contains_key("FULL"), given.get("COUNT")) {
+        (true, Some(&count)) => Some(count as usize),
+        (true, None) => Some(1_000),
+        (false, Some(_)) => None,
+        (false, None) => Some(10),
+    }
 }
 
 /// How many words there may be is the business of the server's table of commands.

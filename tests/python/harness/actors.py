@@ -146,7 +146,7 @@ class Stage:
 
         def reached():
             info = lock_info(self.cli, key or self.key)
-            now = (0, 0) if info is None else (len(info["holders"]), info["waiters"])
+            now = (0, 0) if info is None else (info["holds"], info["waiters"])
             return held in (None, now[0]) and waiting in (None, now[1])
 
         eventually(reached, f"{held} hold and {waiting} wait")

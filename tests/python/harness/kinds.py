@@ -42,13 +42,13 @@ def release(cli, key, owner, *options):
 
 def owners_of(cli, key):
     """Who holds the lock, the oldest token first."""
-    info = lock_info(cli, key)
+    info = lock_info(cli, key, "FULL")
     return [] if info is None else [hold["owner"] for hold in info["holders"]]
 
 
 def hold_of(cli, key, owner):
     """One hold as a map; None if this owner holds nothing here."""
-    info = lock_info(cli, key)
+    info = lock_info(cli, key, "FULL")
     holds = [] if info is None else info["holders"]
     found = [hold for hold in holds if hold["owner"] == owner]
     assert len(found) <= 1, "G9: one hold for one owner"
@@ -105,7 +105,7 @@ def snapshot(cli, *keys):
     """What all readers of these locks must agree on."""
     seen = {}
     for key in keys:
-        info = lock_info(cli, key)
+        info = lock_info(cli, key, "FULL")
         holds = [] if info is None else info["holders"]
         names = ("owner", "token", "count", "keepalive", "ephemeral-ms")
         seen[key] = (

@@ -182,7 +182,7 @@ def locks_of(cli, *, with_ties=True):
     seen = {}
     names = ("owner", "token", "count") + (("keepalive", "ephemeral-ms") if with_ties else ())
     for key in sorted(cli("KEYS *")):
-        info = lock_info(cli, key)
+        info = lock_info(cli, key, "FULL")
         holds = [] if info is None else info["holders"]
         kind = (info["kind"], info["limit"]) if holds else None
         seen[key] = kind, [tuple(hold[name] for name in names) for hold in holds]
@@ -193,7 +193,7 @@ def leases_of(cli):
     """What is left of each lease: {(name, owner): ms}."""
     left = {}
     for key in cli("KEYS *"):
-        info = lock_info(cli, key)
+        info = lock_info(cli, key, "FULL")
         for hold in info["holders"] if info else []:
             left[key, hold["owner"]] = hold["lease-left-ms"]
     return left
