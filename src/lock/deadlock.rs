@@ -13,6 +13,7 @@
 //! that is longer is not found, and none is reported that is not there.
 
 mod effort;
+mod usual;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,8 +21,9 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 pub use self::effort::STEPS_MAX;
+use self::usual::{lock_of, may_close_one};
 use super::locks::{LockId, Locks};
-use super::queue::{Queue, Queues, Waiter, WaiterId};
+use super::queue::{Queues, Waiter, WaiterId};
 use super::types::{LockKeyBuf, Mode, Moment};
 
 /// One wait of a cycle.
@@ -142,33 +144,6 @@ pub fn find(
     (graph.requests[start].unmet > 0).then(|| graph.cycle(start))
 }
 
-/// The lock that a queue waits for, if its number still stands for a hold at this key.
-fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
-    let lock_key = queue.lock_key.as_key();
-    queue.lock.filter(|&lock| {
-        let newest = locks.newest_hold(lock).and_then(|(holder, _)| locks.get(holder));
-        newest.is_some_and(|lock| lock.is_at(lock_key))
-    })
-}
-
-/// The usual case, at little cost: who holds the lock waits for nothing.
-fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
-    const HOLDERS_LOOKED_AT: usize = if cfg!(test) { 2 } else { 8 };
-    let Some(waiter) = queues.waiter(waiter) else {
-        return false;
-    };
-    let Some(queue) = queues.queue(waiter.queue).filter(|queue| queue.multis == 0) else {
-        return true;
-    };
-    let Some(lock) = lock_of(queue, locks) else {
-        return false;
-    };
-    if locks.holders_of(lock) > HOLDERS_LOOKED_AT {
-        return true;
-    }
-    locks.holders(lock).any(|(_, hold)| queues.all_of_owner(&hold.owner()).next().is_some())
-}
-
 impl<'a> Graph<'a> {
     /// The node of a request. `None`: the bound is reached.
     fn request(&mut self, waiter: WaiterId) -> Option<usize> {
@@ -274,9 +249,18 @@ impl<'a> Graph<'a> {
             }
             _ => false,
         };
-        let begin = self.blockers.len();
+        let (begin, owners) = (self.blockers.len(), queues.waiting_owners());
+        if owners < self.locks.holders_of(lock) && !effort::is_spent(self.steps + owners) {
+            // Not all of the holders wait.
+            if !is_any {
+                self.look_at_waiting_holders(lock, &waiter.request.owner);
+                self.close_condition(entry, request, false, begin);
+            }
+            return;
+        }
         for (_, hold) in self.locks.holders(lock) {
             self.steps += 1;
+            effort::count(1);
             let is_beyond = effort::is_spent(self.steps);
             let can_go = is_beyond || hold.is_over(self.now) || hold.is_of(&waiter.request.owner);
             match if can_go { None } else { self.owner(&hold.owner()) } {
@@ -288,6 +272,24 @@ impl<'a> Graph<'a> {
             }
         }
         self.close_condition(entry, request, is_any, begin);
+    }
+
+    /// Notes those who hold a lock and wait for something, but for this owner, in the order of their tokens: for a lock
+    /// with more holders than there are owners who wait.
+    fn look_at_waiting_holders(&mut self, lock: LockId, but: &[u8]) {
+        let (locks, now) = (self.locks, self.now);
+        self.steps += self.queues.waiting_owners();
+        effort::count(self.queues.waiting_owners());
+        let holding = |owner: &'a [u8]| {
+            let (_, hold) = locks.hold_of(lock, owner).filter(|(_, hold)| !hold.is_over(now))?;
+            (owner != but).then_some((hold.token(), owner))
+        };
+        let mut waiting: Vec<_> = self.queues.all_waiting_owners().filter_map(holding).collect();
+        waiting.sort_unstable();
+        for (_, owner) in waiting {
+            let owner = self.owner(owner);
+            self.blockers.extend(owner.map(Blocker::Owner));
+        }
     }
 
     /// The blockers from here on are those of a condition, if there are any.

@@ -17,6 +17,16 @@ impl Queues {
             .filter_map(|id| Some((id, self.waiters.get(id)?)))
     }
 
+    /// How many owners wait for anything.
+    pub fn waiting_owners(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// All owners who wait for anything, in no order.
+    pub fn all_waiting_owners(&self) -> impl Iterator<Item = &[u8]> {
+        self.owners.iter().filter_map(|&id| Some(&*self.waiters.get(id)?.request.owner))
+    }
+
     /// Makes a request be found by its owner.
     pub(super) fn enlist(&mut self, id: WaiterId) {
         let (waiters, hasher) = (&self.waiters, &self.hasher);

@@ -68,8 +68,11 @@ fn a_cycle_of_very_many_is_not_found_and_one_of_many_is() {
 }
 
 #[test]
-fn of_very_many_holders_none_is_in_the_way() {
-    for (holders, is_found) in [(STEPS_MAX as u32 / 2, true), (MORE, false)] {
+fn of_very_many_holders_those_are_looked_at_who_wait() {
+    // As many others wait, elsewhere; if those are too many to be looked at, the search ends before it finds the one.
+    for (holders, others, is_found) in
+        [(STEPS_MAX as u32 / 2, 0, true), (MORE, 0, true), (MORE, 100, true), (MORE, MORE, false)]
+    {
         let mut world = World::new();
         let writer = MORE + 1;
         world.holds(writer, 1, Mode::Exclusive);
@@ -77,8 +80,12 @@ fn of_very_many_holders_none_is_in_the_way() {
             world.holds(owner, 0, Mode::Shared);
         }
         world.waits(1, 1, Mode::Exclusive);
+        for other in 0..others {
+            world.waits(writer + 1 + other, 1, Mode::Exclusive);
+        }
         let reply = world.ask(writer, 0, Mode::Exclusive);
-        assert_eq!(reply == Acquired::Refused(Refusal::Deadlock), is_found, "{holders}: {reply:?}");
+        let is_refused = reply == Acquired::Refused(Refusal::Deadlock);
+        assert_eq!(is_refused, is_found, "{holders} beside {others}: {reply:?}");
     }
 }
 

@@ -191,6 +191,19 @@ fn the_search_grows_with_what_there_is_and_not_faster() {
 }
 
 #[test]
+fn a_writer_behind_very_many_readers_looks_at_those_who_wait() {
+    let mut graph = Graph::default();
+    for reader in 0..10_000 {
+        assert!(matches!(graph.acquire(0, reader, Mode::Shared, false), Acquired::Granted(_)));
+    }
+    for writer in 10_000..10_010 {
+        let (visits, reply) = graph.visits(|graph| graph.acquire(0, writer, Mode::Exclusive, true));
+        assert!(matches!(reply, Acquired::Waiting(_)), "{reply:?}");
+        assert!(visits < VISITS_MAX * 10, "{visits} for one more behind {}", writer - 10_000);
+    }
+}
+
+#[test]
 fn an_owner_of_many_requests_for_whom_many_wait_is_looked_at_once() {
     for size in [3, 100, 300, 600] {
         // Owner 0 waits for each of the others, and each of the others for it.
