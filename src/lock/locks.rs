@@ -22,5 +22,6 @@ mod wheel;
 pub use going::{Going, Gone};
 pub use hold::{Hold, Lock};
 pub use id::LockId;
+pub use overflow::BoundHolds;
 pub use state::{Due, Locks};
 pub use terms::{Ended, NewHold};

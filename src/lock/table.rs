@@ -6,8 +6,8 @@
 //! * [`decide`]: a client asks, on a primary. What the plain exclusive lock needs is done here, on a short path.
 //! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
 //! * [`admit`]: who is let in when a lock, or a place in it, is free.
-//! * [`ended`]: something ended by itself or from outside: leases, timeouts, closed connections, keys
-//!   that went away.
+//! * [`ended`]: something ended by itself or from outside: leases, timeouts, keys that went away;
+//!   [`connections`]: connections that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`staged`]: a data set that is loaded while another one is served.
@@ -17,6 +17,7 @@
 mod admit;
 mod apply;
 mod begin;
+mod connections;
 mod context;
 mod decide;
 mod describe;

@@ -358,7 +358,7 @@ fn lives_confirm_and_fail_to() {
 
 fn first_fault(lives: u64) -> Option<(u64, String)> {
     (0..lives).find_map(|seed| {
-        let lived = Lowered::of(seed).during(|| Life::new(seed).lives());
+        let lived = Lowered::of(seed).one_by_one().during(|| Life::new(seed).lives());
         lived.err().map(|fault| (seed, fault))
     })
 }

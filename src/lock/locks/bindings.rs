@@ -1,7 +1,7 @@
 //! Holds with more to say than a record has room for, a count or a binding: see [`super::overflow`].
 
 use super::id::LockId;
-use super::overflow::Overflow;
+use super::overflow::{BoundHolds, Overflow};
 use super::record::Flag;
 use super::state::Locks;
 use super::terms::NewHold;
@@ -109,14 +109,25 @@ impl Locks {
         self.extend(id, now, lease_ms);
     }
 
-    /// A connection has closed: the leases of the holds that are bound to it run from here, and are cut where that was
-    /// asked for. Returns those holds.
-    pub fn unbind(&mut self, client: ClientId, now: Moment) -> Vec<LockId> {
-        let bound: Vec<LockId> = self.overflows.bound_to(client).collect();
-        for &id in &bound {
-            self.run_from(id, now, true);
+    /// A connection has closed. Returns the holds that are bound to it, each for [`Self::unbind`].
+    pub fn take_bound_to(&mut self, client: ClientId) -> BoundHolds {
+        self.overflows.take_bound_to(client).into_iter()
+    }
+
+    /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
+    /// where that was asked for. Returns whether the hold is still there, and bound to that connection.
+    pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
+        let is_bound = self.hold(id).is_some()
+            && self.overflows.get(id.index()).is_some_and(|overflow| overflow.bound_to == Some(client));
+        if is_bound {
+            self.run_from(id, closed_at, true);
         }
-        bound
+        is_bound
+    }
+
+    /// The connection that keeps this hold alive is of another life from here on.
+    pub fn forget_connection(&mut self, id: LockId, client: ClientId) {
+        self.change_overflow(id, |overflow| overflow.bound_to = overflow.bound_to.filter(|&to| to != client));
     }
 
     /// Whether a hold is orphaned.

@@ -1,7 +1,7 @@
 //! What few holds have: a count above one, a binding to a connection. It lies beside the record, so that the usual hold
 //! does not pay for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, btree_set};
 
 use hashbrown::HashMap;
 
@@ -37,6 +37,9 @@ impl Overflow {
         *self == Self::default()
     }
 }
+
+/// Holds that were bound to one connection.
+pub type BoundHolds = btree_set::IntoIter<LockId>;
 
 /// The holds that are bound to each connection.
 pub(super) type Bound = HashMap<ClientId, BTreeSet<LockId>>;
@@ -103,9 +106,9 @@ impl Overflows {
         }
     }
 
-    /// The holds that are bound to this connection.
-    pub(super) fn bound_to(&self, client: ClientId) -> impl Iterator<Item = LockId> + '_ {
-        self.bound.get(&client).into_iter().flatten().copied()
+    /// The holds that are bound to this connection, which is gone: nobody finds them by it any more.
+    pub(super) fn take_bound_to(&mut self, client: ClientId) -> BTreeSet<LockId> {
+        self.bound.remove(&client).unwrap_or_default()
     }
 
     /// All holds that are bound to a connection.
@@ -160,7 +163,7 @@ mod tests {
     }
 
     fn bound(overflows: &Overflows, client: u64) -> Vec<LockId> {
-        overflows.bound_to(ClientId(client)).collect()
+        overflows.bound.get(&ClientId(client)).into_iter().flatten().copied().collect()
     }
 
     #[test]

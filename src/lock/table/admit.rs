@@ -99,6 +99,9 @@ impl Table {
         due: Option<LockId>,
         fx: &mut Effects,
     ) {
+        if let Some(owner) = owner.filter(|_| self.has_closed()) {
+            self.unbind_own(ctx, owner);
+        }
         if let Some(lock) = ctx.lock.filter(|&lock| self.locks.is_large(lock)) {
             // They are ended when the pump comes to them; these may not wait.
             let own = owner.and_then(|owner| self.locks.hold_of(lock, owner)).map(|(holder, _)| holder);

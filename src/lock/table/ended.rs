@@ -44,6 +44,10 @@ impl Table {
     /// The first thing that is due, in the order of time.
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Due> {
+        if leases && !self.closed.is_empty() {
+            self.unbind_some();
+            return Some(Due::AskAgain);
+        }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
         if leases && self.leave_quarantine(now) {
             return Some(Due::AskAgain);
@@ -163,68 +167,8 @@ impl Table {
         self.note_left(None);
     }
 
-    /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
-    pub fn disconnected(&mut self, now: Moment, client: ClientId) {
-        if sabotage::removes(Rule::Disconnect) {
-            return;
-        }
-        for hold in self.locks.unbind(client, now) {
-            self.replicate_again(hold);
-        }
-    }
-
-    /// Whether any hold has a binding, whether its connection is open or not.
-    #[inline]
-    #[must_use]
-    pub const fn has_bindings(&self) -> bool {
-        self.locks.has_bindings()
-    }
-
-    /// Whether any hold has a binding, or may have one before a step is over:
-    /// one may come out of the queue.
-    #[inline]
-    #[must_use]
-    pub const fn may_have_bindings(&self) -> bool {
-        self.locks.has_bindings() || self.queues.waiters() > 0
-    }
-
-    /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
-    pub fn forget_connections(&mut self) {
-        self.locks.forget_connections();
-    }
-
-    /// Whether any hold is orphaned.
-    #[must_use]
-    pub const fn has_orphaned(&self) -> bool {
-        self.locks.has_orphaned()
-    }
-
-    /// Some of those holds, so many passed over, and where they are.
-    #[must_use]
-    pub fn orphaned(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
-        let orphaned = self.locks.orphaned().skip(passed_over).take(count_max);
-        orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
-    }
-
-    /// No connection keeps these holds alive: their leases run from here, at their full length.
-    pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
-        for &hold in holds {
-            self.locks.let_run(hold, now);
-            self.replicate_again(hold);
-        }
-    }
-
-    /// This server decides: what closed connections kept alive runs out from here.
-    pub fn let_orphaned_run(&mut self, now: Moment) {
-        if self.locks.has_orphaned() {
-            for hold in self.locks.unbind_orphaned(now) {
-                self.replicate_again(hold);
-            }
-        }
-    }
-
     /// Asks the pump to tell readers how long this hold lasts.
-    fn replicate_again(&mut self, hold: LockId) {
+    pub(super) fn replicate_again(&mut self, hold: LockId) {
         let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
         if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
             let task = Task::ReplicateAgain(lock_key, hold.token());

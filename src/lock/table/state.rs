@@ -9,7 +9,7 @@ pub(super) use crate::lock::effect::{
     Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
     WaiterId,
 };
-pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
+pub(super) use crate::lock::locks::{BoundHolds, Ended, Hold, Locks, NewHold};
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;
 pub(super) use crate::lock::token::{TokenClock, Travel};
@@ -27,6 +27,8 @@ pub struct Table {
     /// How many sets of locks were begun beside another one.
     pub(super) epochs: u32,
     pub(super) tasks: VecDeque<Task>,
+    /// Connections that have closed, whose holds are not all unbound yet.
+    pub(super) closed: VecDeque<Closed>,
     pub(super) outbox: Outbox,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
@@ -260,6 +262,13 @@ pub(super) fn begin_hold(
             Some((id, Change::Stored(id)))
         }
     }
+}
+
+/// A connection that has closed, and what was bound to it.
+pub(super) struct Closed {
+    pub(super) client: ClientId,
+    pub(super) at: Moment,
+    pub(super) holds: BoundHolds,
 }
 
 /// What is loaded beside what is served.

@@ -13,18 +13,21 @@ pub(crate) struct Lowered {
     pub(crate) steps_max: Option<usize>,
     /// How often one owner holds a lock.
     pub(crate) count_max: Option<u32>,
+    /// How many holds of a connection that closed are unbound in one step.
+    pub(crate) unbound_max: Option<usize>,
 }
 
 impl Lowered {
     /// As in a module that is shipped.
-    const NONE: Self = Self { few_max: None, steps_max: None, count_max: None };
+    const NONE: Self = Self { few_max: None, steps_max: None, count_max: None, unbound_max: None };
 
-    /// All of them.
-    pub(crate) const ALL: Self = Self { few_max: Some(2), steps_max: Some(3), count_max: Some(3) };
+    /// All that a client can be told of at once.
+    pub(crate) const ALL: Self =
+        Self { few_max: Some(2), steps_max: Some(3), count_max: Some(3), unbound_max: None };
 
     /// Some, all or none of them, as this life is to have them.
     pub(crate) fn of(seed: u64) -> Self {
-        let Self { few_max, steps_max, count_max } = Self::ALL;
+        let Self { few_max, steps_max, count_max, .. } = Self::ALL;
         match seed % 5 {
             0 => Self::NONE,
             1 => Self { few_max, ..Self::NONE },
@@ -41,6 +44,14 @@ impl Lowered {
     pub(super) fn is_few_lowered() -> bool {
         BOUNDS.get().few_max.is_some()
     }
+
+    /// And of a connection that closes, one hold is unbound at a time: for worlds that are judged when they are at rest.
+    pub(crate) const fn one_by_one(self) -> Self {
+        Self { unbound_max: Some(1), ..self }
+    }
+
+    /// The same for a world whose other bounds are as they are shipped.
+    pub(super) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
 
     /// One owner holds a lock twice at most.
     pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
@@ -94,4 +105,9 @@ pub(super) fn has_search_ended_early() -> bool {
 /// How often one owner holds a lock, where that is usually so often.
 pub(crate) fn count_max(usual: u32) -> u32 {
     BOUNDS.get().count_max.unwrap_or(usual)
+}
+
+/// How many holds of a connection that closed are unbound in one step, where that is usually so many.
+pub(crate) fn unbound_max(usual: usize) -> usize {
+    BOUNDS.get().unbound_max.unwrap_or(usual)
 }

@@ -1,6 +1,7 @@
 //! What the server asks the table, and what it is told to do at the edge of its life: each by itself.
 
 use super::input::{How, Input, Keys, Reply};
+use super::lowered::Lowered;
 use super::server::{At, Lazy};
 use super::world::World;
 use crate::lock::effect::{Event, Existing, LockId};
@@ -318,6 +319,47 @@ fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
         assert_eq!((&*notice.lock_key.name, notice.event), (name.as_bytes(), Event::Broken));
     }
     assert_eq!((next_notice(&mut world.server.table), tasks(&world.server.table)), (None, (false, 0)));
+    Ok(())
+}
+
+#[test]
+fn a_connection_with_many_holds_lets_go_of_them_step_by_step() -> Result<(), String> {
+    Lowered::ONE_BY_ONE.during(let_go_step_by_step)
+}
+
+fn let_go_step_by_step() -> Result<(), String> {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let cut = Binding { ephemeral_ms: Some(5), ..Binding::NONE };
+    let mut world = after(&[Input::NewReplica(0)])?;
+    for name in names {
+        world.step(&acquire(At::new(0, name), "ann", 1, How { binding: cut, ..How::PLAIN }))?;
+    }
+    let left = |world: &World, name| {
+        let lock = world.server.described(At::new(0, name), 1).map(|lock| lock.holds[0].left_ms);
+        lock.unwrap_or(0)
+    };
+    let cut = |world: &World| names.iter().filter(|name| left(world, name) <= 5).count();
+    world.step(&Input::Close(1))?;
+    assert_eq!(cut(&world), 1, "the others are next");
+    // What their owner asks for meanwhile is not cut any more, and no lease is longer for having waited.
+    let (at, owner) = (At::new(0, "h"), "ann");
+    let renew = Input::Renew { at, owner, token: None, raise: None, lease_ms: 9_000, client: 2 };
+    assert_eq!(world.step(&renew)?.reply, Reply::Bool(true));
+    world.step(&Input::Pass(3_000))?;
+    world.step(&Input::Pump)?;
+    assert_eq!(names.map(|name| left(&world, name)), [2, 2, 2, 2, 2, 2, 2, 8_997]);
+    world.catch_up()?;
+    world.check()?;
+    world.step(&Input::Pass(2_000))?;
+    world.step(&Input::Pump)?;
+    assert_eq!(world.server.table.holds(), 1);
+    // A server that does not decide any more leaves what is left to the one that does.
+    for name in names {
+        world.step(&acquire(At::new(0, name), "bob", 3, How { binding: KEPT, ..How::PLAIN }))?;
+    }
+    world.step(&Input::Close(3))?;
+    world.server.table.forget_connections();
+    assert_eq!(world.server.table.orphaned(0, 99).len(), names.len() - 1 - 1);
     Ok(())
 }
 

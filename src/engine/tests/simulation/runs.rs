@@ -36,7 +36,9 @@ fn live(seed: u64, plan: Plan, steps: u64, is_traced: bool) -> Result<(Seen, Vec
     let mut group = Group::new(seed, plan, is_traced);
     let without = group.plan.without;
     let lived = sabotage::without(without, || {
-        Lowered::of(seed).during(|| catch_unwind(AssertUnwindSafe(|| go_through(&mut group, steps))))
+        Lowered::of(seed)
+            .one_by_one()
+            .during(|| catch_unwind(AssertUnwindSafe(|| go_through(&mut group, steps))))
     });
     let trace = group.trace.take().unwrap_or_default();
     match lived.unwrap_or_else(|panic| Err(said_by(panic.as_ref()))) {

@@ -1,0 +1,120 @@
+//! Connections that close, and what was bound to them.
+
+use super::context::StepContext;
+use super::state::*;
+
+/// How many holds of a connection that has closed are unbound in one step.
+const UNBOUND_MAX: usize = 32;
+
+/// The same; fewer where a test wants it so.
+#[cfg(not(test))]
+const fn unbound_max() -> usize {
+    UNBOUND_MAX
+}
+
+#[cfg(test)]
+fn unbound_max() -> usize {
+    crate::lock::tests::lowered::unbound_max(UNBOUND_MAX)
+}
+
+impl Table {
+    /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
+    pub fn disconnected(&mut self, now: Moment, client: ClientId) {
+        if sabotage::removes(Rule::Disconnect) {
+            return;
+        }
+        let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
+        self.closed.push_back(Closed { client, at: now, holds });
+        if is_first {
+            self.unbind_some();
+        }
+    }
+
+    /// Whether there are holds yet that connections were to unbind that have closed.
+    pub(super) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// The owner asks for what it holds: a connection of its own that has closed is to be done with it first, not to
+    /// cut later what the owner is granted now.
+    #[cold]
+    pub(super) fn unbind_own(&mut self, ctx: &StepContext<'_>, owner: &[u8]) {
+        let Some(hold) = self.own(ctx, owner).map(|(hold, _)| hold) else {
+            return;
+        };
+        let closed: Vec<_> = self.closed.iter().map(|closed| (closed.client, closed.at)).collect();
+        for (client, at) in closed {
+            if self.locks.unbind(hold, client, at) {
+                self.replicate_again(hold);
+            }
+        }
+    }
+
+    /// Goes on with the holds of connections that have closed. A few at a time: there may be a million.
+    pub(super) fn unbind_some(&mut self) {
+        for _ in 0..unbound_max() {
+            let Some(Closed { client, at, holds }) = self.closed.front_mut() else {
+                return;
+            };
+            let (client, at) = (*client, *at);
+            match holds.next() {
+                None => _ = self.closed.pop_front(),
+                Some(hold) if self.locks.unbind(hold, client, at) => self.replicate_again(hold),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Whether any hold has a binding, whether its connection is open or not.
+    #[inline]
+    #[must_use]
+    pub const fn has_bindings(&self) -> bool {
+        self.locks.has_bindings()
+    }
+
+    /// Whether any hold has a binding, or may have one before a step is over:
+    /// one may come out of the queue.
+    #[inline]
+    #[must_use]
+    pub const fn may_have_bindings(&self) -> bool {
+        self.locks.has_bindings() || self.queues.waiters() > 0
+    }
+
+    /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
+    pub fn forget_connections(&mut self) {
+        self.locks.forget_connections();
+        for Closed { client, holds, .. } in std::mem::take(&mut self.closed) {
+            holds.for_each(|hold| self.locks.forget_connection(hold, client));
+        }
+    }
+
+    /// Whether any hold is orphaned.
+    #[must_use]
+    pub const fn has_orphaned(&self) -> bool {
+        self.locks.has_orphaned()
+    }
+
+    /// Some of those holds, so many passed over, and where they are.
+    #[must_use]
+    pub fn orphaned(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
+        let orphaned = self.locks.orphaned().skip(passed_over).take(count_max);
+        orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
+    }
+
+    /// No connection keeps these holds alive: their leases run from here, at their full length.
+    pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
+        for &hold in holds {
+            self.locks.let_run(hold, now);
+            self.replicate_again(hold);
+        }
+    }
+
+    /// This server decides: what closed connections kept alive runs out from here.
+    pub fn let_orphaned_run(&mut self, now: Moment) {
+        if self.locks.has_orphaned() {
+            for hold in self.locks.unbind_orphaned(now) {
+                self.replicate_again(hold);
+            }
+        }
+    }
+}
