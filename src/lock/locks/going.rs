@@ -133,6 +133,7 @@ mod tests {
 
     use super::*;
     use crate::lock::locks::NewHold;
+    use crate::lock::tests::visits;
     use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
 
     const NOW: Moment = Moment(9_000_000);
@@ -242,6 +243,24 @@ mod tests {
             // An empty lock may be under a key of any database.
             locks.end(first, NOW);
             assert!(!locks.are_all_in(3) && !locks.are_all_in(0), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_lock_is_looked_at_for_a_database_that_never_had_one() {
+        for name in ["lock:1", "unpacked", &"long".repeat(40)] {
+            let mut locks = Locks::default();
+            for db in [2, 4] {
+                let new = hold("ann", 1, 100, Binding::NONE);
+                locks.insert(NOW, lock_key(db, name), Some(&new)).expect("there is room");
+                let looks = |dbs: [u32; 2]| {
+                    visits::take();
+                    (locks.all_held(|db| dbs.contains(&db)).len(), visits::take() > 0)
+                };
+                assert_eq!(looks([2, 7]), (1, true), "{name}");
+                // Of names that are not packed it is only known in which database all of them are.
+                assert_eq!(looks([0, 1]), (0, db == 4 && name != "lock:1"), "{name}");
+            }
         }
     }
 

@@ -246,6 +246,16 @@ impl Prefixes {
         are_others_in && !self.seats.iter().any(is_used_elsewhere)
     }
 
+    /// Whether any name is in one of these databases; `true` also if one may have been there that was not packed.
+    pub(super) fn may_be_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
+        let may_others_be = match self.others {
+            Databases::None => false,
+            Databases::One(db) => is_concerned(db),
+            Databases::Several => true,
+        };
+        may_others_be || self.seats.iter().any(|prefix| prefix.uses > 0 && is_concerned(prefix.db))
+    }
+
     /// The name that was packed.
     pub(super) fn name(&self, seat: u8, digits: usize, value: u64) -> Option<LockKeyBuf> {
         let prefix = self.seats.get(usize::from(seat))?;

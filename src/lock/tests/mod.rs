@@ -49,6 +49,6 @@ mod staged;
 mod unconfirmed;
 mod verdicts;
 mod views;
-pub(super) mod visits;
+pub(crate) mod visits;
 mod wording;
 mod world;
