@@ -217,20 +217,44 @@ impl Locks {
     }
 
     /// All holds of this owner, with their records and how they hold. Goes through all records.
-    pub fn all_of_owner<'a>(
-        &'a self,
-        owner: &'a [u8],
-    ) -> impl Iterator<Item = (Mode, super::Lock<'a>, Hold<'a>)> {
-        let modes: hashbrown::HashMap<LockId, Mode> = self
-            .holder_lists
-            .all
-            .iter()
-            .flat_map(|(_, holders)| holders.ids().map(|holder| (holder, holders.mode)))
-            .collect();
-        self.iter().filter_map(move |(id, lock)| {
-            let hold = lock.hold().filter(|hold| hold.is_of(owner))?;
-            Some((modes.get(&id).copied().unwrap_or_default(), lock, hold))
-        })
+    #[must_use]
+    pub fn all_of_owner(&self, owner: &[u8]) -> Vec<(Mode, super::Lock<'_>, Hold<'_>)> {
+        let own =
+            |(id, lock): (LockId, super::Lock<'_>)| lock.hold().filter(|hold| hold.is_of(owner)).map(|_| id);
+        let own: Vec<LockId> = self.iter().filter_map(own).collect();
+        let mode_of = self.modes_of(&own);
+        let with_mode = |id: LockId| Some((mode_of(id), self.get(id)?, self.hold(id)?));
+        own.into_iter().filter_map(with_mode).collect()
+    }
+
+    /// How these records hold: each is looked for in all lists of holders, or all holders are listed, whichever is less
+    /// work.
+    fn modes_of(&self, ids: &[LockId]) -> impl Fn(LockId) -> Mode + '_ {
+        let lists = &self.holder_lists;
+        let is_listed = ids.len().saturating_mul(lists.all.len()) > lists.listed;
+        let listed: hashbrown::HashMap<LockId, Mode> = if is_listed {
+            let modes = |holders: &'_ super::holders::Holders| {
+                holders.ids().map(|id| (id, holders.mode)).collect::<Vec<_>>()
+            };
+            lists.all.iter().flat_map(|(_, holders)| modes(holders)).collect()
+        } else {
+            hashbrown::HashMap::new()
+        };
+        move |id| {
+            if is_listed {
+                return listed.get(&id).copied().unwrap_or_default();
+            }
+            let token = self.hold(id).map(|hold| hold.token());
+            let is_in = |holders: &&super::holders::Holders| {
+                token.is_some_and(|token| holders.of_token(token) == Some(id))
+            };
+            lists
+                .all
+                .iter()
+                .map(|(_, holders)| holders)
+                .find(is_in)
+                .map_or(Mode::Exclusive, |found| found.mode)
+        }
     }
 
     /// All locks in these databases that somebody holds.
@@ -308,5 +332,41 @@ impl Locks {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::types::Binding;
+
+    const NOW: Moment = Moment(9_000_000);
+
+    fn hold(owner: &str, number: u64) -> NewHold<'_> {
+        let token = Token::new(number).expect("valid");
+        NewHold { owner: owner.as_bytes(), token, lease_ms: 100, client: None, binding: Binding::NONE }
+    }
+
+    #[test]
+    fn how_an_owner_holds_is_found_among_few_lists_and_among_many() {
+        for (lists, others) in [(1, 50), (20, 0), (20, 5)] {
+            let mut locks = Locks::default();
+            let mut token = 0;
+            for list in 0..lists {
+                let (mode, name) = (Mode::Limit(100 + list), format!("lock:{list}"));
+                let (id, lock_key) = (locks.form(mode), LockKey { db: 0, name: name.as_bytes() });
+                for owner in (0..others).map(|n| format!("owner-{n}")).chain(["ann".to_owned()]) {
+                    token += 1;
+                    locks.join(id, NOW, lock_key, &hold(&owner, token)).expect("there is room");
+                }
+            }
+            let alone = LockKey { db: 0, name: b"alone" };
+            locks.insert(NOW, alone, Some(&hold("ann", token + 1))).expect("there is room");
+            let mut modes: Vec<_> = locks.all_of_owner(b"ann").iter().map(|(mode, ..)| *mode).collect();
+            modes.sort_by_key(|mode| if let Mode::Limit(limit) = mode { *limit } else { u32::MAX });
+            let limits = (0..lists).map(|list| Mode::Limit(100 + list));
+            assert_eq!(modes, limits.chain([Mode::Exclusive]).collect::<Vec<_>>(), "{lists} lists, {others}");
+            assert!(locks.all_of_owner(b"nobody").is_empty());
+        }
     }
 }

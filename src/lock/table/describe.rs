@@ -204,6 +204,7 @@ impl Table {
         let mut all: Vec<Possession> = self
             .locks
             .all_of_owner(owner)
+            .into_iter()
             .filter(|(_, _, hold)| !hold.is_over(now))
             .filter_map(|(mode, lock, hold)| {
                 let held = Some((hold.token(), hold.left_ms(now)));
