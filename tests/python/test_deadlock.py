@@ -198,6 +198,14 @@ def test_a_second_upgrade(server, cli):
     assert isinstance(upgrade.answer(), int)
 
 
+def test_a_second_upgrader_is_told_so_although_it_would_not_wait(server, cli):
+    for owner in ("alice", "bob"):
+        take(cli, "door", owner, "SHARED")
+    ask(server, "door", "alice")
+    with refused("DEADLOCK"):
+        take(cli, "door", "bob")
+
+
 def test_an_upgrade_waits_for_the_other_readers(server, cli):
     take(cli, "door", "r1", "SHARED")
     take(cli, "door", "r2", "SHARED")

@@ -2,7 +2,7 @@
 
 G1 (readers together or one writer), G5 (first come, first served; consecutive readers
 come in together), G9; upgrade and downgrade. What shared locks have in common with the
-others (files, replicas, events) is in test_kinds_everywhere.py.
+others (files, replicas, events) is in test_files.py and test_replicas.py.
 """
 
 import pytest
@@ -297,6 +297,12 @@ def test_an_upgraders_shared_retry_is_still_a_retry(server, cli):
     upgrade = ask(server, "door", "r1")
     assert take(cli, "door", "r1", "SHARED") == token
     assert upgrade.waits()
+
+
+def test_an_upgrade_does_not_shorten_the_lease(server, cli):
+    take(cli, "door", "alice", "SHARED", lease_ms=60_000)
+    take(cli, "door", "alice", lease_ms=1000)
+    assert hold_of(cli, "door", "alice")["lease-left-ms"] > 1000
 
 
 # Downgrade

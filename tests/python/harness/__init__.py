@@ -9,6 +9,7 @@
     wall_clock.py  a server whose wall clock the test sets
     waiting.py     a request that waits in line while the test goes on
     replies.py     LOCK.INFO and INFO redislock as dictionaries
+    samples.py     a lock of each kind; walk.py: all that can happen to them, step by step
     payload.py     what DUMP gives, taken apart and sealed again
     native_lock.py redis-py's Lock, on LOCK.* commands
     history.py     what clients saw, and whether one lock can have done that

@@ -107,7 +107,9 @@ both_modes = pytest.mark.parametrize("how", ["as read", "BCAST"])
 def test_a_change_is_told_to_who_read_it(server, cli, how, command):
     some_locks(cli)
     watches = [Watch(server, how, read) for read in ("LOCK.INFO", "LOCK.FENCE")]
+    watcher = Changes(server, "WATCH")
     cli(command)
+    watcher.are(*CHANGES[command])
     for watch in watches:
         watch.is_told(*CHANGES[command])
 
@@ -117,9 +119,11 @@ def test_a_change_is_told_to_who_read_it(server, cli, how, command):
 def test_no_change_is_told_to_nobody(server, cli, how, command):
     some_locks(cli)
     watch = Watch(server, how)
+    watcher = Changes(server, "WATCH")
     cli.pipeline(command)
     eventually(lambda: count(cli, "waiters") == 0, "a place lapses")
     assert watch.told() == []
+    watcher.are()
 
 
 # What the module does on its own
