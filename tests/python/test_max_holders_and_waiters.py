@@ -7,6 +7,20 @@ from harness.wire import refused
 # max-holders
 
 
+def test_no_more_readers_than_max_holders(server, cli):
+    # CONTRACT 7
+    cli("CONFIG SET redislock.max-holders 3")
+    for n in range(3):
+        assert isinstance(take(cli, "door", f"r{n}", "SHARED"), int)
+    assert take(cli, "door", "r3", "SHARED") is None
+    assert take(cli, "door", "r2", "SHARED") is not None, "who holds is not one more"
+    waiter = ask(server, "door", "r3", "SHARED")
+    assert waiter.waits()
+    release(cli, "door", "r0")
+    assert isinstance(waiter.answer(), int)
+    assert len(owners_of(cli, "door")) == 3
+
+
 def test_fewer_holders_allowed_sends_nobody_away(server, cli):
     # CONTRACT 7: concerns new requests only
     tokens = {f"r{n}": take(cli, "read", f"r{n}", "SHARED") for n in range(5)}

@@ -4,8 +4,8 @@ Each test replays a scenario of another project's suite and names it: of Curator
 (TestInterProcessMutexBase, TestInterProcessMultiMutex), Redisson (RedissonLockTest,
 RedissonFairLockTest, RedissonFencedLockTest, RedissonMultiLockTest) and Hazelcast's
 CP subsystem (FencedLockBasicTest and its siblings). The scenarios are theirs, the
-tests are written anew. Readers and writers are in test_readers_writers.py, permits in
-test_semaphores.py, redis-py's lock in test_redis_py_lock.py.
+tests are written anew. Readers and writers are in test_other_suites_readers_writers.py,
+permits in test_other_suites_semaphores.py, redis-py's lock in test_redis_py_lock.py.
 """
 
 import random
