@@ -33,12 +33,11 @@ def pytest_configure(config):
 #: Tests of tools: whichever server they start, if any, they say nothing about it.
 TOOLS = {
     "test_bench",
-    "test_history",
     "test_history_checker",
-    "test_history_liveness",
-    "test_journal",
+    "test_history_checker_files",
+    "test_history_checker_liveness",
+    "test_history_checker_many",
     "test_mutants",
-    "test_roamers",
     "test_server_suites",
     "test_spec",
     "test_wire",
