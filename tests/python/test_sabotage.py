@@ -175,6 +175,7 @@ def test_servers_that_are_killed_and_cut_off(start_server, scene, rule, is_kept)
     assert (found == []) is is_kept, found[:5]
 
 
+@pytest.mark.own_server
 @sabotaged_only
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rule", DIFFERING)
@@ -200,6 +201,7 @@ def test_every_rule_that_can_be_left_out_is_tried(start_server):
     assert sorted(names.split(", ")) == sorted([*MIXED, *ELSEWHERE, *DIFFERING])
 
 
+@pytest.mark.once
 @pytest.mark.skipif(IS_SABOTAGED, reason="of the module that is shipped")
 def test_the_module_has_no_trace_of_any_sabotage():
     module = MODULE.read_bytes()
