@@ -1,8 +1,8 @@
 """The checker of histories: what no lock can have done, told from what its clients saw (docs/HISTORY_CHECKER.md).
 
     from harness.checker import MANY, faults
-    assert faults(history) == []             one server decided at any time
-    assert faults(history, MANY) == []       several did, which may not have known of each other
+    assert faults(history) == []             at any time one server decided
+    assert faults(history, MANY) == []       several servers decided, perhaps without knowing of each other
 
     evidence.py   what a request is, and what requests to one server prove of holds
     verdict.py    whether locks of one server can have made a history; liveness.py: whether what has to happen did
@@ -21,6 +21,7 @@ __all__ = ["LOST", "MANY", "ONE", "UNANSWERED", "Break", "Request", "Seen", "fau
 def faults(history, servers=ONE, **known):
     """All that locks which keep their guarantees cannot have done.
 
-    Of many servers it may be known who broke locks on purpose, how many may hold them, and that nothing is forgotten.
+    What may be known of many servers: `breaks` of locks on purpose, `limits` of locks that several may hold, and
+    `forgets_nothing` if a server that was restarted has all that it had.
     """
     return many.faults(history, **known) if servers == MANY else verdict.faults(history, **known)

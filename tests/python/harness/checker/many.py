@@ -4,13 +4,13 @@
                    the moment that the request was sent; or until the owner sent its
                    release, or a renewal for less; or until somebody broke the lock on
                    purpose (`Break`)
-    G1             certain spans of two owners of one lock do not overlap; of more, where so many may hold it
-    G2             nobody was told 0 before the lease can have ended, if the servers forget nothing
+    G1             certain spans of two owners of one lock do not overlap; of a semaphore, as many may as it lets in
+    G2             if the servers forget nothing, no owner was told 0 before its lease can have ended
     G4             tokens rise over all servers and locks
 
-A request without an answer proves nothing. `verdict` counts on more: one server carries out one request after the
-other and forgets nothing, so each reply says something of all the time before it. Here it does not: servers lose what
-they had, and who was promoted answers for what it never heard of.
+A request without an answer proves nothing. `verdict` may conclude more: one server carries out requests one by one and
+forgets nothing, so a reply tells of the time before it, too. Here it does not: a server may have lost what it had, and
+one that was promoted answers for what it never heard of.
 """
 
 from collections import defaultdict
