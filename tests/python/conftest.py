@@ -30,29 +30,44 @@ def pytest_configure(config):
         pytest.exit(f"there is no server {BINARY}: see REDISLOCK_SERVER", 2)
 
 
-#: Tests of tools: whichever server they start, if any, they say nothing about it.
+#: Tests of tools: whichever server they start, if any, they say nothing about it. Single tests are marked `once`.
 TOOLS = {
     "test_bench",
-    "test_history",
+    "test_chaos",
+    "test_differ",
     "test_history_checker",
-    "test_history_liveness",
-    "test_journal",
+    "test_history_checker_files",
+    "test_history_checker_liveness",
+    "test_history_checker_many",
     "test_mutants",
-    "test_roamers",
     "test_server_suites",
     "test_spec",
     "test_wire",
 }
+#: Fixtures with a server. A test that asks for none of them, and starts none (`own_server`), says nothing about it.
+SERVERS = {"shared_server", "start_server", "recorded", "machine", "unhurried"}
 #: scripts/test sets this for every server but the first: then the tests of tools have passed already.
 TOOLS_ARE_TESTED = os.environ.get("REDISLOCK_TOOLS_ARE_TESTED", "") not in ("", "0")
 
 
+def runs_once(item):
+    """Whether a test says nothing about the server."""
+    return item.path.stem in TOOLS or item.get_closest_marker("once") is not None
+
+
+def has_server(item):
+    """Whether a test has a server to say something about."""
+    return not SERVERS.isdisjoint(item.fixturenames) or item.get_closest_marker("own_server") is not None
+
+
 def pytest_collection_modifyitems(config, items):
     """Runs the tests of tools once, and gives every test more time where the server is slow."""
+    unsaid = sorted({item.nodeid.partition("[")[0] for item in items if not runs_once(item) and not has_server(item)})
+    if unsaid:
+        raise pytest.UsageError(f"without a server, so to be marked `once` (or `own_server`): {', '.join(unsaid)}")
     if TOOLS_ARE_TESTED:
-        left_out = [item for item in items if item.path.stem in TOOLS]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item.path.stem not in TOOLS]
+        config.hook.pytest_deselected(items=[item for item in items if runs_once(item)])
+        items[:] = [item for item in items if not runs_once(item)]
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = mark.args[0] if mark else 60

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.kinds import ask_all, owners_of, release, take
 from harness.replies import owner_of, queue_of
 from harness.server import at_least
 from harness.wire import ServerError, refused
@@ -127,6 +128,27 @@ def test_a_deleted_user_leaves_the_queue(server, cli):
     assert queue_of(cli, "door") == ["carol"]
     cli("LOCK.RELEASE door alice")
     assert isinstance(carol.answer(), int)
+
+
+def test_who_waits_for_several_needs_the_right_to_the_command_it_sent(server, cli):
+    # CONTRACT 4: a grant out of the line asks what the server had asked
+    cli("ACL SETUSER worker on >secret ~* +lock.macquire +client")
+    take(cli, "a", "h")
+    request = ask_all(server, "a b", "worker", user="worker")
+    release(cli, "a", "h")
+    assert isinstance(request.answer(), int)
+
+
+def test_who_lost_the_right_to_ask_for_several_is_not_granted(server, cli):
+    # CONTRACT 4
+    cli("ACL SETUSER worker on >secret ~* +lock.macquire +lock.acquire +client")
+    take(cli, "a", "h")
+    request = ask_all(server, "a b", "worker", user="worker")
+    cli("ACL SETUSER worker -lock.macquire")
+    release(cli, "a", "h")
+    with refused("NOPERM", "lock.macquire"):
+        request.answer()
+    assert owners_of(cli, "a") == owners_of(cli, "b") == []
 
 
 def test_the_category_of_the_module_has_all_its_commands(server, cli):

@@ -14,17 +14,17 @@ from chaos.acts import disk, has_hole
 from chaos.faults import DETAILS, WITHOUT_FILE, Fault, drawn
 from chaos.independents import RedlockLoad
 from chaos.injector import Injector
-from chaos.judge import Outcome, never_broken, one_round
+from chaos.judge import Outcome, one_round
 from chaos.replicated import LOCAL, Replicated
 from chaos.report import as_json, as_markdown, is_good, summed, too_little
 from chaos.run import TOPOLOGIES
 from chaos.single import ALWAYS, EVERYSEC, Single
 from chaos.topology import idle_at
 from harness import wall_clock
-from harness.history import Request
+from harness.checker import Break, Request
+from harness.checker.many import never_broken
 from harness.limits import VALGRIND, eventually
 from harness.replies import module_info
-from harness.roamers import Break
 from harness.wire import Closed, ServerError
 
 REAL = [
@@ -139,7 +139,7 @@ def test_all_that_last_are_ended():
 
 
 def request(owner, sent, answered, lock="door"):
-    return Request("acquire", lock, owner, sent, answered, 7, 1.0)
+    return Request("acquire", (lock,), owner, sent, answered, 7, lease=1.0)
 
 
 def test_who_may_have_been_broken_is_not_asked_whether_its_lease_ended_early():

@@ -186,18 +186,6 @@ def test_a_reader_who_waits_for_a_writer_elsewhere(server, cli):
     assert isinstance(take(cli, "door", "x", "SHARED"), int)
 
 
-def test_a_second_upgrade(server, cli):
-    take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    upgrade = ask(server, "door", "r1")
-    with refused("DEADLOCK", "'r1'", "'r2'", "'door'"):
-        take(cli, "door", "r2", "BLOCK 5000")
-    assert owners_of(cli, "door") == ["r1", "r2"]
-    assert line_of(cli, "door") == ["r1"]
-    release(cli, "door", "r2")
-    assert isinstance(upgrade.answer(), int)
-
-
 def test_an_upgrade_waits_for_the_other_readers(server, cli):
     take(cli, "door", "r1", "SHARED")
     take(cli, "door", "r2", "SHARED")

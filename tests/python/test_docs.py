@@ -54,11 +54,13 @@ def test_every_transcript_is_what_happens(start_server, page):
         session.close()
 
 
+@pytest.mark.once
 def test_the_pages_that_should_have_transcripts_have_some():
     assert {ROOT / "README.md", *COMMAND_PAGES} <= set(WITH_TRANSCRIPTS)
     assert len(COMMAND_PAGES) == 8
 
 
+@pytest.mark.once
 def test_the_comparison_sees_what_it_should():
     def same(told, real, names=None):
         return same_reply(told.split("|"), real.split("|"), names or Names())
@@ -103,6 +105,7 @@ def test_the_comparison_sees_what_it_should():
 # Links and names
 
 
+@pytest.mark.once
 @named(PAGES)
 def test_every_link_leads_somewhere(page):
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
@@ -123,6 +126,7 @@ def anchors(text):
     return {heading.replace(" ", "-") for heading in plain}
 
 
+@pytest.mark.once
 def test_every_test_that_a_page_names_exists():
     text = "".join(page.read_text() for page in PAGES)
     names = re.findall(r"`((?:tests|src)/[\w/.]+)::(\w+)`", text)
@@ -135,12 +139,14 @@ def test_every_test_that_a_page_names_exists():
         )
 
 
+@pytest.mark.once
 def test_every_source_file_that_a_page_names_exists():
     text = "".join(page.read_text() for page in PAGES)
     for name in re.findall(r"`((?:src|tests|docs|examples|scripts|clients)/[\w/.-]+)`", text):
         assert (ROOT / name).exists(), name
 
 
+@pytest.mark.once
 def test_every_guarantee_has_its_tests():
     text = (ROOT / "docs" / "GUARANTEES.md").read_text()
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
@@ -239,6 +245,7 @@ def test_the_example_configuration_shows_every_setting_with_its_default(cli):
     assert [span.replace(" or ", ", ") for span in spans] == listed
 
 
+@pytest.mark.own_server
 def test_a_server_starts_with_the_example_configuration_as_it_is(tmp_path):
     shutil.copy(ROOT / "redis.conf.example", tmp_path)
     place = tmp_path / "target" / "release"
@@ -273,6 +280,7 @@ def connect(port, process, log):
 # The rest of the house
 
 
+@pytest.mark.once
 def test_the_readme_names_the_servers_that_are_tested():
     names = subprocess.run(
         [ROOT / "scripts" / "servers", "names"],
@@ -288,6 +296,7 @@ def test_the_readme_names_the_servers_that_are_tested():
     assert mine in names
 
 
+@pytest.mark.once
 @named(PAGES)
 def test_pages_are_plain_text(page):
     text = page.read_text()

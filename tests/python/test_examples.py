@@ -123,6 +123,7 @@ def test_an_example_fails_where_there_are_no_locks(start_server, name):
     assert "unknown command" in output
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name
 )

@@ -1,9 +1,13 @@
-"""The checker of histories of all kinds: each fault, put in by hand, must be found."""
+"""The checker of histories of one server: each fault, put in by hand, must be found.
+
+What has to happen is in test_history_checker_liveness.py, many servers in test_history_checker_many.py, histories in
+files in test_history_checker_files.py. Histories of real servers are in test_history.py.
+"""
 
 from math import inf
 
-from harness.evidence import LOST, Evidence, Request, Seen
-from harness.verdict import faults
+from harness.checker import LOST, Request, Seen, faults
+from harness.checker.evidence import Evidence
 
 
 def ask(command, lock, owner, sent, answered, reply=None, **known):
@@ -155,6 +159,31 @@ def test_holds_that_do_not_go_together():
         both_faults("two holders", "of another kind", held, permit("b", 0.2, 0.3, 8))
 
 
+def test_two_holders_at_once_are_found():
+    # G1
+    only_fault("two holders", acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.2, 0.3, 8))
+
+
+def test_two_holders_are_found_behind_a_short_hold_in_between():
+    # G1: the overlap is not with the hold just before
+    history = [
+        acquire("alice", 0.0, 0.1, 7, lease=9.0), acquire("bob", 0.2, 0.3, 8, lease=0.2),
+        acquire("carol", 5.0, 5.1, 9, lease=0.2),
+    ]  # fmt: skip
+    assert len([fault for fault in faults(history) if "two holders" in fault]) == 2
+
+
+def test_a_grant_before_the_renewed_lease_ended_is_found():
+    # G1
+    only_fault("two holders", acquire("alice", 0.0, 0.1, 7, lease=0.5), renew("alice", 0.3, 0.4), acquire("bob", 0.6, 0.7, 8))
+
+
+def test_a_release_that_comes_true_proves_the_hold_until_then():
+    # G1: the lease is over by the clock, but the server said 1
+    lives = acquire("alice", 0.0, 0.1, 7, lease=0.2)
+    both_faults("two holders", "outlived", lives, acquire("bob", 0.3, 0.4, 8), release("alice", 0.6, 0.7))
+
+
 def test_a_permit_too_many():
     permits = [permit(owner, n / 10, n / 10 + 0.05, n) for n, owner in enumerate("abc", 1)]
     only_fault("3 holders", *permits)
@@ -242,6 +271,11 @@ def test_tokens():
     only_fault("one token", first, acquire("a", 0.2, 0.3, 7, lock="gate"))
     assert faults([several("a", 0.0, 0.1, 7), acquire("a", 0.2, 0.3, 7, lock="gate")]) == []
     only_fault("without a new token", shared("a", 0.0, 0.1, 7), acquire("a", 0.2, 0.3, 7))
+
+
+def test_overlapping_requests_prove_nothing():
+    # Which of the two came first is not known, so neither order is a fault.
+    assert faults([acquire("alice", 0.0, 1.0, 8, lease=0.05), acquire("bob", 0.1, 0.9, 7, lease=0.05)]) == []
 
 
 def test_the_order_of_writes():

@@ -10,8 +10,11 @@ import time
 
 import pytest
 
+from harness.kinds import count
 from harness.payload import body, crc64, dump, seal
 from harness.replies import lock_info
+from harness.samples import LOCKS
+from harness.wire import ServerError
 
 MAX_TOKEN_LEAD_MICROSECONDS = 60_000_000  # redislock.max-token-lead, as it starts
 
@@ -233,3 +236,26 @@ def test_the_payload_of_another_type_is_not_taken_for_a_lock(server, cli, payloa
         for head in range(1, 12):
             restore(cli, body(payload)[:head] + body(other)[1:], payload)
     assert_works(server, cli)
+
+
+@pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
+def test_every_changed_byte_of_a_payload_is_harmless(cli, make):
+    # G14: no crash; a token is not forged beyond the lead
+    make(cli)
+    payload = dump(cli, "door")
+    good = body(payload)
+    highest = int(cli("TIME")[0]) + 120
+    for index in range(0, len(good), max(1, len(good) // 150)):
+        for change in (0x01, 0x80, 0xFF):
+            bad = bytearray(good)
+            bad[index] ^= change
+            try:
+                cli("RESTORE", "door", 0, seal(bytes(bad), payload), "REPLACE")
+            except ServerError:
+                continue
+            info = lock_info(cli, "door")
+            if info and info["holders"]:
+                assert info["holders"][-1]["token"] < highest * 1_000_000
+    assert cli("PING") == "PONG"
+    cli("DEL door")
+    assert count(cli, "holds") <= 1

@@ -7,12 +7,16 @@ import random
 import threading
 import time
 
+import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from harness.replies import owner_of
+from harness.kinds import hold_of, take, take_all
+from harness.limits import SLOW_FACTOR, eventually
+from harness.replies import lock_info, owner_of
+from harness.wire import Closed, NoReply
 
 ROUNDS = 3
 THREADS = 6
@@ -150,3 +154,86 @@ def test_a_lease_that_ended_while_the_server_was_down_or_later_does_end(start_se
         assert time.monotonic() < deadline, "the lease does not end"
         time.sleep(0.01)
     assert owner_of(cli, "gate") == "alice"
+
+
+# Locks of all kinds
+
+
+class Load(threading.Thread):
+    """Takes locks of all kinds, one after the other, and notes what it was told."""
+
+    def __init__(self, server, number):
+        super().__init__()
+        self.cli, self.number = server.connect(), number
+        self.held, self.ended, self.unsure = {}, set(), set()
+
+    def run(self):
+        try:
+            for turn in range(100_000):
+                self.one(turn)
+        except (Closed, NoReply, OSError):
+            pass
+
+    def one(self, turn):
+        name, owner = f"{self.number}-{turn}", f"o{self.number}"
+        kinds = {"s": "SHARED", "l": "LIMIT 1000000", "r": "REENTRANT", "e": "EPHEMERAL 3000000"}
+        for short, options in kinds.items():
+            key = "shared" if short == "s" and turn % 3 else f"{short}{name}"
+            self.take(key, f"{owner}-{turn}", options)
+            if turn % 2:
+                self.take(key, f"{owner}-{turn}", options if short == "r" else f"{options} REENTRANT", again=True)
+        keys = [f"m{name}", f"n{name}"]
+        self.unsure.update((key, owner) for key in keys)
+        token = take_all(self.cli, " ".join(keys), owner)
+        self.held.update({(key, owner): (token, 1) for key in keys})
+        self.unsure.difference_update((key, owner) for key in keys)
+        gone = (f"m{name}", owner)
+        self.unsure.add(gone)
+        self.cli("LOCK.RELEASE", *gone)
+        self.ended.add(gone)
+        self.unsure.discard(gone)
+        del self.held[gone]
+
+    def take(self, key, owner, options, again=False):
+        self.unsure.add((key, owner))
+        token = take(self.cli, key, owner, options)
+        self.held[key, owner] = (token, 2 if again else 1)
+        self.unsure.discard((key, owner))
+
+
+@pytest.mark.parametrize("preamble", ["yes", "no"])
+@pytest.mark.parametrize("is_rewritten", [False, True], ids=["", "rewritten"])
+def test_no_answered_hold_is_lost_by_a_kill_under_load(start_server, preamble, is_rewritten):
+    # G13: appendfsync always
+    server = start_server("--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", preamble)
+    loads = [Load(server, number) for number in range(3)]
+    for load in loads:
+        load.start()
+    eventually(lambda: all(len(load.held) > 100 for load in loads))
+    if is_rewritten:
+        server.admin("BGREWRITEAOF")
+        eventually(lambda: server.info("persistence")["aof_rewrite_in_progress"] == "0", "it is rewritten")
+        marks = [len(load.held) for load in loads]
+        eventually(lambda: all(len(load.held) > mark + 20 for load, mark in zip(loads, marks)))
+    server.process.kill()
+    for load in loads:
+        load.join(60 * SLOW_FACTOR)
+        assert not load.is_alive()
+    server.kill()
+    cli = server.start().connect()
+    highest = 0
+    infos = {}
+    for load in loads:
+        for (key, owner), (token, times) in load.held.items():
+            highest = max(highest, token)
+            if key not in infos:
+                info = lock_info(cli, key)
+                infos[key] = {hold["owner"]: hold for hold in info["holders"]} if info else {}
+            if (key, owner) in load.unsure:
+                continue
+            hold = infos[key].get(owner)
+            assert hold is not None, (key, owner, "is lost")
+            assert (hold["token"], hold["count"]) == (token, times), (key, owner)
+        for key, owner in load.ended:
+            assert hold_of(cli, key, owner) is None, (key, "came back")
+    assert take(cli, "fresh", "new") > highest

@@ -3,6 +3,9 @@
 import statistics
 import time
 
+import pytest
+
+from harness.kinds import hold_of, line_of, take
 from harness.limits import SLOW_FACTOR, eventually
 from harness.replies import holder, module_info, owner_of
 from harness.wire import encode
@@ -168,3 +171,12 @@ def test_a_lease_ends_during_a_long_transaction_afterwards(cli):
     )[-1]
     assert isinstance(replies[0], int) and isinstance(replies[2], int)
     eventually(lambda: cli("DBSIZE") == 1, "the lease ends after the transaction")
+
+
+@pytest.mark.parametrize("options", ["", "SHARED", "LIMIT 5", "REENTRANT", "SHARED REENTRANT"])
+def test_leases_end_for_all_kinds(server, cli, options):
+    # G3
+    for n in range(1 if options in ("", "REENTRANT") else 5):
+        take(cli, "door", f"h{n}", options, lease_ms=50 + 20 * n)
+    eventually(lambda: cli("EXISTS door") == 0, "without anyone asking")
+    assert hold_of(cli, "door", "h0") is None and line_of(cli, "door") == []

@@ -307,6 +307,7 @@ def test_the_old_module_refuses_settings_that_it_does_not_know(start_server, old
 # The script
 
 
+@pytest.mark.once
 def test_a_clone_without_its_history_is_told_what_to_do(tmp_path):
     clone = tmp_path / "clone"
     origin = f"file://{ROOT}"

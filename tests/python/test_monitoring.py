@@ -203,6 +203,7 @@ def test_the_exporter_and_prometheus_show_what_happens(monitored):
             assert series(prometheus, expression), (panel["title"], expression)
 
 
+@pytest.mark.once
 @with_tools
 def test_prometheus_accepts_the_files():
     checked = subprocess.run(

@@ -1,14 +1,29 @@
-"""Locks that are dumped, restored, copied, renamed, moved or reloaded (CONTRACT 5)."""
+"""Locks of all kinds that are dumped, restored, copied, renamed, moved or reloaded (CONTRACT 5)."""
 
 import pytest
 
+from harness.kinds import ask, count, owners_of, release, take
 from harness.limits import eventually
 from harness.payload import dump
 from harness.replies import holder, lock_info, owner_of, queue_of
+from harness.samples import LOCKS, limited
+from harness.walk import locks_of
 from harness.wire import ServerError, refused
 
 
-def assert_empty_lock(cli, name, *dead_tokens):
+@pytest.fixture(params=LOCKS)
+def lock(request, cli):
+    """A lock of some kind at `door`; what there is to know of it."""
+    LOCKS[request.param](cli)
+    return locks_of(cli)["door"]
+
+
+def tokens_of(lock):
+    """The tokens of its holders."""
+    return [hold[1] for hold in lock[1]]
+
+
+def assert_empty_lock(cli, name, *dead_tokens, owners=("alice",)):
     """A key of the type stands there, but nobody holds it (CONTRACT 5, RENAME)."""
     assert cli("EXISTS", name) == 1
     assert cli("LOCK.INFO", name) is None
@@ -16,8 +31,14 @@ def assert_empty_lock(cli, name, *dead_tokens):
     assert cli("LOCK.FENCE", name) is None
     for token in dead_tokens:
         assert cli("LOCK.FENCE", name, token) == 0
-    assert cli("LOCK.RENEW", name, "alice", "PX", 60000) == 0
-    assert cli("LOCK.RELEASE", name, "alice") == 0
+    for owner in owners:
+        assert cli("LOCK.RENEW", name, owner, "PX", 60000) == 0
+        assert cli("LOCK.RELEASE", name, owner) == 0
+
+
+def assert_empty(cli, name, lock):
+    """The same of a lock that was held elsewhere: none of its tokens lives."""
+    assert_empty_lock(cli, name, *tokens_of(lock), owners=[hold[0] for hold in lock[1]])
 
 
 # RENAME and MOVE
@@ -30,14 +51,14 @@ def test_renaming_a_lock_breaks_the_hold(cli):
     assert_empty_lock(cli, "gate", token)
 
 
-def test_an_empty_lock_can_be_taken_by_anybody(cli):
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
-    cli("RENAME door gate")
-    new = cli("LOCK.ACQUIRE gate bob PX 60000")
-    assert new > token
-    assert owner_of(cli, "gate") == "bob"
-    assert cli("LOCK.RELEASE gate bob") == 1
-    assert cli("DBSIZE") == 0
+def test_a_renamed_lock_is_broken(server, cli, lock):
+    cli("RENAME door elsewhere")
+    assert owners_of(cli, "door") == []
+    assert_empty(cli, "elsewhere", lock)
+    for options in ("SHARED", "LIMIT 2", ""):
+        assert take(cli, "elsewhere", "bob", options) > max(tokens_of(lock))
+        release(cli, "elsewhere", "bob")
+    assert cli("EXISTS elsewhere") == 0
 
 
 def test_an_empty_lock_can_be_taken_by_who_held_it_before_with_a_new_token(cli):
@@ -78,34 +99,33 @@ def test_the_old_lease_does_not_end_the_hold_under_the_new_name(cli):
     assert owner_of(cli, "gate") == "bob"
 
 
-def test_moving_a_lock_to_another_database_breaks_the_hold(server, cli):
-    other = server.connect(db=1)
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
+def test_a_moved_lock_is_broken(server, cli, lock):
     assert cli("MOVE door 1") == 1
-    assert cli("LOCK.INFO door") is None
-    assert_empty_lock(other, "door", token)
-    assert isinstance(other("LOCK.ACQUIRE door bob PX 60000"), int)
-
-
-def test_swapping_databases_breaks_the_holds(server, cli):
+    assert owners_of(cli, "door") == []
     other = server.connect(db=1)
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
+    assert_empty(other, "door", lock)
+    assert isinstance(take(other, "door", "bob"), int)
+
+
+def test_swapped_databases_hold_nothing(server, cli, lock):
     cli("SWAPDB 0 1")
-    assert cli("LOCK.FENCE", "door", token) == 0
-    assert_empty_lock(other, "door", token)
+    assert owners_of(cli, "door") == []
+    assert all(cli("LOCK.FENCE", "door", token) == 0 for token in tokens_of(lock))
+    assert_empty(server.connect(db=1), "door", lock)
+    eventually(lambda: count(cli, "holds") == 0)
 
 
 # COPY
 
 
-@pytest.mark.parametrize("command", ["COPY door gate", "COPY door gate REPLACE"])
-def test_a_lock_cannot_be_copied(cli, command):
+@pytest.mark.parametrize("command", ["COPY door elsewhere", "COPY door elsewhere REPLACE"])
+def test_a_lock_cannot_be_copied(cli, lock, command):
     # Two locks never share a token
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
     with pytest.raises(ServerError):
         cli(command)
-    assert cli("EXISTS gate") == 0
-    assert cli("LOCK.FENCE", "door", token) == 1
+    assert cli("EXISTS elsewhere") == 0
+    assert locks_of(cli)["door"] == lock
+    assert all(cli("LOCK.FENCE", "door", token) == 1 for token in tokens_of(lock))
 
 
 # DUMP and RESTORE
@@ -125,17 +145,6 @@ def test_a_lock_restored_under_its_name_is_held_as_before(cli):
     assert cli("LOCK.RENEW", "door", "alice", "PX", 60000, "TOKEN", token) == 1
     assert cli("LOCK.RELEASE", "door", "alice", "TOKEN", token) == 1
     assert cli("DBSIZE") == 0
-
-
-def test_a_lock_restored_on_another_server_is_held_there(cli, start_server):
-    # G4: that server's tokens go on above it
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
-    payload = dump(cli, "door")
-    other = start_server().connect()
-    other("RESTORE", "door", 0, payload)
-    assert owner_of(other, "door") == "alice"
-    assert other("LOCK.FENCE", "door", token) == 1
-    assert other("LOCK.ACQUIRE gate bob PX 60000") > token
 
 
 def test_a_restored_lease_ends(cli):
@@ -160,6 +169,17 @@ def test_who_waits_for_a_restored_lock_is_granted_when_it_is_free(server, cli):
     assert bob.answer() > token
 
 
+def test_restore_replace_breaks_what_stood_there(cli, lock):
+    payload = dump(cli, "door")
+    cli("DEL door")
+    broken = take(cli, "door", "bob", "SHARED")
+    cli("RESTORE", "door", 0, payload, "REPLACE")
+    assert cli("LOCK.FENCE", "door", broken) == 0
+    assert cli("LOCK.RENEW door bob PX 60000") == 0
+    assert locks_of(cli)["door"] == lock
+    assert take(cli, "fresh", "new") > broken
+
+
 def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
     # G3, G6
     cli("LOCK.ACQUIRE door alice PX 300")
@@ -168,20 +188,6 @@ def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
     cli("RESTORE", "door", 0, payload)
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     assert isinstance(bob.answer(), int)
-
-
-def test_restore_replace_over_a_lock_breaks_the_newer_hold(cli):
-    # CONTRACT 5: RESTORE REPLACE breaks; the holder that travels is the payload's
-    first = cli("LOCK.ACQUIRE door alice PX 60000")
-    payload = dump(cli, "door")
-    cli("LOCK.RELEASE door alice")
-    second = cli("LOCK.ACQUIRE door bob PX 60000")
-    cli("RESTORE", "door", 0, payload, "REPLACE")
-    assert cli("LOCK.FENCE", "door", second) == 0
-    assert cli("LOCK.RENEW door bob PX 60000") == 0
-    assert cli("LOCK.ACQUIRE gate carol PX 60000") > second
-    if owner_of(cli, "door") == "alice":
-        assert cli("LOCK.FENCE", "door", first) == 1
 
 
 def test_restore_replace_while_somebody_waits_leaves_one_holder(server, cli):
@@ -206,14 +212,31 @@ def test_restore_without_replace_is_refused_while_the_lock_is_held(cli):
     assert cli("LOCK.FENCE", "door", token) == 1
 
 
-def test_a_lock_restored_under_another_name_is_empty(cli):
-    # CONTRACT 5: two locks never share a token
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
+def test_all_holders_travel_under_the_same_name(cli, lock, start_server):
+    # CONTRACT 5: here and on another server; G4 there
     payload = dump(cli, "door")
-    cli("RESTORE", "gate", 0, payload)
-    assert_empty_lock(cli, "gate", token)
-    assert cli("LOCK.FENCE", "door", token) == 1, "the lock itself is as it was"
-    assert isinstance(cli("LOCK.ACQUIRE gate bob PX 60000"), int)
+    leases = {hold["owner"]: hold["lease-left-ms"] for hold in lock_info(cli, "door")["holders"]}
+    cli("DEL door")
+    other = start_server().connect()
+    for target in (cli, other):
+        target("RESTORE", "door", 0, payload)
+        assert locks_of(target)["door"] == lock
+        for hold in lock_info(target, "door")["holders"]:
+            assert abs(hold["lease-left-ms"] - leases[hold["owner"]]) < 60_000
+        assert all(target("LOCK.FENCE", "door", token) == 1 for token in tokens_of(lock))
+        assert take(target, "fresh", "new") > max(tokens_of(lock))
+        for owner, token, times, *_ in lock[1]:
+            for _ in range(times):
+                release(target, "door", owner, "TOKEN", token)
+        assert target("EXISTS door") == 0
+
+
+def test_under_another_name_it_is_empty(cli, lock):
+    # CONTRACT 5: two locks never share a token
+    cli("RESTORE", "elsewhere", 0, dump(cli, "door"))
+    assert_empty(cli, "elsewhere", lock)
+    assert locks_of(cli)["door"] == lock
+    assert isinstance(take(cli, "elsewhere", "bob", "LIMIT 9"), int)
 
 
 def test_a_lock_restored_in_another_database_does_not_share_its_token(server, cli):
@@ -237,17 +260,53 @@ def test_restore_with_a_ttl_is_a_ttl_by_a_user(cli):
     assert cli("LOCK.FENCE", "door", token) == 0
 
 
-def test_migrate_carries_the_hold_to_another_server(cli, server, start_server):
-    # CONTRACT 5
+def test_a_restored_semaphore_has_room_for_its_waiters(server, cli):
+    # G6, G1
+    limited(cli)
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    waiters = [ask(server, "door", f"w{n}", "LIMIT 4") for n in range(2)]
+    assert isinstance(waiters[0].answer(), int), "the fourth permit"
+    assert waiters[1].waits()
+    release(cli, "door", "p0")
+    assert isinstance(waiters[1].answer(), int)
+
+
+def test_restored_leases_end_one_by_one(cli):
+    # G3
+    take(cli, "door", "short", "SHARED", lease_ms=500)
+    take(cli, "door", "long", "SHARED")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("RESTORE", "door", 0, payload)
+    eventually(lambda: owners_of(cli, "door") == ["long"])
+
+
+def test_a_restored_holder_does_not_wait_for_itself(server, cli):
+    # G9
+    limited(cli)
+    payload = dump(cli, "door")
+    cli("DEL door")
+    for n in range(4):
+        take(cli, "door", f"x{n}", "LIMIT 4")
+    waiter = ask(server, "door", "p1", "LIMIT 4")
+    assert waiter.waits()
+    cli("RESTORE", "door", 0, payload, "REPLACE")
+    assert isinstance(waiter.answer(), int)
+    assert owners_of(cli, "door").count("p1") == 1
+    assert len(owners_of(cli, "door")) <= 4
+
+
+def test_migrate_carries_all_holders(cli, lock, start_server):
     target = start_server()
     other = target.connect()
-    token = cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("MIGRATE", "127.0.0.1", target.port, "door", 0, 5000) == "OK"
     assert cli("EXISTS door") == 0
-    assert cli("LOCK.FENCE", "door", token) == 0
-    assert other("LOCK.FENCE", "door", token) == 1
-    assert owner_of(other, "door") == "alice"
-    assert other("LOCK.ACQUIRE gate bob PX 60000") > token
+    assert locks_of(other)["door"] == lock
+    for token in tokens_of(lock):
+        assert (cli("LOCK.FENCE", "door", token), other("LOCK.FENCE", "door", token)) == (0, 1)
+    assert take(other, "fresh", "new") > max(tokens_of(lock))
 
 
 # DEBUG RELOAD
@@ -321,15 +380,32 @@ def test_the_digest_tells_locks_apart(cli):
     assert len(seen) == 4, "no key, alice, bob, alice with another token"
 
 
-def test_memory_usage_and_object(cli):
-    cli("LOCK.ACQUIRE", "small", "a", "PX", 60000)
-    cli("LOCK.ACQUIRE", "large", "a" * 256, "PX", 60000)
+def test_memory_usage_and_object(cli, lock):
+    usage = cli("MEMORY USAGE door")
+    assert 0 < usage < 2000 * len(lock[1])
+    assert cli("OBJECT ENCODING door") == "raw"
+    assert cli("OBJECT REFCOUNT door") == 1
+    assert cli("OBJECT IDLETIME door") >= 0
+    assert cli("TYPE door") == "redislock"
+    assert "door" in cli("SCAN 0 COUNT 1000 TYPE redislock")[1]
+
+
+def test_memory_usage_grows_with_the_owner(cli):
+    take(cli, "small", "a")
+    take(cli, "large", "a" * 256)
     small, large = cli("MEMORY USAGE small"), cli("MEMORY USAGE large")
     assert 0 < small < 2000
     assert small < large < 4000
-    assert cli("OBJECT ENCODING small") == "raw"
-    assert cli("OBJECT REFCOUNT small") == 1
-    assert cli("OBJECT IDLETIME small") >= 0
+
+
+def test_memory_grows_with_the_holders_and_comes_back(cli):
+    take(cli, "door", "h", "LIMIT 1000000")
+    small = cli("MEMORY USAGE door")
+    cli.pipeline(*[f"LOCK.ACQUIRE door m{n} PX 3600000 LIMIT 1000000" for n in range(1000)])
+    large = cli("MEMORY USAGE door")
+    assert large > small + 1000 * 16
+    cli.pipeline(*[f"LOCK.RELEASE door m{n}" for n in range(1000)])
+    assert cli("MEMORY USAGE door") < large / 4
 
 
 def test_scan_finds_locks_by_type(cli):

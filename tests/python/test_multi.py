@@ -321,6 +321,17 @@ def test_readers_that_wait_for_several_come_in_together(server, cli):
     assert writer.waits()
 
 
+def test_several_locks_at_once_do_not_shorten_a_lease(cli):
+    take(cli, "a", "alice", lease_ms=60_000)
+    take_all(cli, "a b", "alice", lease_ms=1000)
+    assert hold_of(cli, "a", "alice")["lease-left-ms"] > 1000
+
+
+def test_a_downgrade_of_several_locks_keeps_their_one_token(server, cli):
+    token = cli("LOCK.MACQUIRE 2 a b alice PX 60000")
+    assert cli("LOCK.MACQUIRE 2 a b alice PX 60000 SHARED") == token
+
+
 @pytest.mark.parametrize("shared", ["", "SHARED"])
 def test_a_semaphore_among_them_is_another_kind(cli, shared):
     take(cli, "b", "alice", "LIMIT 5")

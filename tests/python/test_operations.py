@@ -37,10 +37,12 @@ def test_every_step_does_what_the_page_shows(machine, heading):
         one.check(step)
 
 
+@pytest.mark.once
 def test_the_page_has_its_steps():
     assert sum(len(steps) for _, steps in SECTIONS.values()) > 50
 
 
+@pytest.mark.once
 def test_the_comparison_sees_what_it_should():
     assert is_shown(["OK"], ["OK"]) and is_shown([], [])
     assert not is_shown(["OK"], []) and not is_shown([], ["OK"])
@@ -49,6 +51,7 @@ def test_the_comparison_sees_what_it_should():
     assert is_shown(["...", "z"], ["a", "b", "z"]) and not is_shown(["...", "z"], ["a", "b"])
 
 
+@pytest.mark.once
 def test_blocks_are_read_with_their_servers_and_output():
     text = "## A\n<!-- at first: x.so -->\n```console\n$ one\nout\n$ two\n```\n```sh\n$ no\n```\n## B\n```text\n$ no\n```\n"
     ((heading, (begins, steps)),) = sections_of(text).items()

@@ -4,8 +4,8 @@ Each test replays a scenario of another project's suite and names it: of Curator
 (TestInterProcessMutexBase, TestInterProcessMultiMutex), Redisson (RedissonLockTest,
 RedissonFairLockTest, RedissonFencedLockTest, RedissonMultiLockTest) and Hazelcast's
 CP subsystem (FencedLockBasicTest and its siblings). The scenarios are theirs, the
-tests are written anew. Readers and writers are in test_readers_writers.py, permits in
-test_semaphores.py, redis-py's lock in test_redis_py_lock.py.
+tests are written anew. Readers and writers are in test_other_suites_readers_writers.py,
+permits in test_other_suites_semaphores.py, redis-py's lock in test_redis_py_lock.py.
 """
 
 import random
@@ -47,7 +47,7 @@ def test_when_the_process_that_waits_is_killed_the_next_gets_it(stage):
     """Curator: testWaitingProcessKilledServer."""
     ann, ben, cid = (stage.actor(name) for name in ("ann", "ben", "cid"))
     ann.lock()
-    dead, alive = stage.in_line(ben.lock), stage.in_line(cid.lock)
+    dead, alive = stage.in_queue(ben.lock), stage.in_queue(cid.lock)
     ben.killed()
     with pytest.raises(Closed):
         answer(dead)
@@ -60,11 +60,11 @@ def test_a_session_that_is_killed_loses_its_lock_and_may_come_back(stage):
     """Curator: testKilledSession. One holds, one waits; the holder's session ends; both get it, once each."""
     ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben")
     token = ann.lock()
-    reply = stage.in_line(ben.lock)
+    reply = stage.in_queue(ben.lock)
     ann.killed()
     assert answer(reply) > token
     back = stage.actor("ann", "EPHEMERAL 0")
-    again = stage.in_line(back.lock)
+    again = stage.in_queue(back.lock)
     ben.unlock()
     assert answer(again) > ben.token
     assert owners_of(stage.cli, "mutex") == ["ann"]
@@ -113,7 +113,7 @@ def test_one_of_two_threads_enters_again_and_the_other_waits(stage):
     nested(1)
     ann.lock()
     ann.lock()
-    reply = stage.in_line(ben.lock)
+    reply = stage.in_queue(ben.lock)
     ann.unlock()
     assert not reply.done()
     ann.unlock()
@@ -125,7 +125,7 @@ def test_two_clients_one_after_the_other(stage):
     """Curator: test2Clients. The first waits for the second's sign that it waits too."""
     ann, ben = stage.actor("ann"), stage.actor("ben")
     ann.lock()
-    reply = stage.in_line(ben.lock)
+    reply = stage.in_queue(ben.lock)
     assert owners_of(stage.cli, "mutex") == ["ann"]
     ann.unlock()
     assert answer(reply)
@@ -221,7 +221,7 @@ def test_leases_that_end_pass_the_lock_down_the_line(stage):
 
     first = stage.actor("first")
     first.lock()
-    threads = [stage.in_line(visit, n) for n in range(8)]
+    threads = [stage.in_queue(visit, n) for n in range(8)]
     first.renew(60)
     for thread in threads:
         answer(thread)
@@ -256,7 +256,7 @@ def test_waits_that_time_out_again_and_again_do_not_delay_who_comes_after(stage)
 
     stage.crowd(3, give_up)
     assert line_of(stage.cli, "mutex") == []
-    reply = stage.in_line(stage.actor("last").lock)
+    reply = stage.in_queue(stage.actor("last").lock)
     start = time.monotonic()
     holder.unlock()
     assert answer(reply)
@@ -267,7 +267,7 @@ def test_who_died_in_line_is_skipped_although_its_place_was_kept(stage):
     """Redisson: testAbandonedTimeoutDrift, testFirstThreadDeathTimeoutDrift. A place by QUEUE lapses."""
     stage.actor("holder").lock()
     stage.cli("LOCK.ACQUIRE mutex dead PX 60000 QUEUE 300")
-    reply = stage.in_line(stage.actor("alive").lock)
+    reply = stage.in_queue(stage.actor("alive").lock)
     assert states_of(stage.cli, "mutex")[-1] == ("alive", "blocked"), "behind the dead"
     stage.cli("LOCK.RELEASE mutex holder")
     assert answer(reply)
@@ -281,7 +281,7 @@ def test_an_interrupted_request_is_not_kept_alive(stage):
     """Redisson: testLockIsNotRenewedAfterInterruptedTryLock. It gets nothing afterwards."""
     ann, ben = stage.actor("ann"), stage.actor("ben", "KEEPALIVE")
     ann.lock()
-    reply = stage.in_line(ben.lock)
+    reply = stage.in_queue(ben.lock)
     stage.cli("CLIENT", "UNBLOCK", ben.client_id)
     assert answer(reply) is None
     ann.unlock()
@@ -293,7 +293,7 @@ def test_a_client_that_is_gone_loses_its_lock_when_the_lease_ends(stage):
     """Redisson: testAutoExpire. While it lives, the lease does not run."""
     ann = stage.actor("ann", "KEEPALIVE", lease_ms=100)
     ann.lock()
-    reply = stage.in_line(stage.actor("ben").lock)
+    reply = stage.in_queue(stage.actor("ben").lock)
     time.sleep(0.2)
     assert not reply.done()
     ann.killed()
@@ -397,7 +397,7 @@ def test_a_lock_request_that_is_sent_again_has_one_effect(stage):
     ann, ben = stage.actor("ann"), stage.actor("ben")
     token = ann.lock()
     assert ann.lock() == token == stage.actor("ann").lock(wait_ms=0)
-    stale = stage.in_line(ben.lock)
+    stale = stage.in_queue(ben.lock)
     fresh = stage.run(stage.actor("ben").lock)
     with refused("UNBLOCKED"):
         answer(stale)

@@ -76,6 +76,7 @@ def test_as_installed_the_configuration_loads_nothing(installed, start_server, t
     assert server.admin("MODULE LIST") == []
 
 
+@pytest.mark.once
 def test_the_debian_package_says_what_it_is_and_needs():
     fields = run("dpkg-deb", "--field", only("*.deb"))
     assert re.search(r"^Package: redis-redislock$", fields, re.MULTILINE)
@@ -85,6 +86,7 @@ def test_the_debian_package_says_what_it_is_and_needs():
     assert re.search(r"^Recommends: redis-server \| valkey-server$", fields, re.MULTILINE)
 
 
+@pytest.mark.once
 def test_what_is_installed_belongs_to_root_and_is_no_ones_to_write():
     for line in run("dpkg-deb", "--contents", only("*.deb")).splitlines():
         mode, owner = line.split()[:2]
@@ -93,6 +95,7 @@ def test_what_is_installed_belongs_to_root_and_is_no_ones_to_write():
         assert mode[1:] == ("rwxr-xr-x" if executable else "rw-r--r--"), line
 
 
+@pytest.mark.once
 def test_the_module_needs_no_newer_library_than_debian_12_has(installed):
     symbols = run("objdump", "-T", installed / INSTALLED_MODULE)
     versions = {tuple(int(part) for part in found.split(".")) for found in re.findall(r"GLIBC_([0-9.]+)", symbols)}
@@ -120,6 +123,7 @@ def test_the_packaged_module_is_of_the_commit_that_was_built(installed, start_se
     assert about(installed / INSTALLED_MODULE) == about(MODULE)
 
 
+@pytest.mark.once
 def test_the_checksums_are_those_of_the_packages():
     lines = (PACKAGES / "SHA256SUMS").read_text().splitlines()
     told = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}

@@ -1,498 +1,409 @@
-"""What other readers-writer locks are tested for, asked of LOCK.ACQUIRE ... SHARED.
+"""LOCK.ACQUIRE ... SHARED: what readers and writers are promised, and who changes from one to the other.
 
-Each test replays a scenario of another project's suite and names it: of Curator
-(TestInterProcessReadWriteLock), Redisson (RedissonReadWriteLockTest) and the JDK
-(ReentrantReadWriteLockTest, of JSR 166). The scenarios are theirs, the tests are
-written anew. What a thread is there, an actor is here. One thing differs on purpose:
-here an owner has one hold, so a writer that asks for reading has changed to reading,
-and a reader that asks for writing changes too if it can.
+G1 (readers together or one writer), G5 (first come, first served; consecutive readers
+come in together), G9; upgrade and downgrade. What shared locks have in common with the
+others is in test_files.py, test_replicas.py and test_seeing.py, how many there may be in
+test_max_holders_and_waiters.py, what others test their readers-writer locks for in
+test_other_suites_readers_writers.py.
 """
-
-import random
-import threading
-import time
 
 import pytest
 
-from harness.actors import Gauge, NotHeld, Stage, answer
-from harness.kinds import kind_of, line_of, owners_of
+from harness.kinds import ask, count, hold_of, kind_of, line_of, owners_of, release, take
 from harness.limits import eventually
 from harness.replies import lock_info
-from harness.wire import Closed, refused
-
-MODES = ["", "SHARED"]
-
-
-@pytest.fixture
-def stage(server):
-    """Actors and threads around one lock."""
-    with Stage(server, "book") as made:
-        yield made
-
-
-# Curator
-
-
-def test_all_who_take_part_are_seen(stage):
-    """Curator: testGetParticipantNodes."""
-    readers = [stage.actor(f"r{n}") for n in range(20)]
-    writers = [stage.actor(f"w{n}") for n in range(8)]
-    stage.crowd(20, lambda n: readers[n].read())
-    waiting = [stage.run(writer.write) for writer in writers]
-    stage.until(held=20, waiting=8)
-    info = lock_info(stage.cli, "book", "FULL")
-    assert {hold["owner"] for hold in info["holders"]} == {f"r{n}" for n in range(20)}
-    assert {waiter["owner"] for waiter in info["queue"]} == {f"w{n}" for n in range(8)}
-    stage.crowd(20, lambda n: readers[n].unlock())
-    line = [waiter["owner"] for waiter in info["queue"]]
-    for name in line:
-        number = int(name[1:])
-        answer(waiting[number])
-        assert owners_of(stage.cli, "book") == [name]
-        writers[number].unlock()
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_a_reader_does_not_become_a_writer_beside_another_reader(stage):
-    """Curator: testThatUpgradingIsDisallowed. Here alone it may; beside others it waits in vain."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    old = ann.read()
-    ben.read()
-    assert ann.write(wait_ms=50) is None
-    assert stage.cli("LOCK.FENCE", "book", old) == 1, "it goes on reading"
-    ben.unlock()
-    assert ann.write(wait_ms=50) > old
-    assert stage.cli("LOCK.FENCE", "book", old) == 0
-    ann.unlock()
-
-
-def test_nobody_else_reads_what_a_writer_holds(stage):
-    """Curator: testThatDowngradingRespectsThreads."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.write()
-    assert answer(stage.run(ben.read, wait_ms=50)) is None
-    assert owners_of(stage.cli, "book") == ["ann"]
-    ann.unlock()
-
-
-def test_a_writer_becomes_a_reader(stage):
-    """Curator: testDowngrading."""
-    ann = stage.actor("ann")
-    token = ann.write()
-    assert ann.read(wait_ms=50) == token
-    assert kind_of(stage.cli, "book") == ("shared", None)
-    ann.unlock()
-    assert stage.cli("EXISTS book") == 0
-
-
-def test_a_waiting_writer_does_not_get_in_when_another_becomes_a_reader(stage):
-    """Curator: testContendingDowngrading. JSR 166: testReadHoldingWriteLock3."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.write()
-    reply = stage.in_line(ben.write)
-    assert ann.read(wait_ms=50) is not None, "its own hold is not in its way, nor is who waits"
-    time.sleep(0.05)
-    assert not reply.done()
-    ann.unlock()
-    assert answer(reply) > ann.token
-
-
-def test_readers_and_writers_at_random(stage):
-    """Curator: testBasic. Eight clients, one in ten a writer, who must be alone."""
-    gauge, writing = Gauge(), Gauge()
-
-    def visit(number):
-        dice = random.Random(number)
-        for turn in range(25):
-            actor = actors[number]
-            if dice.randrange(10) == 0:
-                assert actor.write(wait_ms=10_000)
-                with gauge as inside, writing:
-                    assert inside == 1, "a writer is alone"
-                    time.sleep(0.001)
-            else:
-                assert actor.read(wait_ms=10_000)
-                with gauge:
-                    assert writing.inside == 0, "readers only"
-                    time.sleep(dice.randrange(1, 4) / 1000)
-            actor.unlock()
-
-    actors = [stage.actor(f"c{n}") for n in range(8)]
-    stage.crowd(8, visit)
-    assert gauge.visits == 200 and writing.visits > 0
-    assert gauge.highest > 1, "readers were together"
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_a_reader_gets_in_when_the_writers_session_is_killed(stage):
-    """Curator: testLockPath. What dies with its session is asked for by EPHEMERAL 0."""
-    ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben")
-    ann.write()
-    reply = stage.in_line(ben.read)
-    ann.killed()
-    assert answer(reply) > ann.token
-    assert stage.cli("LOCK.RELEASE book ann") == 0, "it is too late for that"
-    ben.unlock()
-
-
-# Redisson
-
-
-def test_a_writer_waits_for_the_longest_of_the_readers_leases(stage):
-    """Redisson: testReadLockExpiration. A later, shorter lease does not cut an earlier, longer one."""
-    long, short = stage.actor("long", lease_ms=600), stage.actor("short", lease_ms=80)
-    start = time.monotonic()
-    long.read()
-    short.read()
-    reply = stage.in_line(stage.actor("w").write)
-    eventually(lambda: owners_of(stage.cli, "book") == ["long"], "the short lease ends")
-    assert not reply.done() or time.monotonic() - start >= 0.6
-    assert answer(reply)
-    assert time.monotonic() - start >= 0.55, "not before the long lease ended"
-    assert owners_of(stage.cli, "book") == ["w"]
-
-
-def test_fifty_readers_whose_leases_are_kept_alive(stage):
-    """Redisson: testReadLockExpirationRenewal. All hold for longer than the lease; none has lost it."""
-    actors = [stage.actor(f"r{n}", "KEEPALIVE", lease_ms=100) for n in range(50)]
-
-    def visit(number):
-        actors[number].read()
-        time.sleep(0.3)
-        actors[number].unlock()
-
-    stage.crowd(50, visit)
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_ten_readers_ten_times(stage):
-    """Redisson: testName. Nobody is ever told that it holds nothing."""
-    actors = [stage.actor(f"r{n}") for n in range(10)]
-
-    def visit(number):
-        for _ in range(10):
-            actors[number].read()
-            actors[number].unlock()
-
-    stage.crowd(10, visit)
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_a_second_writer_gets_nothing_while_the_lease_runs(stage):
-    """Redisson: testWriteLockExpiration. Taking it again with a shorter lease does not shorten it."""
-    ann = stage.actor("ann", "REENTRANT", lease_ms=60_000)
-    ann.write()
-    ann.lease_ms = 50
-    ann.write(wait_ms=100)
-    assert stage.actor("ben").write(wait_ms=150) is None
-    assert ann.count() == 2
-
-
-def test_readers_come_in_together_when_a_writers_lease_ends(stage):
-    """Redisson: testReadLockLeaseTimeoutDiffThreadsWRR."""
-    stage.actor("w", lease_ms=100).write()
-    replies = [stage.run(stage.actor(f"r{n}").read) for n in range(2)]
-    assert all(answer(reply) for reply in replies)
-    assert sorted(owners_of(stage.cli, "book")) == ["r0", "r1"]
-
-
-def test_a_writer_waits_for_a_lease_although_another_reader_left(stage):
-    """Redisson: testReadLockLeaseTimeoutDiffThreadsRRW."""
-    gone, polite = stage.actor("gone", lease_ms=150), stage.actor("polite", lease_ms=60_000)
-    gone.read()
-    polite.read()
-    polite.unlock()
-    assert answer(stage.run(stage.actor("w").write, wait_ms=10_000))
-
-
-def test_one_release_of_two_leaves_the_lease_to_end_by_itself(stage):
-    """Redisson: testReadLockLeaseTimeout."""
-    ann = stage.actor("ann", "REENTRANT")
-    ann.read()
-    ann.read()
-    ann.unlock()
-    assert ann.count() == 1
-    ann.renew(100)
-    assert stage.actor("w").write(wait_ms=10_000)
-    with pytest.raises(NotHeld):
-        ann.unlock()
-
-
-def test_twenty_readers_wait_for_a_writer_and_come_in_together(stage):
-    """Redisson: testWriteRead."""
-    writer = stage.actor("w")
-    writer.write()
-    readers = [stage.actor(f"r{n}") for n in range(20)]
-    replies = [stage.run(reader.read) for reader in readers]
-    stage.until(held=1, waiting=20)
-    writer.unlock()
-    tokens = [answer(reply) for reply in replies]
-    assert len(set(tokens)) == 20
-    assert len(owners_of(stage.cli, "book")) == 20, "no one had to leave for another"
-    for reader in readers:
-        reader.unlock()
-
-
-def test_what_was_a_writer_keeps_writers_out_until_it_stops_reading(stage):
-    """Redisson: testWriteReadReentrancy, testWR, testReadLockIsLocked."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.write()
-    assert ben.read(wait_ms=0) is None
-    ann.read()
-    assert ben.write(wait_ms=0) is None
-    assert stage.cli("LOCK.FENCE book") == ann.token, "it is held all the time"
-    ann.unlock()
-    assert ben.write(wait_ms=0)
-    ben.unlock()
-
-
-def test_a_writer_that_entered_twice_leaves_twice(stage):
-    """Redisson: testWriteLock."""
-    ann, ben = stage.actor("ann", "REENTRANT"), stage.actor("ben")
-    ann.write()
-    assert ann.write(wait_ms=0)
-    assert ben.read(wait_ms=0) is None
-    ann.unlock()
-    assert ann.count() == 1
-    assert ben.read(wait_ms=0) is None and ben.write(wait_ms=0) is None
-    reply = stage.in_line(ben.read)
-    ann.unlock()
-    assert answer(reply)
-    assert ann.write(wait_ms=0) is None
-
-
-def test_a_writer_waits_until_both_readers_left(stage):
-    """Redisson: testMultiRead."""
-    ann, ben, writer = stage.actor("ann"), stage.actor("ben"), stage.actor("w")
-    assert stage.cli("DEL book") == 0
-    ann.read()
-    assert writer.write(wait_ms=0) is None
-    assert answer(stage.run(ben.read))
-    ann.unlock()
-    assert writer.write(wait_ms=0) is None
-    assert (ann.count(), ben.count()) == (0, 1)
-    ben.unlock()
-    assert writer.write(wait_ms=0)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_lock_that_is_broken_is_free(stage, mode):
-    """Redisson: testForceUnlock. DEL is the administrator's way."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    token = ann.lock(mode)
-    reply = stage.in_line(ben.write)
-    assert stage.cli("DEL book") == 1
-    assert answer(reply) > token
-    assert stage.cli("LOCK.FENCE", "book", token) == 0
-    with pytest.raises(NotHeld):
-        ann.unlock()
-    assert ben.count() == 1
-
-
-def test_the_lease_stays_full_for_the_writer_and_the_reader_it_becomes(stage):
-    """Redisson: testReadWriteTTL."""
-    ann = stage.actor("ann", "KEEPALIVE", lease_ms=400)
-    for ask in (ann.write, ann.read):
-        ask()
-        for _ in range(4):
-            time.sleep(0.03)
-            assert lock_info(stage.cli, "book")["holders"][0]["lease-left-ms"] == 400
-    ann.unlock()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_who_waits_gets_in_when_the_lease_ends(stage, mode):
-    """Redisson: testExpireRead, testExpireWrite, testAutoExpire. The late release is told so."""
-    ann, ben = stage.actor("ann", lease_ms=150), stage.actor("ben")
-    start = time.monotonic()
-    ann.lock(mode)
-    assert answer(stage.run(ben.write))
-    assert time.monotonic() - start >= 0.14, "not before"
-    with pytest.raises(NotHeld):
-        ann.unlock()
-    ben.unlock()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_holds_are_counted(stage, mode):
-    """Redisson: testHoldCount, testReentrancy. JSR 166: testGetHoldCount."""
-    ann = stage.actor("ann", "REENTRANT")
-    for times in (1, 2, 5):
-        assert ann.count() == 0
-        for n in range(times):
-            ann.lock(mode)
-            assert ann.count() == n + 1
-        for n in reversed(range(times)):
-            ann.unlock()
-            assert ann.count() == n
-    with pytest.raises(NotHeld):
-        ann.unlock()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_thread_sees_that_it_is_held_and_not_by_itself(stage, mode):
-    """Redisson: testIsHeldByCurrentThreadOtherThread, testIsLocked, testUnlockFail."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    assert lock_info(stage.cli, "book") is None
-    ann.lock(mode)
-
-    def look():
-        assert ben.count() == 0
-        assert ben.cli("LOCK.FENCE book") == ann.token
-        with pytest.raises(NotHeld):
-            ben.unlock()
-
-    answer(stage.run(look))
-    assert ann.count() == 1, "nobody is released by another"
-    ann.unlock()
-    assert lock_info(stage.cli, "book") is None
-
-
-def test_a_hundred_visits_of_readers_and_writers_lose_no_update(stage):
-    """Redisson: testConcurrency_SingleInstance, testConcurrencyLoop_MultiInstance."""
-    stage.cli("SET counter 0")
-    actors = [stage.actor(f"c{n}") for n in range(10)]
-
-    def visit(number):
-        actor, cli = actors[number], actors[number].cli
-        for turn in range(10):
-            if (number + turn) % 2:
-                actor.write()
-                cli("SET", "counter", int(cli("GET counter")) + 1)
-            else:
-                actor.read()
-                assert cli("GET counter") == cli("GET counter"), "nobody writes meanwhile"
-            actor.unlock()
-
-    stage.crowd(10, visit)
-    assert stage.cli("GET counter") == "50"
-
-
-def test_readers_that_died_do_not_keep_a_writer_out(stage):
-    """Redisson: testMultiInstanceReadLockZombieCleanup. Their leases run from the end of their connections."""
-    zombies = [stage.actor(f"z{n}", "KEEPALIVE", lease_ms=150) for n in range(20)]
-    alive = stage.actor("alive")
-    for zombie in zombies:
-        zombie.read()
-    alive.read()
-    for zombie in zombies:
-        zombie.killed()
-    reply = stage.in_line(stage.actor("w").write)
-    eventually(lambda: owners_of(stage.cli, "book") == ["alive"], "the zombies are gone")
-    alive.unlock()
-    assert answer(reply)
-
-
-# JSR 166
-
-
-def test_writers_wait_for_all_readers_and_then_for_each_other(stage):
-    """JSR 166: testWriteAfterMultipleReadLocks, testWriteAfterReadLock, testReadAfterWriteLock."""
-    ann = stage.actor("ann", "REENTRANT")
-    ann.read()
-    ann.read()
-    first, second = stage.actor("w1"), stage.actor("w2")
-    replies = [stage.in_line(writer.write) for writer in (first, second)]
-    ann.unlock()
-    assert not replies[0].done(), "one of two"
-    ann.unlock()
-    assert answer(replies[0])
-    assert not replies[1].done()
-    first.unlock()
-    assert answer(replies[1]) > first.token
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_holder_enters_again_although_others_wait(stage, mode):
-    """JSR 166: testWriteHoldingWriteLock4, testGetReadHoldCount. Else it would wait for itself."""
-    ann = stage.actor("ann", "REENTRANT")
-    ann.lock(mode)
-    replies = [stage.in_line(stage.actor("w").write), stage.in_line(stage.actor("r").read)]
-    assert ann.lock(mode, wait_ms=0) == ann.lock(mode) == ann.token
-    assert ann.count() == 3
-    assert line_of(stage.cli, "book") == ["w", "r"]
-    assert not any(reply.done() for reply in replies)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", ["UNBLOCK", "UNBLOCK ERROR", "KILL", "RELEASE"])
-def test_who_is_interrupted_leaves_the_line_and_holds_nobody_up(stage, mode, way):
-    """JSR 166: testWriteLockInterruptibly_Interruptible, testReadLockInterruptibly_Interruptible."""
-    ann = stage.actor("ann")
-    ann.write()
-    ben, cid = stage.actor("ben"), stage.actor("cid")
-    interrupted = stage.in_line(ben.lock, mode)
-    behind = stage.in_line(cid.lock, mode)
-    if way == "KILL":
-        ben.killed()
-        with pytest.raises(Closed):
-            answer(interrupted)
-    elif way == "RELEASE":
-        assert stage.cli("LOCK.RELEASE book ben") == 0, "it held nothing"
-        assert answer(interrupted) is None
-    else:
-        assert stage.cli("CLIENT", "UNBLOCK", ben.client_id, *way.split()[1:]) == 1
-        if way == "UNBLOCK":
-            assert answer(interrupted) is None
-        else:
-            with refused("UNBLOCKED"):
-                answer(interrupted)
-    assert line_of(stage.cli, "book") == ["cid"]
-    ann.unlock()
-    assert answer(behind) > ann.token
-    assert owners_of(stage.cli, "book") == ["cid"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_wait_ends_in_time(stage, mode):
-    """JSR 166: testWriteTryLock_Timeout, testReadTryLock_Timeout. Not early, and nothing is left behind."""
-    stage.actor("ann").write()
-    start = time.monotonic()
-    assert stage.actor("ben").lock(mode, wait_ms=100) is None
-    assert time.monotonic() - start >= 0.1
-    assert line_of(stage.cli, "book") == []
-
-
-def test_who_waits_is_seen_in_order(stage):
-    """JSR 166: testHasQueuedThreads, testGetQueueLength, testGetQueuedThreads, testHasQueuedThread."""
-    ann = stage.actor("ann")
-    ann.write()
-    assert line_of(stage.cli, "book") == []
-    first, second = stage.actor("b"), stage.actor("c")
-    replies = [stage.in_line(actor.write) for actor in (first, second)]
-    assert line_of(stage.cli, "book") == ["b", "c"]
-    assert [row[:3] for row in stage.cli("LOCK.HELDBY c")] == [["book", "waiting", "exclusive"]]
-    ann.unlock()
-    answer(replies[0])
-    assert line_of(stage.cli, "book") == ["c"]
-    first.unlock()
-    answer(replies[1])
-    assert lock_info(stage.cli, "book")["waiters"] == 0
-
-
-@pytest.mark.parametrize("stream, lone", [("SHARED", ""), ("", "SHARED")])
-def test_a_stream_of_the_one_does_not_starve_the_other(stage, stream, lone):
-    """JSR 166: testReaderWriterReaderFairFifo, with readers without a gap; and the other way about."""
-    stop, started = threading.Event(), threading.Semaphore(0)
-    actors = [stage.actor(f"s{n}") for n in range(4)]
-
-    def flow(number):
-        actor = actors[number]
-        while not stop.is_set():
-            actor.lock(stream)
-            started.release()
-            time.sleep(0.002)
-            actor.unlock()
-
-    threads = [stage.run(flow, n) for n in range(4)]
-    for _ in range(8):
-        assert started.acquire(timeout=10)
-    single = stage.actor("lone")
-    try:
-        for _ in range(10):
-            assert answer(stage.run(single.lock, lone))
-            single.unlock()
-    finally:
-        stop.set()
-    for thread in threads:
-        answer(thread)
+from harness.wire import encode, refused
+
+
+def test_readers_hold_together_each_with_a_token_of_its_own(cli):
+    # G1, G4
+    tokens = [take(cli, "door", f"r{n}", "SHARED") for n in range(20)]
+    assert tokens == sorted(set(tokens))
+    assert owners_of(cli, "door") == [f"r{n}" for n in range(20)]
+    assert kind_of(cli, "door") == ("shared", None)
+    assert all(cli("LOCK.FENCE", "door", token) == 1 for token in tokens)
+    assert cli("LOCK.FENCE door") == tokens[-1], "the newest live token"
+    assert cli("LOCK.FENCE", "door", tokens[-1] + 1) == 0
+    assert (count(cli, "locks"), count(cli, "holds")) == (1, 20)
+
+
+def test_each_reader_releases_for_itself(cli):
+    # G10
+    tokens = [take(cli, "door", f"r{n}", "SHARED") for n in range(3)]
+    release(cli, "door", "r1")
+    assert cli("LOCK.RELEASE door r1") == 0
+    assert [cli("LOCK.FENCE", "door", token) for token in tokens] == [1, 0, 1]
+    release(cli, "door", "r2", "TOKEN", tokens[2])
+    assert cli("LOCK.FENCE door") == tokens[0], "the newest that lives"
+    assert cli("LOCK.RELEASE", "door", "r0", "TOKEN", tokens[2]) == 0
+    release(cli, "door", "r0")
+    assert cli("DBSIZE") == 0, "no residue"
+
+
+def test_each_reader_has_a_lease_of_its_own(cli):
+    # G2, G3
+    take(cli, "door", "long", "SHARED")
+    take(cli, "door", "short", "SHARED", lease_ms=100)
+    take(cli, "door", "renewed", "SHARED", lease_ms=100)
+    assert cli("LOCK.RENEW door renewed PX 3600000") == 1
+    eventually(lambda: owners_of(cli, "door") == ["long", "renewed"], "one lease ends")
+    assert cli("LOCK.RENEW door short PX 1000") == 0
+    assert hold_of(cli, "door", "renewed")["lease-left-ms"] > 3_000_000
+    assert count(cli, "expirations") >= 1
+
+
+def test_the_same_reader_again_gets_its_token_and_no_second_hold(cli):
+    # G9
+    token = take(cli, "door", "r", "SHARED", lease_ms=50_000)
+    take(cli, "door", "other", "SHARED")
+    assert take(cli, "door", "r", "SHARED", lease_ms=20_000) == token
+    assert hold_of(cli, "door", "r")["lease-left-ms"] > 20_000, "never shortened"
+    assert take(cli, "door", "r", "SHARED") == token
+    assert hold_of(cli, "door", "r")["lease-left-ms"] > 50_000
+    assert hold_of(cli, "door", "r")["count"] == 1
+    assert len(owners_of(cli, "door")) == 2
+
+
+@pytest.mark.parametrize("held", ["", "SHARED"])
+def test_a_writer_and_a_reader_exclude_each_other(cli, held):
+    # G1
+    take(cli, "door", "alice", held)
+    assert take(cli, "door", "bob", "" if held else "SHARED") is None
+    assert owners_of(cli, "door") == ["alice"]
+
+
+def test_a_writer_waits_for_the_last_reader(server, cli):
+    # G1, G6
+    take(cli, "door", "r1", "SHARED")
+    newest = take(cli, "door", "r2", "SHARED")
+    writer = ask(server, "door", "w")
+    assert writer.waits()
+    release(cli, "door", "r1")
+    assert writer.waits()
+    release(cli, "door", "r2")
+    assert writer.answer() > newest
+    assert kind_of(cli, "door") == ("exclusive", None)
+    assert owners_of(cli, "door") == ["w"]
+
+
+def test_readers_that_wait_next_to_each_other_come_in_together(server, cli):
+    # G5
+    take(cli, "door", "alice")
+    waiters = {
+        name: ask(server, "door", name, "SHARED" if name[0] == "r" else "")
+        for name in ("r1", "r2", "w1", "r3", "r4", "r5", "w2", "w3", "r6")
+    }
+    modes = [waiter["mode"] for waiter in lock_info(cli, "door", "FULL")["queue"]]
+    assert modes == [
+        {"r": "shared", "w": "exclusive"}[name[0]] for name in waiters
+    ]
+    release(cli, "door", "alice")
+    last = 0
+    for batch in (["r1", "r2"], ["w1"], ["r3", "r4", "r5"], ["w2"], ["w3"], ["r6"]):
+        tokens = [waiters.pop(name).answer() for name in batch]
+        assert tokens == sorted(set(tokens)) and tokens[0] > last
+        last = tokens[-1]
+        assert owners_of(cli, "door") == batch
+        assert line_of(cli, "door") == list(waiters)
+        for name in batch:
+            if waiters:
+                assert next(iter(waiters.values())).waits(), "not before all have left"
+            release(cli, "door", name)
+    assert cli("DBSIZE") == 0
+
+
+def test_a_reader_does_not_pass_a_waiting_writer(server, cli):
+    # G5: a stream of readers does not starve a writer
+    take(cli, "door", "r1", "SHARED")
+    writer = ask(server, "door", "w")
+    assert take(cli, "door", "r2", "SHARED") is None
+    late = ask(server, "door", "r3", "SHARED")
+    assert late.waits()
+    assert take(cli, "door", "r1", "SHARED") is not None, "who holds is not a newcomer"
+    release(cli, "door", "r1")
+    assert isinstance(writer.answer(), int)
+    assert late.waits()
+    release(cli, "door", "w")
+    assert isinstance(late.answer(), int)
+
+
+def test_a_stream_of_writers_does_not_starve_a_reader(server, cli):
+    # G5
+    take(cli, "door", "w0")
+    writers = [ask(server, "door", f"w{n}") for n in (1, 2)]
+    reader = ask(server, "door", "r", "SHARED")
+    later = [ask(server, "door", f"w{n}") for n in (3, 4)]
+    for n, writer in enumerate(writers):
+        release(cli, "door", f"w{n}")
+        writer.answer()
+    release(cli, "door", "w2")
+    assert isinstance(reader.answer(), int)
+    assert all(writer.waits() for writer in later)
+
+
+@pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "UNBLOCK"])
+def test_readers_come_in_when_the_writer_ahead_of_them_gives_up(server, cli, end):
+    # G6: a wait that ends lets others in
+    take(cli, "door", "r1", "SHARED")
+    writer = ask(server, "door", "w", block_ms=400 if end == "timeout" else 0)
+    readers = [ask(server, "door", f"r{n}", "SHARED") for n in (2, 3)]
+    if end == "close":
+        writer.leave()
+    elif end == "withdraw":
+        cli("LOCK.RELEASE door w")
+    elif end == "UNBLOCK":
+        cli("CLIENT", "UNBLOCK", writer.client_id)
+    if end != "close":
+        assert writer.answer() is None
+    assert all(isinstance(reader.answer(), int) for reader in readers)
+    assert owners_of(cli, "door") == ["r1", "r2", "r3"]
+
+
+def test_nobody_slips_in_between_a_release_and_the_next_batch(server, cli):
+    # G5: release and newcomers arrive in one packet
+    take(cli, "door", "alice")
+    waiters = [ask(server, "door", name, "SHARED") for name in ("r1", "r2")]
+    writer = ask(server, "door", "w")
+    cli.send_bytes(
+        encode("LOCK.RELEASE door alice")
+        + encode("LOCK.ACQUIRE door late PX 60000 SHARED")
+        + encode("LOCK.ACQUIRE door later PX 60000")
+    )
+    assert [cli.read(), cli.read(), cli.read()] == [1, None, None]
+    assert all(isinstance(waiter.answer(), int) for waiter in waiters)
+    assert writer.waits()
+    assert owners_of(cli, "door") == ["r1", "r2"]
+
+
+# Upgrade
+
+
+def test_the_only_reader_upgrades_at_once_with_a_new_token(cli):
+    # G4: who reads may have been told the old token
+    old = take(cli, "door", "r", "SHARED", lease_ms=50_000)
+    new = take(cli, "door", "r")
+    assert new > old
+    assert [cli("LOCK.FENCE", "door", token) for token in (old, new)] == [0, 1]
+    assert kind_of(cli, "door") == ("exclusive", None)
+    assert owners_of(cli, "door") == ["r"]
+    assert take(cli, "door", "other", "SHARED") is None
+    release(cli, "door", "r")
+    assert cli("DBSIZE") == 0, "one hold, not two"
+
+
+def test_an_upgrade_waits_ahead_of_everybody_and_keeps_its_shared_hold(server, cli):
+    # G5, its first exception
+    old = take(cli, "door", "r1", "SHARED")
+    other = take(cli, "door", "r2", "SHARED")
+    first = ask(server, "door", "w1")
+    upgrade = ask(server, "door", "r1")
+    assert upgrade.waits()
+    assert line_of(cli, "door") == ["r1", "w1"]
+    assert owners_of(cli, "door") == ["r1", "r2"]
+    assert cli("LOCK.FENCE", "door", old) == 1
+    assert take(cli, "door", "late", "SHARED") is None, "nobody passes it"
+    release(cli, "door", "r2", "TOKEN", other)
+    new = upgrade.answer()
+    assert new > other
+    assert [cli("LOCK.FENCE", "door", token) for token in (old, new)] == [0, 1]
+    assert owners_of(cli, "door") == ["r1"]
+    assert kind_of(cli, "door") == ("exclusive", None)
+    assert first.waits()
+    release(cli, "door", "r1")
+    assert isinstance(first.answer(), int)
+
+
+def test_an_upgrade_without_wait_gets_nil_and_keeps_its_hold(cli):
+    token = take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    assert take(cli, "door", "r1") is None
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert take(cli, "door", "r3", "SHARED") is not None, "nobody waits"
+
+
+def test_a_second_upgrade_would_wait_for_the_first(server, cli):
+    # G11: each waits for the other to give up its shared hold
+    for name in ("r1", "r2", "r3"):
+        take(cli, "door", name, "SHARED")
+    upgrade = ask(server, "door", "r1")
+    with refused("DEADLOCK", "'r1'", "'r2'", "'door'"):
+        take(cli, "door", "r2", "BLOCK 0")
+    assert owners_of(cli, "door") == ["r1", "r2", "r3"], "the refused one still reads"
+    assert line_of(cli, "door") == ["r1"]
+    assert upgrade.waits()
+    release(cli, "door", "r2")
+    release(cli, "door", "r3")
+    assert isinstance(upgrade.answer(), int)
+
+
+def test_a_second_upgrader_is_told_so_although_it_would_not_wait(server, cli):
+    for owner in ("alice", "bob"):
+        take(cli, "door", owner, "SHARED")
+    ask(server, "door", "alice")
+    with refused("DEADLOCK"):
+        take(cli, "door", "bob")
+
+
+@pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "UNBLOCK"])
+def test_an_upgrade_that_is_given_up_leaves_the_shared_hold(server, cli, end):
+    # G8, G10: a connection that closes ends the wait, not the hold
+    token = take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    upgrade = ask(server, "door", "r1", block_ms=300 if end == "timeout" else 0)
+    reader = ask(server, "door", "r3", "SHARED")
+    assert end == "timeout" or reader.waits()
+    if end == "close":
+        upgrade.leave()
+    elif end == "UNBLOCK":
+        cli("CLIENT", "UNBLOCK", upgrade.client_id)
+    elif end == "withdraw":
+        # RELEASE gives up the hold and withdraws the request (CONTRACT 2)
+        release(cli, "door", "r1")
+    if end != "close":
+        assert upgrade.answer() is None
+    assert isinstance(reader.answer(), int)
+    assert cli("LOCK.FENCE", "door", token) == (0 if end == "withdraw" else 1)
+
+
+def test_an_upgrade_whose_shared_lease_ends_meanwhile_still_waits(server, cli):
+    # G3, G7: it held nothing any more, and gets the lock in its turn
+    take(cli, "door", "r1", "SHARED", lease_ms=100)
+    take(cli, "door", "r2", "SHARED")
+    upgrade = ask(server, "door", "r1")
+    eventually(lambda: owners_of(cli, "door") == ["r2"], "the shared lease ends")
+    assert upgrade.waits()
+    release(cli, "door", "r2")
+    assert isinstance(upgrade.answer(), int)
+    assert owners_of(cli, "door") == ["r1"]
+
+
+def test_an_upgrade_sent_again_takes_over_its_place(server, cli):
+    # G9
+    take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    old = ask(server, "door", "r1")
+    writer = ask(server, "door", "w")
+    new = ask(server, "door", "r1")
+    with refused("UNBLOCKED"):
+        old.answer()
+    assert line_of(cli, "door") == ["r1", "w"]
+    release(cli, "door", "r2")
+    assert isinstance(new.answer(), int)
+    assert writer.waits()
+
+
+def test_an_upgraders_shared_retry_is_still_a_retry(server, cli):
+    # G9: same owner, same mode
+    token = take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    upgrade = ask(server, "door", "r1")
+    assert take(cli, "door", "r1", "SHARED") == token
+    assert upgrade.waits()
+
+
+def test_an_upgrade_does_not_shorten_the_lease(server, cli):
+    take(cli, "door", "alice", "SHARED", lease_ms=60_000)
+    take(cli, "door", "alice", lease_ms=1000)
+    assert hold_of(cli, "door", "alice")["lease-left-ms"] > 1000
+
+
+# Downgrade
+
+
+def test_a_downgrade_keeps_the_token_and_lets_readers_at_the_head_in(server, cli):
+    # G5, G6
+    token = take(cli, "door", "w")
+    names = ["r1", "r2", "w2", "r3"]
+    waiters = {name: ask(server, "door", name, "SHARED" if name[0] == "r" else "") for name in names}
+    assert take(cli, "door", "w", "SHARED") == token
+    assert all(waiters[name].answer() > token for name in ("r1", "r2"))
+    assert owners_of(cli, "door") == ["w", "r1", "r2"]
+    assert kind_of(cli, "door") == ("shared", None)
+    assert waiters["w2"].waits() and waiters["r3"].waits()
+    assert cli("LOCK.FENCE", "door", token) == 1
+    for name in ("w", "r1", "r2"):
+        release(cli, "door", name)
+    assert isinstance(waiters["w2"].answer(), int)
+
+
+def test_a_downgrade_does_not_let_readers_past_a_waiting_writer(server, cli):
+    # G5
+    take(cli, "door", "w")
+    writer = ask(server, "door", "w2")
+    reader = ask(server, "door", "r", "SHARED")
+    take(cli, "door", "w", "SHARED")
+    assert writer.waits() and reader.waits()
+    release(cli, "door", "w")
+    assert isinstance(writer.answer(), int)
+
+
+def test_a_downgrade_never_shortens_the_lease(cli):
+    # G2
+    take(cli, "door", "w", lease_ms=50_000)
+    take(cli, "door", "w", "SHARED", lease_ms=1000)
+    assert hold_of(cli, "door", "w")["lease-left-ms"] > 1000
+    assert hold_of(cli, "door", "w")["lease-left-ms"] <= 50_000
+
+
+def test_down_and_up_many_times(cli):
+    # G4
+    token = take(cli, "door", "alice")
+    for _ in range(20):
+        assert take(cli, "door", "alice", "SHARED") == token
+        new = take(cli, "door", "alice")
+        assert new > token
+        token = new
+    assert cli("LOCK.FENCE door") == token
+    release(cli, "door", "alice")
+    assert cli("DBSIZE") == 0
+    assert (count(cli, "locks"), count(cli, "holds")) == (0, 0)
+
+
+# Kinds that do not go together
+
+
+@pytest.mark.parametrize("held", ["", "SHARED"])
+@pytest.mark.parametrize("options", ["LIMIT 2", "LIMIT 1", "LIMIT 2 BLOCK 0", "LIMIT 2 QUEUE 1000"])
+def test_a_semaphore_is_another_kind(cli, held, options):
+    token = take(cli, "door", "alice", held)
+    for owner in ("bob", "alice"):
+        with refused("LOCKKIND"):
+            take(cli, "door", owner, options)
+    assert cli("LOCK.FENCE", "door", token) == 1
+    assert line_of(cli, "door") == []
+
+
+def test_the_kind_is_free_again_when_nobody_holds_or_waits(cli):
+    take(cli, "door", "alice", "SHARED")
+    release(cli, "door", "alice")
+    assert isinstance(take(cli, "door", "bob", "LIMIT 2"), int)
+
+
+# How many
+
+
+def test_a_thousand_readers(server, cli):
+    # G1, G6
+    commands = [f"LOCK.ACQUIRE door r{n} PX 3600000 SHARED" for n in range(1000)]
+    tokens = cli.pipeline(*commands)
+    assert tokens == sorted(set(tokens))
+    writer = ask(server, "door", "w")
+    order = [n * 7 % 1000 for n in range(1000)]
+    assert cli.pipeline(*[f"LOCK.RELEASE door r{n}" for n in order[:-1]]) == [1] * 999
+    assert writer.waits()
+    release(cli, "door", f"r{order[-1]}")
+    assert writer.answer() > tokens[-1]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_reader_that_asked_for_an_owner_gets_one(server, protocol):
+    cli = server.connect(protocol)
+    owner, token = take(cli, "door", "*", "SHARED")
+    other, second = take(cli, "door", "*", "SHARED")
+    assert owner != other and second > token
+    assert owners_of(cli, "door") == [owner, other]
+    writer = ask(server, "door", "*", protocol=protocol)
+    release(cli, "door", owner)
+    release(cli, "door", other)
+    name, third = writer.answer()
+    assert owners_of(cli, "door") == [name] and third > second

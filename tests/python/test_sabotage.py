@@ -1,4 +1,4 @@
-"""The checkers of histories, checked by servers that leave out one rule each (`make sabotage`).
+"""The checker of histories, checked by servers that leave out one rule each (`make sabotage`).
 
 Each rule that src/sabotage.rs can leave out must be missed, and for the right reason; a server
 that keeps all of them must never be accused. Elsewhere the module is looked at: it has none of this.
@@ -14,15 +14,14 @@ from itertools import count
 import pytest
 
 from differ.run import Differ
+from harness.checker import faults, keep
 from harness.group import Group
-from harness.journal import keep
 from harness.limits import SOON_SECONDS
 from harness.mixture import run_clients
 from harness.quiet import counters, last_look
 from harness.replicas import AT_ONCE, is_linked
 from harness.roamers import LEASE_MS_MAX, Load
 from harness.server import MODULE, StartFailed
-from harness.verdict import faults
 from harness.wall_clock import WallClock, build
 
 IS_SABOTAGED = os.environ.get("REDISLOCK_SABOTAGED", "") not in ("", "0")
@@ -176,6 +175,7 @@ def test_servers_that_are_killed_and_cut_off(start_server, scene, rule, is_kept)
     assert (found == []) is is_kept, found[:5]
 
 
+@pytest.mark.own_server
 @sabotaged_only
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rule", DIFFERING)
@@ -201,6 +201,7 @@ def test_every_rule_that_can_be_left_out_is_tried(start_server):
     assert sorted(names.split(", ")) == sorted([*MIXED, *ELSEWHERE, *DIFFERING])
 
 
+@pytest.mark.once
 @pytest.mark.skipif(IS_SABOTAGED, reason="of the module that is shipped")
 def test_the_module_has_no_trace_of_any_sabotage():
     module = MODULE.read_bytes()

@@ -81,6 +81,7 @@ def recipes(cli):
     return passwords
 
 
+@pytest.mark.once
 def test_each_recipe_of_the_page_has_its_test():
     assert [line.split()[2] for line in RECIPES] == list(RIGHTS)
 

@@ -4,8 +4,10 @@ WATCH.
 
 import pytest
 
+from harness.kinds import ask, ask_all, close_and_settle, release, take, take_all
 from harness.limits import eventually
 from harness.replies import module_info, waiters_of
+from harness.samples import limited
 from harness.wire import refused
 
 # INFO redislock: what is told -> the name of its field.
@@ -116,6 +118,16 @@ def test_each_lock_and_each_hold_is_counted_once(start_server):
     cli("LOCK.ACQUIRE", "book", "alice", "PX", 9000, "SHARED")
     cli("LOCK.ACQUIRE", "book", "alice", "PX", 9000)
     assert [count(cli, name) for name in (GRANTS, RELEASES, HOLDS)] == [6, 5, 1]
+
+
+def test_every_broken_hold_is_counted(cli):
+    before = count(cli, "broken")
+    limited(cli)
+    take(cli, "gate", "r1", "SHARED")
+    take(cli, "gate", "r2", "SHARED")
+    cli("DEL door gate")
+    eventually(lambda: count(cli, "broken") == before + 5)
+    eventually(lambda: (count(cli, "locks"), count(cli, "holds")) == (0, 0))
 
 
 def test_the_role_is_told(cli):
@@ -233,6 +245,114 @@ def test_key_channels_carry_the_event_name(server, cli):
     subscriber("SUBSCRIBE __keyspace@0__:door")
     cli("LOCK.ACQUIRE door alice PX 60000")
     assert subscriber.read() == ["message", "__keyspace@0__:door", "lock.acquired"]
+
+
+# Events of all kinds of locks
+
+
+@pytest.fixture
+def heard(server, cli):
+    """Reads the next events of some keys: heard(3) -> [(event, key), ...]."""
+    let_old_events_pass(server)
+    subscriber = server.connect()
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    mark = "mark"
+    cli("LOCK.ACQUIRE", mark, "x", "PX", 60000)
+    eventually(lambda: subscriber.read()[3] == mark, "it is heard")
+
+    def read(number):
+        events = []
+        for _ in range(number):
+            _, _, channel, key = subscriber.read()
+            events.append((channel.partition(":lock.")[2], key))
+        cli("LOCK.RELEASE", mark, "x")
+        cli("LOCK.ACQUIRE", mark, "x", "PX", 60000)
+        for event in ("released", "acquired"):
+            _, _, channel, key = subscriber.read()
+            assert (channel.partition(":lock.")[2], key) == (event, mark), "no more events than told"
+        return events
+
+    return read
+
+
+@pytest.mark.parametrize("options", ["SHARED", "LIMIT 5"])
+def test_every_hold_has_its_events(cli, heard, options):
+    for n in range(3):
+        take(cli, "door", f"h{n}", options, lease_ms=300 if n == 0 else 60_000)
+    assert heard(3) == [("acquired", "door")] * 3
+    take(cli, "door", "h1", options)
+    cli("LOCK.RENEW door h2 PX 50000")
+    assert heard(0) == [], "a retry and a renewal are no events"
+    release(cli, "door", "h1")
+    assert heard(1) == [("released", "door")]
+    assert heard(1) == [("expired", "door")]
+    release(cli, "door", "h2")
+    assert heard(1) == [("released", "door")]
+
+
+def test_a_count_is_one_hold(cli, heard):
+    for _ in range(3):
+        take(cli, "door", "alice", "REENTRANT")
+    for _ in range(3):
+        release(cli, "door", "alice")
+    assert heard(2) == [("acquired", "door"), ("released", "door")]
+
+
+def test_a_batch_of_readers_is_told_one_by_one(server, cli, heard):
+    take(cli, "door", "w")
+    readers = [ask(server, "door", f"r{n}", "SHARED") for n in range(3)]
+    assert heard(1) == [("acquired", "door")]
+    release(cli, "door", "w")
+    for reader in readers:
+        reader.answer()
+    assert heard(4) == [("released", "door")] + [("acquired", "door")] * 3
+
+
+def test_several_locks_are_told_each(server, cli, heard):
+    take_all(cli, "a b", "alice")
+    waiter = ask_all(server, "b c", "bob")
+    assert sorted(heard(2)) == [("acquired", "a"), ("acquired", "b")]
+    release(cli, "b", "alice")
+    waiter.answer()
+    events = heard(3)
+    assert events[0] == ("released", "b")
+    assert sorted(events[1:]) == [("acquired", "b"), ("acquired", "c")]
+
+
+def test_a_permit_that_is_handed_on(server, cli, heard):
+    take(cli, "pool", "h", "LIMIT 1")
+    waiter = ask(server, "pool", "w", "LIMIT 1")
+    release(cli, "pool", "h")
+    waiter.answer()
+    assert heard(3) == [("acquired", "pool"), ("released", "pool"), ("acquired", "pool")]
+
+
+def test_a_reserved_place_is_no_event(cli, heard):
+    take(cli, "door", "alice")
+    take(cli, "door", "bob", "QUEUE 60000")
+    release(cli, "door", "alice")
+    take(cli, "door", "bob", "QUEUE 60000")
+    assert heard(3) == [("acquired", "door"), ("released", "door"), ("acquired", "door")]
+
+
+def test_what_a_closed_connection_held_expires(server, cli, heard):
+    tied = server.connect()
+    take(tied, "door", "alice", "EPHEMERAL 0")
+    close_and_settle(server, tied)
+    assert heard(2) == [("acquired", "door"), ("expired", "door")]
+
+
+def test_a_broken_crowd_is_told(server, cli, heard):
+    # before the grant that follows
+    for n in range(3):
+        take(cli, "door", f"r{n}", "SHARED")
+    writer = ask(server, "door", "w")
+    assert heard(3) == [("acquired", "door")] * 3
+    cli("DEL door")
+    writer.answer()
+    events = heard(2)
+    assert events == [("broken", "door"), ("acquired", "door")]
+    assert count(cli, "broken") >= 3
 
 
 # CLIENT TRACKING

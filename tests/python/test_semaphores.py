@@ -1,499 +1,223 @@
-"""What other semaphores are tested for, asked of LOCK.ACQUIRE ... LIMIT n.
+"""LOCK.ACQUIRE ... LIMIT n: what a semaphore promises.
 
-Each test replays a scenario of another project's suite and names it: of Curator
-(TestInterProcessSemaphore, TestInterProcessSemaphoreMutex), Redisson
-(RedissonSemaphoreTest, RedissonPermitExpirableSemaphoreTest), Hazelcast's CP
-subsystem (SemaphoreBasicTest and its siblings, session-aware) and the JDK
-(SemaphoreTest, of JSR 166). The scenarios are theirs, the tests are written anew.
-
-What differs on purpose: a permit belongs to an owner and has a lease; an owner has
-one permit, so who wants several comes under several names; and how many there are is
-not stored but agreed on by all who hold or wait.
+G1 (at most n holders), G5, G6, G9; all users agree on n while anyone holds or waits. Which
+numbers are none is in test_bad_input.py; what others test their semaphores for is in
+test_other_suites_semaphores.py.
 """
 
-import random
 import threading
-import time
 
 import pytest
 
-from harness.actors import Gauge, NotHeld, Stage, answer
-from harness.kinds import count, hold_of, kind_of, line_of, owners_of
-from harness.limits import SOON_SECONDS, eventually
+from harness.kinds import (
+    ask, count, hold_of, kind_of, line_of, owners_of, release, take,
+)  # fmt: skip
+from harness.limits import eventually
 from harness.replies import lock_info
-from harness.wire import Closed, refused
-
-
-@pytest.fixture
-def stage(server):
-    """Actors and threads around one semaphore."""
-    with Stage(server, "pool") as made:
-        yield made
-
-
-def left(stage, limit):
-    """How many permits nobody holds."""
-    return limit - len(owners_of(stage.cli, "pool"))
-
-
-# Curator
-
-
-def test_more_permits_are_there_when_all_agree_on_more(stage):
-    """Curator: testThreadedLeaseIncrease. Here not while anybody uses it: then LOCKKIND says so."""
-    ann, ben, cid = (stage.actor(name) for name in ("ann", "ben", "cid"))
-    ann.permit(1)
-    reply = stage.in_line(ben.permit, 1)
-    for wait_ms in (0, 1000):
-        with refused("LOCKKIND", "LIMIT 1"):
-            cid.permit(2, wait_ms=wait_ms)
-    assert line_of(stage.cli, "pool") == ["ben"]
-    ann.unlock()
-    answer(reply)
-    with refused("LOCKKIND", "LIMIT 1"):
-        cid.permit(2)
-    ben.unlock()
-    assert all(actor.permit(3, wait_ms=0) for actor in (ann, ben, cid))
-    assert kind_of(stage.cli, "pool") == ("limit", 3)
-
-
-@pytest.mark.parametrize("end", ["killed", "close"])
-def test_what_a_client_held_is_free_when_it_is_gone(stage, end):
-    """Curator: testClientClose. What goes with the client is asked for by EPHEMERAL 0."""
-    ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben", "EPHEMERAL 0")
-    ann.permit(1)
-    reply = stage.in_line(ben.permit, 1)
-    if end == "killed":
-        ann.killed()
-    else:
-        ann.cli.close()
-    assert answer(reply) > ann.token
-    ben.cli.close()
-    eventually(lambda: stage.cli("DBSIZE") == 0, "nothing is left")
-
-
-def test_several_permits_at_a_time_are_never_more_than_there_are(stage):
-    """Curator: testMaxPerSession. Ten clients that take up to five each, of 25."""
-    clients = [stage.actor(f"c{n}") for n in range(10)]
-    stop = threading.Event()
-    seen = []
-
-    def watch():
-        while not stop.is_set():
-            seen.append(len(owners_of(stage.cli, "pool")))
-
-    def visit(number):
-        dice, cli = random.Random(number), clients[number].cli
-        for turn in range(10):
-            names = [f"{number}.{turn}.{n}" for n in range(dice.randrange(1, 6))]
-            # Without waiting: who holds some and waits for more may wait for ever.
-            taken = [cli("LOCK.ACQUIRE", "pool", name, "PX", 60000, "LIMIT", 25) for name in names]
-            given = [cli("LOCK.RELEASE", "pool", name) for name in names]
-            assert given == [int(token is not None) for token in taken]
-
-    watcher = stage.run(watch)
-    stage.crowd(10, visit)
-    stop.set()
-    answer(watcher)
-    assert max(seen) <= 25
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_half_of_them_at_a_time(stage):
-    """Curator: testRelease1AtATime. All permits are in use at the height, and every client gets its turn."""
-    gauge = Gauge()
-    actors = [stage.actor(f"c{n}") for n in range(10)]
-    full = threading.Event()
-
-    def visit(number):
-        assert actors[number].permit(5, wait_ms=10_000)
-        with gauge as inside:
-            if inside == 5:
-                full.set()
-            assert full.wait(SOON_SECONDS), "five get in together"
-            time.sleep(0.01)
-        actors[number].unlock()
-
-    stage.crowd(10, visit)
-    assert (gauge.visits, gauge.highest) == (10, 5)
-
-
-def test_a_hundred_threads_released_in_chunks(stage):
-    """Curator: testReleaseInChunks."""
-    gauge, step = Gauge(), threading.Semaphore(0)
-    actors = [stage.actor(f"c{n}") for n in range(100)]
-
-    def visit(number):
-        assert actors[number].permit(11, wait_ms=20_000)
-        with gauge:
-            assert step.acquire(timeout=SOON_SECONDS)
-        actors[number].unlock()
-
-    threads = [stage.run(visit, n) for n in range(100)]
-    stage.until(held=11, waiting=89)
-    dice, remaining = random.Random(1), 100
-    while remaining:
-        times = min(dice.randrange(1, 6), remaining)
-        for _ in range(times):
-            step.release()
-        remaining -= times
-        time.sleep(0.002)
-    for thread in threads:
-        answer(thread)
-    assert (gauge.visits, gauge.highest) == (100, 11)
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_ten_threads_and_one_permit(stage):
-    """Curator: testThreads; TestInterProcessSemaphoreMutex, which is this."""
-    gauge = Gauge()
-    actors = [stage.actor(f"c{n}") for n in range(10)]
-
-    def visit(number):
-        actors[number].permit(1)
-        with gauge:
-            time.sleep(0.001)
-        actors[number].unlock()
-
-    stage.crowd(10, visit)
-    assert (gauge.visits, gauge.highest) == (10, 1)
-
-
-def test_three_permits_and_one_given_back(stage):
-    """Curator: testSimple, testSimple2."""
-    actors = [stage.actor(f"c{n}") for n in range(4)]
-    assert all(actor.permit(3, wait_ms=100) for actor in actors[:3])
-    assert actors[3].permit(3, wait_ms=50) is None
-    actors[0].unlock()
-    assert actors[3].permit(3, wait_ms=100)
-
-
-def test_holders_are_seen(stage):
-    """Curator: testGetParticipantNodes."""
-    actors = [stage.actor(f"c{n}") for n in range(3)]
-    tokens = [actor.permit(3) for actor in actors]
-    holders = lock_info(stage.cli, "pool")["holders"]
-    assert [hold["owner"] for hold in holders] == ["c0", "c1", "c2"]
-    assert [hold["token"] for hold in holders] == tokens
-    assert [hold["client-id"] for hold in holders] == [actor.client_id for actor in actors]
-
-
-def test_a_request_that_an_administrator_ended_leaves_no_trace(stage):
-    """Curator: testNoOrphanedNodes. The client comes again, and nothing stands in its way."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.permit(1)
-    ended = stage.in_line(ben.permit, 1)
-    stage.cli("CLIENT", "UNBLOCK", ben.client_id, "ERROR")
-    with refused("UNBLOCKED"):
-        answer(ended)
-    again = stage.in_line(ben.permit, 1)
-    ann.unlock()
-    assert answer(again)
-    ben.unlock()
-    assert (stage.cli("EXISTS pool"), count(stage.cli, "waiters")) == (0, 0)
-    assert ann.permit(1, wait_ms=100)
-
-
-@pytest.mark.parametrize("way", ["UNBLOCK", "KILL", "RELEASE", "TIMEOUT"])
-def test_an_interrupted_request_does_not_hold_up_the_next(stage, way):
-    """Curator: testInterruptAcquire (CURATOR-462). Hazelcast: testReleaseCancelsPendingAcquireRequest..."""
-    ann, ben, cid = (stage.actor(name) for name in ("ann", "ben", "cid"))
-    ann.permit(1)
-    interrupted = stage.in_line(ben.permit, 1, wait_ms=150 if way == "TIMEOUT" else 60_000)
-    if way == "KILL":
-        ben.killed()
-        with pytest.raises(Closed):
-            answer(interrupted)
-    else:
-        if way == "UNBLOCK":
-            stage.cli("CLIENT", "UNBLOCK", ben.client_id)
-        elif way == "RELEASE":
-            stage.cli("LOCK.RELEASE pool ben")
-        assert answer(interrupted) is None
-    assert line_of(stage.cli, "pool") == []
-    ann.unlock()
-    assert cid.permit(1, wait_ms=0), "the permit is not lost to who left"
-
-
-def test_clients_go_on_after_the_server_came_back(start_server):
-    """Curator: testAcquireAfterLostServer (CURATOR-335). Connections end, owners come again."""
-    server = start_server("--appendonly", "yes", "--appendfsync", "always")
-    with Stage(server, "pool", lease_ms=60_000) as stage:
-        ann, ben = stage.actor("ann"), stage.actor("ben")
-        token = ann.permit(1)
-        lost = stage.in_line(ben.permit, 1)
-        server.stop()  # which closes the tests' connections too, hence the other errors
-        with pytest.raises((Closed, OSError, ValueError)):
-            answer(lost)
-    server.start()
-    with Stage(server, "pool", lease_ms=60_000) as stage:
-        ann, ben = stage.actor("ann"), stage.actor("ben")
-        assert ann.permit(1, wait_ms=0) == token, "it still holds"
-        reply = stage.in_line(ben.permit, 1)
-        ann.unlock()
-        assert answer(reply) > token
-
-
-# Redisson
-
-
-@pytest.mark.parametrize("limit", [0, -1, -5, "many", "1.5", 1_000_001])
-def test_a_number_of_permits_that_cannot_be(stage, limit):
-    """Redisson: testZero. Hazelcast: testMultipleAcquire_whenNegative, testTryAcquireMultiple_whenArgumentNegative."""
-    with refused("ERR", "LIMIT"):
-        stage.actor("ann").permit(limit)
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_the_number_is_not_changed_by_who_comes_later(stage):
-    """Redisson: testTrySetPermits. Hazelcast: testInitFails_whenAlreadyInitialized."""
-    stage.actor("ann").permit(10)
-    with refused("LOCKKIND", "10"):
-        stage.actor("ben").permit(15)
-    assert kind_of(stage.cli, "pool") == ("limit", 10)
-
-
-def test_who_waits_gets_what_another_thread_gives_back(stage):
-    """Redisson: testBlockingAcquire (both). Hazelcast: testAcquire_afterRelease. A release may come from anywhere."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.permit(1)
-    reply = stage.in_line(ben.permit, 1)
-    assert left(stage, 1) == 0
-    assert answer(stage.run(stage.server.connect(), "LOCK.RELEASE pool ann")) == 1
-    assert answer(reply)
-    assert stage.actor("cid").permit(1, wait_ms=0) is None
-    assert left(stage, 1) == 0
-
-
-def test_releasing_what_one_does_not_have_creates_no_permit(stage):
-    """Redisson: testReleaseWithoutPermits. Hazelcast: testRelease_whenNotAcquired, testRelease_whenNoSessionCreated."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    for _ in range(3):
-        with pytest.raises(NotHeld):
-            ann.unlock()
-    assert stage.cli("DBSIZE") == 0
-    ann.permit(2)
-    with pytest.raises(NotHeld):
-        ben.unlock()
-    assert left(stage, 2) == 1
-
-
-def test_a_permit_given_back_twice_is_one_permit(stage):
-    """Redisson: testReleaseAcquire, testTryReleaseManyExpired. The second time it says so, and nobody's permit goes."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    token = ann.permit(2)
-    ben.permit(2)
-    ann.unlock()
-    with pytest.raises(NotHeld):
-        ann.unlock()
-    assert left(stage, 2) == 1
-    assert stage.actor("cid").permit(2, wait_ms=0)
-    assert stage.actor("dan").permit(2, wait_ms=0) is None
-    # and late, when the same owner is back: by the token of its first time
-    ben.unlock()
-    assert ann.permit(2) > token
-    assert stage.cli("LOCK.RELEASE", "pool", "ann", "TOKEN", token) == 0
-    assert ann.count() == 1
-
-
-def test_the_lease_of_a_permit_can_be_set(stage):
-    """Redisson: testUpdateLeaseTime, testGetLeaseTime."""
-    ann = stage.actor("ann", lease_ms=60_000)
-    assert ann.renew(1000) is False
-    ann.permit(1)
-    assert ann.renew(20_000) is True
-    assert 0 < hold_of(stage.cli, "pool", "ann")["lease-left-ms"] <= 20_000, "shorter than it was"
-    assert ann.renew(80) is True
-    eventually(lambda: left(stage, 1) == 1, "the lease ends")
-    assert ann.renew(1000) is False and stage.cli("DBSIZE") == 0
-    ann.lease_ms = 400
-    ann.permit(1)
-    assert ann.renew(60_000) is True
-    time.sleep(0.45)
-    assert left(stage, 1) == 0, "the lease it had before is forgotten"
-
-
-def test_permits_come_back_when_their_leases_end(stage):
-    """Redisson: testAvailablePermits, testAcquiredPermits, testGetPermits, testExpiration, testNotExistent."""
-    assert left(stage, 2) == 2
-    actors = [stage.actor(f"c{n}") for n in range(3)]
-    for n in range(2):
-        assert actors[n].permit(2, wait_ms=100)
-        assert left(stage, 2) == 1 - n
-    assert lock_info(stage.cli, "pool")["limit"] == 2
-    assert actors[2].permit(2, wait_ms=20) is None
-    assert [actor.renew(60) for actor in actors] == [True, True, False]
-    eventually(lambda: left(stage, 2) == 2, "both leases end")
-    actors[2].lease_ms = 60
-    assert actors[2].permit(2, wait_ms=100)
-    eventually(lambda: stage.cli("DBSIZE") == 0, "no key is left")
-
-
-@pytest.mark.parametrize("first_wait_ms", [0, 100])
-def test_who_waits_gets_a_permit_whose_lease_ended(stage, first_wait_ms):
-    """Redisson: testExpire, testExpireTryAcquire, testReleaseExpired."""
-    ann, ben = stage.actor("ann", lease_ms=150), stage.actor("ben")
-    start = time.monotonic()
-    ann.permit(1, wait_ms=first_wait_ms)
-    assert answer(stage.run(ben.permit, 1))
-    assert time.monotonic() - start >= 0.14, "not before"
-    with pytest.raises(NotHeld):
-        ann.unlock()
-    assert owners_of(stage.cli, "pool") == ["ben"], "the late release took nothing from it"
-
-
-def test_a_timed_request_gets_what_is_given_back_in_time(stage):
-    """Redisson: testTryAcquire, testTryNAcquire."""
-    ann, ben = stage.actor("ann"), stage.actor("ben")
-    ann.permit(1)
-    assert ben.permit(1, wait_ms=0) is None
-    reply = stage.in_line(ben.permit, 1, wait_ms=10_000)
-    time.sleep(0.05)
-    ann.unlock()
-    assert answer(reply)
-    assert left(stage, 1) == 0
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_no_more_than_there_are_and_no_update_is_lost(stage, limit):
-    """Redisson: testConcurrency_SingleInstance, testConcurrencyLoop(Max)_MultiInstance, testConcurrencyMultiPermits."""
-    gauge, total, guard = Gauge(), [0], threading.Lock()
-    actors = [stage.actor(f"c{n}", lease_ms=60_000) for n in range(8)]
-
-    def visit(number):
-        for _ in range(25):
-            actors[number].permit(limit)
-            with gauge as inside:
-                assert inside <= limit
-                if limit == 1:
-                    value = total[0]
-                    time.sleep(0)
-                    total[0] = value + 1
-                else:
-                    with guard:
-                        total[0] += 1
-            actors[number].unlock()
-
-    stage.crowd(8, visit)
-    assert total[0] == gauge.visits == 200
-    assert 1 <= gauge.highest <= limit
-    assert stage.cli("DBSIZE") == 0
-
-
-# Hazelcast
-
-
-def test_a_broken_semaphore_serves_who_waits(stage):
-    """Hazelcast: testAcquire_whenNoPermits_andSemaphoreDestroyed, testInitNotifiesWaitingAcquires. Here nobody is told
-    off: the lock's name goes on to the next in line."""
-    stage.actor("ann").permit(1)
-    replies = [stage.in_line(stage.actor(name).permit, 1) for name in ("ben", "cid")]
-    stage.cli("DEL pool")
-    assert answer(replies[0])
-    assert not replies[1].done()
-    stage.cli("DEL pool")
-    assert answer(replies[1])
-
-
-def test_two_who_wait_for_two(stage):
-    """Hazelcast: testAcquire_whenNoPermits, testMultipleAcquires_afterRelease, testRelease_whenBlockedAcquireThread."""
-    actors = [stage.actor(f"c{n}") for n in range(4)]
-    for actor in actors[:2]:
-        actor.permit(2)
-    replies = [stage.in_line(actor.permit, 2) for actor in actors[2:]]
-    time.sleep(0.1)
-    assert not any(reply.done() for reply in replies)
-    actors[0].unlock()
-    assert answer(replies[0])
-    assert not replies[1].done()
-    actors[1].unlock()
-    assert answer(replies[1])
-    assert left(stage, 2) == 0
-
-
-def test_twenty_permits_one_after_the_other(stage):
-    """Hazelcast: testAcquire, testTryAcquire, testMultipleRelease."""
-    actors = [stage.actor(f"c{n}") for n in range(21)]
-    for n in range(20):
-        assert left(stage, 20) == 20 - n
-        assert actors[n].permit(20, wait_ms=0)
-    assert actors[20].permit(20, wait_ms=0) is None
-    for n in range(20):
-        assert left(stage, 20) == n
-        actors[n].unlock()
-    assert stage.cli("DBSIZE") == 0
-
-
-def test_permits_of_a_session_that_ended_come_back_once(stage):
-    """Hazelcast: testNoDuplicateRelease_whenSessionExpires."""
-    session = stage.actor("s0", "EPHEMERAL 0")
+from harness.wire import ServerError, refused
+
+
+def test_at_most_n_hold_each_with_a_token_of_its_own(cli):
+    # G1, G4
+    tokens = [take(cli, "pool", f"h{n}", "LIMIT 3") for n in range(3)]
+    assert tokens == sorted(set(tokens))
+    assert take(cli, "pool", "h3", "LIMIT 3") is None
+    assert owners_of(cli, "pool") == ["h0", "h1", "h2"]
+    assert [cli("LOCK.FENCE", "pool", token) for token in tokens] == [1, 1, 1]
+    assert cli("LOCK.FENCE pool") == tokens[-1]
+    assert cli("LOCK.FENCE", "pool", tokens[-1] + 1) == 0
+    assert (count(cli, "locks"), count(cli, "holds")) == (1, 3)
+
+
+def test_a_limit_of_one_is_a_semaphore_too(cli):
+    assert isinstance(take(cli, "pool", "alice", "LIMIT 1"), int)
+    assert take(cli, "pool", "bob", "LIMIT 1") is None
+    assert kind_of(cli, "pool") == ("limit", 1)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_info_shows_the_limit_and_every_holder(server, protocol):
+    cli = server.connect(protocol)
+    clients = [server.connect() for _ in range(3)]
+    tokens = [take(client, "pool", f"h{n}", "LIMIT 3") for n, client in enumerate(clients)]
+    ask(server, "pool", "w", "LIMIT 3")
+    info = lock_info(cli, "pool")
+    assert (info["kind"], info["limit"], info["waiters"]) == ("limit", 3, 1)
+    assert [hold["token"] for hold in info["holders"]] == tokens
+    assert [hold["owner"] for hold in info["holders"]] == ["h0", "h1", "h2"]
+    assert [hold["client-id"] for hold in info["holders"]] == [client("CLIENT ID") for client in clients]
+    assert all(hold["count"] == 1 for hold in info["holders"])
+    assert (info["queue"][0]["owner"], info["queue"][0]["mode"]) == ("w", "limit")
+
+
+@pytest.mark.parametrize("options", ["LIMIT 2", "LIMIT 4", "LIMIT 1", "", "SHARED"])
+@pytest.mark.parametrize("wait", ["", "BLOCK 0", "QUEUE 1000"])
+def test_who_disagrees_with_the_holders_is_told_so(cli, options, wait):
+    token = take(cli, "pool", "alice", "LIMIT 3")
+    for owner in ("bob", "alice"):
+        with refused("LOCKKIND", "LIMIT 3"):
+            take(cli, "pool", owner, options, wait)
+    assert line_of(cli, "pool") == []
+    assert hold_of(cli, "pool", "alice")["token"] == token
+
+
+def test_who_disagrees_with_the_waiters_is_told_so(server, cli):
+    # CONTRACT 2: "while anyone holds or waits"; nobody holds between the DEL and the grant
+    take(cli, "pool", "alice", "LIMIT 1")
+    bob = ask(server, "pool", "bob", "LIMIT 1")
+    replies = cli.pipeline("MULTI", "DEL pool", "LOCK.ACQUIRE pool carol PX 60000", "EXEC")[-1]
+    assert replies[0] == 1
+    assert isinstance(replies[1], ServerError) and replies[1].code == "LOCKKIND", replies
+    assert isinstance(bob.answer(), int)
+
+
+def test_the_same_owner_again_takes_no_second_permit(cli):
+    # G9
+    token = take(cli, "pool", "alice", "LIMIT 2", lease_ms=50_000)
+    assert take(cli, "pool", "alice", "LIMIT 2") == token
+    assert hold_of(cli, "pool", "alice")["lease-left-ms"] > 50_000
+    assert isinstance(take(cli, "pool", "bob", "LIMIT 2"), int)
+    assert take(cli, "pool", "alice", "LIMIT 2") == token, "also when it is full"
+
+
+# Permits that become free
+
+
+def test_permits_are_handed_on_in_the_order_of_the_line(server, cli):
+    # G5, G6
     for n in range(3):
-        session.cli(f"LOCK.ACQUIRE pool s{n} PX 60000 LIMIT 3 EPHEMERAL 0")
-    replies = [stage.in_line(stage.actor(f"w{n}").permit, 3) for n in range(4)]
-    session.killed()
-    assert all(answer(reply) for reply in replies[:3])
-    assert [stage.cli(f"LOCK.RELEASE pool s{n}") for n in range(3)] == [0, 0, 0]
-    assert not replies[3].done() and left(stage, 3) == 0
+        take(cli, "pool", f"h{n}", "LIMIT 3")
+    waiters = [ask(server, "pool", f"w{n}", "LIMIT 3") for n in range(6)]
+    assert take(cli, "pool", "late", "LIMIT 3") is None
+    freed = ["h1", "h2", "h0", "w1", "w0", "w2"]
+    last = 0
+    for n, (owner, waiter) in enumerate(zip(freed, waiters)):
+        assert waiter.waits()
+        release(cli, "pool", owner)
+        token = waiter.answer()
+        assert token > last
+        last = token
+        assert len(owners_of(cli, "pool")) == 3
+        assert line_of(cli, "pool") == [f"w{k}" for k in range(n + 1, 6)]
 
 
-def test_a_new_request_of_the_same_owner_takes_over_from_the_old(stage):
-    """Hazelcast: testNewAcquireCancelsPendingAcquireRequestWhenAlreadyAcquired, and its siblings."""
-    ann = stage.actor("ann")
-    ann.permit(1)
-    old, new = stage.actor("ben"), stage.actor("ben")
-    stale = stage.in_line(old.permit, 1)
-    behind = stage.in_line(stage.actor("cid").permit, 1)
-    fresh = stage.run(new.permit, 1)
-    with refused("UNBLOCKED"):
-        answer(stale)
-    assert line_of(stage.cli, "pool") == ["ben", "cid"], "the place is kept"
-    ann.unlock()
-    token = answer(fresh)
-    assert old.permit(1) == token, "and asked once more it is the same permit"
-    assert not behind.done()
-    assert left(stage, 1) == 0
+def test_a_permit_is_handed_on_when_a_lease_ends(server, cli):
+    # G3, G6
+    take(cli, "pool", "long", "LIMIT 2")
+    take(cli, "pool", "short", "LIMIT 2", lease_ms=100)
+    first = ask(server, "pool", "first", "LIMIT 2")
+    second = ask(server, "pool", "second", "LIMIT 2")
+    assert isinstance(first.answer(), int)
+    assert owners_of(cli, "pool") == ["long", "first"]
+    assert second.waits()
 
 
-# JSR 166
+def test_leases_that_end_together_hand_on_all_permits(server, cli):
+    # G3, G6
+    cli.pipeline(*[f"LOCK.ACQUIRE pool h{n} PX 150 LIMIT 20" for n in range(20)])
+    waiters = [ask(server, "pool", f"w{n}", "LIMIT 20") for n in range(25)]
+    tokens = [waiter.answer() for waiter in waiters[:20]]
+    assert tokens == sorted(tokens), "G5"
+    eventually(lambda: owners_of(cli, "pool") == [f"w{n}" for n in range(20)])
+    assert all(waiter.is_blocked() for waiter in waiters[20:])
 
 
-def test_permits_are_given_in_the_order_of_the_requests(stage):
-    """JSR 166: testFairLocksFifo. Also who asks for less time does not pass."""
-    ann = stage.actor("ann")
-    ann.permit(1)
-    actors = [stage.actor(f"c{n}") for n in range(6)]
-    waits = [60_000, 20_000, 50_000, 30_000, 40_000, 10_000]
-    replies = [stage.in_line(actor.permit, 1, wait_ms=ms) for actor, ms in zip(actors, waits)]
-    assert stage.actor("late").permit(1, wait_ms=0) is None
-    previous = ann
-    for actor, reply in zip(actors, replies):
-        previous.unlock()
-        assert answer(reply) > previous.token
-        previous = actor
+@pytest.mark.parametrize("command", ["DEL pool", "UNLINK pool", "FLUSHALL", "RENAME pool elsewhere"])
+def test_a_broken_semaphore_lets_n_waiters_in(server, cli, command):
+    # G6
+    old = [take(cli, "pool", f"h{n}", "LIMIT 2") for n in range(2)]
+    waiters = [ask(server, "pool", f"w{n}", "LIMIT 2") for n in range(3)]
+    cli(command)
+    tokens = [waiter.answer() for waiter in waiters[:2]]
+    assert old[-1] < tokens[0] < tokens[1]
+    assert [cli("LOCK.FENCE", "pool", token) for token in old + tokens] == [0, 0, 1, 1]
+    assert waiters[2].waits()
+    eventually(lambda: count(cli, "broken") >= 2, "every hold is counted")
 
 
-def test_a_storm_of_short_waits_loses_no_permit(stage):
-    """JSR 166: testShortTimeoutAcquisition (JDK-8386085). Grants and timeouts meet again and again."""
-    keepers = [stage.actor(f"k{n}") for n in range(2)]
-    actors = [stage.actor(f"c{n}") for n in range(6)]
-    for keeper in keepers:
-        keeper.permit(2)
-    done, got = threading.Event(), []
+def test_a_waiter_that_leaves_from_the_middle_is_passed_over(server, cli):
+    # G8
+    take(cli, "pool", "h", "LIMIT 1")
+    waiters = [ask(server, "pool", f"w{n}", "LIMIT 1") for n in range(3)]
+    waiters[0].leave()
+    eventually(lambda: line_of(cli, "pool") == ["w1", "w2"], "the dead leave at once")
+    release(cli, "pool", "h")
+    assert isinstance(waiters[1].answer(), int)
+    assert waiters[2].waits()
 
-    def storm(number):
-        while not done.is_set():
-            if actors[number].permit(2, wait_ms=1) is not None:
-                got.append(number)
-                assert len(owners_of(actors[number].cli, "pool")) <= 2
-                actors[number].unlock()
 
-    threads = [stage.run(storm, n) for n in range(6)]
-    time.sleep(0.2)
-    assert not got, "there was none"
-    for keeper in keepers:
-        keeper.unlock()
-    eventually(lambda: len(got) >= 50, "permits are taken again and again")
-    done.set()
+@pytest.mark.parametrize("permits", [2, 3, 10])
+def test_several_permits_freed_in_one_transaction(server, cli, permits):
+    # G6
+    for n in range(permits):
+        take(cli, "pool", f"h{n}", f"LIMIT {permits}")
+    waiters = [ask(server, "pool", f"w{n}", f"LIMIT {permits}") for n in range(permits + 1)]
+    cli.pipeline("MULTI", *[f"LOCK.RELEASE pool h{n}" for n in range(permits)], "EXEC")
+    assert all(isinstance(waiter.answer(), int) for waiter in waiters[:permits])
+    assert waiters[-1].waits()
+
+
+# Many
+
+
+def test_the_largest_limit_and_ten_thousand_holders(cli):
+    assert isinstance(take(cli, "pool", "first", "LIMIT 1000000"), int)
+    for start in range(0, 10_000, 1000):
+        tokens = cli.pipeline(*[
+            f"LOCK.ACQUIRE pool h{n} PX 3600000 LIMIT 1000000" for n in range(start, start + 1000)
+        ])
+        assert tokens == sorted(set(tokens))
+    info = lock_info(cli, "pool")
+    assert (info["limit"], info["holds"], len(info["holders"])) == (1_000_000, 10_001, 10)
+    assert cli("LOCK.FENCE", "pool", tokens[500]) == 1
+    assert take(cli, "pool", "h4711", "LIMIT 1000000") is not None
+    assert count(cli, "holds") == 10_001
+    assert cli("MEMORY USAGE pool") > 10_000 * 8
+    release(cli, "pool", "h4711")
+    cli("DEL pool")
+    assert cli("DBSIZE") == 0
+    eventually(lambda: (count(cli, "locks"), count(cli, "holds")) == (0, 0), "no residue")
+
+
+def test_a_full_semaphore_of_a_thousand_moves_on(server, cli):
+    # G5, G6
+    cli.pipeline(*[f"LOCK.ACQUIRE pool h{n} PX 3600000 LIMIT 1000" for n in range(1000)])
+    waiters = [ask(server, "pool", f"w{n}", "LIMIT 1000") for n in range(20)]
+    for n, waiter in enumerate(waiters):
+        release(cli, "pool", f"h{n * 37}")
+        assert isinstance(waiter.answer(), int)
+    assert len(owners_of(cli, "pool")) == 1000
+
+
+def test_never_more_than_n_hold_whatever_they_do(server):
+    # G1: eight clients take, keep for a moment, and release three permits
+    holding, highest, failures = set(), [0], []
+    guard = threading.Lock()
+
+    def work(name):
+        try:
+            client = server.connect()
+            for turn in range(40):
+                owner = f"{name}.{turn}"
+                if client("LOCK.ACQUIRE", "pool", owner, "PX", 60000, "LIMIT", 3, "BLOCK", 10000) is None:
+                    failures.append(f"{owner} starved")
+                    continue
+                with guard:
+                    holding.add(owner)
+                    highest[0] = max(highest[0], len(holding))
+                client("PING")
+                with guard:
+                    holding.discard(owner)
+                if client("LOCK.RELEASE", "pool", owner) != 1:
+                    failures.append(f"{owner} lost its hold")
+        except Exception as failure:  # a thread's failure would else be lost
+            failures.append(repr(failure))
+
+    threads = [threading.Thread(target=work, args=[n]) for n in range(8)]
     for thread in threads:
-        answer(thread)
-    assert stage.cli("DBSIZE") == 0, "no permit went to a request that was told nil"
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    assert not failures
+    assert 1 <= highest[0] <= 3
+    assert server.admin("DBSIZE") == 0

@@ -231,6 +231,13 @@ def test_a_limit_under_a_second_leaves_no_room_for_ex(cli):
     assert isinstance(cli("LOCK.ACQUIRE door alice PX 999"), int)
 
 
+def test_max_lease_bounds_what_a_lease_is_cut_to(cli):
+    cli("CONFIG SET redislock.max-lease 5000")
+    reply = cli.bytes_of("LOCK.ACQUIRE door alice PX 5000 EPHEMERAL 5001")
+    assert reply.startswith(b"-ERR EPHEMERAL must be an integer from 0 to 5000")
+    assert isinstance(cli("LOCK.ACQUIRE door alice PX 5000 EPHEMERAL 5000"), int)
+
+
 def test_fewer_waiters_allowed_sends_nobody_away(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     waiters = [

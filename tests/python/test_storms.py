@@ -66,7 +66,7 @@ class Turns:
 def cascade(storm):
     """Whoever is granted the lock gives it back at once, until all had it."""
     storm.hold_all()
-    storm.wait_in_line()
+    storm.wait_in_queue()
     turns = Turns(storm)
     with Pings(storm.server.port) as pings:
         storm.release_all()
@@ -92,7 +92,7 @@ def wait_until_together(storm):
     seconds = 1.0 + storm.size / 6000
     for _ in range(6):
         end = time.monotonic() + seconds
-        storm.wait_in_line(lambda _: ("BLOCK", max(1, int((end - time.monotonic()) * 1000))), end)
+        storm.wait_in_queue(lambda _: ("BLOCK", max(1, int((end - time.monotonic()) * 1000))), end)
         if time.monotonic() < end:
             return end
         # The machine is too busy for so short a time.
@@ -114,7 +114,7 @@ def killed_while_granting(storm):
 def gone_while_granting(storm, go):
     """G6, G8: none of the dead holds up anybody."""
     storm.hold_all()
-    storm.wait_in_line()
+    storm.wait_in_queue()
     turns = Turns(storm)
     with Pings(storm.server.port) as pings:
         storm.release_all()
@@ -129,7 +129,7 @@ def gone_while_granting(storm, go):
 def broken_and_let_in_together(storm):
     """G6: all locks are broken at once, and readers are let in together."""
     storm.hold_all()
-    storm.wait_in_line(lambda _: ("BLOCK", 0, "SHARED"))
+    storm.wait_in_queue(lambda _: ("BLOCK", 0, "SHARED"))
     told = {}
     with Pings(storm.server.port) as pings:
         storm.cli("FLUSHALL")

@@ -447,3 +447,10 @@ def test_no_residue_of_ties(server, cli):
         eventually(lambda: is_free(cli, "door"))
     eventually(lambda: cli("DBSIZE") == 0)
     assert (count(cli, "locks"), count(cli, "holds")) == (0, 0)
+
+
+def test_an_upgrade_stays_tied_to_its_connection(cli):
+    take(cli, "door", "alice", "SHARED KEEPALIVE EPHEMERAL 0")
+    take(cli, "door", "alice")
+    hold = hold_of(cli, "door", "alice")
+    assert (bool(hold["keepalive"]), hold["ephemeral-ms"]) == (True, 0)

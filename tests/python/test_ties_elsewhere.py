@@ -4,6 +4,7 @@ A restart or a promotion closes all connections: a lease that was kept alive sta
 its full length (CONTRACT 2).
 """
 
+import os
 import time
 
 import pytest
@@ -119,3 +120,41 @@ def test_dump_and_restore_keep_the_tie(server, cli):
     assert 0 < holder(cli, "door")["lease-left-ms"] <= 50_000
     cli("LOCK.RENEW door alice PX 1")
     eventually(lambda: owners_of(cli, "door") in ([], ["alice"]))
+
+
+# KEEPALIVE without its connection
+
+
+def kept_alive(server, kind=""):
+    """The payload of a lock that was kept alive by a connection that is gone, lease and all."""
+    cli, holder = server.connect(), server.connect()
+    take(holder, "door", "alice", kind, "KEEPALIVE", lease_ms=100)
+    payload = os.fsencode(cli("DUMP door"))
+    close_and_settle(server, holder)
+    eventually(lambda: cli("EXISTS door") == 0, "the lease ends")
+    return payload
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_hold_whose_connection_is_elsewhere_has_a_lease_that_ends(server, cli, kind):
+    cli("RESTORE", "door", 0, kept_alive(server, kind))
+    eventually(lambda: cli("LOCK.INFO door") is None, "its lease of 100 ms ends", limit=2)
+
+
+def test_a_migrated_hold_has_a_lease_that_ends(server, cli, start_server):
+    target = start_server()
+    holder = server.connect()
+    take(holder, "door", "alice", "KEEPALIVE", lease_ms=100)
+    assert cli("MIGRATE", "127.0.0.1", target.port, "door", 0, 5000) == "OK"
+    close_and_settle(server, holder)
+    there = target.connect()
+    eventually(lambda: there("LOCK.INFO door") is None, "its lease of 100 ms ends", limit=2)
+
+
+def test_a_hold_whose_connection_closed_while_the_server_was_a_replica_ends(server, cli):
+    holder = server.connect()
+    take(holder, "door", "alice", "KEEPALIVE", lease_ms=100)
+    cli("REPLICAOF 127.0.0.1 1")
+    close_and_settle(server, holder)
+    cli("REPLICAOF NO ONE")
+    eventually(lambda: cli("LOCK.INFO door") is None, "its lease of 100 ms ends", limit=2)

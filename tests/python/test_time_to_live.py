@@ -10,6 +10,7 @@ import pytest
 from harness.kinds import ask, close_and_settle, owners_of, release, take, take_all
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
+from harness.samples import limited
 
 #: Far beyond the end of any test, in milliseconds.
 TTL_MS = 3_000_000
@@ -205,3 +206,24 @@ def test_a_time_to_live_is_the_same_everywhere(start_server, preamble):
             each.admin("DEBUG LOADAOF")
             after = {key: each.admin("PTTL", key) for key in before}
             assert {key: ttl > 0 for key, ttl in after.items()} == {key: ttl > 0 for key, ttl in before.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS[1:3])
+def test_a_users_expiry_stays_when_another_holder_joins(server, cli, kind):
+    take(cli, "door", "alice", kind)
+    cli("EXPIRE door 100")
+    take(cli, "door", "bob", kind)
+    assert cli("TTL door") > 0
+
+
+def test_a_ttl_by_a_user_breaks_all_holders_and_does_not_outlive_them(server, cli):
+    # CONTRACT 5
+    limited(cli)
+    cli("PEXPIRE door 50")
+    eventually(lambda: cli("EXISTS door") == 0, "the server removes the key when it says")
+    limited(cli)
+    cli("PEXPIRE door 3000000")
+    assert cli("PTTL door") > 0
+    cli("DEL door")
+    take(cli, "door", "r", "SHARED")
+    assert cli("TTL door") == -1

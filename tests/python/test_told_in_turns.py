@@ -40,7 +40,7 @@ class Line:
         storm = Storm(server, crowd, CLIENTS, CLIENTS)
         self.cli = storm.cli
         storm.hold_all()
-        storm.wait_in_line()
+        storm.wait_in_queue()
 
     def release_all_and(self, *commands):
         """All locks are given back and then this is done, in one turn of the event loop; its replies."""

@@ -7,15 +7,9 @@ import time
 
 import pytest
 
+from harness.kinds import ask, ask_all, kind_of, owners_of, release, take
 from harness.limits import eventually
-from harness.replies import (
-    holder,
-    lock_info,
-    module_info,
-    owner_of,
-    queue_of,
-    waiters_of,
-)
+from harness.replies import holder, lock_info, module_info, owner_of, queue_of, waiters_of
 from harness.wire import refused
 
 SCRIPT_DEL = "return redis.call('DEL', KEYS[1])"
@@ -376,3 +370,85 @@ def test_eviction_of_a_lock_serves_its_waiter(start_server):
     )
     cli("CONFIG SET maxmemory 0")
     assert bob.answer() > first
+
+
+# Waiters of all kinds
+
+CAUSES_FOR_ALL = {
+    "release": ["LOCK.RELEASE a h", "LOCK.RELEASE b h", "LOCK.RELEASE c h", "LOCK.RELEASE d h"],
+    "DEL": ["DEL a b c d"],
+    "UNLINK": ["UNLINK a b c d"],
+    "FLUSHALL": ["FLUSHALL"],
+    "FLUSHDB ASYNC": ["FLUSHDB ASYNC"],
+    "SWAPDB": ["SWAPDB 0 1"],
+    "RENAME": ["RENAME a a2", "RENAME b b2", "RENAME c c2", "RENAME d d2"],
+    "EXPIRE": ["PEXPIRE a 1", "PEXPIRE b 1", "PEXPIRE c 1", "PEXPIRE d 1"],
+    "leases end": [f"LOCK.RENEW {key} h PX 1" for key in "abcd"],
+    "in a transaction": ["MULTI", "DEL a b", "SET x y", "DEL c d", "EXEC"],
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES_FOR_ALL)
+def test_waiters_of_all_kinds_are_granted(server, cli, cause):
+    # G6
+    take(cli, "a", "h")
+    take(cli, "b", "h", "SHARED")
+    take(cli, "c", "h", "LIMIT 2")
+    take(cli, "c", "h2", "LIMIT 2")
+    take(cli, "d", "h")
+    last = cli("LOCK.FENCE d")
+    waiters = [
+        ask(server, "a", "r1", "SHARED"), ask(server, "a", "r2", "SHARED"),
+        ask(server, "b", "w"),
+        ask(server, "c", "p1", "LIMIT 2"),
+        ask_all(server, "d e", "all"),
+    ]  # fmt: skip
+    late = ask(server, "d", "late")
+    assert all(waiter.is_blocked() for waiter in waiters)
+    for reply in cli.pipeline(*CAUSES_FOR_ALL[cause]):
+        assert not isinstance(reply, Exception), reply
+    tokens = [waiter.answer() for waiter in waiters]
+    assert all(token > last for token in tokens) and len(set(tokens)) == 5
+    assert owners_of(cli, "a") == ["r1", "r2"]
+    assert owners_of(cli, "b") == ["w"]
+    assert "p1" in owners_of(cli, "c")
+    assert owners_of(cli, "d") == owners_of(cli, "e") == ["all"]
+    assert late.waits()
+    release(cli, "d", "all")
+    assert isinstance(late.answer(), int)
+
+
+@pytest.mark.parametrize("command", ["DEL door", "RENAME door x", "FLUSHALL", "SWAPDB 0 1"])
+def test_an_upgrade_whose_lock_is_broken_gets_it(server, cli, command):
+    # G6, G10: the shared holds are gone, the request is not
+    take(cli, "door", "r1", "SHARED")
+    take(cli, "door", "r2", "SHARED")
+    upgrade = ask(server, "door", "r1")
+    writer = ask(server, "door", "w")
+    cli(command)
+    assert isinstance(upgrade.answer(), int)
+    assert kind_of(cli, "door") == ("exclusive", None)
+    assert writer.waits()
+    assert cli("LOCK.RELEASE door r2") == 0
+    release(cli, "door", "r1")
+    assert isinstance(writer.answer(), int)
+
+
+def test_waiters_of_all_kinds_are_told_what_was_written(server, cli):
+    # CONTRACT 5: what was written stays
+    take(cli, "a", "h")
+    take(cli, "b", "h", "SHARED")
+    take(cli, "b", "h2", "SHARED")
+    take(cli, "c", "h", "LIMIT 1")
+    take(cli, "d", "h")
+    waiters = [
+        ask(server, "a", "r", "SHARED"), ask(server, "b", "h"), ask(server, "b", "w"),
+        ask(server, "c", "p", "LIMIT 1"), ask_all(server, "e d", "all"),
+    ]  # fmt: skip
+    behind = ask(server, "e", "behind")
+    assert cli("MSET a x b x c x d x") == "OK"
+    for waiter in waiters:
+        with refused("WRONGTYPE"):
+            waiter.answer()
+    assert isinstance(behind.answer(), int), "nobody is ahead of it any more"
+    assert cli("MGET a b c d") == ["x"] * 4

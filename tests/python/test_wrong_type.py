@@ -4,6 +4,7 @@ the server expects something else.
 
 import pytest
 
+from harness.kinds import take
 from harness.replies import owner_of
 from harness.wire import refused
 
@@ -75,3 +76,12 @@ def test_commands_of_other_types_are_refused_on_a_lock(cli, command):
         cli(command)
     assert cli("LOCK.FENCE", "door", token) == 1
     assert owner_of(cli, "door") == "alice"
+
+
+@pytest.mark.parametrize("kind", ["SHARED", "LIMIT 2"])
+def test_a_key_of_another_type_in_the_way(server, cli, kind):
+    cli("SET door x")
+    for options in (kind, f"{kind} BLOCK 0", f"{kind} QUEUE 100", f"{kind} REENTRANT"):
+        with refused("WRONGTYPE"):
+            take(cli, "door", "alice", options)
+    assert cli("GET door") == "x"

@@ -15,10 +15,9 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from harness.history import token_faults
 from harness.independent import Diary, Redlock, now
 from harness.proxy import Proxy
-from harness.roamers import LEASES_MS, double_holders
+from harness.roamers import LEASES_MS
 from harness.limits import SOON_SECONDS
 
 from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
@@ -111,9 +110,3 @@ class RedlockLoad(Diary):
     def grants(self):
         """How many locks were granted until now."""
         return len(self.tokens())
-
-    def faults(self, breaks=()):
-        """G1, and G4: the tokens of each lock rise; those of two locks may come from two servers, and be the same."""
-        history = list(self.history)
-        by_lock = [[request for request in history if request.lock == lock] for lock in self.locks]
-        return double_holders(history, breaks) + [fault for each in by_lock for fault in token_faults(each)]

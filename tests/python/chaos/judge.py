@@ -1,7 +1,7 @@
 """What may not have happened, and what must be so in the end."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import NamedTuple
 
 from .faults import drawn
@@ -26,21 +26,6 @@ class Outcome(NamedTuple):
     #: Texts, one for each thing that was wrong.
     wrong: list
     seconds: float
-
-
-def never_broken(history, breaks):
-    """The requests of those owners whose holds nobody can have ended on purpose."""
-    holds = defaultdict(list)
-    for request in history:
-        holds[request.lock, request.owner].append(request)
-    return [request for each in holds.values() if not is_broken(each, breaks) for request in each]
-
-
-def is_broken(requests, breaks):
-    """Whether somebody may have ended a hold on purpose between the first and the last of these requests."""
-    first, last = min(each.sent for each in requests), max(each.answered for each in requests)
-    met = [each for each in breaks if each.answered > first and each.sent < last]
-    return any(each.lock in (None, requests[0].lock) for each in met)
 
 
 def one_round(topology, seconds, note=lambda text: None, plan=None):

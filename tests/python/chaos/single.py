@@ -5,10 +5,7 @@ lease ends early (G2). With `everysec`, or without the file, it takes a quaranti
 owners that come back for nothing that they gave up.
 """
 
-from harness.history import early_ends
-
 from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
-from .judge import never_broken
 from .topology import QUARANTINE_MS, Topology
 
 ALWAYS, EVERYSEC = "appendfsync always", "appendfsync everysec, quarantine"
@@ -42,7 +39,9 @@ class Single(Topology):
     def stubborn(self):
         return 2 if self.mode == ALWAYS else 0
 
-    def more_faults(self):
-        """G2: who was told that its hold is over, though nobody broke it."""
-        history = [request for load in self.loads for request in load.history]
-        return early_ends(never_broken(history, self.breaks)) if self.mode == ALWAYS else []
+    def made_loads(self):
+        """G2 is asked of who forgets nothing."""
+        loads = super().made_loads()
+        for load in loads:
+            load.forgets_nothing = self.mode == ALWAYS
+        return loads

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 
 from differ.judges import idle
 from differ.look import View, place_of
+from harness.checker import Break
 from harness.limits import eventually
 from harness.replies import module_info
-from harness.roamers import Break, LEASE_MS_MAX, Load
+from harness.roamers import LEASE_MS_MAX, Load
 
 from . import acts
 

@@ -291,7 +291,7 @@ class Player:
             client.close()
         elif how == "is killed":
             self.admin("CLIENT", "KILL", "ID", client.id)
-        elif client.id not in self.in_line():
+        elif client.id not in self.in_queue():
             return  # Redis 7.0 ends itself if one that CLIENT PAUSE holds up is unblocked, with no module too
         else:
             self.admin("CLIENT", "UNBLOCK", client.id, "ERROR" if "error" in how else "TIMEOUT")
@@ -301,7 +301,7 @@ class Player:
         client.close()
         self.clients.pop(client.number, None)
 
-    def in_line(self):
+    def in_queue(self):
         """The clients that wait for a lock."""
         return {waiter["client-id"] for _, waiter in self.chain.eyes[self.chain.primary].view().waiters()}
 

@@ -9,14 +9,14 @@
     wall_clock.py  a server whose wall clock the test sets
     waiting.py     a request that waits in line while the test goes on
     replies.py     LOCK.INFO and INFO redislock as dictionaries
+    samples.py     a lock of each kind; walk.py: all that can happen to them, step by step
     payload.py     what DUMP gives, taken apart and sealed again
     native_lock.py redis-py's Lock, on LOCK.* commands
-    history.py     what clients saw, and whether one lock can have done that
+    contention.py  clients that contend for a few exclusive locks
     mixture.py     clients that use locks of all kinds; corners.py: where it is known what must follow
-    evidence.py    what their requests prove; verdict.py, liveness.py: whether locks can have done that
     quiet.py       what a server shows when they are done
-    journal.py     histories as files; judge.py: the program that judges them
-    roamers.py     clients that ask any server of a group, and what they may rely on
+    roamers.py     clients that ask any server of a group
+    checker/       whether locks can have done what any of these saw
     proxy.py       a network between servers that can be cut, stalled and mended
     group.py       a primary and two replicas behind such a network
     sentinel.py    sentinels that watch a group

@@ -151,7 +151,7 @@ class Stage:
 
         eventually(reached, f"{held} hold and {waiting} wait")
 
-    def in_line(self, action, *arguments, **more):
+    def in_queue(self, action, *arguments, **more):
         """Runs it on a thread; returns when its request stands in line."""
         info = lock_info(self.cli, self.key)
         before = 0 if info is None else info["waiters"]

@@ -8,7 +8,7 @@ highest token that it has seen: the witness of what tokens are for.
 import threading
 import time
 
-from .evidence import EXCLUSIVE, Request
+from .checker.evidence import EXCLUSIVE, Request
 from .wire import Connection
 
 #: A lease that does not end in a corner, and waits that are long enough to be sure.

@@ -16,7 +16,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from .history import Request, overlaps, token_faults
+from .checker import MANY, Request, faults
 from .limits import SOON_SECONDS, eventually
 from .replies import module_info
 from .server import ROOT
@@ -119,7 +119,7 @@ class Independent:
 
 
 class Diary:
-    """What the holders of a Redlock were told, for the checks of `history`."""
+    """What the holders of a Redlock were told, for `checker`."""
 
     def __init__(self):
         self.history = []
@@ -135,17 +135,20 @@ class Diary:
     def given_up(self, lock):
         """The lock is about to be released. (What the servers say to that is no proof of a hold.)"""
         moment = now()
-        self.history.append(Request("release", lock.key, lock.owner, moment, moment, 0))
+        self.history.append(Request("release", (lock.key,), lock.owner, moment, moment, 0))
 
     def tokens(self):
         """The tokens of all grants, as they came."""
-        return [request.reply for request in self.history if request.kind == "acquire"]
+        return [request.reply for request in self.history if request.command == "acquire"]
 
-    def faults(self):
-        """Two holders at once; tokens that do not rise."""
-        return overlaps(self.history) + token_faults(self.history)
+    def faults(self, breaks=()):
+        """G1, and G4: the tokens of each lock rise; those of two locks may come from two servers, and be the same."""
+        by_lock = {}
+        for request in list(self.history):
+            by_lock.setdefault(request.lock, []).append(request)
+        return [fault for each in by_lock.values() for fault in faults(each, MANY, breaks=breaks)]
 
     def _note(self, kind, lock, reply):
         lease = lock.lease_ms / 1000 * (1 - example.DRIFT)
         sent = lock.until - lease
-        self.history.append(Request(kind, lock.key, lock.owner, sent, now(), reply, lease))
+        self.history.append(Request(kind, (lock.key,), lock.owner, sent, now(), reply, lease=lease))

@@ -1,7 +1,7 @@
 """Clients that use locks of all kinds at random, and write down what they see.
 
 Each turn of a client is a new owner, whose requests follow one another, except where two
-at once are the point. What it writes down is judged by `verdict`.
+at once are the point. What it writes down is judged by `checker`.
 """
 
 import random
@@ -10,7 +10,7 @@ import time
 from math import inf
 
 from .corners import Corners, Resource
-from .evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
+from .checker.evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
 from .replies import as_map
 from .wire import Connection, NoReply, ServerError
 

@@ -2,7 +2,7 @@
 
 import time
 
-from .evidence import ENDS, Request
+from .checker.evidence import ENDS, Request
 from .kinds import count
 from .limits import SLOW_FACTOR
 from .mixture import KINDS

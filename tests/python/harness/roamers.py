@@ -1,16 +1,9 @@
-"""Clients that ask every server of a group for one lock, and what they may rely on.
+"""Clients that ask every server of a group for one lock, and write down what they were told.
 
 A client of a library asks the server that it was told is the primary. These trust
 nobody: they ask any server as long as it answers, also one that was a primary once, and
-renew and release at another one than granted. What they may rely on:
-
-    certain span   from the reply to a grant or a renewal until its lease, counted from
-                   the moment that the request was sent; or until the owner sent its
-                   release, or a renewal for less; or until somebody broke the lock on
-                   purpose (`Break`)
-
-Certain spans of two owners of one lock must not overlap, whatever happened to the
-servers. A request without an answer proves nothing.
+renew and release at another one than granted. What they may rely on is in
+checker/many.py.
 """
 
 import os
@@ -18,12 +11,9 @@ import random
 import threading
 import time
 from collections import Counter
-from math import inf
-from typing import NamedTuple, Optional
 
-from .evidence import LOST, UNANSWERED
-from .history import Hold, Request, falling_tokens, twice_given
-from .journal import MANY, keep
+from .checker import MANY, UNANSWERED, Request, faults, keep
+from .checker.many import may_have_begun
 from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from .wire import Closed, Connection, NoReply, ServerError
 
@@ -35,112 +25,6 @@ PATIENCE_SECONDS = 0.5 * SLOW_FACTOR
 REST_SECONDS = 0.005
 #: How long a patient one waits beyond what it asked for: longer than any failure lasts.
 VERY_PATIENT_SECONDS = 60.0 * SLOW_FACTOR
-
-
-# Judging
-
-#: LOCK.ACQUIRE, and each key of LOCK.MACQUIRE but the first.
-ACQUIRES = ("acquire", "macquire")
-#: What an owner is told of a hold that may have begun: by the first word of its error.
-MAY_HAVE_BEGUN = {"NOREPLICAS", "UNBLOCKED", LOST, UNANSWERED}
-
-
-class Break(NamedTuple):
-    """Somebody ended the holds of a lock on purpose, or of all, at some moment between two."""
-
-    lock: Optional[str]
-    sent: float
-    answered: float
-
-
-def broken_at(request, breaks):
-    """When the claim of a request may have been ended on purpose at the earliest."""
-    mine = [each.sent for each in breaks if each.lock in (None, request.lock) and each.answered > request.sent]
-    return min(mine, default=inf)
-
-
-def certain_spans(history, breaks=()):
-    """The stretches of time in which an owner may rely on its lock."""
-    latest_end, spans = {}, []
-    for request in sorted(history, key=lambda request: request.sent, reverse=True):
-        hold = request.lock, request.owner
-        limit = latest_end.get(hold, inf)
-        lease_end = request.sent + request.lease
-        if is_promise(request):
-            end = min(lease_end, limit, broken_at(request, breaks))
-            spans.append(Hold(*hold, request.reply, request.answered, end))
-        if request.kind == "release":
-            latest_end[hold] = request.sent
-        elif request.kind == "renew":
-            latest_end[hold] = min(lease_end, limit)
-    return sorted((span for span in spans if span.end > span.start), key=lambda span: span.start)
-
-
-def is_promise(request):
-    """Whether the owner was told that it holds the lock."""
-    if request.kind == "renew":
-        return request.reply == 1
-    return request.kind != "release" and request.reply is not None
-
-
-def double_holders(history, breaks=(), limits=None):
-    """G1: certain spans of one lock and two owners that overlap; of more owners, where so many may hold it."""
-    found, current = [], {}
-    for span in certain_spans(history, breaks):
-        others = [other for other in current.get(span.lock, []) if other.end > span.start]
-        rivals = [other for other in others if other.owner != span.owner]
-        limit = (limits or {}).get(span.lock, 1)
-        if limit == 1:
-            found += [f"two holders: {rival} and {span}" for rival in rivals]
-        elif len({rival.owner for rival in rivals}) >= limit:
-            found.append(f"more than {limit} holders: {rivals} and {span}")
-        current[span.lock] = [*others, span]
-    return found
-
-
-def group_faults(history, breaks=(), limits=None):
-    """G1, and G4 over all servers."""
-    return double_holders(history, breaks, limits) + group_token_faults(history, limits)
-
-
-def group_token_faults(history, limits=None):
-    """G4: tokens rise over all servers and locks.
-
-    A request that was refused for want of replicas, or lost, may have begun a hold all the same: on a server that was
-    promoted before it heard that the hold was undone. If its owner asks again there, it is told the token from then.
-    So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
-    when they were told.
-    """
-    grants = [request for request in history if request.kind in ACQUIRES and request.reply is not None]
-    first_asked = first_asks(history)
-    found = twice_given(grants, lambda grant: grant.owner)
-    found += falling_tokens(grants, lambda grant: first_asked[grant])
-    by_lock = {}
-    for grant in grants:
-        by_lock.setdefault(grant.lock, []).append(grant)
-    for lock in by_lock.keys() - (limits or {}).keys():
-        found += falling_tokens(by_lock[lock])
-    return list(dict.fromkeys(found))
-
-
-def first_asks(history):
-    """When each grant was asked for first: by the first request of its owner that got no answer, since it was told
-    that it held this lock, or by its own."""
-    found, unanswered = {}, {}
-    for request in sorted(history, key=lambda request: request.sent):
-        if request.kind not in ACQUIRES:
-            continue
-        hold = request.lock, request.owner
-        if request.reply is not None:
-            found[request] = unanswered.pop(hold, request.sent)
-        elif may_have_begun(request.error):
-            unanswered.setdefault(hold, request.sent)
-    return found
-
-
-def may_have_begun(error):
-    """Whether a request for a lock may have begun a hold that its owner was not told of."""
-    return error.partition(" ")[0] in MAY_HAVE_BEGUN
 
 
 # Asking
@@ -215,14 +99,11 @@ class Roamer(threading.Thread):
         reply, error = self.reply(node, words, patience + wait_ms / 1000)
         answered = time.monotonic()
         if kind != "acquire" or reply is not None or may_have_begun(error):
-            self.note(kind, lock, owner, sent, answered, reply, lease_ms / 1000, wait_ms / 1000, error)
-            for other in others:
-                self.note("macquire", other, owner, sent, answered, reply, lease_ms / 1000, wait_ms / 1000, error)
+            # What may prove something.
+            command = "macquire" if others else kind
+            asked = {"lease": lease_ms / 1000, "block": wait_ms / 1000 or None}
+            self.history.append(Request(command, (lock, *others), owner, sent, answered, reply, error, **asked))
         return reply
-
-    def note(self, *words):
-        """Writes down a request that may prove something."""
-        self.history.append(Request(*words))
 
     def reply(self, node, words, limit):
         """What this server says, and the error instead; errors are counted."""
@@ -250,6 +131,9 @@ class Load:
     all, do not ask again: what they are not told within a minute is `unanswered`. Beside the locks that one can hold
     there may be some that so many can: `limits`.
     """
+
+    #: Whether the servers come back with all that they had.
+    forgets_nothing = False
 
     def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0, patient=0, seed="", limits=None):
         self.nodes, self.locks, self.limits = list(nodes), list(locks), limits or {}
@@ -284,7 +168,7 @@ class Load:
 
     def grants(self):
         """How many locks were granted until now."""
-        return sum(request.kind == "acquire" and request.reply is not None for request in self.history)
+        return sum(request.is_granted for request in self.history)
 
     def goes_on(self, grants=10):
         """Waits until so many more locks were granted."""
@@ -293,4 +177,5 @@ class Load:
 
     def faults(self, breaks=()):
         """What they cannot have seen."""
-        return group_faults(self.history, breaks, self.limits)
+        known = {"breaks": breaks, "limits": self.limits, "forgets_nothing": self.forgets_nothing}
+        return faults(self.history, MANY, **known)

@@ -56,7 +56,7 @@ class Storm:
             names = range(start, min(start + 1000, self.locks))
             assert set(self.cli.pipeline(*(("LOCK.RELEASE", self.key(n), "first") for n in names))) <= {0, 1}
 
-    def wait_in_line(self, words=lambda _: ("BLOCK", 0), end=float("inf")):
+    def wait_in_queue(self, words=lambda _: ("BLOCK", 0), end=float("inf")):
         """Every member asks for its lock, one after the other; returns when all wait, or at that moment."""
 
         def ask(number):

@@ -11,6 +11,9 @@ from .kinds import ask, ask_all, close_and_settle, count, line_of, owners_of, re
 from .limits import eventually
 from .replies import lock_info
 
+#: Leases are compared across files and replicas; nothing here lasts as long.
+LEASE_SLACK_MS = 60_000
+
 
 def comes_to(cli, key, *owners):
     """Waits until just these hold the lock, in the order of their tokens."""
@@ -202,3 +205,35 @@ def leases_of(cli):
 def nobody_waits(cli, *keys):
     """Whether all lines are empty."""
     return all(line_of(cli, key) == [] for key in keys)
+
+
+def assert_same_leases(before, after):
+    """Within what a test takes; each holder has its own."""
+    assert before.keys() == after.keys()
+    for key, left in before.items():
+        assert abs(left - after[key]) < LEASE_SLACK_MS, (key, left, after[key])
+
+
+def assert_it_goes_on(cli, holders):
+    """G4, and every hold can be given up: counts, kinds and owners are really there."""
+    highest = max(hold[1] for _, holds in holders.values() for hold in holds)
+    assert take(cli, "fresh", "new") > highest
+    release(cli, "fresh", "new")
+    for key, (kind, holds) in holders.items():
+        for owner, token, times, *_ in holds:
+            assert cli("LOCK.FENCE", key, token) == 1
+            for _ in range(times):
+                release(cli, key, owner, "TOKEN", token)
+            assert cli("LOCK.RELEASE", key, owner) == 0
+        assert owners_of(cli, key) == []
+        assert cli("EXISTS", key) == (0 if holds else 1), "empty locks stay"
+
+
+def assert_replica_agrees(cli, reader, *, with_ties=True):
+    """Waits until the replica has caught up; then all is the same."""
+    def is_level():
+        return cli("WAIT 1 1000") == 1 and reader("DEBUG DIGEST") == cli("DEBUG DIGEST")
+
+    eventually(is_level, "the same digest")
+    assert locks_of(reader, with_ties=with_ties) == locks_of(cli, with_ties=with_ties)
+    assert_same_leases(leases_of(cli), leases_of(reader))

@@ -10,7 +10,6 @@ import re
 from math import inf
 from pathlib import Path
 
-from . import history as plain
 from .evidence import EXCLUSIVE, LOST, UNANSWERED, Request, Seen
 
 FORMAT = 1
@@ -46,7 +45,7 @@ def keep(requests, name, servers=ONE):
 def write(requests, file, servers=ONE):
     """Writes a history, in the order of time."""
     events = []
-    for number, request in enumerate(map(as_request, requests)):
+    for number, request in enumerate(requests):
         events.append((request.sent, 0, invocation(number, request)))
         done = completion(number, request)
         if done is not None:
@@ -54,16 +53,6 @@ def write(requests, file, servers=ONE):
     print(json.dumps({"format": FORMAT, "servers": servers}), file=file)
     for _, _, event in sorted(events, key=lambda event: event[:2]):
         print(json.dumps(event), file=file)
-
-
-def as_request(request):
-    """A request of any of the loads."""
-    if isinstance(request, Request):
-        return request
-    return Request(
-        request.kind, (request.lock,), request.owner, request.sent, request.answered, request.reply,
-        lease=request.lease, block=request.block or None, error=request.error,
-    )  # fmt: skip
 
 
 def invocation(number, request):
@@ -152,11 +141,3 @@ def completed(request, event):
     if request.command == "heldby":
         reply = [tuple(row) for row in reply]
     return request._replace(answered=answered, reply=reply, owner=event.get("owner", request.owner))
-
-
-def as_plain(request):
-    """The request as the checker for many servers wants it."""
-    return plain.Request(
-        request.command, request.lock, request.owner, request.sent, request.answered, request.reply,
-        request.lease, request.block or 0.0, request.error,
-    )  # fmt: skip

@@ -32,7 +32,7 @@ def faults(history):
     found = list(evidence.faults)
     for check in (
         overlaps, token_faults, disordered_writes, early_nils, strange_errors, wrong_views,
-        wrong_kinds, parts_of_grants, passed_in_line, false_cycles, stalls,
+        wrong_kinds, parts_of_grants, passed_in_queue, false_cycles, stalls,
     ):  # fmt: skip
         found += check(evidence)
     return found
@@ -318,7 +318,7 @@ def requests_by_owner(evidence):
     return found
 
 
-def passed_in_line(evidence):
+def passed_in_queue(evidence):
     """G5: who was seen ahead of another, both blocked, was granted before."""
     asked = requests_by_owner(evidence)
     newcomers = newcomers_of(asked)

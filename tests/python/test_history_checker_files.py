@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence import LOST, UNANSWERED, Request, Seen
-from harness.history import Request as PlainRequest
-from harness.journal import MANY, NotAHistory, keep, read, write
-from harness.judge import main
+from harness.checker import LOST, MANY, UNANSWERED, Request, Seen, keep
+from harness.checker.__main__ import main
+from harness.checker.journal import NotAHistory, read, write
 from harness.server import ROOT
 
 PAGE = ROOT / "docs" / "HISTORY_CHECKER.md"
@@ -95,9 +94,9 @@ def test_the_program_says_what_is_wrong(tmp_path, capsys):
 
 def test_a_history_of_many_servers_is_judged_by_what_clients_may_rely_on(tmp_path, capsys):
     lives_on = [
-        PlainRequest("acquire", "door", "a", 0.0, 0.1, 7, 0.5),
-        PlainRequest("acquire", "door", "b", 0.6, 0.7, 8, 0.5),
-        PlainRequest("renew", "door", "a", 0.65, 0.75, 0, 0.5),
+        Request("acquire", ("door",), "a", 0.0, 0.1, 7, lease=0.5),
+        Request("macquire", ("gate", "door"), "b", 0.6, 0.7, 8, lease=0.5),
+        Request("renew", ("door",), "a", 0.65, 0.75, 0, lease=0.5),
     ]
     for history, code in ((lives_on, 0), ([lives_on[0], lives_on[1]._replace(sent=0.2, answered=0.3)], 1)):
         path = tmp_path / "many"

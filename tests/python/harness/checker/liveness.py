@@ -53,7 +53,7 @@ def idle_places(evidence):
     Nobody can have stood before it who wanted the lock in another way. `max-holders` is not known here, and must not
     have been reached. A lock that nobody can have held at all is what `idle_locks` tells of.
     """
-    taken, lines, gaps, found = may_be_taken(evidence), in_line(evidence), {}, []
+    taken, lines, gaps, found = may_be_taken(evidence), in_queue(evidence), {}, []
     free = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
     for wait in waits_for_one(evidence):
         which = wait.lock, wait.mode
@@ -81,7 +81,7 @@ def longest_in(evidence, wait, gaps):
     return max((min(until, ends[number]) - max(wait.sent, starts[number]) for number in within), default=0.0)
 
 
-def in_line(evidence):
+def in_queue(evidence):
     """Who may have stood in each line: {lock: (start, end, how)}."""
     found = {}
     for wait in evidence.history:

@@ -15,7 +15,7 @@ from harness.kinds import (
 from harness.limits import eventually
 from harness.replies import lock_info
 from harness.server import IS_VALKEY
-from harness.walk import leases_of, locks_of
+from harness.walk import assert_same_leases, leases_of, locks_of
 from harness.wire import refused
 
 by_all_ways = pytest.mark.parametrize("way", WAYS)
@@ -43,12 +43,6 @@ def fill(cli):
     take_all(cli, "{b}m1 {b}m2", "all")
     take_all(cli, "{b}s1 {b}s2", "all", "SHARED")
     take(cli, "{b}s1", "other", "SHARED")
-
-
-def assert_same_leases(before, after, slack_ms=60_000):
-    assert before.keys() == after.keys()
-    for key, left in before.items():
-        assert abs(left - after[key]) < slack_ms, (key, left, after[key])
 
 
 def assert_all_can_be_given_up(cli, locks):

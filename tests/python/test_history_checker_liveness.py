@@ -2,8 +2,7 @@
 
 from math import inf
 
-from harness.evidence import LOST, UNANSWERED, Request
-from harness.verdict import faults
+from harness.checker import LOST, UNANSWERED, Request, faults
 from test_history_checker import acquire, ask, close, delete, info, only_fault, permit, release, several, shared
 
 

@@ -3,19 +3,11 @@
 import sys
 import time
 
-from .journal import MANY, NotAHistory, as_plain, read
-from .roamers import group_faults
-from .verdict import faults
+from . import faults
+from .journal import NotAHistory, read
 
 USAGE = "usage: scripts/check-history FILE...    (- is standard input; 0: no fault, 1: faults, 2: not a history)"
 SHOWN = 20
-
-
-def judge(requests, servers):
-    """What no lock can have done, on one server or on many."""
-    if servers == MANY:
-        return group_faults([as_plain(request) for request in requests])
-    return faults(requests)
 
 
 def check(name):
@@ -23,7 +15,7 @@ def check(name):
     began = time.monotonic()
     with sys.stdin if name == "-" else open(name, encoding="utf-8") as file:
         requests, servers = read(file)
-    found = judge(requests, servers)
+    found = faults(requests, servers)
     seconds = time.monotonic() - began
     print(f"{name}: {len(requests)} requests, {len(found)} faults, {seconds:.1f} s")
     for fault in found[:SHOWN]:

@@ -1,11 +1,11 @@
-"""The checker of `harness.roamers`: each fault, put into a history by hand, must be found."""
+"""The checker of histories of many servers: each fault, put into a history by hand, must be found."""
 
-from harness.history import Request, token_faults
-from harness.roamers import Break, certain_spans, double_holders, group_token_faults
+from harness.checker import MANY, Break, Request, faults
+from harness.checker.many import certain_spans, double_holders, token_faults
 
 
 def acquire(owner, sent, answered, token, lease=1.0, kind="acquire", lock="door", error=""):
-    return Request(kind, lock, owner, sent, answered, token, lease, error=error)
+    return Request(kind, (lock,), owner, sent, answered, token, error, lease=lease)
 
 
 def refused(owner, sent, answered, error="NOREPLICAS too few", **more):
@@ -13,11 +13,11 @@ def refused(owner, sent, answered, error="NOREPLICAS too few", **more):
 
 
 def renew(owner, sent, answered, reply=1, lease=1.0):
-    return Request("renew", "door", owner, sent, answered, reply, lease)
+    return Request("renew", ("door",), owner, sent, answered, reply, lease=lease)
 
 
 def release(owner, sent, answered, reply=1):
-    return Request("release", "door", owner, sent, answered, reply)
+    return Request("release", ("door",), owner, sent, answered, reply)
 
 
 def spans(*history):
@@ -123,37 +123,66 @@ def test_tokens_that_go_down_are_found():
     # G4: of one lock, and of two
     for lock in ("door", "gate"):
         history = [acquire("alice", 0.0, 0.1, 8), acquire("bob", 2.0, 2.1, 7, lock=lock)]
-        assert "token went down" in group_token_faults(history)[0]
-        assert group_token_faults([history[0], history[1]._replace(sent=0.05)]) == []
+        assert "token went down" in token_faults(history)[0]
+        assert token_faults([history[0], history[1]._replace(sent=0.05)]) == []
     history = [acquire("alice", 0.0, 0.1, 8, kind="macquire"), acquire("bob", 2.0, 2.1, 7, kind="macquire")]
-    assert len(group_token_faults(history)) == 1
+    assert len(token_faults(history)) == 1
 
 
 def test_one_token_of_two_owners_is_found():
     # G4
     history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 2.0, 2.1, 7, lock="gate")]
-    assert "one token" in group_token_faults(history)[0]
-    assert group_token_faults([history[0], acquire("alice", 0.0, 0.1, 7, kind="macquire", lock="gate")]) == []
+    assert "one token" in token_faults(history)[0]
+    assert token_faults([history[0], acquire("alice", 0.0, 0.1, 7, kind="macquire", lock="gate")]) == []
 
 
 def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
     # G4: the owner asks again, and is told the token from then; another lock was granted in between
     first, other, again = refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8, lock="gate"), acquire("bob", 1.0, 1.1, 7)
     for error in ("NOREPLICAS too few", "UNBLOCKED this server is a replica now", "UNANSWERED", "LOST"):
-        assert group_token_faults([first._replace(error=error), other, again]) == []
+        assert token_faults([first._replace(error=error), other, again]) == []
     # Not one that was asked for later, by somebody else, for another lock, or that began nothing.
     for others in (
-        first._replace(sent=0.7), first._replace(owner="carol"), first._replace(lock="hatch"),
+        first._replace(sent=0.7), first._replace(owner="carol"), first._replace(keys=("hatch",)),
         first._replace(error="QUARANTINE 5"), first._replace(error=""),
     ):  # fmt: skip
-        assert "token went down" in group_token_faults([others, other, again])[0]
+        assert "token went down" in token_faults([others, other, again])[0]
     # Nor one that the owner was told of since.
     told = acquire("bob", 0.31, 0.35, 6)
-    assert "token went down" in group_token_faults([first, told, other, again])[0]
+    assert "token went down" in token_faults([first, told, other, again])[0]
 
 
 def test_tokens_of_one_lock_rise_by_when_they_were_told():
     # G4: what a storage that compares tokens counts on; not of a semaphore, where both hold
     history = [refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8), acquire("bob", 1.7, 1.8, 7)]
-    assert "token went down" in group_token_faults(history)[0]
-    assert group_token_faults(history, {"door": 2}) == []
+    assert "token went down" in token_faults(history)[0]
+    assert token_faults(history, {"door": 2}) == []
+
+
+# All together
+
+
+def test_each_of_several_locks_is_judged():
+    # G1
+    both = Request("macquire", ("gate", "door"), "bob", 0.2, 0.3, 8, lease=1.0)
+    assert "two holders" in faults([acquire("alice", 0.0, 0.1, 7), both], MANY)[0]
+    assert faults([acquire("alice", 0.0, 0.1, 7, lock="hatch"), both], MANY) == []
+
+
+def test_what_is_known_of_the_load_is_heeded():
+    # G1, G4
+    history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.6, 0.7, 8)]
+    assert len(faults(history, MANY)) == 1
+    assert faults(history, MANY, breaks=[Break("door", 0.4, 0.5)]) == faults(history, MANY, limits={"door": 2}) == []
+    assert "token went down" in faults([history[0], acquire("bob", 2.0, 2.1, 6)], MANY)[0]
+
+
+def test_a_lease_that_ended_early_is_a_fault_of_who_forgets_nothing():
+    # G2
+    for told in (renew("alice", 0.2, 0.3, 0), release("alice", 0.2, 0.3, 0)):
+        history = [acquire("alice", 0.0, 0.1, 7, kind="macquire"), told]
+        assert faults(history, MANY) == []
+        assert "ended early" in faults(history, MANY, forgets_nothing=True)[0]
+        assert faults(history, MANY, forgets_nothing=True, breaks=[Break("door", 0.15, 0.25)]) == []
+    late = [acquire("alice", 0.0, 0.1, 7), renew("alice", 1.05, 1.1, 0)]
+    assert faults(late, MANY, forgets_nothing=True) == []

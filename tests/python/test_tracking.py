@@ -107,7 +107,9 @@ both_modes = pytest.mark.parametrize("how", ["as read", "BCAST"])
 def test_a_change_is_told_to_who_read_it(server, cli, how, command):
     some_locks(cli)
     watches = [Watch(server, how, read) for read in ("LOCK.INFO", "LOCK.FENCE")]
+    watcher = Changes(server, "WATCH")
     cli(command)
+    watcher.are(*CHANGES[command])
     for watch in watches:
         watch.is_told(*CHANGES[command])
 
@@ -117,9 +119,11 @@ def test_a_change_is_told_to_who_read_it(server, cli, how, command):
 def test_no_change_is_told_to_nobody(server, cli, how, command):
     some_locks(cli)
     watch = Watch(server, how)
+    watcher = Changes(server, "WATCH")
     cli.pipeline(command)
     eventually(lambda: count(cli, "waiters") == 0, "a place lapses")
     assert watch.told() == []
+    watcher.are()
 
 
 # What the module does on its own
@@ -158,12 +162,19 @@ class Changes:
 
 @both
 def test_leases_that_end_one_by_one(server, cli, teller):
-    take(cli, "read", "long", "SHARED")
-    for n in range(3):
-        take(cli, "read", f"r{n}", "SHARED", lease_ms=300 + 300 * n)
+    readers = ["r0", "r1", "r2"]
+    for owner in ["long", *readers]:
+        take(cli, "read", owner, "SHARED")
     changes = Changes(server, teller)
-    for left in (3, 2, 1):
-        eventually(lambda left=left: count(cli, "holds") <= left)
+    for left, owner in zip((3, 2, 1), readers):
+        # The lease must not end before somebody looks, however slow the machine is.
+        for lease_ms in (300, 1200, 4800):
+            take(cli, "read", owner, "SHARED")
+            cli("LOCK.RENEW", "read", owner, "PX", lease_ms)
+            changes.begin()
+            if owner in owners_of(cli, "read"):
+                break
+        eventually(lambda left=left: count(cli, "holds") == left, "not only over: ended")
         changes.are("read")
     assert owners_of(cli, "read") == ["long"]
     changes.are()

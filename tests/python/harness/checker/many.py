@@ -1,0 +1,194 @@
+"""What owners may rely on, whatever becomes of the servers: the judgement of several that may not know of each other.
+
+    certain span   from the reply to a grant or a renewal until its lease, counted from
+                   the moment that the request was sent; or until the owner sent its
+                   release, or a renewal for less; or until somebody broke the lock on
+                   purpose (`Break`)
+    G1             certain spans of two owners of one lock do not overlap; of a semaphore, as many may as it lets in
+    G2             if the servers forget nothing, no owner was told 0 before its lease can have ended
+    G4             tokens rise over all servers and locks
+
+A request without an answer proves nothing. `verdict` may conclude more: one server carries out requests one by one and
+forgets nothing, so a reply tells of the time before it, too. Here it does not: a server may have lost what it had, and
+one that was promoted answers for what it never heard of.
+"""
+
+from collections import defaultdict
+from math import inf
+from typing import NamedTuple, Optional
+
+from .evidence import LOST, UNANSWERED
+
+
+def faults(history, breaks=(), limits=None, forgets_nothing=False):
+    """G1, and G4 over all servers; G2 where a server comes back with all that it had."""
+    history = [request._replace(keys=(key,)) for request in history for key in request.keys]
+    found = double_holders(history, breaks, limits) + token_faults(history, limits)
+    return found + (early_ends(never_broken(history, breaks)) if forgets_nothing else [])
+
+
+class Hold(NamedTuple):
+    """A stretch of time in which the lock was certainly held."""
+
+    lock: str
+    owner: str
+    token: int
+    start: float
+    end: float
+
+
+#: What an owner is told of a hold that may have begun: by the first word of its error.
+MAY_HAVE_BEGUN = {"NOREPLICAS", "UNBLOCKED", LOST, UNANSWERED}
+
+
+class Break(NamedTuple):
+    """Somebody ended the holds of a lock on purpose, or of all, at some moment between two."""
+
+    lock: Optional[str]
+    sent: float
+    answered: float
+
+
+def broken_at(request, breaks):
+    """When the claim of a request may have been ended on purpose at the earliest."""
+    mine = [each.sent for each in breaks if each.lock in (None, request.lock) and each.answered > request.sent]
+    return min(mine, default=inf)
+
+
+def certain_spans(history, breaks=()):
+    """The stretches of time in which an owner may rely on its lock."""
+    latest_end, spans = {}, []
+    for request in sorted(history, key=lambda request: request.sent, reverse=True):
+        hold = request.lock, request.owner
+        limit = latest_end.get(hold, inf)
+        lease_end = request.sent + request.lease
+        if is_promise(request):
+            end = min(lease_end, limit, broken_at(request, breaks))
+            spans.append(Hold(*hold, request.reply, request.answered, end))
+        if request.command == "release":
+            latest_end[hold] = request.sent
+        elif request.command == "renew":
+            latest_end[hold] = min(lease_end, limit)
+    return sorted((span for span in spans if span.end > span.start), key=lambda span: span.start)
+
+
+def is_promise(request):
+    """Whether the owner was told that it holds the lock."""
+    if request.command == "renew":
+        return request.reply == 1
+    return request.is_granted
+
+
+def double_holders(history, breaks=(), limits=None):
+    """G1: certain spans of one lock and two owners that overlap; of more owners, where so many may hold it."""
+    found, current = [], {}
+    for span in certain_spans(history, breaks):
+        others = [other for other in current.get(span.lock, []) if other.end > span.start]
+        rivals = [other for other in others if other.owner != span.owner]
+        limit = (limits or {}).get(span.lock, 1)
+        if limit == 1:
+            found += [f"two holders: {rival} and {span}" for rival in rivals]
+        elif len({rival.owner for rival in rivals}) >= limit:
+            found.append(f"more than {limit} holders: {rivals} and {span}")
+        current[span.lock] = [*others, span]
+    return found
+
+
+def token_faults(history, limits=None):
+    """G4: tokens rise over all servers and locks.
+
+    A request that was refused for want of replicas, or lost, may have begun a hold all the same: on a server that was
+    promoted before it heard that the hold was undone. If its owner asks again there, it is told the token from then.
+    So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
+    when they were told.
+    """
+    grants = [request for request in history if request.is_granted]
+    first_asked = first_asks(history)
+    found = twice_given(grants, lambda grant: grant.owner)
+    found += falling_tokens(grants, lambda grant: first_asked[grant])
+    by_lock = {}
+    for grant in grants:
+        by_lock.setdefault(grant.lock, []).append(grant)
+    for lock in by_lock.keys() - (limits or {}).keys():
+        found += falling_tokens(by_lock[lock])
+    return list(dict.fromkeys(found))
+
+
+def first_asks(history):
+    """When each grant was asked for first: by the first request of its owner that got no answer, since it was told
+    that it held this lock, or by its own."""
+    found, unanswered = {}, {}
+    for request in sorted(history, key=lambda request: request.sent):
+        if not request.is_acquire:
+            continue
+        hold = request.lock, request.owner
+        if request.reply is not None:
+            found[request] = unanswered.pop(hold, request.sent)
+        elif may_have_begun(request.error):
+            unanswered.setdefault(hold, request.sent)
+    return found
+
+
+def may_have_begun(error):
+    """Whether a request for a lock may have begun a hold that its owner was not told of."""
+    return error.partition(" ")[0] in MAY_HAVE_BEGUN
+
+
+def twice_given(grants, hold_of):
+    """G4: tokens of two holds."""
+    found, holds = [], {}
+    for grant in grants:
+        first = holds.setdefault(grant.reply, hold_of(grant))
+        if first != hold_of(grant):
+            found.append(f"one token, two holds: {first} and {grant}")
+    return found
+
+
+def falling_tokens(grants, asked=lambda grant: grant.sent):
+    """G4: by the time that a grant was asked for, no token answered before may have been higher."""
+    found = []
+    answered = sorted(grants, key=lambda grant: grant.answered)
+    highest, index = 0, 0
+    seen = {}
+    for grant in sorted(grants, key=asked):
+        while index < len(answered) and answered[index].answered < asked(grant):
+            highest = max(highest, answered[index].reply)
+            seen.setdefault(answered[index].reply, answered[index])
+            index += 1
+        if grant.reply < highest and grant.reply not in seen:
+            found.append(f"token went down: {grant} after {highest}")
+    return found
+
+
+def never_broken(history, breaks):
+    """The requests of those owners whose holds nobody can have ended on purpose."""
+    holds = defaultdict(list)
+    for request in history:
+        holds[request.lock, request.owner].append(request)
+    return [request for each in holds.values() if not is_broken(each, breaks) for request in each]
+
+
+def is_broken(requests, breaks):
+    """Whether somebody may have ended a hold on purpose between the first and the last of these requests."""
+    first, last = min(each.sent for each in requests), max(each.answered for each in requests)
+    met = [each for each in breaks if each.answered > first and each.sent < last]
+    return any(each.lock in (None, requests[0].lock) for each in met)
+
+
+def early_ends(history):
+    """G2: an owner was told that it holds nothing while its lease ran."""
+    found, lease_ends = [], {}
+    for request in sorted(history, key=lambda request: request.sent):
+        where = request.lock, request.owner
+        end = lease_ends.get(where)
+        if request.is_granted:
+            lease_ends[where] = max(end or 0, request.sent + request.lease)
+        elif not request.is_acquire and request.reply == 0:
+            if end is not None and request.answered < end:
+                found.append(f"ended early: {request}")
+            lease_ends.pop(where, None)
+        elif request.command == "renew":
+            lease_ends[where] = request.sent + request.lease
+        elif request.command == "release":
+            lease_ends.pop(where, None)
+    return found
