@@ -21,7 +21,8 @@ help:
 	@echo "make sabotage      whether the checkers of histories notice each of 26 rules that a module leaves out (about 2 minutes),"
 	@echo "                   and before that the simulation what is left out of the core and the engine"
 	@echo "make differ        random scripts on a primary, its replica and the replica's replica: whether all agree, and nobody"
-	@echo "                   waits for what is free (a minute on every server version; scripts/differ --help)"
+	@echo "                   waits for what is free (a minute on every server version; scripts/differ --help); and then"
+	@echo "                   whether the simulated server is like three real ones (half a minute; scripts/likeness --help)"
 	@echo "make storms        10,000 and 19,000 waiting clients at once, on each of two servers"
 	@echo "make fuzz          ten million inputs for the core and the commands, made to reach what others did not, and"
 	@echo "                   FUZZ_RUNS=10000 for each of two servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
@@ -82,6 +83,7 @@ sabotage:
 
 differ:
 	@scripts/differ --server all $(if $(SEED),--seed $(SEED))
+	@scripts/likeness $(if $(SEED),--seed $(SEED))
 
 storms:
 	@scripts/test storms

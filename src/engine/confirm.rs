@@ -286,6 +286,7 @@ pub fn turn<S: Server>(server: &S) {
 fn answer_over<S: Server>(server: &S) {
     let now = server.boot();
     let over = server.with(|state| {
+        let had_undo = state.confirm.all.has_undo();
         // Who is answered in a later turn waits till then, so that a grant of nobody's is undone.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();
@@ -306,13 +307,15 @@ fn answer_over<S: Server>(server: &S) {
         }
         let next = state.confirm.all.next_deadline();
         state.wake.at(next);
-        over
+        (over, had_undo)
     });
-    for (blocked, id, reply) in over.unwrap_or_default() {
+    let (over, had_undo) = over.unwrap_or_default();
+    for (blocked, id, reply) in over {
         answers::answer(server, blocked, id, reply);
     }
-    // The pump undoes what has failed and answers those whose it was; and it makes another turn come.
-    if server.with(|state| state.has_unconfirmed_work()) == Some(true) {
+    // The pump undoes what has failed and answers those whose it was; and it makes another turn come. What it could not
+    // undo it comes back to by itself: asked for it in each turn, it would go round and round while nothing is written.
+    if server.with(|state| state.has_unconfirmed_work(had_undo)) == Some(true) {
         work::request(server);
     }
 }

@@ -144,10 +144,12 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         self.table.has_tasks() || self.confirm.all.has_undo() || self.clients.has_paced()
     }
 
-    /// The same for what has to do with confirmations.
+    /// The same for what has to do with confirmations. `had_undo`: there was something to undo before, and the pump knows
+    /// of it.
     #[must_use]
-    pub fn has_unconfirmed_work(&self) -> bool {
-        self.confirm.all.has_undo() || self.clients.has_undoing() || self.confirm.all.is_behind()
+    pub fn has_unconfirmed_work(&self, had_undo: bool) -> bool {
+        let confirm = &self.confirm.all;
+        confirm.has_undo() && !had_undo || self.clients.has_undoing() || confirm.is_behind()
     }
 
     /// Sees to it that the pump runs when the next thing ends.

@@ -10,6 +10,9 @@ from differ.script import LONG_MS, NAMES, Author, Step
 from differ.shrink import kind_of, shrunk
 from harness.limits import VALGRIND
 from harness.wire import ServerError
+from likeness.real import Real, build, command_of
+from likeness.script import Author as Playwright
+from likeness.told import Names, differences, flat, simulated
 
 A, B = (0, "a"), (0, "b")
 
@@ -320,3 +323,84 @@ def test_a_copy_that_was_changed_is_seen():
         differ.tell = lambda line: replica.admin("SET b theirs")
         found = differ.plays(0, [taken, (2, Step("rest"))]).faults
         assert "differs: the replica: (0, 'b'): type none, there string" in found
+
+
+# The simulated server against real ones
+
+
+def test_a_seed_always_draws_the_same_play_with_all_there_is():
+    assert Playwright("7.0").steps(60) == Playwright("7.0").steps(60) != Playwright("7.1").steps(60)
+    steps = [step.split("\t") for seed in range(60) for step in Playwright(f"1.{seed}").steps(60)]
+    acts = {words[0] for words in steps}
+    assert acts == {
+        "round", "send", "pass", "close", "kill", "unblock", "unblock-error", "set", "forbid", "allow", "unpause",
+        "demote", "promote", "attach", "ack",
+    }  # fmt: skip
+    words = {word for step in steps for word in step}
+    assert words >= {"LOCK.ACQUIRE", "LOCK.MACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.FENCE", "LOCK.EXEC"}
+    assert words >= {"SHARED", "LIMIT", "REENTRANT", "EPHEMERAL", "KEEPALIVE", "BLOCK", "QUEUE", "RAISE", "TOKEN"}
+    assert words >= {"DEL", "UNLINK", "SET", "PEXPIRE", "PERSIST", "RENAME", "MOVE", "COPY", "DUMP", "RESTORE"}
+    assert words >= {"FLUSHALL", "FLUSHDB", "SWAPDB", "MULTI", "EXEC", "DISCARD", "WATCH", "EVAL", "PAUSE"}
+
+
+def test_a_reply_is_told_in_parts():
+    reply = [{"kind": "shared", "client-id": 17}, True, None, "7", 7, FULL]
+    words = ["*6", "%2", "$kind", "$shared", "$client-id", "$c3", "#true", "_", "$7", ":7", f"-{FULL.line}"]
+    assert flat(reply, {17: "c3"}) == words
+    assert flat(ServerError("READONLY You can't write"), {}) == ["-READONLY"]
+    no_right = ServerError("ERR The user executing the script can't run this command or subcommand")
+    assert flat(no_right, {}) == ["-NOPERM"]
+
+
+def test_what_minted_owners_are_called():
+    owner = "5d3a9b1e-7c7b-4f6a-9d7e-0123456789ab"
+    names = Names()
+    assert names.plain(f"reply\tc1\t${owner}") == "reply\tc1\t$minted0"
+    numbers = [int.from_bytes(owner.encode()[at : at + 8], "little") for at in range(0, 36, 8)]
+    told_as_numbers = ",".join(map(str, [1, 36, *numbers]))
+    assert names.plain(told_as_numbers) == "1,36,minted0"
+
+
+def test_a_file_is_read_by_commands():
+    data = b"#TS:1\r\n*2\r\n$3\r\ndel\r\n$1\r\na\r\n*1\r\n$4\r\nEXEC\r\n"
+    words, rest = command_of(data)
+    assert words == [b"DEL", b"a"] and command_of(rest) == ([b"EXEC"], b"")
+
+
+def test_differences_are_seen_whatever_they_are_in():
+    lines = ["reply\tc1\t:1", "event\t0\ta\tlock.acquired", "file\t0\tDEL\ta", "changed\ta", "place\t0\ta\tnone\t-2\t_"]
+    assert differences(lines, lines) == []
+    for missing in range(len(lines)):
+        fewer = lines[:missing] + lines[missing + 1 :]
+        assert any(lines[missing] in line for line in differences(lines, fewer))
+        assert any(lines[missing] in line for line in differences(fewer, lines))
+    two = ["event\t0\ta\tlock.released", "event\t0\ta\tlock.acquired"]
+    assert differences(two, two[::-1]) != []
+    replies = ["reply\tc1\t:1", "reply\tc2\t:2"]
+    assert differences(replies, replies[::-1]) == [], "nobody can tell whom of two clients is answered first"
+    broken = ["event\t0\ta\tlock.broken", "event\t0\tb\tlock.broken"]
+    assert differences(broken, broken[::-1]) == [], "locks that are broken together have no order"
+
+
+def test_what_the_simulated_server_tells_is_read_by_rounds():
+    text = "step\t1\tround\nstep\t2\tsend\t1\t0\tGET\ta\nreply\tc1\t-NOPERM no\t$client-id\t:301\n"
+    steps = [("round", []), ("send\t1\t0\tGET\ta", ["reply\tc1\t-NOPERM\t$client-id\t$c1"])]
+    assert simulated(text + text) == [steps, steps]
+
+
+@pytest.mark.skipif(VALGRIND, reason="time stands still")
+def test_time_stands_still_on_a_server_and_goes_on_as_it_is_told(tmp_path):
+    real = Real(build(tmp_path), tmp_path, 1)
+    try:
+        steps = ["round", "send\t1\t0\tLOCK.ACQUIRE\ta\to1\tPX\t51", "pass\t40", "pass\t20"]
+        told_of = dict(real.plays(steps))
+    finally:
+        real.ends()
+    place = "place\t0\ta\tredislock\t-1\t%5\t$kind\t$exclusive\t$limit\t_\t$holders\t*1\t%8\t$owner\t$o1"
+    first, second, last = (told_of[step] for step in steps[1:])
+    assert "reply\tc1\t:1700000000000000" in first and "event\t0\ta\tlock.acquired" in first and "changed\ta" in first
+    assert any(line.startswith(f"{place}\t$token\t:1700000000000000\t$lease-left-ms\t:49\t") for line in first)
+    # Each step takes two milliseconds by itself.
+    assert any("$lease-left-ms\t:7\t$held-ms\t:44" in line for line in second)
+    assert "event\t0\ta\tlock.expired" in last and any("\tENDED\t" in line for line in last)
+    assert "file\t0\tLOCK.APPLY\ta\tENDED\t1700000000000000" in last

@@ -6,7 +6,6 @@ use crate::engine::events::{self, Beside};
 use crate::engine::flags::Flags;
 use crate::engine::values;
 use crate::lock::codec::SavedLock;
-use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 
 /// What a key has, saved.
@@ -54,7 +53,7 @@ impl World {
         events::flushed(&self.sim, None);
         let gone = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
         gone.into_values()
-            .filter_map(|entry| lock_of(&entry))
+            .filter_map(|entry| entry.value.lock())
             .for_each(|lock| values::freed(&self.sim, lock));
         let before = self.begin_to_load();
         self.load(snapshot)?;
@@ -117,12 +116,5 @@ impl World {
             self.sim.inside.borrow_mut().keys.insert((*db, name.clone()), entry);
         }
         Ok(())
-    }
-}
-
-const fn lock_of(entry: &Entry) -> Option<LockId> {
-    match entry.value {
-        Value::Lock(lock) => Some(lock),
-        Value::Text(_) => None,
     }
 }

@@ -21,6 +21,15 @@ pub(super) enum Value {
     Text(Vec<u8>),
 }
 
+impl Value {
+    pub(super) const fn lock(&self) -> Option<LockId> {
+        match *self {
+            Self::Lock(lock) => Some(lock),
+            Self::Text(_) => None,
+        }
+    }
+}
+
 /// A key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
@@ -94,6 +103,12 @@ pub(super) struct Inside {
     /// What its file was told, if it has one.
     pub(super) file: Vec<Told>,
     pub(super) published: Vec<Published>,
+    /// Which keys were changed, as clients that keep copies of them hear of it; `None`: all of them.
+    pub(super) changed: BTreeSet<Option<Vec<u8>>>,
+    /// Who watches which key, by the number of the connection.
+    pub(super) watched: BTreeSet<(At, u64)>,
+    /// Whose EXEC does nothing, for a key that it watches was changed.
+    pub(super) dirty: BTreeSet<u64>,
     pub(super) log: Vec<String>,
     pub(super) connected: BTreeSet<u64>,
     /// Blocked clients that the server has not let go of.
@@ -121,6 +136,13 @@ pub(super) struct Inside {
 }
 
 impl Inside {
+    /// Those who watch these keys will find that they were changed.
+    pub(super) fn touch(&mut self, is_changed: impl Fn(&At) -> bool) {
+        let existing = self.watched.iter().filter(|(at, _)| is_changed(at)).map(|(_, client)| *client);
+        let existing: Vec<u64> = existing.collect();
+        self.dirty.extend(existing);
+    }
+
     /// The server lets go of a blocked client. Returns which it was.
     pub(super) fn let_go(&mut self, handle: u64) -> Option<u64> {
         let client = self.blocked.remove(&handle)?;

@@ -12,7 +12,7 @@ use crate::lock::types::{LockKey, Mode};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pub(super) owner: Vec<u8>,
-    token: Option<u64>,
+    pub(super) token: Option<u64>,
     left_ms: u64,
     count: u32,
     is_paused: bool,

@@ -126,6 +126,33 @@ impl Sim {
         }
     }
 
+    /// Whether the time of a key is over that may not be deleted now: for all but a primary's facts it is not there.
+    pub(super) fn hides(&self, inside: &Inside, entry: &Entry) -> bool {
+        let flags = self.flags.get();
+        let must_stay = (flags.is_replica && !flags.is_fact) || self.is_paused.get();
+        must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
+    }
+
+    /// A key was changed: those who watch it, or keep a copy of it, hear of it.
+    pub(super) fn signal(&self, at: &At) {
+        let mut inside = self.inside.borrow_mut();
+        inside.changed.insert(Some(at.1.clone()));
+        inside.touch(|watched| watched == at);
+    }
+
+    /// All keys of a database, or of all of them, go.
+    pub(super) fn signal_all(&self, db: Option<u32>) {
+        self.touch_all(db);
+        self.inside.borrow_mut().changed.insert(None);
+    }
+
+    /// The same for those who watch a key that is there.
+    pub(super) fn touch_all(&self, db: Option<u32>) {
+        let mut inside = self.inside.borrow_mut();
+        let keys: Vec<At> = inside.keys.keys().filter(|at| db.is_none_or(|db| db == at.0)).cloned().collect();
+        inside.touch(|watched| keys.contains(watched));
+    }
+
     fn say(&self, part: Part) {
         self.inside.borrow_mut().reply.push(part);
     }
@@ -135,11 +162,22 @@ impl Sim {
 pub(super) struct SimKey<'a> {
     sim: &'a Sim,
     at: At,
+    is_changed: Cell<bool>,
+}
+
+impl Drop for SimKey<'_> {
+    fn drop(&mut self) {
+        if self.is_changed.get() {
+            self.sim.signal(&self.at);
+        }
+    }
 }
 
 impl server::Key for SimKey<'_> {
     fn existing(&self) -> Existing {
-        match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
+        let inside = self.sim.inside.borrow();
+        let entry = inside.keys.get(&self.at).filter(|entry| !self.sim.hides(&inside, entry));
+        match entry.map(|entry| &entry.value) {
             None => Existing::Nothing,
             Some(Value::Lock(lock)) => Existing::Lock(*lock),
             Some(Value::Text(_)) => Existing::Other,
@@ -160,7 +198,7 @@ impl server::Key for SimKey<'_> {
     }
 
     fn live_until(&self, wall_ms: u64) {
-        self.sim.may_call_back();
+        self.touch();
         let mut inside = self.sim.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = Some(wall_ms);
     }
@@ -173,13 +211,16 @@ impl server::Key for SimKey<'_> {
 
     fn touch(&self) {
         self.sim.may_call_back();
+        self.is_changed.set(true);
     }
 
     fn store(&self, lock: LockId) {
+        self.is_changed.set(true);
         self.sim.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
     }
 
     fn delete(&self) {
+        self.is_changed.set(true);
         self.sim.take(&self.at);
     }
 }
@@ -289,7 +330,7 @@ impl Server for Sim {
 
     fn open(&self, name: &[u8]) -> SimKey<'_> {
         self.may_call_back();
-        SimKey { sim: self, at: (self.db.get(), name.to_vec()) }
+        SimKey { sim: self, at: (self.db.get(), name.to_vec()), is_changed: Cell::new(false) }
     }
 
     fn open_to_read(&self, name: &[u8]) -> SimKey<'_> {

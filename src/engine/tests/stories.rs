@@ -75,6 +75,32 @@ fn what_is_not_confirmed_is_undone_first_and_told_then() {
     assert!(!is_held(&world, "k") && world.sim.inside.borrow().blocked.is_empty());
 }
 
+/// While something cannot be undone, and another grant waits for its replica.
+fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
+    let mut world = that_confirms();
+    later(world.send(1, 0, "LOCK.ACQUIRE a alice PX 30000"));
+    world.passes(500);
+    later(world.send(2, 0, "LOCK.ACQUIRE b bob PX 30000"));
+    assert!(world.rests());
+    forbid(&world, true);
+    world.passes(501);
+    assert!(world.rests(), "the event loop goes round and round");
+    assert!(matches!(&world.answers[..], [(_, parts)] if matches!(parts[..], [Part::Error(_)])));
+    assert!(is_held(&world, "a") && is_held(&world, "b"));
+    forbid(&world, false);
+    // It looks again by itself.
+    world.passes(50);
+    assert!(world.rests());
+    assert!(!is_held(&world, "a") && is_held(&world, "b"));
+}
+
+#[test]
+fn what_cannot_be_undone_yet_does_not_keep_the_server_busy() {
+    // G8
+    rests_while_nothing_is_written(|world, is_paused| world.sim.is_paused.set(is_paused));
+    rests_while_nothing_is_written(|world, refuses| world.sim.refuses_writes.set(refuses));
+}
+
 #[test]
 fn whoever_waits_for_a_replica_is_told_when_its_server_follows_another() {
     // G7

@@ -6,10 +6,9 @@ use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::settings::Settings;
-use crate::engine::{answers, commands, confirm, events, pump, values};
-use crate::lock::codec::{decode, encode};
+use crate::engine::{answers, commands, confirm, describe, events, pump};
 use crate::lock::effect::Answer;
-use crate::lock::types::{ClientId, LockKey, Moment, Token};
+use crate::lock::types::{ClientId, Moment, Token};
 
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
@@ -29,7 +28,7 @@ pub(super) struct World {
     /// What blocked clients were sent: number of the block, reply.
     pub(super) answers: Vec<(u64, Vec<Part>)>,
     /// Values that a flush has left to be freed.
-    unfreed: Vec<Value>,
+    pub(super) unfreed: Vec<Value>,
 }
 
 /// How far a blocked client is.
@@ -134,7 +133,7 @@ impl World {
         Err(format!("G13: {} changes nothing for a reader, who says {reply:?}", words.join(" ")))
     }
 
-    fn run(&mut self, client: Option<u64>, db: u32, words: Words, flags: Flags) -> Said {
+    pub(super) fn run(&mut self, client: Option<u64>, db: u32, words: Words, flags: Flags) -> Said {
         self.expire_keys();
         let before = self.sim.flags.replace(flags);
         self.sim.db.set(db);
@@ -159,7 +158,7 @@ impl World {
         Said::Now(reply)
     }
 
-    fn dispatch(&mut self, db: u32, args: &[&[u8]]) {
+    pub(super) fn dispatch(&mut self, db: u32, args: &[&[u8]]) {
         let sim = &self.sim;
         match *args {
             [b"LOCK.ACQUIRE", name, ref rest @ ..] => commands::acquire(sim, name, rest),
@@ -169,120 +168,15 @@ impl World {
             [b"LOCK.FENCE", name, ref rest @ ..] => commands::fence(sim, name, rest),
             [b"LOCK.APPLY", name, ref rest @ ..] => commands::apply_record(sim, name, rest),
             [b"LOCK.TICK", ref rest @ ..] => commands::tick(sim, rest),
-            [b"DEL", name] => self.delete(&(db, name.to_vec())),
-            [b"SET", name, value] => self.set(&(db, name.to_vec()), value),
-            [b"RENAME", from, to] => self.rename(&(db, from.to_vec()), &(db, to.to_vec())),
-            [b"PEXPIREAT", name, ms] => {
-                let ms = std::str::from_utf8(ms).unwrap().parse().unwrap();
-                self.live_until(&(db, name.to_vec()), Some(ms), args);
+            [b"LOCK.INFO", name, ref rest @ ..] => describe::info(sim, name, rest),
+            [b"LOCK.HELDBY", owner] => describe::heldby(sim, owner),
+            [b"LOCK.EXEC", name, ref rest @ ..] => {
+                if let Some(words) = commands::exec(sim, name, rest) {
+                    self.dispatch(db, words);
+                }
             }
-            [b"PERSIST", name] => self.live_until(&(db, name.to_vec()), None, args),
-            [b"RESTORE", name, payload] => self.restore(&(db, name.to_vec()), payload),
-            [b"FLUSHALL"] => self.flush(None),
-            [b"FLUSHDB"] => self.flush(Some(db)),
-            [b"SWAPDB", a, b] => self.swap(number(a), number(b)),
-            _ => panic!("the simulated server does not know {args:?}"),
+            _ => self.does_to_keys(db, args),
         }
-    }
-
-    fn done(&self, args: &[&[u8]], event: Option<(At, &'static str)>, number: u64) {
-        if number > 0 {
-            self.sim.propagate(self.sim.db.get(), args.iter().map(|word| word.to_vec()).collect());
-        }
-        let mut inside = self.sim.inside.borrow_mut();
-        if number > 0 {
-            inside.published.extend(event.map(|(at, event)| Published::Key(at, event)));
-        }
-        inside.reply.push(Part::Integer(number));
-    }
-
-    fn delete(&mut self, at: &At) {
-        let was_there = self.sim.take(at).is_some();
-        self.done(&[b"DEL", &at.1], Some((at.clone(), "del")), u64::from(was_there));
-    }
-
-    fn set(&mut self, at: &At, value: &[u8]) {
-        self.sim.put(at, Entry { value: Value::Text(value.to_vec()), until_ms: None });
-        self.done(&[b"SET", &at.1, value], Some((at.clone(), "set")), 1);
-    }
-
-    fn rename(&mut self, from: &At, to: &At) {
-        let entry = self.sim.inside.borrow().keys.get(from).cloned();
-        let Some(entry) = entry.filter(|_| from != to) else {
-            return self.done(&[], None, 0);
-        };
-        self.sim.put(to, entry.clone());
-        // The value leaves its old name and is not freed.
-        if let Value::Lock(lock) = entry.value {
-            values::unlinked(&self.sim, lock);
-        }
-        self.sim.inside.borrow_mut().keys.remove(from);
-        self.sim.inside.borrow_mut().published.push(Published::Key(from.clone(), "rename_from"));
-        self.done(&[b"RENAME", &from.1, &to.1], Some((to.clone(), "rename_to")), 1);
-    }
-
-    fn live_until(&mut self, at: &At, until_ms: Option<u64>, args: &[&[u8]]) {
-        let mut inside = self.sim.inside.borrow_mut();
-        let entry = inside.keys.get_mut(at);
-        let is_there = entry.map(|entry| entry.until_ms = until_ms).is_some();
-        drop(inside);
-        self.done(args, Some((at.clone(), "expire")), u64::from(is_there));
-    }
-
-    /// What DUMP would give, as text.
-    pub(super) fn dump(&self, at: &At) -> Option<String> {
-        let value = self.sim.inside.borrow().keys.get(at)?.value.clone();
-        let Value::Lock(lock) = value else { return None };
-        let saved = values::saved(&self.sim, lock);
-        let mut numbers = Vec::new();
-        encode(&at.1, saved.as_ref(), |number| numbers.push(number.to_string()));
-        Some(numbers.join(","))
-    }
-
-    fn restore(&mut self, at: &At, payload: &[u8]) {
-        let text = String::from_utf8(payload.to_vec()).unwrap();
-        let mut numbers = text.split(',').map(|number| number.parse().unwrap());
-        let saved = decode(&at.1, || numbers.next()).expect("what was dumped can be restored");
-        let lock_key = LockKey { db: at.0, name: &at.1 };
-        match values::load(&self.sim, lock_key, saved.as_ref()) {
-            Ok(lock) => {
-                self.sim.put(at, Entry { value: Value::Lock(lock), until_ms: None });
-                self.done(&[b"RESTORE", &at.1, payload], Some((at.clone(), "restore")), 1);
-            }
-            Err(reason) => self.sim.reply_error(reason),
-        }
-    }
-
-    fn flush(&mut self, db: Option<u32>) {
-        events::flushed(&self.sim, db);
-        let mut inside = self.sim.inside.borrow_mut();
-        let keys = std::mem::take(&mut inside.keys);
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            keys.into_iter().partition(|(at, _)| db.is_none_or(|db| db == at.0));
-        inside.keys = kept.into_iter().collect();
-        let word: &[u8] = if db.is_none() { b"FLUSHALL" } else { b"FLUSHDB" };
-        inside.published.push(Published::All("flush"));
-        inside.reply.push(Part::Ok);
-        drop(inside);
-        self.sim.propagate(self.sim.db.get(), [word.to_vec()].into());
-        self.unfreed.extend(gone.into_iter().map(|(_, entry)| entry.value));
-    }
-
-    fn swap(&mut self, a: u32, b: u32) {
-        let swapped = |db: u32| match db {
-            _ if db == a => b,
-            _ if db == b => a,
-            _ => db,
-        };
-        let mut inside = self.sim.inside.borrow_mut();
-        let keys = std::mem::take(&mut inside.keys);
-        inside.keys = keys.into_iter().map(|((db, name), entry)| ((swapped(db), name), entry)).collect();
-        inside.published.push(Published::All("swap"));
-        inside.reply.push(Part::Ok);
-        drop(inside);
-        let words = [b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
-        self.sim.propagate(0, words.into());
-        events::swapped(&self.sim, a, b);
     }
 
     /// These values are freed by a thread of the server's own.
@@ -300,21 +194,27 @@ impl World {
     }
 
     /// Keys whose time to live is over go. On a replica they wait for its primary.
-    fn expire_keys(&mut self) {
-        if self.sim.flags.get().is_replica {
-            return;
+    pub(super) fn expire_keys(&mut self) {
+        while self.expires_one() {}
+    }
+
+    /// The same for the first of them. `false`: there is none.
+    pub(super) fn expires_one(&mut self) -> bool {
+        if self.sim.flags.get().is_replica || self.sim.is_paused.get() {
+            return false;
         }
-        let now_ms = self.sim.wall_us() / 1000;
-        let over: Vec<At> = {
+        let over = {
             let inside = self.sim.inside.borrow();
+            let now_ms = inside.wall_us / 1000;
             let is_over = |entry: &Entry| entry.until_ms.is_some_and(|until| until <= now_ms);
-            inside.keys.iter().filter(|(_, entry)| is_over(entry)).map(|(at, _)| at.clone()).collect()
+            inside.keys.iter().find(|(_, entry)| is_over(entry)).map(|(at, _)| at.clone())
         };
-        for at in over {
-            self.sim.take(&at);
-            self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.clone()].into());
-            self.sim.inside.borrow_mut().published.push(Published::Key(at, "expired"));
-        }
+        let Some(at) = over else { return false };
+        self.sim.take(&at);
+        self.sim.signal(&at);
+        self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.clone()].into());
+        self.sim.inside.borrow_mut().published.push(Published::Key(at, "expired"));
+        true
     }
 
     /// A client closes its connection.
@@ -396,7 +296,7 @@ impl World {
         events::cron(&self.sim);
     }
 
-    fn send_answers(&mut self) {
+    pub(super) fn send_answers(&mut self) {
         let unblocked = std::mem::take(&mut self.sim.inside.borrow_mut().unblocked);
         for (handle, reply) in unblocked {
             let client = self.sim.inside.borrow_mut().let_go(handle).expect("it was blocked");
@@ -425,11 +325,19 @@ impl World {
     pub(super) fn rests(&mut self) -> bool {
         for _ in 0..TURNS_MAX {
             self.turn();
-            if self.is_idle() {
+            if self.is_idle() && self.sleeps() {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether what the server looks at before it sleeps makes no work for another turn.
+    fn sleeps(&self) -> bool {
+        if self.sim.shared().hears_replicas.is_set() {
+            confirm::turn(&self.sim);
+        }
+        self.is_idle()
     }
 
     pub(super) fn passes(&mut self, ms: u64) {
@@ -442,8 +350,4 @@ impl World {
 pub(super) fn set_number(settings: &Settings, name: &str, value: i64) {
     let numbers = settings.numbers();
     numbers.iter().find(|number| number.name.to_str() == Ok(name)).expect("there is one").set(value);
-}
-
-fn number(word: &[u8]) -> u32 {
-    std::str::from_utf8(word).unwrap().parse().unwrap()
 }

@@ -1,0 +1,71 @@
+//! Transactions, scripts and WATCH on a simulated server: several commands in one step of it.
+
+use super::inside::{At, Part, Words};
+use super::keys::{may_write, number};
+use super::world::{Said, World};
+use crate::engine::flags::Flags;
+
+/// What a server gives the client that runs a script's commands: no connection has this number.
+const SCRIPT: u64 = 99;
+
+impl World {
+    /// EXEC: these commands in one step. Nobody waits within it.
+    pub(super) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<Part> {
+        let flags = Flags { denies_blocking: true, ..self.sim.flags.get() };
+        let mut parts = vec![Part::Array(commands.len())];
+        for words in commands {
+            if *words[0] == *b"EVAL" {
+                parts.extend(self.evaluates(client, db, words));
+            } else {
+                parts.extend(self.at_once(client, db, words.clone(), flags));
+            }
+        }
+        parts
+    }
+
+    /// EVAL: a script that calls the commands behind its key one after the other, where ';' stands between them, and
+    /// gives what each has replied.
+    pub(super) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<Part> {
+        let flags = Flags { denies_blocking: true, is_script: true, ..self.sim.flags.get() };
+        let keys: usize = number(&words[2]);
+        let commands: Vec<Words> =
+            words[3 + keys..].split(|word| *word == b";").map(|command| command.to_vec().into()).collect();
+        let mut parts = vec![Part::Array(commands.len())];
+        for command in commands {
+            // A script has the rights of its caller.
+            if self.is_forbidden(client, &command) {
+                parts.push(Part::Error("NOPERM".to_owned()));
+            } else if flags.is_replica && may_write(&command[0]) {
+                parts.push(Part::Error("READONLY".to_owned()));
+            } else {
+                parts.extend(self.at_once(SCRIPT, db, command, flags));
+            }
+        }
+        parts
+    }
+
+    fn at_once(&mut self, client: u64, db: u32, words: Words, flags: Flags) -> Vec<Part> {
+        match self.run(Some(client), db, words, flags) {
+            Said::Now(parts) => parts,
+            Said::Later(handle) => panic!("{handle} is blocked within a step of several commands"),
+        }
+    }
+
+    /// Whether this client's user may not run the command.
+    pub(super) fn is_forbidden(&self, client: u64, words: &[Vec<u8>]) -> bool {
+        let acquires = matches!(&*words[0], b"LOCK.ACQUIRE" | b"LOCK.MACQUIRE");
+        acquires && self.sim.inside.borrow().forbidden.contains(&client)
+    }
+
+    /// WATCH
+    pub(super) fn watch(&self, client: u64, at: At) {
+        self.sim.inside.borrow_mut().watched.insert((at, client));
+    }
+
+    /// UNWATCH, and what EXEC and DISCARD do, too. Returns whether a key that was watched has changed.
+    pub(super) fn unwatch(&self, client: u64) -> bool {
+        let mut inside = self.sim.inside.borrow_mut();
+        inside.watched.retain(|(_, its)| *its != client);
+        inside.dirty.remove(&client)
+    }
+}

@@ -1,0 +1,167 @@
+//! The steps of a script, by their names.
+
+use super::host::Host;
+use crate::engine::server::Server;
+use crate::engine::tests::inside::{Part, Words};
+use crate::engine::tests::keys::number;
+use crate::engine::tests::world::{at, set_number};
+use crate::engine::{answers, events};
+
+/// How far time goes at once, and how far at the end of each step, for the server's cron to come by.
+const STEP_MS: u64 = 2;
+
+/// How many of these it takes until a replica has its snapshot.
+const SYNC_STEPS: usize = 10;
+
+const CONFIRM_TIMEOUT_MS: i64 = 51;
+
+/// What the server itself says to those who wait when it follows another.
+const DEMOTED: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+
+impl Host {
+    /// One step. The server comes to rest behind it, and its cron comes by.
+    pub(super) fn steps(&mut self, words: &[&str]) {
+        match *words {
+            ["send", client, db, ref commands @ ..] => self.packet(digit(client), digit(db) as u32, commands),
+            ["close" | "kill", client] => self.leaves(digit(client)),
+            // Redis 7.0 ends itself if one that CLIENT PAUSE holds up is unblocked, with no module too.
+            ["unblock" | "unblock-error", _] if self.is_paused() => {}
+            ["unblock", client] => self.unblocks(digit(client)),
+            ["unblock-error", client] => self.unblocks_with_error(digit(client)),
+            ["pass", ms] => (0..digit(ms) / STEP_MS).for_each(|_| self.passes()),
+            ["forbid", client] => {
+                self.forbidden.insert(digit(client));
+                self.notes_rights();
+            }
+            ["allow"] => {
+                self.forbidden.clear();
+                self.notes_rights();
+            }
+            ["attach"] => self.attaches(),
+            ["ack"] => {
+                let mut inside = self.world.sim.inside.borrow_mut();
+                let offset = inside.offset;
+                inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
+            }
+            ["unpause"] => self.goes_on(),
+            ["demote"] => self.demotes(),
+            ["promote"] => self.promotes(),
+            ["set", name, value] => {
+                set_number(&self.world.sim.shared().settings, name, digit(value) as i64);
+                events::settings_changed(&self.world.sim, true);
+            }
+            _ => panic!("no step is {words:?}"),
+        }
+        self.step_is_over();
+        self.rests();
+        self.passes();
+    }
+
+    /// A little time, in which the server's cron comes by.
+    fn passes(&mut self) {
+        self.world.passes(STEP_MS);
+        self.rests();
+        self.world.free_late();
+        self.world.cron();
+        self.step_is_over();
+        self.rests();
+    }
+
+    fn packet(&mut self, client: u64, db: u32, words: &[&str]) {
+        if self.is_busy(client) {
+            return self.lines.push("busy".to_owned());
+        }
+        self.slots.clear();
+        let commands = words.split(|word| *word == ";;").filter_map(|command| self.resolved(db, command));
+        let commands: Vec<Words> = commands.collect();
+        self.slots.extend(words.iter().filter_map(|word| word.strip_prefix("@slot:")).map(digit));
+        self.sends(client, db, commands);
+    }
+
+    /// The command with what its '@' words stand for; `None` if there is nothing to stand for.
+    fn resolved(&self, db: u32, command: &[&str]) -> Option<Words> {
+        let mut words = Vec::new();
+        for word in command {
+            let Some((what, of)) = word.strip_prefix('@').and_then(|word| word.split_once(':')) else {
+                words.push(word.as_bytes().to_vec());
+                continue;
+            };
+            if what == "slot" {
+                continue;
+            }
+            if what == "dump" {
+                words.push(self.dumps.get(&digit(of))?.clone());
+                continue;
+            }
+            let at = at(db, of);
+            let lock = &self.world.look(std::slice::from_ref(&at))[&at];
+            let first = lock.holders.first();
+            words.push(match what {
+                "token" => first.and_then(|hold| hold.token).unwrap_or(1).to_string().into_bytes(),
+                "holder" => first.map_or(b"o0".to_vec(), |hold| hold.owner.clone()),
+                _ => lock.queue.last().map_or(b"o1".to_vec(), |waiting| waiting.owner.clone()),
+            });
+        }
+        Some(words.into())
+    }
+
+    fn unblocks(&mut self, client: u64) {
+        if let Some(its) = self.connections.get(&client).filter(|its| its.blocked.is_some()) {
+            self.world.unblock(its.id);
+            self.step_is_over();
+        }
+    }
+
+    fn unblocks_with_error(&mut self, client: u64) {
+        if self.is_unblocked(client, UNBLOCKED) {
+            self.step_is_over();
+            self.reads(client);
+        }
+    }
+
+    /// The server itself answers a blocked client, and lets go of it.
+    fn is_unblocked(&mut self, client: u64, text: &str) -> bool {
+        let Some(handle) = self.connections.get_mut(&client).and_then(|its| its.blocked.take()) else {
+            return false;
+        };
+        answers::disconnected(&self.world.sim, handle);
+        let mut inside = self.world.sim.inside.borrow_mut();
+        inside.unblocked.retain(|(other, _)| *other != handle);
+        inside.let_go(handle);
+        drop(inside);
+        self.reply(client, &[Part::Error(text.to_owned())]);
+        true
+    }
+
+    /// A replica comes, and confirms from here on.
+    fn attaches(&mut self) {
+        (0..SYNC_STEPS).for_each(|_| self.passes());
+        set_number(&self.world.sim.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
+        self.world.confirms();
+    }
+
+    fn demotes(&mut self) {
+        let clients: Vec<u64> = self.connections.keys().copied().collect();
+        let waiting: Vec<u64> =
+            clients.into_iter().filter(|client| self.is_unblocked(*client, DEMOTED)).collect();
+        let mut flags = self.world.sim.flags.get();
+        flags.is_replica = true;
+        self.world.sim.flags.set(flags);
+        events::demoted(&self.world.sim);
+        // The server closes the connections of those whom it has answered so.
+        waiting.into_iter().for_each(|client| self.leaves(client));
+    }
+
+    fn promotes(&mut self) {
+        let mut flags = self.world.sim.flags.get();
+        flags.is_replica = false;
+        self.world.sim.flags.set(flags);
+        events::promoted(&self.world.sim);
+    }
+}
+
+fn digit(word: &str) -> u64 {
+    number(word.as_bytes())
+}

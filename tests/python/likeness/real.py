@@ -1,0 +1,345 @@
+"""Plays the steps on a real server whose clocks stand still between them."""
+
+import struct
+import subprocess
+import time
+
+from harness.limits import SOON_SECONDS
+from harness.server import ROOT, Server, parse_info
+from harness.wire import Closed, Connection, encode
+
+from .follower import Follower
+from .script import CLIENTS, DBS, NAMES
+from .told import Names, flat, numbers_of
+
+SOURCE = ROOT / "tests" / "server" / "stopped_clock.c"
+#: When the wall clock of a simulated server begins.
+BEGAN_US = 1_700_000_000_000_000
+#: How far time goes at once, and how many commands of ours it takes until all is done that is to be done.
+STEP_MS, TURNS = 2, 6
+#: How many of these it takes until a replica has its snapshot.
+SYNC_STEPS = 10
+OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events KA --databases 3
+    --repl-diskless-sync no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
+    --lazyfree-lazy-user-del no --lua-time-limit 0"""
+FIELDS = """role locks holds waiters grants contended_grants releases expirations broken timeouts deadlocks fenced
+    wait_ms_histogram hold_ms_histogram last_token""".split()
+
+
+def build(directory):
+    """Compiles what stops the clocks; its path."""
+    library = directory / "stopped_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", library, SOURCE], check=True)
+    return library
+
+
+class Client:
+    """A connection, and how many replies it waits for."""
+
+    def __init__(self, server, number, db):
+        self.number, self.db, self.open = number, db, []
+        self.connection = server.connect(protocol=3, db=db)
+        self.connection("AUTH", f"u{number}", "x")
+        self.id = self.connection("CLIENT ID")
+
+
+class Real:
+    """One round on a new server."""
+
+    def __init__(self, library, directory, number):
+        clock = directory / f"clock-{number}"
+        self.passed_us = 0
+        clock.write_bytes(struct.pack("=qq", BEGAN_US, 0))
+        self.clock = clock.open("r+b", buffering=0)
+        self.server = Server(
+            *OPTIONS.split(), environment={"LD_PRELOAD": str(library), "STOPPED_CLOCK_FILE": str(clock)}
+        )
+        self.server.start()
+        self.admin, self.eye = self.connect(), self.connect(3)
+        self.admin("DEBUG SET-ACTIVE-EXPIRE 0")
+        for client in range(CLIENTS):
+            self.admin("ACL", "SETUSER", f"u{client}", "on", "nopass", "+@all", "~*", "&*")
+        self.subscriber, self.tracker = self.connect(), self.connect(3)
+        self.subscriber("PSUBSCRIBE __keyspace@*")
+        self.tracker("CLIENT TRACKING ON BCAST")
+        directory = self.server.directory / "appendonlydir"
+        self.file = (directory / "appendonly.aof.1.incr.aof").open("rb")
+        self.filed, self.streamed = Reader("file"), Reader("stream")
+        self.follower, self.paused_until_us = None, -1
+        self.clients, self.ids, self.dumps, self.lines = {}, {}, {}, []
+        self.names = Names()
+        self.places = {}
+
+    def connect(self, protocol=2):
+        return Connection(self.server.port, protocol)
+
+    def ends(self):
+        """Ends the server."""
+        self.server.close_connections()
+        for connection in (self.admin, self.eye, self.subscriber, self.tracker):
+            connection.close()
+        self.file.close()
+        if self.follower:
+            self.follower.close()
+        self.clock.close()
+        self.server.finish()
+
+    def plays(self, steps):
+        """(step, lines) for each of them."""
+        for step in steps:
+            words = step.split("\t")
+            if words[0] != "round":
+                getattr(self, words[0].replace("-", "_"))(*words[1:])
+                self.rests()
+                self.passes()
+            yield step, self.tells()
+
+    # Time
+
+    def passes(self):
+        """A little time, in which the server's cron comes by."""
+        self.passed_us += STEP_MS * 1000
+        self.clock.seek(8)
+        self.clock.write(struct.pack("=q", self.passed_us))
+        self.looks_for_keys()
+        self.rests()
+
+    def looks_for_keys(self, *commands):
+        """Behind these commands, in one packet: a key whose time is over goes when somebody looks for it."""
+        for db in DBS:
+            commands += (("SELECT", db), *(("EXISTS", name) for name in NAMES))
+        self.admin.pipeline(*commands)
+
+    def rests(self):
+        """All that is to be done at this moment is done."""
+        for _ in range(TURNS):
+            self.admin("PING")
+        self.takes()
+
+    def takes(self):
+        """Takes what clients were answered."""
+        for client in list(self.clients.values()):
+            try:
+                while client.connection.has_input():
+                    words = client.open.pop(0) if client.open else ()
+                    reply = client.connection.read_any()
+                    if words[:1] == ["DUMP"]:
+                        reply = self.dumped(words, reply)
+                    self.lines.append("\t".join(["reply", f"c{client.number}", *flat(reply, self.ids)]))
+            except Closed:
+                self.gone(client)
+
+    def dumped(self, words, reply):
+        if reply is None:
+            return None
+        payload = reply.encode("utf-8", "surrogateescape")
+        if words[-1].startswith("@slot:"):
+            self.dumps[words[-1][6:]] = payload
+        return numbers_of(payload)
+
+    def gone(self, client):
+        client.connection.close()
+        self.clients.pop(client.number, None)
+
+    # Steps
+
+    def client(self, number, db):
+        if number not in self.clients:
+            client = self.clients[number] = Client(self.server, number, db)
+            self.ids[client.id] = f"c{number}"
+        return self.clients[number]
+
+    def send(self, number, db, *words):
+        client = self.client(int(number), int(db))
+        if client.open:
+            self.lines.append("busy")
+            return
+        commands, packet = [[]], b""
+        for word in words:
+            if word == ";;":
+                commands.append([])
+            else:
+                commands[-1].append(word)
+        for command in commands:
+            if resolved := self.resolved(client.db, command):
+                packet += encode(*resolved)
+                client.open.append(command)
+        client.connection.send_bytes(packet)
+        if words[:2] == ("CLIENT", "PAUSE"):
+            self.paused_until_us = self.passed_us + 1000 * int(words[2])
+        if any(word.startswith("FLUSH") for word in words):
+            self.waits_for_flush(client)
+
+    def waits_for_flush(self, client):
+        """A newer server frees what a flush has left on a thread, and answers behind it."""
+        deadline = time.monotonic() + SOON_SECONDS
+        is_open = True
+        while is_open and time.monotonic() < deadline:
+            memory = parse_info(self.admin("INFO memory"))
+            self.takes()
+            is_answered = not any(command[0].startswith("FLUSH") for command in client.open)
+            is_open = memory["lazyfree_pending_objects"] != "0" or not is_answered
+
+    def resolved(self, db, command):
+        words = []
+        for word in command:
+            what, _, of = word[1:].partition(":") if word.startswith("@") else ("", "", "")
+            if what == "slot":
+                continue
+            if what == "dump":
+                word = self.dumps.get(of)
+                if word is None:
+                    return None
+            elif what:
+                word = self.known(db, what, of)
+            words.append(word)
+        return words
+
+    def known(self, db, what, name):
+        info = self.places.get((db, name))
+        info = info if isinstance(info, dict) else {"holders": [], "queue": []}
+        if what == "waiter":
+            return info["queue"][-1]["owner"] if info["queue"] else "o1"
+        first = info["holders"][0] if info["holders"] else {"token": 1, "owner": "o0"}
+        return first[{"token": "token", "holder": "owner"}[what]]
+
+    def close(self, number):
+        if client := self.clients.get(int(number)):
+            self.gone(client)
+
+    def kill(self, number):
+        if client := self.clients.get(int(number)):
+            self.admin("CLIENT", "KILL", "ID", client.id)
+            self.gone(client)
+
+    def unblock(self, number, how="TIMEOUT"):
+        # Redis 7.0 ends itself if one that CLIENT PAUSE holds up is unblocked, with no module too.
+        client = self.clients.get(int(number))
+        if client and client.open and self.passed_us > self.paused_until_us:
+            self.admin("CLIENT", "UNBLOCK", client.id, how)
+
+    def unblock_error(self, number):
+        self.unblock(number, "ERROR")
+
+    def __getattr__(self, name):
+        if name == "pass":
+            return self.lets_pass
+        raise AttributeError(name)
+
+    def lets_pass(self, ms):
+        for _ in range(int(ms) // STEP_MS):
+            self.passes()
+
+    def forbid(self, number):
+        self.admin("ACL", "SETUSER", f"u{number}", "-lock.acquire", "-lock.macquire")
+
+    def allow(self):
+        for client in range(CLIENTS):
+            self.admin("ACL", "SETUSER", f"u{client}", "+lock.acquire", "+lock.macquire")
+
+    def set(self, name, value):
+        self.admin("CONFIG", "SET", f"redislock.{name}", value)
+
+    def unpause(self):
+        self.paused_until_us = -1
+        self.looks_for_keys("CLIENT UNPAUSE")
+
+    def demote(self):
+        # Nobody answers at the port of discarded packets.
+        self.admin("REPLICAOF", "127.0.0.1", "9")
+
+    def promote(self):
+        self.looks_for_keys("REPLICAOF NO ONE")
+
+    def attach(self):
+        """A replica comes, and confirms from here on."""
+        self.follower = Follower(self.server, lambda: self.lets_pass(STEP_MS * SYNC_STEPS))
+        pairs = ("confirm", "all", "group-size", 2, "quarantine", 60_000, "confirm-timeout", 51)
+        words = [f"redislock.{word}" if at % 2 == 0 else word for at, word in enumerate(pairs)]
+        self.admin("CONFIG", "SET", *words)
+
+    def ack(self):
+        if self.follower:
+            self.takes_stream()
+            self.follower.acknowledges()
+
+    def takes_stream(self):
+        self.lines += self.streamed.lines(self.follower.told())
+
+    # What is seen
+
+    def tells(self):
+        """What came of the last step, and what there is now."""
+        if self.follower:
+            self.takes_stream()
+        lines, self.lines = self.lines, []
+        lines += [f"event\t{event}" for event in self.heard()]
+        lines += self.filed.lines(self.file.read())
+        self.tracker("PING")
+        changed = {key for push in self.tracker.pushes for key in (push[1] or ["*"]) if push[0] == "invalidate"}
+        self.tracker.pushes.clear()
+        lines += [f"changed\t{key}" for key in changed]
+        lines += self.looks()
+        return [self.names.plain(line) for line in lines]
+
+    def heard(self):
+        while self.subscriber.has_input():
+            *_, channel, event = self.subscriber.read_any()
+            db, _, name = channel.removeprefix("__keyspace@").partition("__:")
+            yield f"{db}\t{name}\t{event}"
+
+    def looks(self):
+        commands = []
+        for db in DBS:
+            commands.append(("SELECT", db))
+            for name in NAMES:
+                commands += [("TYPE", name), ("PTTL", name), ("LOCK.INFO", name, "FULL")]
+        replies = iter(self.eye.pipeline(*commands, ("INFO", "redislock")))
+        lines = []
+        for db in DBS:
+            next(replies)
+            for name in NAMES:
+                kind, ttl, info = next(replies), next(replies), next(replies)
+                self.places[db, name] = info
+                lines.append("\t".join(["place", str(db), name, kind, str(ttl), *flat(info, self.ids)]))
+        fields = {name.removeprefix("redislock_"): text for name, text in parse_info(next(replies)).items()}
+        return lines + [f"info\t{name}\t{fields[name]}" for name in FIELDS]
+
+
+class Reader:
+    """Reads commands that a server has written, to a file or to a replica."""
+
+    def __init__(self, kind):
+        self.kind, self.unread, self.db = kind, b"", "0"
+
+    def lines(self, data):
+        """What was written: a line each."""
+        self.unread += data
+        found = []
+        while self.unread:
+            words, self.unread = command_of(self.unread)
+            if words[0] in (b"PING", b"REPLCONF"):
+                continue
+            if words[0] == b"SELECT":
+                self.db = words[1].decode()
+                continue
+            if words[0] == b"RESTORE":
+                words[3] = numbers_of(words[3]).encode()
+            db = "-" if words[0] in (b"MULTI", b"EXEC") else self.db
+            found.append("\t".join([self.kind, db, *(word.decode("utf-8", "surrogateescape") for word in words)]))
+        return found
+
+
+def command_of(data):
+    """The first command of a file, and what comes behind it."""
+    if data.startswith(b"#"):
+        return command_of(data.partition(b"\n")[2])
+    head, _, rest = data.partition(b"\r\n")
+    words = []
+    for _ in range(int(head[1:])):
+        size, _, rest = rest.partition(b"\r\n")
+        size = int(size[1:])
+        words.append(rest[:size])
+        rest = rest[size + 2 :]
+    words[0] = words[0].upper()
+    return words, rest

@@ -1,0 +1,163 @@
+"""What came of a step, as both sides tell it, and in what they differ.
+
+What may differ, each for a reason. Everything else is compared byte for byte, tokens, leases left and waits included.
+
+* The words of NOPERM, READONLY and EXECABORT: the server's own, and others on each version. Their codes are compared.
+* An owner that the server mints: chance. It is called by when it was seen first.
+* Numbers of connections: the server's own. They are called by the client.
+* Between clients that are answered in one step there is no order, for nobody sees one: each has its own connection.
+* Among locks that are broken together (a flush, SWAPDB) there is none (G15 is of each lock). It is that of a map.
+* What DUMP gives of a string: the server's own form. Of a lock the numbers are compared.
+
+What no script does, for the servers do it in different ways or at no definite moment:
+
+* Commands behind FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
+* CLIENT UNBLOCK of a client that CLIENT PAUSE holds up: Redis 7.0 ends itself, without the module, too.
+* Roles change where no replica confirms: a server that follows another one lets its own replicas go.
+* Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
+* A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
+
+What the simulated server lacks: files that are loaded (DEBUG RELOAD), slots of a cluster, strings that are locks
+(legacy-strings), commands that wait behind FAILOVER. Other simulated lives, and `make differ`, are about these.
+"""
+
+import itertools
+import re
+import struct
+
+from harness.payload import body
+from harness.wire import ServerError
+
+#: Errors of the server itself whose words differ from version to version.
+WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT"}
+#: How servers say in scripts that a user has no right to run a command.
+NO_RIGHT = ("NOPERM", "ACL failure", "can't run this command or subcommand", "has no permissions")
+MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+OF_MINTED = re.compile(r",36,(\d{15,20},\d{15,20},\d{15,20},\d{15,20},\d+)")
+#: What a connection's life is multiplied by on the simulated server.
+LIVES = 100
+#: In which order, and how, lines of a kind are compared.
+KINDS = ("busy", "reply", "event", "file", "stream", "changed", "place", "info")
+
+
+def flat(reply, clients):
+    """A reply as words, one part behind the other; `clients` gives the name of a connection."""
+    if isinstance(reply, ServerError):
+        line = reply.line
+        if any(words in line for words in NO_RIGHT):
+            return ["-NOPERM"]
+        return ["-" + (reply.code if reply.code in WORDED_OTHERWISE else line)]
+    if reply is None:
+        return ["_"]
+    if isinstance(reply, bool):
+        return [f"#{str(reply).lower()}"]
+    if isinstance(reply, int):
+        return [f":{reply}"]
+    if isinstance(reply, dict):
+        words = [f"%{len(reply)}"]
+        for name, value in reply.items():
+            if name == "client-id" and isinstance(value, int):
+                value = clients.get(value, value)
+            words += [f"${name}", *(flat(value, clients) if not isinstance(value, str) else [f"${value}"])]
+        return words
+    if isinstance(reply, list):
+        return [f"*{len(reply)}", *(word for each in reply for word in flat(each, clients))]
+    return [f"${reply}"]
+
+
+def numbers_of(payload):
+    """The numbers of a lock that DUMP gave, as the simulated server writes them; of a string, that it is one."""
+    data = body(payload)
+    if data[0] != 7:
+        return "text"
+    at, found = 1, []
+    while at < len(data):
+        kind = data[at] >> 6
+        if kind == 0:
+            number, at = data[at] & 63, at + 1
+        elif kind == 1:
+            number, at = (data[at] & 63) << 8 | data[at + 1], at + 2
+        elif data[at] == 0x80:
+            number, at = struct.unpack(">I", data[at + 1 : at + 5])[0], at + 5
+        else:
+            number, at = struct.unpack(">Q", data[at + 1 : at + 9])[0], at + 9
+        found.append(number)
+    # The module's number first, then pairs of what comes and the number itself, then the end.
+    return ",".join(str(number) for number in found[2:-1:2])
+
+
+def with_texts(numbers):
+    """The same, with owners that the server has minted as texts: each is 36 bytes, in five numbers."""
+    return OF_MINTED.sub(lambda found: text_of(found[1].split(",")), numbers)
+
+
+def text_of(numbers):
+    data = b"".join(struct.pack("<Q", int(number)) for number in numbers)[:36]
+    return f",36,{data.decode('ascii', 'replace')}"
+
+
+class Names:
+    """Owners that a server has minted, by the order in which they came."""
+
+    def __init__(self):
+        self.known = {}
+
+    def plain(self, line):
+        """The line without what cannot be the same."""
+        return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), with_texts(line))
+
+
+def simulated(text):
+    """What the simulated server tells: for each round a list of steps, each (step, lines)."""
+    rounds = []
+    for line in text.splitlines():
+        words = line.split("\t")
+        if words[0] == "step":
+            if words[2] == "round":
+                rounds.append([])
+                names = Names()
+            rounds[-1].append(("\t".join(words[2:]), []))
+            continue
+        for at, word in enumerate(words):
+            if word.startswith("-") and word[1:].split(" ")[0] in WORDED_OTHERWISE:
+                words[at] = word.split(" ")[0]
+            if word.startswith(("$text=", "text=")):
+                words[at] = word.split("=")[0]
+            if at and words[at - 1] == "$client-id" and word.startswith(":"):
+                words[at] = f"$c{int(word[1:]) % LIVES}"
+        rounds[-1][-1][1].append(names.plain("\t".join(words)))
+    return rounds
+
+
+def sorted_out(lines):
+    """Lines by their kinds. Between replies to different clients there is no order."""
+    found = {kind: [line for line in lines if line.split("\t")[0] == kind] for kind in KINDS}
+    found["event"] = in_order(found["event"])
+    found["reply"].sort(key=lambda line: line.split("\t")[1])
+    for kind in ("changed", "place", "info"):
+        found[kind].sort()
+    return found
+
+
+def in_order(events):
+    """The events, where locks that were broken together are told of in one order: there is none among them."""
+    found = []
+    for is_broken, some in itertools.groupby(events, lambda line: line.endswith("\tlock.broken")):
+        found += sorted(some) if is_broken else some
+    return found
+
+
+def differences(ours, theirs):
+    """In what one step of the simulated server differs from the real one's, as lines."""
+    ours, theirs = sorted_out(ours), sorted_out(theirs)
+    found = []
+    for kind in KINDS:
+        if ours[kind] != theirs[kind]:
+            if kind in ("changed", "place", "info"):
+                here = [line for line in ours[kind] if line not in theirs[kind]]
+                there = [line for line in theirs[kind] if line not in ours[kind]]
+            else:
+                here, there = ours[kind], theirs[kind]
+            found += [f"simulated  {line}" for line in here or [f"no {kind}"]]
+            found += [f"real       {line}" for line in there or [f"no {kind}"]]
+    return found
