@@ -3,6 +3,8 @@
 -- INFO ALL, which the exporter sends by itself, leaves out what modules say. This script asks for it and gives
 -- back names and numbers in turn. docs/MONITORING.md says how Prometheus makes metrics of them.
 local values = {}
+-- Each name becomes a series of its own in Prometheus, so no more are told than these, those with the highest counts.
+local NAMES_MAX = 20
 
 local function add(name, value)
     values[#values + 1] = name
@@ -21,6 +23,15 @@ for name, value in string.gmatch(info, '(redislock_[%w_]+):([^\r\n]*)') do
         end
         add(histogram .. '_count', string.match(value, 'le_inf=(%d+)'))
         add(histogram .. '_sum', string.match(value, 'sum=(%d+)'))
+    elseif name == 'redislock_top_contended' then
+        -- "db=0,name=busy,count=2,error=0;...", the highest count first; empty unless redislock.top-contended is set
+        local told = 0
+        for db, lock, count in string.gmatch(value, 'db=(%d+),name=([^,;]*),count=(%d+)') do
+            told = told + 1
+            if told <= NAMES_MAX then
+                add(name .. ':' .. db .. ':' .. lock, count)
+            end
+        end
     elseif name == 'redislock_role' then
         add('redislock_is_primary', value == 'primary' and 1 or 0)
     elseif name == 'redislock_confirm' then

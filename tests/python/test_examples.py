@@ -11,6 +11,8 @@ from harness.limits import SLOW_FACTOR, VALGRIND
 from harness.server import ROOT
 
 EXAMPLES = ROOT / "examples"
+#: Those that use the client library for Python. Its kin for Node and Rust are run by the tests of those clients.
+OVER_CLIENTS = EXAMPLES / "clients"
 LIMIT_SECONDS = 100 * SLOW_FACTOR
 
 pytestmark = pytest.mark.timeout(120)
@@ -18,7 +20,12 @@ pytestmark = pytest.mark.timeout(120)
 
 def run(server, name, *options):
     """Runs an example; its exit code and what it printed."""
-    surroundings = {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{server.port}"}
+    surroundings = {
+        **os.environ,
+        "REDIS_URL": f"redis://127.0.0.1:{server.port}",
+        "PYTHONPATH": str(ROOT / "clients" / "python" / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     done = subprocess.run(
         [sys.executable, EXAMPLES / name, *options],
         env=surroundings,
@@ -88,6 +95,11 @@ KINDS = {
     ("many_tasks_one_connection.py",): r"100 tasks over one connection, 1 at once, in order",
     ("killed_worker.py",): r"with a tie: while the worker lived, the other waited",
     ("killed_worker.py", "--without-tie"): r"without a tie: .* the other came in",
+    ("clients/worker.py",): r"40 payments, with a lock: 40 are in the balances",
+    ("clients/worker.py", "--without-lock"): r"without a lock: [1-3]?\d are in the balances",
+    ("clients/semaphore.py",): r"20 jobs, 3 places, with a lock: 3 at once",
+    ("clients/semaphore.py", "--without-lock"): r"without a lock: ([4-9]|1\d|20) at once",
+    ("clients/leader.py",): r"the first leads with token \d+\nthe second leads with token \d+\n",
 }
 
 
@@ -123,9 +135,26 @@ def test_an_example_fails_where_there_are_no_locks(start_server, name):
     assert "unknown command" in output
 
 
+@pytest.mark.parametrize("path", sorted(OVER_CLIENTS.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_over_the_client_fails_where_there_are_no_locks(start_server, path):
+    code, output = run(start_server(with_module=False), path)
+    assert code != 0, output
+    assert "ModuleMissing" in output
+
+
+@pytest.mark.once
+def test_each_program_over_the_clients_is_there_in_three_languages_and_on_the_page():
+    page = (EXAMPLES / "README.md").read_text()
+    names = {path.name for path in OVER_CLIENTS.iterdir() if path.is_file()}
+    stems = {name.partition(".")[0] for name in names}
+    assert len(stems) >= 3
+    assert names == {f"{stem}.{end}" for stem in stems for end in ("py", "mts", "rs")}
+    assert all(f"(clients/{name})" in page for name in names)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name
+    "path", sorted(EXAMPLES.glob("**/*.py")), ids=lambda path: path.name
 )
 def test_an_example_is_short_and_uses_no_scripts(path):
     text = path.read_text()

@@ -86,6 +86,35 @@ def test_the_script_gives_the_exporter_every_number(server):
             assert told[f"redislock_{name}_ms_{bound}"] == str(count)
 
 
+def contend(server, name, times):
+    """So many requests for a lock that is taken."""
+    cli = server.connect()
+    cli("LOCK.ACQUIRE", name, "ann", "PX", 60000)
+    for _ in range(times):
+        assert cli("LOCK.ACQUIRE", name, "bob", "PX", 60000) is None
+
+
+def told_as_contended(server):
+    """What the script says of the most contended locks: the count of each database and name."""
+    told = scripted(server).items()
+    return {name.partition(":")[2]: int(n) for name, n in told if name.startswith("redislock_top_contended")}
+
+
+def test_the_script_tells_contended_locks_when_they_are_asked_for_and_no_more_than_twenty(server):
+    contend(server, "busy", 3)
+    assert told_as_contended(server) == {}, "it is off at first"
+    server.admin("CONFIG SET redislock.top-contended 100")
+    odd = b"a b:c;d=\r\n,\"\xff"
+    contend(server, odd, 2)
+    contend(server, "busy", 3)
+    assert told_as_contended(server) == {"0:busy": 3, "0:a%20b:c%3Bd%3D%0D%0A%2C%22%FF": 2}
+    for number in range(25):
+        contend(server, f"lock:{number}", 1)
+    told = told_as_contended(server)
+    assert len(told) == 20 and told["0:busy"] == 3, "those with the highest counts"
+    assert len(server.info("redislock")["redislock_top_contended"].split(";")) == 27
+
+
 def test_the_script_says_when_there_is_no_module(start_server):
     assert scripted(start_server(with_module=False)) == {"redislock_is_loaded": "0"}
 
@@ -180,7 +209,9 @@ def test_the_exporter_and_prometheus_show_what_happens(monitored):
     eventually(lambda: "redis_up 1" in (exporter.get("/metrics") or ""), "the exporter reads the server")
     eventually(lambda: number(prometheus, "redislock_is_loaded") == 1, "Prometheus reads the exporter")
     eventually(lambda: number(prometheus, "redislock_grants") == 0, "nothing has happened yet")
+    server.admin("CONFIG SET redislock.top-contended 10")
     use_locks(server)
+    contend(server, "busy lock", 3)
     info = server.info("redislock")
     for name in ["grants", "contended_grants", "releases", "broken", "deadlocks", "fenced", "holds", "waiters"]:
         wanted = int(info[f"redislock_{name}"])
@@ -191,7 +222,11 @@ def test_the_exporter_and_prometheus_show_what_happens(monitored):
     )
     assert buckets.pop("+Inf") == fields["le_inf"] == number(prometheus, "redislock_wait_ms_count")
     assert buckets == {name.removeprefix("le_"): n for name, n in fields.items() if name not in {"le_inf", "sum"}}
+    busy = 'redislock_top_contended{db="0", lock="busy%20lock"}'
+    eventually(lambda: number(prometheus, busy) == 3, "the lock that is contended is named")
     for metric, _ in series(prometheus, '{__name__=~"redislock_.*"}'):
+        if metric["__name__"] == "redislock_top_contended":
+            assert metric.pop("db") == "0" and metric.pop("lock") in {"a", "b", "busy%20lock"}, metric
         assert set(metric) <= {"__name__", "instance", "job", "le"}, metric
     slow = "histogram_quantile(1, rate(redislock_wait_ms_bucket[1m])) > 50"
     eventually(lambda: series(prometheus, slow), "the longest wait is found in its bucket")
@@ -220,7 +255,9 @@ def test_every_alert_is_explained_and_every_metric_exists(server):
     assert len(alerts) > 8
     for alert in alerts:
         assert f"`{alert}`" in page, alert
-    known = set(scripted(server)) | {"redislock_wait_ms_bucket", "redislock_hold_ms_bucket"}
+    server.admin("CONFIG SET redislock.top-contended 1")
+    contend(server, "busy", 1)
+    known = {name.partition(":")[0] for name in scripted(server)} | {"redislock_wait_ms_bucket", "redislock_hold_ms_bucket"}
     board = (FILES / "dashboard.json").read_text()
     used = set(re.findall(r"\bredislock_\w+", rules + board))
     assert len(used) > 10 and used <= known, used - known

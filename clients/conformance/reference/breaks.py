@@ -27,6 +27,8 @@ BREAKS = {
     "first-error-ends-the-wait": (7, "a-wait-whose-connection-is-cut-ends-with-the-lock"),
     "child-releases": (8, "a-child-has-no-holds"),
     "one-kind-of-error": (8, "the-kind-of-the-lock"),
+    "unconfirmed-is-held": (8, "replicas-that-stand-still-confirm-nothing"),
+    "unconfirmed-is-asked-again": (8, "replicas-that-stand-still-confirm-nothing"),
     "counts-nothing": (9, "hooks-count"),
     "keeps-a-kilobyte": (9, "ten-thousand-locks-leave-no-trace"),
 }

@@ -32,6 +32,8 @@ def is_elsewhere(error):
     """Whether another server has to be asked, or the same one later."""
     if isinstance(error, BROKEN):
         return True
+    if is_broken("unconfirmed-is-asked-again") and str(error).startswith("NOREPLICAS"):
+        return True
     # The driver has classes of its own for most of them, and takes the code off the text.
     return str(error).startswith(ELSEWHERE) or type(error).__name__ in ELSEWHERE_CLASSES
 

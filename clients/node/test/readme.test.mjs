@@ -1,8 +1,8 @@
-// The examples of README.md compile under strict settings, run, and print what they say.
+// The examples of README.md and of examples/clients compile under strict settings, run, and print what they say.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -16,10 +16,13 @@ const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 const folder = at("../test-build/readme");
 
 const readme = readFileSync(at("../README.md"), "utf8");
-const examples = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, text]) => text);
+const shown = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, text]) => text);
+const programs = readdirSync(at("../examples")).map((name) => readFileSync(at(`../examples/${name}`), "utf8"));
+const examples = [...shown, ...programs];
 
-test("the examples of the README run, and print what they say", async (t) => {
-  assert.ok(examples.length >= 6, `${examples.length} examples were found`);
+test("the examples run, and print what they say", async (t) => {
+  assert.ok(shown.length >= 6, `${shown.length} examples were found`);
+  assert.ok(programs.length >= 3, `${programs.length} programs were found`);
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));

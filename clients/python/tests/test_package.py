@@ -21,9 +21,21 @@ with redislock.Locks(redis.Redis(port=int(sys.argv[1]))) as locks, locks.lock("k
 """
 
 
+def as_wheel(distribution: Path, folder: Path) -> Path:
+    """What pip installs of it: of a source distribution the wheel that it builds, here with the tools of the check."""
+    if distribution.suffix == ".whl":
+        return distribution
+    options = ["--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", folder, distribution], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.mark.timeout(120)
-def test_the_wheel_takes_a_lock_in_a_fresh_environment(server: Any, tmp_path: Path) -> None:
-    (wheel,) = DISTRIBUTIONS.glob("*.whl")
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_each_distribution_takes_a_lock_in_a_fresh_environment(kind: str, server: Any, tmp_path: Path) -> None:
+    (distribution,) = DISTRIBUTIONS.glob(kind)
+    wheel = as_wheel(distribution, tmp_path)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(PINNED)]

@@ -252,6 +252,31 @@ async fn a_hook_that_panics_does_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_locks_are_held_and_renewed_with_few_tasks_and_connections() {
+    const LOCKS: usize = 10_000;
+    let server = Server::start();
+    let lease = 10 * SECOND;
+    let locks = Locks::builder().server(server.url()).lease(lease).build().unwrap();
+    let mut guards = Vec::new();
+    for number in 0..LOCKS {
+        guards.push(locks.lock(format!("k{number}")).acquire().await.unwrap());
+    }
+    // Without renewals none would be held by then.
+    sleep(lease + SECOND).await;
+    for guard in &guards {
+        guard.check().unwrap();
+    }
+    let info = server.ask::<String>(&["INFO", "redislock"]);
+    assert!(info.contains(&format!("redislock_holds:{LOCKS}\r")), "{info}");
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let connections = server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
+    assert!(tasks < 20 && connections < 10, "{tasks} tasks, {connections} connections");
+    drop(guards);
+    let is_free = || server.ask::<String>(&["INFO", "redislock"]).contains("redislock_holds:0\r");
+    eventually("all are given up", is_free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_dropped_resigns() {
     let server = Server::start();
     let locks = server.locks();

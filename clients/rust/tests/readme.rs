@@ -1,4 +1,4 @@
-//! The examples of README.md compile, run, and print what they say.
+//! The examples of README.md and of examples/clients compile, run, and print what they say.
 
 mod common;
 
@@ -12,6 +12,16 @@ use common::Server;
 /// The text of each example.
 fn examples(readme: &str) -> Vec<&str> {
     readme.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// The programs of examples/clients.
+fn programs() -> Vec<String> {
+    let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients")).unwrap();
+    let paths = folder.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect()
 }
 
 /// What an example says that it prints.
@@ -37,7 +47,7 @@ fn write_package(folder: &Path, examples: &[String]) {
 }
 
 #[test]
-fn the_examples_of_the_readme_run_and_print_what_they_say() {
+fn the_examples_run_and_print_what_they_say() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let servers = [Server::start(), Server::start(), Server::start()];
     let placed = |text: &str| {
@@ -47,8 +57,11 @@ fn the_examples_of_the_readme_run_and_print_what_they_say() {
             text.replace(&format!("127.0.0.1:{port}\""), &format!("127.0.0.1:{}\"", server.port))
         })
     };
-    let texts: Vec<String> = examples(&readme).into_iter().map(placed).collect();
-    assert!(texts.len() >= 6, "{} examples were found", texts.len());
+    let programs = programs();
+    assert!(programs.len() >= 3, "{} programs were found", programs.len());
+    let all = examples(&readme).into_iter().chain(programs.iter().map(String::as_str));
+    let texts: Vec<String> = all.map(placed).collect();
+    assert!(texts.len() >= 9, "{} examples were found", texts.len());
     let folder = tempfile::tempdir().unwrap();
     write_package(folder.path(), &texts);
     // What was compiled for the tests is used again.

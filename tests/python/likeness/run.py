@@ -19,7 +19,7 @@ STEPS = 60
 #: How many rounds the simulated server is asked to play at a time.
 AT_ONCE = 20
 #: So much has to be played in a run, or it proves nothing.
-ROUNDS_MIN = 10
+ROUNDS_MIN = 3
 TEST = "engine::tests::play::simulated_server_plays"
 
 

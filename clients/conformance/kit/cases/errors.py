@@ -2,6 +2,7 @@
 
 import json
 
+from harness.confirming import frozen, has_replicas
 from harness.replicas import AT_ONCE
 
 from . import case
@@ -70,6 +71,28 @@ def too_few_replicas(stage):
     refused = adapter.refusal("acquire", hold="h", name="k", wait_ms=0)
     assert refused.kind == "NotConfirmed", f"answered with {refused}"
     stage.free_soon("k")
+
+
+@case(8, weight=3)
+def replicas_that_stand_still_confirm_nothing(stage):
+    """One of two replicas is a majority with the primary. Both stand still: NotConfirmed, and nothing is held."""
+    # A replica counts when it has been connected for a quarantine.
+    arguments = ("quarantine", 2000, "group-size", 3, "confirm", "majority", "confirm-timeout", 700)
+    server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=2000)
+    first, second = (stage.start("--replicaof", f"127.0.0.1 {server.port}") for _ in range(2))
+    has_replicas(server, 2, seasoned=2)
+    with frozen(first):
+        adapter("acquire", hold="h", name="k", wait_ms=0)
+        waiting = adapter.ask("acquire", hold="w", name="k", wait_ms=60_000)
+        stage.waiting("k", 1)
+        with frozen(second):
+            adapter("release", hold="h")
+            assert waiting.kind(8) == "NotConfirmed", f"who waited was answered with {waiting.answer}"
+            refused = adapter.refusal("acquire", hold="r", name="k", wait_ms=0)
+            assert refused.kind == "NotConfirmed", f"answered with {refused}"
+            stage.free_soon("k")
+    adapter("acquire", hold="again", name="k", wait_ms=10_000)
+    adapter("release", hold="again")
 
 
 @case(8)

@@ -14,6 +14,7 @@ from ._hold import BaseHold, Keeper
 from ._link import Broken, Link
 from ._resp import Command, ReplyError
 from ._rules import (
+    ASKS_IN_KEEP,
     ATTEMPT,
     FIRST_LEASE_MS,
     KEEP_MS,
@@ -41,14 +42,31 @@ _POLL = 0.1
 
 
 @dataclass(eq=False)
+class Waiter:
+    """Somebody in a line."""
+
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+    #: When it has asked the server last, and at which change of the line's connection; 0: never.
+    asked: float = 0.0
+    change: int = 0
+    #: Until when it lets others ask again first; 0: nobody.
+    behind_until: float = 0.0
+
+
+@dataclass(eq=False)
 class Line:
     """The waiters of this process for one lock, in the order in which the server knows them."""
 
     name: bytes
     most: int
-    waiters: list[asyncio.Event] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
     #: Whether the server tells of the next change of the lock.
     is_watched: bool = False
+    #: The connection over which one of them has asked last, and how often that was another one than before. The server
+    #: behind another one may have lost its line, or never had it: so all who have asked over an earlier one ask again,
+    #: one after the other.
+    link: object = None
+    change: int = 0
 
     def watch(self) -> Command | None:
         """What has to be asked before, so that the server tells of the next change."""
@@ -57,23 +75,52 @@ class Line:
         self.is_watched = True
         return ("LOCK.FENCE", self.name)
 
-    def may_ask(self, waiter: asyncio.Event) -> bool:
+    def may_stand(self, waiter: Waiter) -> bool:
         """Whether this waiter may stand in the line of the server."""
         return waiter in self.waiters[: self.most]
 
-    def leave(self, waiter: asyncio.Event) -> None:
+    def is_behind(self, waiter: Waiter) -> bool:
+        """Whether others before it have to ask again first."""
+        return any(self._is_stale(each) for each in self.waiters[: self.waiters.index(waiter)])
+
+    def _is_stale(self, waiter: Waiter) -> bool:
+        return 0 < waiter.change < self.change
+
+    def asked(self, waiter: Waiter, link: object) -> None:
+        """The server has it in its line since now; the next one asks again, if it has to or will have to soon."""
+        was_stale = False
+        if link is not self.link:
+            self.link, self.change, self.is_watched = link, self.change + 1, False
+        else:
+            was_stale = self._is_stale(waiter)
+        waiter.change, waiter.asked = self.change, clock()
+        self._call_behind(self.waiters.index(waiter) + 1, was_stale)
+
+    def _call_behind(self, place: int, was_stale: bool) -> None:
+        """Calls the one who stands there; behind the last that had to ask again, those who have never asked."""
+        behind = self.waiters[place : self.most]
+        if behind and behind[0].change > 0:
+            if self._is_stale(behind[0]) or clock() - behind[0].asked > KEEP_MS / 1000 / ASKS_IN_KEEP / 2:
+                behind[0].turn.set()
+        elif was_stale:
+            for waiter in behind:
+                waiter.turn.set()
+
+    def leave(self, waiter: Waiter) -> None:
         """Goes, and calls who moves up: the next first one, and the one who may stand in the server's line now."""
         place = self.waiters.index(waiter)
         del self.waiters[place]
         if place == 0:
             self.call_first()
+        if self._is_stale(waiter):
+            self._call_behind(place, was_stale=True)
         if place < self.most <= len(self.waiters):
-            self.waiters[self.most - 1].set()
+            self.waiters[self.most - 1].turn.set()
 
     def call_first(self) -> None:
         """It may be the turn of the first of them."""
         if self.waiters:
-            self.waiters[0].set()
+            self.waiters[0].turn.set()
 
 
 class Core(Keeper):
@@ -141,21 +188,23 @@ class Core(Keeper):
         """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
         (name,) = wanted.names
         line = self._lines.setdefault(name, Line(name, self._most))
-        turn = asyncio.Event()
-        line.waiters.append(turn)
+        waiter = Waiter()
+        turn = waiter.turn
+        line.waiters.append(waiter)
         try:
             lease_ms = milliseconds(wanted.lease)
             times = 0
             while True:
                 turn.clear()
                 self._refuse_if_closing()
-                if not line.may_ask(turn):
+                if (seconds := self._stands_behind(line, waiter)) > 0:
                     if (left := _left(wait, began)) <= 0:
                         return None
                     self._told_of_waiting(wanted, times)
-                    times = 1
-                    await self._sleep(turn, min(left, LONG))
+                    times = max(times, 1)
+                    await self._sleep(turn, min(left, seconds))
                     continue
+                waiter.behind_until = 0.0
                 until = clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
                 before = line.watch if times else None
                 try:
@@ -164,6 +213,7 @@ class Core(Keeper):
                 except ServerRefused as error:
                     await self._bear(error, wait, began)
                     continue
+                line.asked(waiter, answer.link)
                 if isinstance(answer.reply, int):
                     grant = await self._begin(wanted, Grant(answer.reply, answer.sent), lease_ms)
                     if grant is not None:
@@ -173,14 +223,32 @@ class Core(Keeper):
                 times += 1
                 lease_ms = min(lease_ms, FIRST_LEASE_MS)
                 self._told_of_waiting(wanted, times - 1)
-                if line.is_watched or line.waiters[0] is not turn:
-                    await self._sleep(turn, min(left, self._keep_ms / 3000))
+                if line.waiters[0] is not waiter:
+                    # The one before calls it earlier: so all ask in their order.
+                    await self._sleep(turn, min(left, 2 * self._between))
+                elif line.is_watched:
+                    await self._sleep(turn, min(left, self._between))
                 elif times > 1:  # the server does not tell
                     await self._sleep(turn, min(left, _POLL))
         finally:
-            line.leave(turn)
+            line.leave(waiter)
             if not line.waiters:
                 del self._lines[name]
+
+    def _stands_behind(self, line: Line, waiter: Waiter) -> float:
+        """Seconds for which it may not ask the server, unless it is called before; 0 if it may."""
+        if not line.may_stand(waiter):
+            return LONG
+        if not line.is_behind(waiter):
+            return 0.0
+        # Who is not called in time asks all the same, for its place may lapse.
+        waiter.behind_until = waiter.behind_until or clock() + self._between
+        return waiter.behind_until - clock()
+
+    @property
+    def _between(self) -> float:
+        """Seconds after which the first in line asks again, in order to keep its place."""
+        return self._keep_ms / 1000 / ASKS_IN_KEEP
 
     def _told_of_waiting(self, wanted: Wanted, times: int) -> None:
         """Tells the hooks, the first time."""
@@ -290,8 +358,8 @@ class Core(Keeper):
         for link in list(self._blocked):
             link.close()
         for line in self._lines.values():
-            for turn in line.waiters:
-                turn.set()
+            for waiter in line.waiters:
+                waiter.turn.set()
 
     # Holding.
 

@@ -34,8 +34,9 @@ WAIT_MARGIN = 2.0
 PATIENCE = 10.0
 #: Seconds after which a request that is not answered is sent again, over a new connection.
 ATTEMPT = 2.0
-#: Milliseconds for which a place in line is kept for a client that does not ask again; it asks at each third of them.
+#: Milliseconds for which a place in line is kept for a client that does not ask again, and how often it asks in them.
 KEEP_MS = 5000
+ASKS_IN_KEEP = 3
 #: Milliseconds of the first lease of who has waited: who dies before it renews holds up others no longer.
 FIRST_LEASE_MS = 5000
 #: Seconds from a grant until the server is asked to tell of its end: most holds are over before.

@@ -23,6 +23,8 @@ class Answer:
     sent: float
     #: Whether the request was sent before and not answered: it may have been done then.
     is_repeated: bool = False
+    #: The connection over which it came.
+    link: Link | None = None
 
 
 class Servers:
@@ -176,13 +178,15 @@ class Servers:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
         pause, asking, is_repeated, failure = PAUSE, False, False, ""
         at: Address | None = None
+        first: Command | None = None
         while (left := until - clock()) > 0 or not failure:
             address = at or self.address(name)
             try:
                 async with asyncio.timeout(max(left, 0.05)):
                     link = await self.link(name, at)
                 sent = clock()
-                if before is not None and link.is_told and (first := before()) is not None:
+                # Sent again where another server has been asked before.
+                if before is not None and link.is_told and (first := before() or first) is not None:
                     if asking:
                         link.send("ASKING")
                     link.send(*first)
@@ -196,7 +200,7 @@ class Servers:
                         wanted.is_doubtful = True
                     raise
                 if not isinstance(reply, ReplyError):
-                    return Answer(reply, sent, is_repeated)
+                    return Answer(reply, sent, is_repeated, link)
                 raise reply
             except (Broken, TimeoutError) as error:
                 failure, at, asking = str(error) or "it took too long", None, False

@@ -1,0 +1,65 @@
+//! The packaged crate, in a fresh project outside of the workspace, takes a lock.
+
+mod common;
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::Server;
+
+/// What a user writes; the crate is where it was unpacked.
+const PROGRAM: &str = r#"
+use redislock_client::{Error, Locks};
+use std::time::Duration;
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let locks = Locks::open(std::env::args().nth(1).unwrap())?;
+    let lock = locks.lock("k").wait(Duration::ZERO);
+    let guard = lock.acquire().await?;
+    println!("{} {}", guard.token() > 0, matches!(lock.acquire().await, Err(Error::LockTimeout { .. })));
+    guard.release().await?;
+    locks.close().await;
+    Ok(())
+}
+"#;
+
+fn cargo(folder: &Path, target: &Path, words: &[&str]) {
+    let mut command = Command::new(env::var("CARGO").unwrap());
+    command.args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
+    assert!(command.status().unwrap().success(), "cargo {words:?}");
+}
+
+#[test]
+fn the_packaged_crate_takes_a_lock_in_a_fresh_project() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // What was compiled for the tests is used again.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    // The project below compiles it, which is what cargo would do to verify it.
+    cargo(here, target, &["package", "--quiet", "--locked", "--offline", "--allow-dirty", "--no-verify"]);
+    let name = format!("redislock-client-{}", env!("CARGO_PKG_VERSION"));
+    let folder = tempfile::tempdir().unwrap();
+    let package = target.join(format!("package/{name}.crate"));
+    let unpacked = Command::new("tar").arg("-xzf").arg(package).current_dir(folder.path()).status().unwrap();
+    assert!(unpacked.success());
+    // With the features and the profile of tests/readme.rs, so that what it uses is compiled but once.
+    let manifest = format!(
+        "[workspace]\n[package]\nname = \"fresh\"\nedition = \"2024\"\n[dependencies]\n\
+         redislock-client = {{ path = {name:?} }}\n\
+         tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
+         [profile.dev]\ndebug = \"line-tables-only\"\n"
+    );
+    fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+    // The versions that the package was tested with.
+    fs::copy(folder.path().join(&name).join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    fs::write(folder.path().join("src/main.rs"), PROGRAM).unwrap();
+    cargo(folder.path(), target, &["build", "--quiet", "--offline"]);
+    let server = Server::start();
+    let run = Command::new(target.join("debug/fresh")).arg(server.url()).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(String::from_utf8(run.stdout).unwrap(), "true true\n");
+    assert!(!server.is_held("k"));
+}

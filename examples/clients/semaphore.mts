@@ -1,0 +1,26 @@
+// Twenty jobs, a licence for three: a semaphore lets in as many as may, in the order in which they came.
+
+import { setTimeout as pause } from "node:timers/promises";
+import { Redis } from "ioredis";
+import { Locks } from "redislock";
+
+const redis = new Redis("redis://127.0.0.1:6379");
+const locks = new Locks(redis);
+const licence = locks.semaphore("licence", 3);
+let now = 0;
+let most = 0;
+
+async function job(): Promise<void> {
+  await licence.using({ wait: 60_000 }, async () => {
+    now += 1;
+    most = Math.max(most, now);
+    await pause(20);
+    now -= 1;
+  });
+}
+
+await Promise.all(Array.from({ length: 20 }, job));
+console.log(`${most} at once`); // prints: 3 at once
+
+await locks.close();
+await redis.quit();
