@@ -396,7 +396,7 @@ def test_time_stands_still_on_a_server_and_goes_on_as_it_is_told(tmp_path):
         told_of = dict(real.plays(steps))
     finally:
         real.ends()
-    place = "place\t0\ta\tredislock\t-1\t%5\t$kind\t$exclusive\t$limit\t_\t$holders\t*1\t%8\t$owner\t$o1"
+    place = "place\t0\ta\tredislock\t-1\t%6\t$kind\t$exclusive\t$limit\t_\t$holds\t:1\t$holders\t*1\t%8\t$owner\t$o1"
     first, second, last = (told_of[step] for step in steps[1:])
     assert "reply\tc1\t:1700000000000000" in first and "event\t0\ta\tlock.acquired" in first and "changed\ta" in first
     assert any(line.startswith(f"{place}\t$token\t:1700000000000000\t$lease-left-ms\t:49\t") for line in first)
