@@ -30,9 +30,11 @@ struct Line {
     places: BTreeMap<Key, Spot>,
     /// Whether the server tells of the next change of the lock.
     is_watched: bool,
-    /// The latest connection over which any of them has asked. The server behind it may have lost its line, or be another
-    /// one: so all that have asked over an earlier one ask again, one after the other, in the order that they have.
+    /// The connection of the latest request of any of them, and the number of that request. The server behind it may have
+    /// lost its line, or be another one, even one that was connected earlier: so all that have asked over another one ask
+    /// again, one after the other, in the order that they have.
     link: u64,
+    latest: u64,
 }
 
 impl Line {
@@ -44,7 +46,7 @@ impl Line {
     }
 
     fn is_stale(&self, key: &Key, spot: &Spot) -> bool {
-        key.0 != u64::MAX && spot.link < self.link
+        key.0 != u64::MAX && spot.link != self.link
     }
 
     /// This one has just asked, or left: the next one asks again if it has to, and so on. Behind the last that had to, those
@@ -174,8 +176,9 @@ impl Place<'_> {
             self.key.0 = number;
         }
         line.places.insert(self.key, spot);
-        if link > line.link {
-            (line.link, line.is_watched) = (link, false);
+        if number > line.latest {
+            line.is_watched &= link == line.link;
+            (line.link, line.latest) = (link, number);
         }
         // What was meant for the first may have called another one.
         if was_first != (line.places.keys().next() == Some(&self.key)) {
@@ -235,22 +238,38 @@ mod tests {
     }
 
     #[test]
-    fn all_ask_again_in_their_order_over_a_new_connection() {
-        let lines = Lines::new(8);
-        let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
-        for place in &mut places {
-            place.asked(next_number(), 1);
-        }
-        places[0].asked(next_number(), 2);
-        let new = lines.join(b"k");
-        for number in 1..4 {
-            assert!(is_called(&places[number]) && may_ask(&places[number]));
-            for behind in places[number + 1..].iter().chain([&new]) {
-                assert!(behind.may_ask() == May::AfterOthers && !is_called(behind));
+    fn all_ask_again_in_their_order_over_another_connection() {
+        // A new one, and one to a server that was known before the slot moved there.
+        for (before, after) in [(1, 2), (2, 1)] {
+            let lines = Lines::new(8);
+            let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
+            for place in &mut places {
+                place.asked(next_number(), before);
             }
-            places[number].asked(next_number(), 2);
+            assert!(places[0].watch().is_some());
+            places[0].asked(next_number(), after);
+            assert!(!places[0].is_watched(), "the other server tells of nothing yet");
+            let new = lines.join(b"k");
+            for number in 1..4 {
+                assert!(is_called(&places[number]) && may_ask(&places[number]));
+                for behind in places[number + 1..].iter().chain([&new]) {
+                    assert!(behind.may_ask() == May::AfterOthers && !is_called(behind));
+                }
+                places[number].asked(next_number(), after);
+            }
+            assert!(is_called(&new) && may_ask(&new));
         }
-        assert!(is_called(&new) && may_ask(&new));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_over_the_connection_before_makes_only_its_own_request_be_asked_again() {
+        let lines = Lines::new(8);
+        let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
+        let (early, late) = (next_number(), next_number());
+        one.asked(late, 2);
+        two.asked(early, 1);
+        assert!(is_called(&two) && may_ask(&two), "it asked the server before");
+        assert!(!is_called(&one));
     }
 
     #[test]
