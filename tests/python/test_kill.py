@@ -227,7 +227,7 @@ def test_no_answered_hold_is_lost_by_a_kill_under_load(start_server, preamble, i
         for (key, owner), (token, times) in load.held.items():
             highest = max(highest, token)
             if key not in infos:
-                info = lock_info(cli, key)
+                info = lock_info(cli, key, "FULL", "COUNT", 2_000)
                 infos[key] = {hold["owner"]: hold for hold in info["holders"]} if info else {}
             if (key, owner) in load.unsure:
                 continue
