@@ -268,9 +268,11 @@ async fn ten_thousand_locks_are_held_and_renewed_with_few_tasks_and_connections(
     }
     let info = server.ask::<String>(&["INFO", "redislock"]);
     assert!(info.contains(&format!("redislock_holds:{LOCKS}\r")), "{info}");
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let connections = server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
-    assert!(tasks < 20 && connections < 10, "{tasks} tasks, {connections} connections");
+    assert!(connections < 10, "{connections} connections");
+    // While some are renewed, each renewal that is under way has a task.
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    eventually("only a few tasks are left between renewals", || tasks() < 20).await;
     drop(guards);
     let is_free = || server.ask::<String>(&["INFO", "redislock"]).contains("redislock_holds:0\r");
     eventually("all are given up", is_free).await;
