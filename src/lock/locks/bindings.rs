@@ -50,12 +50,12 @@ impl Locks {
     #[inline]
     pub(super) fn bind_new(&mut self, id: LockId, hold: &NewHold<'_>) {
         if !hold.binding.is_none() {
-            self.binding(id, hold.client, hold);
+            self.bind(id, hold.client, hold);
         }
     }
 
     #[cold]
-    fn binding(&mut self, id: LockId, client: Option<ClientId>, hold: &NewHold<'_>) {
+    fn bind(&mut self, id: LockId, client: Option<ClientId>, hold: &NewHold<'_>) {
         self.change_overflow(id, |overflow| {
             (overflow.binding, overflow.lease_ms, overflow.bound_to) = (hold.binding, hold.lease_ms, client);
         });

@@ -154,8 +154,8 @@ mod tests {
         LockId::new(Epoch::new(0), index, 1)
     }
 
-    /// Ties a lock to a connection, or to none.
-    fn binding(overflows: &mut Overflows, index: u32, binding: Binding, client: Option<u64>) -> bool {
+    /// Binds a lock to a connection, or to none.
+    fn bind(overflows: &mut Overflows, index: u32, binding: Binding, client: Option<u64>) -> bool {
         overflows.change(lock(index), |overflow| {
             overflow.binding = binding;
             overflow.bound_to = client.map(ClientId);
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn what_says_nothing_is_not_kept() {
         let mut overflows = Overflows::default();
-        assert!(binding(&mut overflows, 1, CUT, None));
-        assert!(!binding(&mut overflows, 1, Binding::NONE, None));
+        assert!(bind(&mut overflows, 1, CUT, None));
+        assert!(!bind(&mut overflows, 1, Binding::NONE, None));
         assert_eq!((overflows.len(), overflows.get(1)), (0, None));
     }
 
@@ -181,21 +181,21 @@ mod tests {
             (overflows.has_bindings(), overflows.has_orphaned(), overflows.orphaned().count())
         };
         assert_eq!((told(&overflows), overflows.all_bound()), ((false, false, 0), vec![]));
-        binding(&mut overflows, 1, KEPT, Some(7));
-        binding(&mut overflows, 2, CUT, Some(7));
+        bind(&mut overflows, 1, KEPT, Some(7));
+        bind(&mut overflows, 2, CUT, Some(7));
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, false, 0), vec![lock(1), lock(2)]));
         // One that is cut with its connection, and one that is kept alive, without any.
-        binding(&mut overflows, 2, CUT, None);
-        binding(&mut overflows, 3, KEPT, None);
+        bind(&mut overflows, 2, CUT, None);
+        bind(&mut overflows, 3, KEPT, None);
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, true, 1), vec![lock(1)]));
         assert_eq!(overflows.orphaned().collect::<Vec<_>>(), [3]);
         assert_eq!(overflows.all_bound(), [lock(1)]);
         // The same again changes nothing.
-        binding(&mut overflows, 3, KEPT, None);
+        bind(&mut overflows, 3, KEPT, None);
         assert_eq!(told(&overflows), (true, true, 1));
-        binding(&mut overflows, 3, KEPT, Some(8));
+        bind(&mut overflows, 3, KEPT, Some(8));
         assert_eq!((told(&overflows), bound(&overflows, 8)), ((true, false, 0), vec![lock(3)]));
-        binding(&mut overflows, 1, KEPT, None);
+        bind(&mut overflows, 1, KEPT, None);
         overflows.remove(lock(1));
         assert_eq!(told(&overflows), (true, false, 0));
         for index in [2, 3] {
@@ -209,7 +209,7 @@ mod tests {
     fn memory_comes_back_when_all_are_gone() {
         let mut overflows = Overflows::default();
         for index in 0..5_000 {
-            binding(&mut overflows, index, CUT, Some(7));
+            bind(&mut overflows, index, CUT, Some(7));
         }
         assert!(overflows.of.capacity() >= 5_000);
         for index in 0..5_000 {
@@ -219,7 +219,7 @@ mod tests {
         }
         assert_eq!(overflows.of.capacity(), 0);
         // A few do not cost an allocation each.
-        binding(&mut overflows, 1, CUT, None);
+        bind(&mut overflows, 1, CUT, None);
         overflows.remove(lock(1));
         assert!(overflows.of.capacity() > 0);
     }

@@ -241,9 +241,7 @@ impl Prefixes {
 
     /// Whether all names are in this database; `false` if one may have been elsewhere that was not packed.
     pub(super) fn are_all_in(&self, db: u32) -> bool {
-        let is_used_elsewhere = |prefix: &Prefix| prefix.uses > 0 && prefix.db != db;
-        let are_others_in = matches!(self.others, Databases::None) || self.others == Databases::One(db);
-        are_others_in && !self.seats.iter().any(is_used_elsewhere)
+        !self.may_be_in(|other| other != db)
     }
 
     /// Whether any name is in one of these databases; `true` also if one may have been there that was not packed.

@@ -232,14 +232,9 @@ impl Locks {
     fn modes_of(&self, ids: &[LockId]) -> impl Fn(LockId) -> Mode + '_ {
         let lists = &self.holder_lists;
         let is_listed = ids.len().saturating_mul(lists.all.len()) > lists.listed;
-        let listed: hashbrown::HashMap<LockId, Mode> = if is_listed {
-            let modes = |holders: &'_ super::holders::Holders| {
-                holders.ids().map(|id| (id, holders.mode)).collect::<Vec<_>>()
-            };
-            lists.all.iter().flat_map(|(_, holders)| modes(holders)).collect()
-        } else {
-            hashbrown::HashMap::new()
-        };
+        let of_all = lists.all.iter().filter(|_| is_listed).map(|(_, holders)| holders);
+        let listed: hashbrown::HashMap<LockId, Mode> =
+            of_all.flat_map(|holders| holders.ids().map(|id| (id, holders.mode))).collect();
         move |id| {
             if is_listed {
                 return listed.get(&id).copied().unwrap_or_default();
