@@ -15,7 +15,7 @@ from harness.kinds import (
 from harness.limits import eventually
 from harness.replies import lock_info
 from harness.server import IS_VALKEY
-from harness.walk import assert_same_leases, leases_of, locks_of
+from harness.walk import assert_same_leases, give_up, leases_of, locks_of
 from harness.wire import refused
 
 by_all_ways = pytest.mark.parametrize("way", WAYS)
@@ -48,11 +48,7 @@ def fill(cli):
 def assert_all_can_be_given_up(cli, locks):
     """Owners, tokens, counts and kinds are really there; and no lock stays."""
     for key, (_, holds) in locks.items():
-        for owner, token, times, *_ in holds:
-            assert cli("LOCK.FENCE", key, token) == 1
-            for _ in range(times):
-                release(cli, key, owner, "TOKEN", token)
-            assert cli("LOCK.RELEASE", key, owner) == 0
+        give_up(cli, key, holds)
         assert cli("EXISTS", key) == 0
 
 

@@ -23,31 +23,27 @@ def rewrite(server):
     assert server.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
+def assert_a_load_agrees_after_every_step(server, part, load):
+    cli = server.connect()
+    for step in walk(server, part):
+        before, digest, leases = locks_of(cli, with_ties=False), cli("DEBUG DIGEST"), leases_of(cli)
+        cli(load)
+        assert cli("DEBUG DIGEST") == digest, step
+        assert locks_of(cli, with_ties=False) == before, step
+        assert_same_leases(leases, leases_of(cli))
+
+
 # Not the ties: a lock that was loaded is tied to no connection.
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "ties"])
 def test_a_reload_agrees_after_every_step(start_server, part):
     # G13: RDB
-    server = start_server()
-    cli = server.connect()
-    for step in walk(server, part):
-        before, digest, leases = locks_of(cli, with_ties=False), cli("DEBUG DIGEST"), leases_of(cli)
-        cli("DEBUG RELOAD")
-        assert cli("DEBUG DIGEST") == digest, step
-        assert locks_of(cli, with_ties=False) == before, step
-        assert_same_leases(leases, leases_of(cli))
+    assert_a_load_agrees_after_every_step(start_server(), part, "DEBUG RELOAD")
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "ties"])
 def test_the_append_only_file_agrees_after_every_step(start_server, part):
     # G13: replayed from the first command on
-    server = start_server(*ALWAYS, *PLAIN)
-    cli = server.connect()
-    for step in walk(server, part):
-        before, digest, leases = locks_of(cli, with_ties=False), cli("DEBUG DIGEST"), leases_of(cli)
-        cli("DEBUG LOADAOF")
-        assert cli("DEBUG DIGEST") == digest, step
-        assert locks_of(cli, with_ties=False) == before, step
-        assert_same_leases(leases, leases_of(cli))
+    assert_a_load_agrees_after_every_step(start_server(*ALWAYS, *PLAIN), part, "DEBUG LOADAOF")
 
 
 @pytest.mark.parametrize("way", ["RDB", "AOF", "AOF plain", "AOF rewritten", "AOF plain rewritten", "AOF rewritten on the way"])

@@ -12,6 +12,8 @@ than they would if each had a little of everything.
 import random
 from typing import NamedTuple
 
+from .draws import Draws
+
 LOCKS = ("a", "b", "c")
 #: What locks are renamed to, and what LOCK.EXEC writes.
 OTHERS = ("x", "d")
@@ -42,9 +44,10 @@ class Step(NamedTuple):
     commands: tuple = ()
 
 
-class Author:
+class Author(Draws):
     """Draws the steps of one round."""
 
+    LOCKS, NAMES, OWNERS, CLIENTS = LOCKS, NAMES, OWNERS, CLIENTS
     #: How often the steps of each group are drawn, in a round that has it.
     GROUPS = {
         "keys": 6,
@@ -74,6 +77,10 @@ class Author:
         self.tied = self.chance.choice([0.1, 0.6])
         self.hurry = self.chance.choice([0.0, 0.05, 0.3])
 
+    def send(self, *commands):
+        """One packet of a client."""
+        return Step("send", self.client(), commands)
+
     def steps(self, number):
         """So many steps, a rest behind every few of them, and one at the end."""
         found, until_rest = [], self.chance.randint(1, 7)
@@ -89,21 +96,6 @@ class Author:
 
     # What is drawn
 
-    def client(self):
-        return self.chance.randrange(CLIENTS)
-
-    def lock(self):
-        return self.favourite if self.chance.random() < 0.7 else self.chance.choice(LOCKS)
-
-    def name(self):
-        return self.lock() if self.chance.random() < 0.85 else self.chance.choice(NAMES)
-
-    def owner(self, lock=None):
-        dice = self.chance.random()
-        if lock and dice < 0.2:
-            return f"@{self.chance.choice(['holder', 'waiter', 'waiter'])}:{lock}"
-        return self.chance.choice(OWNERS)
-
     def duration(self, short=None):
         short = self.hurry if short is None else short
         return self.chance.choice(SHORT_MS if self.chance.random() < short else LONG_MS)
@@ -111,12 +103,6 @@ class Author:
     def patience(self):
         """How long a request waits."""
         return self.duration() if self.chance.random() < 0.3 else 0
-
-    def mode(self, lock):
-        dice, kind = self.chance.random(), self.kinds.get(lock, "")
-        if dice < 0.05:
-            return self.chance.choice(["", "SHARED", "LIMIT 2"]).split()
-        return (kind or self.chance.choice(["", "SHARED"])).split()
 
     # Locks
 
@@ -136,19 +122,6 @@ class Author:
         elif dice < waiting + 0.15 and owner != "*":
             words += ["QUEUE", self.duration()]
         return tuple(words)
-
-    def macquire(self, waiting):
-        keys = self.chance.sample(LOCKS, self.chance.choice([2, 2, 3]))
-        words = ["LOCK.MACQUIRE", len(keys), *keys, self.owner(keys[0]), "PX", self.duration()]
-        words += ["SHARED"] if self.chance.random() < 0.4 else []
-        words += ["BLOCK", self.patience()] if self.chance.random() < waiting else []
-        return tuple(words)
-
-    def release(self):
-        lock = self.lock()
-        owner = f"@holder:{lock}" if self.chance.random() < 0.7 else self.owner(lock)
-        token = ["TOKEN", f"@token:{lock}"] if self.chance.random() < 0.1 else []
-        return ("LOCK.RELEASE", lock, owner, *token)
 
     def renew(self):
         lock = self.lock()
@@ -196,17 +169,6 @@ class Author:
             ("MOVE", name, self.chance.choice(DBS)),
             ("COPY", name, other, "REPLACE"),
         ])
-
-    def with_more(self, *commands):
-        """These, and perhaps in the same packet a LOCK command or what else is done to keys."""
-        if self.chance.random() < 0.3:
-            commands = (self.acquire(0), *commands)
-        if self.chance.random() < 0.5:
-            commands += (self.lock_command(0.3) if self.chance.random() < 0.8 else self.key_command(),)
-        return Step("send", self.client(), commands)
-
-    def keys(self):
-        return self.with_more(self.key_command())
 
     def floods(self):
         a, b = self.chance.sample(DBS, 2)

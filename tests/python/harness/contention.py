@@ -4,7 +4,6 @@ For all kinds of locks see mixture.py. What is written down is judged by `checke
 """
 
 import random
-import threading
 import time
 from math import inf
 
@@ -13,28 +12,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .checker import LOST, Request
+from .together import run_together
 from .wire import Connection
 
 
 def run_clients(port, seed, threads, seconds, locks):
     """Several clients at once, each in a thread; returns what all of them saw."""
     histories = [[] for _ in range(threads)]
-    failures = []
 
-    def run(number):
-        try:
-            client = LoadClient(port, f"{seed}.{number}", locks, histories[number])
-            client.run_for(seconds)
-        except Exception as failure:  # a thread's failure would else be lost
-            failures.append(f"client {seed}.{number}: {failure!r}")
+    def run(number, name):
+        LoadClient(port, name, locks, histories[number]).run_for(seconds)
 
-    workers = [threading.Thread(target=run, args=[n]) for n in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(seconds + 45)
-    if any(worker.is_alive() for worker in workers):
-        failures.append("a request was never answered")
+    failures = run_together(seed, threads, run, seconds + 45)
     return [request for history in histories for request in history], failures
 
 

@@ -5,13 +5,13 @@ at once are the point. What it writes down is judged by `checker`.
 """
 
 import random
-import threading
 import time
 from math import inf
 
 from .corners import Corners, Resource
 from .checker.evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
 from .replies import as_map
+from .together import run_together
 from .wire import Connection, NoReply, ServerError
 
 #: How each lock is mostly used. All who use one must agree, so few requests try another way.
@@ -35,21 +35,12 @@ REPLY_SECONDS = 60
 def run_clients(port, seed, clients, seconds, patience=REPLY_SECONDS):
     """Several clients at once, each in a thread; returns what all of them saw."""
     histories = [[] for _ in range(clients)]
-    failures, resource = [], Resource(f"resource {seed}")
+    resource = Resource(f"resource {seed}")
 
-    def run(number):
-        try:
-            MixedClient(port, f"{seed}.{number}", histories, resource, patience).run_for(seconds)
-        except Exception as failure:  # a thread's failure would else be lost
-            failures.append(f"client {seed}.{number}: {failure!r}")
+    def run(_, name):
+        MixedClient(port, name, histories, resource, patience).run_for(seconds)
 
-    workers = [threading.Thread(target=run, args=[n]) for n in range(clients)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(seconds + 2 * patience)
-    if any(worker.is_alive() for worker in workers):
-        failures.append("a request was never answered")
+    failures = run_together(seed, clients, run, seconds + 2 * patience)
     return [request for history in histories for request in history], failures
 
 

@@ -214,17 +214,22 @@ def assert_same_leases(before, after):
         assert abs(left - after[key]) < LEASE_SLACK_MS, (key, left, after[key])
 
 
+def give_up(cli, key, holds):
+    """Each hold of a lock can be given up: owners, tokens and counts are really there."""
+    for owner, token, times, *_ in holds:
+        assert cli("LOCK.FENCE", key, token) == 1
+        for _ in range(times):
+            release(cli, key, owner, "TOKEN", token)
+        assert cli("LOCK.RELEASE", key, owner) == 0
+
+
 def assert_it_goes_on(cli, holders):
     """G4, and every hold can be given up: counts, kinds and owners are really there."""
     highest = max(hold[1] for _, holds in holders.values() for hold in holds)
     assert take(cli, "fresh", "new") > highest
     release(cli, "fresh", "new")
     for key, (kind, holds) in holders.items():
-        for owner, token, times, *_ in holds:
-            assert cli("LOCK.FENCE", key, token) == 1
-            for _ in range(times):
-                release(cli, key, owner, "TOKEN", token)
-            assert cli("LOCK.RELEASE", key, owner) == 0
+        give_up(cli, key, holds)
         assert owners_of(cli, key) == []
         assert cli("EXISTS", key) == (0 if holds else 1), "empty locks stay"
 

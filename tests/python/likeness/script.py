@@ -9,6 +9,8 @@ them, which go in one packet. A word that begins with '@' names what is only kno
 
 import random
 
+from differ.draws import Draws
+
 LOCKS = ("a", "b", "c")
 NAMES = ("a", "b", "c", "d", "x")
 OWNERS = tuple(f"o{number}" for number in range(7))
@@ -38,9 +40,10 @@ def line(*words):
     return "\t".join(str(word) for word in words)
 
 
-class Author:
+class Author(Draws):
     """Draws the steps of one round."""
 
+    LOCKS, NAMES, OWNERS, CLIENTS = LOCKS, NAMES, OWNERS, CLIENTS
     #: How often the steps of each group are drawn, in a round that has it.
     GROUPS = {
         "keys": 6,
@@ -86,31 +89,11 @@ class Author:
 
     # What is drawn
 
-    def client(self):
-        return self.chance.randrange(CLIENTS)
-
-    def lock(self):
-        return self.favourite if self.chance.random() < 0.7 else self.chance.choice(LOCKS)
-
-    def name(self):
-        return self.lock() if self.chance.random() < 0.85 else self.chance.choice(NAMES)
-
-    def owner(self, lock=None):
-        if lock and self.chance.random() < 0.2:
-            return f"@{self.chance.choice(['holder', 'waiter', 'waiter'])}:{lock}"
-        return self.chance.choice(OWNERS)
-
     def duration(self):
         return self.chance.choice(SHORT_MS) if self.chance.random() < self.hurry else self.chance.choice(LONG_MS)
 
     def patience(self):
         return self.duration() if self.chance.random() < 0.5 else 0
-
-    def mode(self, lock):
-        dice, kind = self.chance.random(), self.kinds.get(lock, "")
-        if dice < 0.05:
-            return self.chance.choice(["", "SHARED", "LIMIT 2"]).split()
-        return (kind or self.chance.choice(["", "SHARED"])).split()
 
     def send(self, *commands):
         """One packet of a client."""
@@ -135,17 +118,6 @@ class Author:
         elif dice < waiting + 0.15 and owner != "*":
             words += ["QUEUE", self.duration()]
         return words
-
-    def macquire(self, waiting):
-        keys = self.chance.sample(LOCKS, self.chance.choice([2, 2, 3]))
-        words = ["LOCK.MACQUIRE", len(keys), *keys, self.owner(keys[0]), "PX", self.duration()]
-        words += ["SHARED"] if self.chance.random() < 0.4 else []
-        return words + (["BLOCK", self.patience()] if self.chance.random() < waiting else [])
-
-    def release(self):
-        lock = self.lock()
-        owner = f"@holder:{lock}" if self.chance.random() < 0.7 else self.owner(lock)
-        return ["LOCK.RELEASE", lock, owner, *(["TOKEN", f"@token:{lock}"] if self.chance.random() < 0.1 else [])]
 
     def renew(self):
         lock = self.lock()
@@ -197,16 +169,6 @@ class Author:
             ["MOVE", name, self.chance.choice(DBS)],
             ["COPY", name, other, *self.chance.choice([["REPLACE"], []])],
         ])
-
-    def with_more(self, *commands):
-        if self.chance.random() < 0.3:
-            commands = (self.acquire(0), *commands)
-        if self.chance.random() < 0.5:
-            commands += (self.lock_command(0.3) if self.chance.random() < 0.8 else self.key_command(),)
-        return self.send(*commands)
-
-    def keys(self):
-        return self.with_more(self.key_command())
 
     def floods(self):
         a, b = self.chance.sample(DBS, 2)

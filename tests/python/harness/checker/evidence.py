@@ -328,36 +328,40 @@ class Evidence:
             if hold.connection == request.connection:
                 hold.closes(request)
 
-    def _see_renew(self, request):
+    def _proved(self, request):
+        """The hold that this request was told it was about; None if it was told of none, or of one that nobody knows."""
         hold = self._own(request)
         if request.reply != 1:
             self._told_no(hold, request)
-        elif hold is None:
+            return None
+        if hold is None:
             self._unknown(request)
-        else:
-            self._prove(hold, request)
-            hold.until = request.sent + request.lease
-            hold.latest = request.answered + request.lease
-            if hold.kept is not None:
-                hold.kept = request.lease
-            hold.connection = ""  # what it was kept for does not count any more
-            hold.is_tied(request)
-            self._bind(hold)
+            return None
+        self._prove(hold, request)
+        return hold
+
+    def _see_renew(self, request):
+        hold = self._proved(request)
+        if hold is None:
+            return
+        hold.until = request.sent + request.lease
+        hold.latest = request.answered + request.lease
+        if hold.kept is not None:
+            hold.kept = request.lease
+        hold.connection = ""  # what it was kept for does not count any more
+        hold.is_tied(request)
+        self._bind(hold)
 
     def _see_release(self, request):
-        hold = self._own(request)
-        if request.reply != 1:
-            self._told_no(hold, request)
-        elif hold is None:
-            self._unknown(request)
-        else:
-            self._prove(hold, request)
-            least, most = (count - 1 for count in hold.counts)
-            hold.counts = max(least, 1), most
-            if least < 1:
-                hold.until = min(hold.until, request.sent)
-            if most < 1 and request.answered < hold.dead:
-                hold.dead, hold.denied_by = request.answered, request
+        hold = self._proved(request)
+        if hold is None:
+            return
+        least, most = (count - 1 for count in hold.counts)
+        hold.counts = max(least, 1), most
+        if least < 1:
+            hold.until = min(hold.until, request.sent)
+        if most < 1 and request.answered < hold.dead:
+            hold.dead, hold.denied_by = request.answered, request
 
     def _unknown(self, request):
         if request.owner not in self.unheard:
