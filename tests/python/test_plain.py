@@ -33,7 +33,8 @@ def test_a_sentence_is_counted_over_lines_to_its_end(tmp_path):
     half = "word " * 16
     assert found(tmp_path, "a.md", f"Yes.\nA {half}\n{half}end.\n") == [(2, "34 words")]
     assert found(tmp_path, "a.md", f"Word e.g. {half}\n{half}end.\n") == [(1, "35 words")]
-    assert found(tmp_path, "a.md", f"{half}end.\n{half.title()}end.\n") == []
+    for beginning in ("A ", "`a` ", "[a](https://example.org/) ", "**A** ", "(A "):
+        assert found(tmp_path, "a.md", f"{half}end.\n{beginning}{half}end.\n") == []
 
 
 def test_a_code_span_and_a_link_count_as_the_words_they_are_read_as(tmp_path):
