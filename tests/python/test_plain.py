@@ -50,6 +50,8 @@ def test_code_tables_and_headings_are_left_out_and_items_count_alone(tmp_path):
     half = "word " * 20
     assert found(tmp_path, "a.md", f"- {half}\n- {half}\n1. {half}\n") == []
     assert found(tmp_path, "a.md", f"- {half}\n  {half}\n") == [(1, "40 words")]
+    assert found(tmp_path, "a.md", f"Two:\n  one    {half}\n  two    {half}\nAfter {half}\n") == []
+    assert found(tmp_path, "a.md", f"Two:\n  one    {half}\n         {half}\n") == [(2, "41 words")]
 
 
 @pytest.mark.parametrize("beginning", ["Whoever", "Such", "So many", "Of which", "The same, but"])
