@@ -132,6 +132,7 @@ def run_on_a_repository(tmp_path, pending):
     (tmp_path / "scripts" / "plain").write_text("\n".join(lines) + "\n")
     (tmp_path / "bad.md").write_text(f"{LONG}\n")
     (tmp_path / "good.md").write_text(f"{SHORT}\n")
+    (tmp_path / "parts.md").write_text(f"## One, two\n\n{LONG}\n\n## Three\n\n{SHORT}\n")
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     return subprocess.run(["python3", tmp_path / "scripts" / "plain"], capture_output=True, text=True)
 
@@ -139,9 +140,12 @@ def run_on_a_repository(tmp_path, pending):
 @pytest.mark.parametrize(
     "pending, code, says",
     [
-        ((), 1, "bad.md:1: 31 words"),
-        (("bad.md",), 0, ""),
-        (("bad.md", "good.md"), 1, "scripts/plain: good.md has no finding any more"),
+        (("parts.md",), 1, "bad.md:1: 31 words"),
+        (("bad.md",), 1, "parts.md:3: 31 words"),
+        (("bad.md", "parts.md"), 0, ""),
+        (("bad.md", "parts.md#one-two"), 0, ""),
+        (("bad.md", "parts.md#three"), 1, "scripts/plain: parts.md#three has no finding any more"),
+        (("bad.md", "parts.md", "good.md"), 1, "scripts/plain: good.md has no finding any more"),
     ],
 )
 def test_what_is_pending_is_left_out_until_it_is_clean(tmp_path, pending, code, says):
