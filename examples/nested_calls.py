@@ -1,8 +1,9 @@
 """A function that holds a lock calls another one that takes the same lock.
 
 With REENTRANT the second request of the same owner adds one to its count, and each release
-takes one off: nobody else comes in before the outermost one is done, and the inner function
-works the same by itself. Without it the inner release would give up the outer one's lock.
+takes one off. So no other owner gets the lock before the outermost function is done, and the
+inner function works the same by itself. Without REENTRANT the inner release would give up the
+outer function's lock.
 
     python nested_calls.py                       nobody comes in between
     python nested_calls.py --without-reentrant   somebody does

@@ -4,8 +4,9 @@
 
 It is held if a majority grants it, for what is left of the lease since before the first request
 was sent. A second round (RAISE) gives a majority the highest of their tokens, which is therefore
-higher than that of any earlier holder. docs/REDLOCK.md: how to set up the servers, and what this
-does not promise. No LIMIT, on purpose: with two places on each of five servers, three would fit.
+higher than that of any earlier holder. See docs/REDLOCK.md for how to set up the servers,
+and for what this does not promise. There is no LIMIT, on purpose: with two permits on each of five servers,
+three owners would fit.
 """
 
 import asyncio

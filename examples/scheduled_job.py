@@ -5,8 +5,8 @@ that minute. One is granted it and runs the job; the others get nil at once and 
 
 The lock is not released when the job is done: it stands for "this minute is taken care
 of", also for an instance whose clock is late. Its lease says how late that may be. If
-the instance dies in the middle, nobody runs the job for this minute: for a job that must
-be done to the end, release the lock when it fails, or take steps that can be repeated.
+the instance dies in the middle, nobody runs the job for this minute. If a job must be done
+to the end, release the lock when it fails, or take steps that can be repeated.
 """
 
 import multiprocessing

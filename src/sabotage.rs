@@ -1,12 +1,12 @@
 //! Rules that can be left out, one at a time, to see that the tests notice. Never in a module that is shipped.
 //!
 //! `make sabotage` builds the module with the feature `sabotage` and loads it once for each of [`RULES`], named in
-//! [`VARIABLE`]: then that one rule is not kept, and the checker of histories must say so. Without a name all are.
+//! [`VARIABLE`]. Then that one rule is not kept, and the checker of histories must say so. Without a name all are.
 //!
 //! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
 //! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.
 //!
-//! The tests of the core and of the engine leave out rules too, each on its own thread: random lives and the simulation
+//! The tests of the core and of the engine leave out rules too, each on its own thread. Random lives and the simulation
 //! of groups of servers have to notice, and `make sabotage` begins with that.
 
 /// A rule that can be left out.
@@ -68,11 +68,11 @@ pub(crate) enum Rule {
     ListedTwice,
     /// A replica that has left and come back is as good as new (G4). Left out by tests of the core.
     LeftReplica,
-    /// Whoever makes work for the pump asks for it (G6). Left out by tests of the engine, as are those that follow.
+    /// A step that makes work for the pump asks for it (G6). Left out by tests of the engine, as are those that follow.
     PumpAsked,
     /// Nobody is answered twice (G7).
     AnsweredOnce,
-    /// Whoever was answered is forgotten (G7).
+    /// A client that was answered is forgotten (G7).
     Forgotten,
     /// Nobody is told that what it began is undone while that is there to be seen (CONTRACT 6).
     UndoneFirst,

@@ -1,4 +1,4 @@
-//! Every event of a lock, on a primary, a replica of it, and a replica of that replica: all have the same locks with
+//! Every event of a lock, on a primary, a replica of it, and a replica of that replica. All have the same locks with
 //! the same tokens (G13), and the replicas decide nothing.
 
 use crate::server::client::{as_int, as_list};

@@ -1,4 +1,4 @@
-//! Every error that a client can see. The first word is the code (CONTRACT 9); the rest is one queue that
+//! Every error that a client can see. The first word is the code (CONTRACT 9); the rest is one line that
 //! names the argument and the accepted range.
 
 use std::borrow::Cow;
@@ -201,7 +201,7 @@ fn kind(mode: Mode) -> String {
     }
 }
 
-/// A cycle of waits in one queue: who waits for which lock, and for whom there.
+/// A cycle of waits in one line of text: who waits for which lock, and for whom there.
 fn deadlock(cycle: &[Link]) -> String {
     const LINKS_SHOWN: usize = 8;
     let mut text = "DEADLOCK this wait would never end:".to_owned();
@@ -257,16 +257,16 @@ pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took ove
 pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the new one";
 
 /// Too few replicas are there, or have been for long enough.
-pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected to confirm a grant or a renewal, or they or this primary are not there for as long as the quarantine yet (see INFO redislock); nothing was done";
+pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected to confirm a grant or a renewal, or they or this primary are younger than the quarantine (see INFO redislock); nothing was done";
 
 /// Nobody can wait for replicas here.
-pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is not possible in MULTI, in a script or on a connection that must not block; nothing was done";
+pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is impossible in MULTI, in a script or on a connection that must not block; nothing was done";
 
 /// Too few replicas acknowledged a grant in time.
 pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
 
 /// The same, and it cannot be undone at once.
-pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began as soon as it does";
+pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began when it does";
 
 /// Too few replicas acknowledged a renewal in time.
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";

@@ -1,7 +1,8 @@
 //! Whether a client that waits may be granted a lock now.
 //!
-//! A grant out of the queue passes none of the server's own checks for commands, so they are made here (CONTRACT 4):
-//! the user's rights, whether the server refuses writes, and whether the settings still allow what was asked for.
+//! A grant out of the queue passes none of the server's own checks for commands, so they are made here (CONTRACT 4).
+//! They ask for the user's rights, whether the server refuses writes, and whether the settings still allow the
+//! request.
 
 use super::confirm;
 use super::server::Server;

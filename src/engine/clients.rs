@@ -1,13 +1,13 @@
 //! Clients that are blocked: one entry each, in one stage, until the server has let go of it.
 //!
-//! A client waits in a queue; then perhaps for replicas; then, if it was not confirmed, until what it began is undone;
-//! then perhaps for its turn to be answered; and then until the server has sent the answer. Whatever ends that,
-//! [`Clients::remove`] is the one way out.
+//! A client waits in a queue; then perhaps for replicas. If its grant was not confirmed, it waits until that is
+//! undone. Then it may wait for its turn to be answered, and at last until the server has sent the answer. Whatever
+//! ends that, [`Clients::remove`] is the one way out.
 //!
-//! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is decided
-//! is decided at once: the holds are there, replicas and files know them. But to answer a client takes the server some
-//! three times as long as to grant its lock takes us, and it answers everybody whom it was given before it hears anybody
-//! else. So it is given some at a time, first come first, and the pump gives it more in the next turn.
+//! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is
+//! decided is decided at once: the holds are there, replicas and files know them. But sending a reply costs the
+//! server some three times what a grant costs us, and it sends every queued reply before it reads another command. So
+//! it gets some replies at a time, first come first, and the pump gives it more in the next turn.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::ClientId;
 
-/// So many clients are answered in one turn of the event loop.
+/// How many clients are answered in one turn of the event loop.
 pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 256 };
 
 /// Room for so many is kept after a storm.

@@ -347,8 +347,8 @@ pub fn replicas_too_many<S: Server>(server: &S, now: Moment) -> u64 {
     too_many.unwrap_or(0)
 }
 
-/// Says so if more replicas are connected than the group is said to have: then a majority of what it is said to have
-/// need not be one of what it has.
+/// Warns if more replicas are connected than `redislock.group-size` has room for. A majority of that number need not
+/// be a majority of the nodes that there are.
 fn warn_of_too_many<S: Server>(server: &S) {
     let too_many = replicas_too_many(server, server.boot());
     let is_news = server.with(|state| {

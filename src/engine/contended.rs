@@ -1,16 +1,16 @@
 //! Which locks are asked for most while they are not to be had, for INFO.
 //!
 //! The Space-Saving algorithm (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in
-//! Data Streams", 2005): so many counters, and a name that has none takes over that of the name with the lowest count,
-//! count and all. So a count is too high by at most what was taken over, which is told beside it, and a name that makes
-//! more than its share of all requests is always among them.
+//! Data Streams", 2005) has a fixed number of counters. A name that has none takes over that of the name with the
+//! lowest count, count and all. So a count is too high by at most what was taken over, which is shown beside it. A
+//! name that makes more than its share of all requests is always among them.
 
 use crate::lock::types::LockKey;
 
 /// A longer name is counted and shown by its beginning.
 const NAME_SHOWN_MAX: usize = 128;
 
-/// So many requests found this lock taken.
+/// How many requests found this lock taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Counter {
     db: u32,

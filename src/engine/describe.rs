@@ -195,8 +195,8 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
     fields.unwrap_or_default()
 }
 
-/// Forgets locks that the server has freed elsewhere: who looks shall not count what a flush has ended. So many at most
-/// that nobody waits for it; the pump does the rest.
+/// Forgets locks that the server has freed elsewhere, so that INFO does not count what a flush has ended. It forgets
+/// few enough at a time that nobody waits for it; the pump does the rest.
 fn bury<S: Server>(server: &S) {
     const ROUNDS: usize = if cfg!(test) { 2 } else { 16 };
     if pump::has_dead(server) {

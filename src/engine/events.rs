@@ -129,8 +129,8 @@ pub fn loaded_staged<S: Server>(server: &S, what: Beside) {
     work::rearm(server);
 }
 
-/// Says so if the data set that was loaded is far ahead of the wall clock: a file is believed (tokens must not go back
-/// when the wall clock does), but not in silence.
+/// Warns if the data set that was loaded is far ahead of the wall clock. A file is believed, because tokens must not
+/// go back when the wall clock does.
 fn warn_of_lead<S: Server>(server: &S) {
     let wall_us = server.wall_us();
     let lead_us = server.with(|state| state.table.token_lead_us(wall_us)).unwrap_or(0);
@@ -176,8 +176,8 @@ pub fn forked<S: Server>(server: &S) {
     work::request(server);
 }
 
-/// Slots begin to leave as a whole. Valkey may give up such a move by chance if a module replicates a command without
-/// keys, as LOCK.TICK is: it looks at flags that nobody has set (`VM_Replicate` in `module.c` of 9.1).
+/// Slots begin to leave as a whole. Valkey may give up this move by chance if a module replicates a command without
+/// keys, as LOCK.TICK is. It looks at flags that nobody has set (`VM_Replicate` in `module.c` of 9.1).
 pub fn slots_leave<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.moves += 1);
 }

@@ -1,8 +1,8 @@
 //! Locks of old clients during a migration: `SET key value NX PX`, with the setting legacy-strings.
 //!
-//! A string with a time to live counts as a lock that the owner named by its value holds. It goes in ways that the
-//! module's own type would be told of, and a string is not: so keyspace events are listened to, which nobody else has
-//! to pay for, because it begins when the setting is switched on.
+//! A string with a time to live counts as a lock that the owner named by its value holds. The module's own type would
+//! be told how it goes; a string is not. So the module listens to keyspace events. Other users do not pay for that,
+//! because it begins when the setting is switched on.
 
 use super::server::{Key, Server};
 use super::work;

@@ -1,10 +1,10 @@
 //! The pump: the only writer outside commands.
 //!
-//! Whatever may have freed a lock without a command of ours (a lease, a closed connection, a deleted key, a flush) only
-//! makes a note and asks for the pump. The pump runs behind the command or event that asked for it, so that its records
-//! follow their cause in the stream. It first asks whether it may write at all: not on a replica, not while loading, not
-//! while the server promised somebody that nothing is written (CLIENT PAUSE, failover: a write then would end the
-//! process).
+//! Whatever may have freed a lock without a command of ours (a lease, a closed connection, a deleted key, a flush)
+//! only makes a note and asks for the pump. The pump runs behind the command or event that asked for it, so that its
+//! records follow their cause in the stream. It first asks whether it may write at all. It may not on a replica,
+//! while loading, or while the server promised that nothing is written (CLIENT PAUSE, failover): a write then would
+//! end the process.
 
 use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;

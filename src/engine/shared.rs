@@ -89,8 +89,8 @@ impl Shared {
         self.is_cluster.is_set()
     }
 
-    /// Whether every command comes from a client that asks, so that nobody needs to look: this is a primary that loads
-    /// nothing, and no cluster, where slots come in as facts.
+    /// Whether every command comes from a client that asks, so that nobody needs to look. That is so on a primary
+    /// that loads nothing, and not in a cluster, where slots come in as facts.
     #[inline]
     #[must_use]
     pub fn hears_clients_only(&self) -> bool {

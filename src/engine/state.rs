@@ -49,8 +49,8 @@ pub struct Wake<A> {
 }
 
 impl<A: Alarm> Wake<A> {
-    /// Sees to it that the pump runs at `next`, or earlier: an alarm that is set for an earlier moment is left alone,
-    /// because what it was set for is usually gone and setting it costs a system call.
+    /// Sees to it that the pump runs at `next`, or earlier. An alarm that is set for an earlier moment is left alone:
+    /// what it was set for is usually gone, and setting it costs a system call.
     #[inline]
     pub fn at(&mut self, next: Option<Moment>) {
         if let Some(next) = next
@@ -99,7 +99,7 @@ pub struct Pump {
     pub unanswered: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.
     pub must_tick: bool,
-    /// So many times slots are on their way out, as a whole: nothing without a key may be replicated.
+    /// How many moves of slots as a whole are on their way out: nothing without a key may be replicated meanwhile.
     pub moves: usize,
     /// A quarantine has begun, and nobody was told of its end.
     pub is_quarantined: bool,
@@ -123,8 +123,8 @@ pub struct Sweep {
 }
 
 impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
-    /// Keeps for the core what is to be kept after a step at what was found: a lock without a key is forgotten, and the
-    /// pump runs when the next thing ends. Returns the effects.
+    /// After a step, does for the core what is left to do at what was found. Forgets a lock without a key, and has
+    /// the pump run when the next thing ends. Returns the effects.
     #[inline]
     pub fn settle(&mut self, change: Change, existing: Existing) -> Effects {
         match (change, existing) {

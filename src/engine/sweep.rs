@@ -1,5 +1,5 @@
-//! What is looked at ten times a second, because no event tells of it: queues of slots that left this server without a
-//! key of ours, and leases that closed connections kept alive.
+//! What the engine looks at ten times a second, because no event reports it. It is the queues of slots that left this
+//! server without a key of ours, and leases that closed connections kept alive.
 
 use std::hash::Hash;
 
@@ -47,7 +47,7 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) {
     let _ = server.with(|state| state.table.let_run(&ours, now));
 }
 
-/// Whoever waits where a slot has left is sent on.
+/// A client that waits where a slot has left is sent on.
 fn note_queues_that_left<S: Server>(server: &S) {
     let lock_keys = server.with(|state| {
         let queues = state.table.keys_waited_for().skip(state.sweep.queues);

@@ -28,8 +28,8 @@ pub fn load<S: Server>(
         {
             // A payload that somebody sends, not a file or a primary: it must not run away with the clock of tokens
             // (G14), nor a series of them step by step. While a data set is loaded beside the one that is served,
-            // nobody can tell which it is; what that data set brings is not above the clock at its head. What a primary
-            // sends to its replica has passed the primary's own bound, whatever it is set to.
+            // nobody can tell which it is. What that data set brings is not above the clock at its head. What a
+            // primary sends to its replica has passed the primary's own bound, whatever it is set to.
             let lead_max = if flags.is_replica { LEAD_OF_ANY_PRIMARY_US } else { lead_us_max };
             let highest = state.table.loaded_clock().highest_from_outside(now.wall_us, lead_max);
             let newest = saved.holds.last().map_or(0, |hold| hold.token.get());

@@ -4,8 +4,8 @@ use super::server::Server;
 use super::state::State;
 use crate::sabotage::{self, Rule};
 
-/// A run that was asked for and has not begun after so long is asked for again: the server's timers run on the wall
-/// clock, and if that steps back while one is pending, it is late by the whole step.
+/// A run that was asked for and has not begun after this time is asked for again. The server's timers run on the wall
+/// clock: if that steps back while one is pending, it is late by the whole step.
 const LATE_MS: u64 = 20;
 
 /// Asks for a run of the pump, as soon as the running command or event is over.
@@ -30,8 +30,8 @@ pub fn is_late<S: Server>(server: &S) -> bool {
     since.is_some_and(|since| since.plus_ms(LATE_MS) <= now)
 }
 
-/// Does something that may make work, and asks for a run if there is any: the only way for callbacks and for what comes
-/// behind a step of a command, so that nobody has to remember to ask.
+/// Does something that may make work, and asks for a run if there is any. Callbacks and what comes behind a step of a
+/// command use only this, so that nobody has to remember to ask.
 pub fn after<S: Server, R>(server: &S, act: impl FnOnce(&mut State<S::Blocked, S::Alarm>) -> R) -> Option<R> {
     let (done, has_work) = server.with(|state| {
         let done = act(state);

@@ -108,7 +108,7 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// An empty store, none of whose numbers is or was one of this store's: its generations are counted on from here, odd
+    /// An empty store. None of its numbers is or was one of this store's: generations are counted on from here, odd
     /// ones in the one and even ones in the other.
     #[must_use]
     pub fn staged(&self) -> Self {
@@ -238,8 +238,8 @@ impl<T> Arena<T> {
         Some(record)
     }
 
-    /// Gives an empty page back to the allocator when the next one becomes empty: one is kept, so that
-    /// one lock taken and freed again and again does not allocate a page each time.
+    /// Gives an empty page back to the allocator when the next one becomes empty. One is kept, so that one lock taken
+    /// and freed again and again does not allocate a page each time.
     fn keep_one_spare(&mut self, emptied: usize) {
         let before = self.spare.replace(emptied);
         if let Some(before) = before.filter(|&before| before != emptied)

@@ -3,14 +3,15 @@
 //! Two rules, each with the theorem that it rests on (`docs/spec`):
 //!
 //! * *all* (T3): every one of the group's other nodes has acknowledged it.
-//! * *majority* (T4): half of the group's nodes, rounded down, have, and only such are counted whose present connection
-//!   to this server was a quarantine old already when the request was carried out; and this server had been primary
-//!   for as long by then. So of two primaries at most one can answer, whoever was promoted and however wrongly.
+//! * *majority* (T4): half of the group's nodes, rounded down, have acknowledged it. A node counts only if its
+//!   present connection to this server was a quarantine old when the request was carried out. This server must have
+//!   been primary for as long by then, too. So of two primaries at most one can answer, whichever was promoted and however
+//!   wrongly.
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
-//! What was granted and is not confirmed is undone, once, by whoever is the last to wait for it: an owner that asked
-//! again on another connection waits for the same hold, and if that one is told, the hold is the owner's.
+//! The last request that waits for an unconfirmed grant undoes it, once. An owner that asked again on another
+//! connection waits for the same hold. If that request is answered with the grant, the hold is the owner's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -298,9 +299,9 @@ impl Confirmations {
         }
     }
 
-    /// The replicas that are connected now. One that is not named has left: what it has not acknowledged by now it
-    /// never will, for when it comes back it may have been promoted and demoted in between. One that is named twice
-    /// has come back before its old connection was found to be dead: it is as good as new.
+    /// The replicas that are connected now. One that is not named has left: it never will acknowledge what it has not
+    /// acknowledged by now. When it comes back it may have been promoted and demoted in between. One that is named
+    /// twice has come back before its old connection was found to be dead: it is as good as new.
     pub fn see(&mut self, now: Moment, seen: &[Seen]) {
         let count = |name: &ReplicaName| match seen.iter().filter(|seen| seen.name == *name).count() {
             2.. if sabotage::removes(sabotage::Rule::ListedTwice) => 1,

@@ -1,8 +1,8 @@
 //! What ends next (G3).
 //!
-//! A 4-ary heap of (moment, record) in which each record knows its place, so that a renewal or a
-//! release takes its deadline out at once: O(log n), and O(1) for the usual case of a new deadline
-//! later than the others. Four children instead of two halve the depth; a million leases are ten levels.
+//! A 4-ary heap of (moment, record) in which each record knows its place. So a renewal or a release takes its
+//! deadline out at once: O(log n), and O(1) for the usual case of a new deadline later than the others. Four children
+//! instead of two halve the depth; a million leases are ten levels.
 
 use super::arena::{Arena, Id};
 use super::types::Moment;

@@ -1,16 +1,16 @@
 //! Deadlocks: waits that only each other could end (G11).
 //!
-//! A request waits for owners to give up what they hold, and for requests ahead of it that wait for other locks
-//! too. An owner who waits for nothing may give up anything at any time. So whatever can come true is found by
-//! going through the requests until nothing new comes true; what is left can only be ended from outside, by a
-//! timeout or a lease, and a request that would be left is refused. (The AND-OR model of Knapp, "Deadlock Detection
-//! in Distributed Databases", 1987: a request for several locks needs all of them, one for a semaphore any of its
-//! places, an owner with several requests any of them.)
+//! A request waits for owners to give up what they hold, and for requests ahead of it that wait for other locks too.
+//! An owner who waits for nothing may give up anything at any time. So the search goes through the requests until
+//! nothing new can come true. Only a timeout or a lease can end what is left, and a request that would be left is
+//! refused. (This is the AND-OR model of Knapp, "Deadlock Detection in Distributed Databases", 1987. A request for
+//! several locks needs all of them, one for a semaphore any of its permits, an owner with several requests any of
+//! them.)
 //!
-//! Asked at every request that is about to wait, so that no cycle is ever there before. The work is linear in what
-//! is looked at, which is bounded by [`STEPS_MAX`]: each request counts what it still waits for, and whatever comes
-//! true is crossed out where it stands in the way. What lies beyond the bound counts as able to come true, so a cycle
-//! that is longer is not found, and none is reported that is not there.
+//! The search runs at every request that is about to wait, so that no cycle is ever there before. Its work is linear
+//! in what it looks at, which [`STEPS_MAX`] bounds. Each request counts what it still waits for, and the search
+//! crosses out what comes true where it stands in the way. It assumes that what lies beyond the bound can come true.
+//! So it does not find a longer cycle, and reports none that is not there.
 
 mod effort;
 mod usual;
@@ -274,8 +274,8 @@ impl<'a> Graph<'a> {
         self.close_condition(entry, request, is_any, begin);
     }
 
-    /// Notes those who hold a lock and wait for something, but for this owner, in the order of their tokens: for a lock
-    /// with more holders than there are owners who wait.
+    /// Notes the owners, other than this one, that hold a lock and wait for something, in the order of their tokens.
+    /// For a lock with more holders than there are owners who wait.
     fn look_at_waiting_holders(&mut self, lock: LockId, but: &[u8]) {
         let (locks, now) = (self.locks, self.now);
         self.steps += self.queues.waiting_owners();
@@ -389,8 +389,8 @@ impl<'a> Graph<'a> {
         HeldUp { ends, conditions }
     }
 
-    /// The shortest way from a wait that cannot end to itself; if there is none, to a cycle that it waits for: one that
-    /// a grant has closed, to an owner who waited on several connections.
+    /// The shortest way from a wait that cannot end to itself. If there is none, the way to a cycle that it waits
+    /// for: one that a grant has closed, to an owner who waited on several connections.
     fn cycle(&self, start: usize) -> Vec<Link> {
         let mut came_by: Vec<Option<(usize, Edge)>> = vec![None; self.requests.len()];
         // All requests of an owner are reached together.

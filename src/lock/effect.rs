@@ -1,9 +1,8 @@
 //! Everything that a step may ask the outside to do.
 //!
-//! A step of the [table](super::table) never acts: it returns a [`Step`] (what becomes of the one key it
-//! was about, and how that is told to replicas and files) and appends [`Effect`]s (who is to be answered
-//! what, which events to publish). The edge carries them out in one fixed order: key, record, events,
-//! answers.
+//! A step of the [table](super::table) never acts. It returns a [`Step`]: what becomes of the one key it was about,
+//! and what replicas and files get. It appends [`Effect`]s: who is answered what, which events to publish. The edge
+//! carries them out in one fixed order: key, record, events, answers.
 
 use super::types::{ClientId, LockKeyBuf, Moment, Token};
 

@@ -1,9 +1,9 @@
 //! Who waits, in what order, until when (G5, G7, G8).
 //!
-//! One queue for each lock key that somebody waits for: a doubly linked list through the waiters' records,
-//! so that leaving from the middle (a timeout, a closed connection) costs as little as leaving from the
-//! head. Queues are found by lock key, waiters by their number or by (lock key, owner). The last waiter to
-//! leave takes its queue with it: a name that nobody waits for leaves nothing behind.
+//! One queue for each lock key that has waiters: a doubly linked list through the waiters' records. So leaving from
+//! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock
+//! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
+//! that nobody waits for leaves nothing behind.
 
 mod multi;
 mod owners;
@@ -384,8 +384,8 @@ impl Queues {
         }
     }
 
-    /// Takes a request out of its queue, wherever it stands; one for several locks out of all of them, and then what
-    /// is returned is the one that stood for all.
+    /// Takes a request out of its queue, wherever it stands. It takes one for several locks out of all its queues,
+    /// and returns the waiter that stood for all of them.
     pub fn leave(&mut self, id: WaiterId) -> Option<Waiter> {
         let Some(multi) = self.waiters.get(id)?.multi else {
             return self.take_out(id);

@@ -7,11 +7,11 @@
 //! * `replicated`: the newest token that readers of the replication stream and the append-only file can
 //!   compute for themselves: what the stream said last, counted on from there.
 //!
-//! While the two agree, a grant can travel as the client's own request: the reader mints
-//! `replicated + 1`, which is the same token. As soon as they may differ (the clock jumped to wall time,
-//! a RESTORE brought a higher token, a new append-only file was begun, this server was fed by a
-//! stream that lags behind what it had seen) the next grant travels as a record that names its token,
-//! and that brings them together again. So the decision is local, and a reader never guesses.
+//! While the two agree, a grant can travel as the client's own request: the reader mints `replicated + 1`, which is
+//! the same token. They may differ after one of these: the clock jumped to wall time, a RESTORE brought a higher
+//! token, a new append-only file was begun. They may also differ where this server was fed by a stream that lags
+//! behind what it had seen. Then the next grant travels as a record that names its token, and that brings them
+//! together again. So the decision is local, and a reader never guesses.
 
 use super::types::{TOKEN_MAX, Token};
 use crate::sabotage::{self, Rule};
@@ -43,9 +43,9 @@ pub struct TokenClock {
 }
 
 impl TokenClock {
-    /// From here on it does not lag behind the wall clock: where locks move between servers, a token that this one
-    /// gives out must not be one that another one has given out and that came to nobody's knowledge here, because
-    /// its lock was free again when it moved.
+    /// From here on it does not lag behind the wall clock. Where locks move between servers, this server must not
+    /// give out a token again that another one has given out. It may not know of that token, because its lock was
+    /// free again when it moved.
     pub const fn follow_closely(&mut self) {
         self.is_close = true;
     }

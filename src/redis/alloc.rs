@@ -14,11 +14,11 @@ const SERVER_ALIGN: usize = 8;
 /// The server's allocator. For the rare larger alignments, the system's.
 pub(crate) struct ServerAlloc;
 
-// SAFETY: 1. Blocks of an alignment of at most SERVER_ALIGN come from and go back to the server's
-// allocator, which is malloc-compatible; all others come from and go back to the system's: `layout` is
-// the same at both ends, so the two never mix. 2. The server's functions are set before the first
-// allocation: RedisModule_OnLoad calls Export_RedisModule_Init first and allocates nothing before.
-// 3. A missing function yields null, which is how GlobalAlloc reports failure.
+// SAFETY: 1. Blocks of an alignment of at most SERVER_ALIGN come from and go back to the server's allocator, which is
+// malloc-compatible. All others come from and go back to the system's. `layout` is the same at both ends, so the two
+// never mix. 2. The server's functions are set before the first allocation: RedisModule_OnLoad calls
+// Export_RedisModule_Init first and allocates nothing before. 3. A missing function yields null, which is how
+// GlobalAlloc reports failure.
 unsafe impl GlobalAlloc for ServerAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > SERVER_ALIGN {

@@ -2,11 +2,10 @@
 //!
 //! # Safety of this file
 //!
-//! Every function of the API is a static pointer that the server fills in before our `OnLoad` goes on and
-//! nobody writes afterwards; [`api`] reads it and calls it if it is there. Handles ([`Ctx`], [`Key`],
-//! [`Str`]) are made only from pointers that the server handed to us for the length of a callback, and
-//! all of this runs on the server's main thread. So the `SAFETY` comments below say only what is
-//! particular to a call.
+//! Every function of the API is a static pointer. The server fills it in before our `OnLoad` goes on, and nobody
+//! writes it afterwards; [`api`] reads it and calls it if it is there. Handles ([`Ctx`], [`Key`], [`Str`]) are made
+//! only from pointers that the server passed to us for the length of a callback. All of this runs on the server's
+//! main thread. So the `SAFETY` comments below say only what is particular to a call.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_longlong, c_void};

@@ -44,8 +44,8 @@ pub(crate) fn wall_us() -> u64 {
     micros(clock_gettime(ClockId::Realtime))
 }
 
-/// Both. The wall clock is read at most once in the time by which tokens may lag behind it anyway, and
-/// runs with the other one in between: each reading costs as much as a tenth of a whole request.
+/// Both clocks. The wall clock is read at most once in the time by which tokens may lag behind it anyway, and runs
+/// with the other one in between. Each reading costs as much as a tenth of a whole request.
 pub(crate) fn now() -> Now {
     let boot = boot();
     if boot.0.saturating_sub(LOOKED.load(Ordering::Relaxed)) >= JUMP_US {

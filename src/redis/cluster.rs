@@ -1,8 +1,8 @@
 //! In a cluster: whose slot is it?
 //!
-//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting on
-//! "it is gone" would make two holders; so before anything is granted or ended outside of a command, the
-//! server is asked in a way in which it answers for the slot too.
+//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting on "it is gone"
+//! would make two holders. So before anything is granted or ended outside of a command, the engine asks the server in
+//! a way in which it answers for the slot too.
 
 use redis_module::raw;
 
@@ -21,8 +21,8 @@ pub(crate) fn has_not_left(ctx: &Ctx, name: Str<'_>) -> bool {
     ask(ctx, name).is_none_or(|refusal| refusal.contains("cluster is down"))
 }
 
-/// The server refuses a call for a key of a slot that is not its own, or that is on its way to another
-/// server and does not have the key any more.
+/// The server refuses a call for a key of a slot that is not its own. It also refuses one for a key of a slot that is
+/// on its way to another server, if it does not have the key any more.
 fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
     ask(ctx, name).is_none()
 }

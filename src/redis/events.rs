@@ -33,8 +33,8 @@ const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
 const SLOTS_STAY: u64 = 3;
 const SLOTS_HAVE_LEFT: u64 = 5;
 
-/// What is heard of always: it may be the first that ever happens, and nothing that comes later tells that a data set
-/// is loaded beside the one that is served.
+/// This event is always listened to. It may be the first that ever happens, and nothing that comes later tells that a
+/// data set is loaded beside the one that is served.
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
 
 /// What costs every turn of the event loop a little.

@@ -53,8 +53,8 @@ impl LockId {
     }
 }
 
-/// Which set of locks a record is of: a staged data set has a set of its own, and no number
-/// of the one finds anything in the other, nor in a later one.
+/// Which set of locks a record is of. A staged data set has a set of its own, and no number of the one finds anything
+/// in the other, nor in a later one.
 ///
 /// Shifted to where it stands in a number: above the generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

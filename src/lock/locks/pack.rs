@@ -1,9 +1,9 @@
 //! Names and owners in few bytes.
 //!
 //! Most owners are UUIDs: 36 bytes of text for 16 of content. Most names are a word in front of a number,
-//! `lock:order:123456`, and a server has few such words: each is kept once, in a [`Prefixes`], and the
-//! number takes as many bytes as its digits need. Whatever is written otherwise is kept as it is. Unpacked, both are
-//! the same bytes again, always.
+//! `lock:order:123456`, and a server has few of these words. Each word is kept once, in a [`Prefixes`], and the
+//! number takes as many bytes as its digits need. Anything else is kept as it is. Unpacked, both are the same bytes
+//! again, always.
 
 // Bytes are cut out of words on purpose.
 #![allow(clippy::cast_possible_truncation)]

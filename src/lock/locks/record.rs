@@ -214,9 +214,9 @@ impl Since {
 
 /// Name and owner as they are to be written behind the head.
 ///
-/// The name: the bytes of its number if it ends in one and its beginning has a seat, with the number of
-/// digits as its shape; else the database (4 bytes) and all of the name, with 19 + its length. The owner:
-/// the 16 bytes of a UUID, with the high bit of the shape set; else its length less one, and all of it.
+/// The name: the bytes of its number if it ends in one and its beginning has a seat; the shape is then how many
+/// digits. Else the database (4 bytes) and all of the name, with 19 + its length. The owner: the 16 bytes of a UUID,
+/// with the high bit of the shape set; else its length less one, and all of it.
 pub(super) struct Tail<'a> {
     lock_key: LockKey<'a>,
     prefix: u8,

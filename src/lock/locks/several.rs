@@ -158,8 +158,8 @@ impl Locks {
         Some(())
     }
 
-    /// The hold of a record becomes the first of a list of holders, under another number: the old one is the value of a key
-    /// that the server is about to forget.
+    /// The hold of a record becomes the first of a list of holders, under another number. The old number is the value
+    /// of a key that the server is about to forget.
     pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
         let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
         let (owner, token, client, left_ms) =

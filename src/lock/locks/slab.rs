@@ -5,8 +5,8 @@
 //! token. So records stand in pages of 16 KiB, each cut into slots of one size; a size has its own pages.
 //! (Bonwick, "The Slab Allocator", 1994.)
 //!
-//! The first byte of a slot is its *generation*: whether it is occupied, and how often it was, so that a
-//! number kept too long does not find somebody else's record.
+//! The first byte of a slot is its *generation*: whether it is occupied, and how often it was. So a number kept too
+//! long does not find another lock's record.
 
 // Sizes of slots, their counts in a page and numbers of pages are small by construction: see the constants.
 #![allow(clippy::cast_possible_truncation)]
@@ -218,8 +218,8 @@ impl Slab {
         }
     }
 
-    /// Gives an empty page back to the allocator if its class has another one with room: so one lock
-    /// taken and freed again and again does not allocate a page each time.
+    /// Gives an empty page back to the allocator if its class has another one with room. So one lock taken and freed
+    /// again and again does not allocate a page each time.
     #[cold]
     fn close_page(&mut self, class: usize, number: usize) {
         let open = &mut self.open[class];

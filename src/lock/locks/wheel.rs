@@ -1,11 +1,11 @@
 //! What ends next: the leases (G3).
 //!
-//! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987): seven
-//! levels of 64 lists, a millisecond a list on the lowest, 64 times as much a list on each level above.
-//! A lease is put into the list of the lowest level on which its end and the wheel's present differ,
-//! and when the present comes to a list above the lowest, its leases are sorted into the lists below.
-//! So beginning, renewing and ending a lease cost the same few instructions whether ten or ten million
-//! others run, where a heap would touch one record in each of its levels.
+//! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). It has seven
+//! levels of 64 lists, a millisecond a list on the lowest, 64 times as much a list on each level above. A lease goes
+//! into the list of the lowest level on which its end and the wheel's present differ. When the present comes to a
+//! list above the lowest, its leases are sorted into the lists below. So beginning, renewing and ending a lease cost
+//! the same few instructions whether ten or ten million others run. A heap would touch one record in each of its
+//! levels.
 //!
 //! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`]
 //! moves at most one, so that a million leases in one list keep nobody waiting.
@@ -91,8 +91,8 @@ impl Wheel {
         }
     }
 
-    /// The same, but the caller sets the links: of the record to the two that are returned, and
-    /// of the first of them, if it is a record, to this one as its next.
+    /// Puts a record into its list, and leaves the links to the caller. They are those of the record to the two that
+    /// are returned, and that of the first of them, if it is a record, to this one as its next.
     #[inline]
     pub(super) fn enter(&mut self, index: u32, tick: u64, now: u64) -> (u32, u32) {
         if self.levels == 0 {

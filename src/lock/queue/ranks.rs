@@ -1,10 +1,10 @@
 //! Reservations in a queue: how many stand ahead of a request, and whether anything bars its way (G6).
 //!
-//! A reservation keeps a place free and stands in nobody's way beyond that: who fits beside all that are ahead comes
-//! in. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the queue has a
-//! slot, in the order of the queue; two binary indexed trees (Fenwick, "A New Data Structure for Cumulative Frequency
-//! Tables", 1994) count the reservations and the bars below a slot in O(log n). A bar lets nobody pass: a request that a
-//! client waits for, or a reservation of the whole lock.
+//! A reservation keeps a permit free and holds up nobody beyond that: a request that fits beside all that are ahead
+//! is granted. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the
+//! queue has a slot, in the order of the queue. Two binary indexed trees (Fenwick, "A New Data Structure for
+//! Cumulative Frequency Tables", 1994) count the reservations and the bars below a slot in O(log n). A bar lets
+//! nobody pass: a request that a client waits for, or a reservation of the whole lock.
 //!
 //! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
 
@@ -95,7 +95,7 @@ pub(super) struct Ranks {
     bars: Sums,
     /// The slot behind the last entry.
     end: usize,
-    /// So many reservations at the head have their turn, and it was signalled.
+    /// How many reservations at the head have their turn, which was signalled.
     turns: usize,
     /// When reservations lapse.
     lapses: BTreeMap<(Moment, u64), WaiterId>,
@@ -210,7 +210,7 @@ impl Queues {
         ranks.lapses.first_key_value().filter(|(lapse, _)| lapse.0 <= now).map(|(_, &id)| id)
     }
 
-    /// So many reservations at the head have their turn now. Returns whether any has it that had it not before.
+    /// Sets how many reservations at the head have their turn now. Returns whether any has it that had it not before.
     pub fn set_turns(&mut self, queue: QueueId, turns: usize) -> bool {
         let ranks = self.queues.get_mut(queue).and_then(|queue| queue.ranks.as_mut());
         ranks.is_some_and(|ranks| turns > std::mem::replace(&mut ranks.turns, turns))

@@ -344,7 +344,7 @@ impl Table {
         Ok(())
     }
 
-    /// So many locks were granted to a request that had waited since then.
+    /// Counts the locks that were granted to a request that had waited since then.
     pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
         self.stats.contended_grants += locks;
         self.stats.waits.add(now.ms_since(since));
@@ -404,8 +404,8 @@ impl Table {
         }
     }
 
-    /// It may be the turn of a request for several locks: asks the pump to look at all of them, unless it is known
-    /// to be held up in another queue.
+    /// It may be the turn of a request for several locks. Asks the pump to look at all of them, unless the request is
+    /// known to be held up in another queue.
     fn note_multi(&mut self, id: MultiId, queue: QueueId) {
         let Some(multi) = self.queues.multi_mut(id) else {
             return;

@@ -143,8 +143,8 @@ impl Table {
         }
     }
 
-    /// Ends the oldest hold of a semaphore that is full: one more than it has places for, which only a broken stream
-    /// or file names, would be in a snapshot that nobody reads back.
+    /// Ends the oldest hold of a semaphore that is full. Only a broken stream or file names one hold more than it has
+    /// permits for, and nobody could read back a snapshot with that.
     fn make_room(&mut self, now: Moment, ctx: &mut StepContext<'_>, mode: Mode, fx: &mut Effects) {
         let (Mode::Limit(limit), Some(lock)) = (mode, ctx.lock) else {
             return;
@@ -230,8 +230,8 @@ impl Table {
         travels_on(self.close(&ctx))
     }
 
-    /// A hold that stands here already goes on, with another lease, count or binding: nothing begins, and nobody's time to
-    /// live is taken from the key, as it is not on the primary. Returns whether that is so.
+    /// A hold that stands here already goes on, with another lease, count or binding. Nothing begins, and the key
+    /// keeps its time to live, as it does on the primary. Returns whether that is so.
     fn apply_going_on(&mut self, now: Moment, ctx: &StepContext<'_>, mode: Mode, saved: &SavedHold) -> bool {
         let own = self.own(ctx, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
         let Some((holder, _)) = own.filter(|_| self.held_as(ctx) == Some(mode)) else {

@@ -7,8 +7,9 @@ use crate::lock::types::count_max;
 impl Table {
     /// A hold begins by this server's own decision. `None`: there are too many locks.
     ///
-    /// What its owner holds here already goes on under the new token: it lasts no shorter than before (G2), takes as
-    /// many releases, one more if this one `counts`, and keeps its binding unless another one is asked for.
+    /// A hold that the owner has here already goes on under the new token. It lasts no shorter than before (G2), and
+    /// takes as many releases, one more if this request `counts`. It keeps its binding unless another one is asked
+    /// for.
     pub(super) fn begin_or_go_on(
         &mut self,
         now: Moment,

@@ -35,8 +35,8 @@ impl Table {
         !self.closed.is_empty()
     }
 
-    /// The owner asks for what it holds: a connection of its own that has closed is to be done with it first, not to
-    /// cut later what the owner is granted now.
+    /// The owner asks for what it holds. First ends what a closed connection of the owner's still has to end, so that
+    /// it does not cut later what the owner is granted now.
     #[cold]
     pub(super) fn unbind_own(&mut self, ctx: &StepContext<'_>, owner: &[u8]) {
         let Some(hold) = self.own(ctx, owner).map(|(hold, _)| hold) else {

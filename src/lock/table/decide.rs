@@ -122,8 +122,8 @@ impl Table {
         };
         self.stats.grants += 1;
         fx.publish(Event::Acquired);
-        // Word for word, a reader takes the request of an owner that it still sees holding for a
-        // retry; so a grant right after that owner's own lease ran out is named.
+        // Word for word, a reader would treat the request of an owner that it still sees holding as a retry. So a
+        // grant right after that owner's own lease ran out is named.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && over.is_none();
         Step {
             reply: Granted(token),

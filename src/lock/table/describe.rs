@@ -62,7 +62,7 @@ pub struct Description<'a> {
     pub queue: Vec<WaiterView<'a>>,
 }
 
-/// So many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
+/// How many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
 const PASSED_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
 
 impl Table {
@@ -126,8 +126,8 @@ impl Table {
         self.locks_of(id).mode(id).is_some()
     }
 
-    /// What there is to say of the lock at a key, with so many of the holders and of the waiters at most; `None` if
-    /// nobody holds it and nobody waits for it. The lock of an old client is held by `legacy_owner`.
+    /// Describes the lock at a key, with at most this many of the holders and of the waiters. `None` if nobody holds
+    /// it and nobody waits for it. The lock of an old client is held by `legacy_owner`.
     #[must_use]
     pub fn describe<'s>(
         &'s self,

@@ -226,7 +226,7 @@ impl Table {
     }
 
     /// The value of a key is gone for good: its number dies. If it was held, it went with a slot as a whole, by a way
-    /// that tells of no key: `is_ours` says that this server decides, and so counts and publishes that.
+    /// that names no key. `is_ours` says that this server decides, and so counts and publishes that.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         self.among_its_own(id, |table| {
             if is_ours {
@@ -237,8 +237,8 @@ impl Table {
         });
     }
 
-    /// A value that was never a key's is gone, and its lock with it: it was read from a payload, and then its time to
-    /// live was found to be over. Nobody is told that it was broken. (A key's value leaves its name before it is freed.)
+    /// A value that was never a key's is gone, and its lock with it: it was read from a payload with a time to live
+    /// that was over. Nobody is told that it was broken. (A key's value leaves its name before it is freed.)
     pub fn discard(&mut self, now: Moment, id: LockId) {
         self.forget(now, id, false);
     }
@@ -274,7 +274,7 @@ impl Table {
         }
     }
 
-    /// Whoever waits may be next.
+    /// Any waiter may be next.
     pub fn note_everything(&mut self) {
         self.note_all(|_| true);
     }

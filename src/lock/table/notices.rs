@@ -86,8 +86,8 @@ impl Table {
     }
 }
 
-/// Counts a hold that went with its lock, and says what to publish: the end of its lease, if that was over, or that the
-/// lock was broken, once for all who held it.
+/// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
+/// or else that the lock was broken, once for all who held it.
 fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Notice>) {
     let notice = |event| gone.lock.lock_key().map(|lock_key| Notice { lock_key, event });
     if sabotage::removes(Rule::RestoredBroken) && gone.hold.is_restored() {

@@ -1,10 +1,10 @@
 //! A data set that is staged beside the one that is served.
 //!
-//! A replica that loads so (`repl-diskless-load swapdb`) has two keyspaces for a while: the old one, which readers may
-//! still see, and the new one, which takes its place as a whole or is dropped as a whole. So the table has two sets of
-//! locks and two clocks of tokens. Those that are served stay where they are, and everything in the table goes on
-//! working on them alone; what is loaded goes into those beside. A number says of which set it is, and finds nothing
-//! in any other: values of a data set that is gone are freed by the server much later, in any order.
+//! A replica that loads with `repl-diskless-load swapdb` has two keyspaces for a while. Readers may still see the old
+//! one. The new one takes its place as a whole or is dropped as a whole. So the table has two sets of locks and two
+//! clocks of tokens. Those that are served stay where they are, and everything in the table goes on working on them
+//! alone. What is loaded goes into those beside. A number says of which set it is, and finds nothing in any other.
+//! The server frees values of a data set that is gone much later, in any order.
 //!
 //! Nothing is decided meanwhile. When it is over, nobody is told that locks were broken: on a replica nothing was.
 

@@ -93,8 +93,8 @@ pub struct Ask<'a> {
     pub client: Option<ClientId>,
     /// The same, where it can be bound to: it is a client's own.
     pub bind_to: Option<ClientId>,
-    /// Whether a grant must travel as a record that names owner and token, because the client's own
-    /// words do not tell them, or because somebody reads only a part of the stream.
+    /// Whether a grant must travel as a record that names owner and token. That is so if the client's own words do
+    /// not tell them, or if a reader gets only a part of the stream.
     pub must_be_explicit: bool,
     /// Whether a grant has to be confirmed by replicas, and too few of them could confirm one now.
     pub cannot_confirm: bool,

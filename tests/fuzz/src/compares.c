@@ -1,5 +1,5 @@
-/* Tells the fuzzer of a comparison only while the input is read. What a table compares with itself, in its checks
-   above all, is most of what is compared at all: it says nothing about bytes to try, and took half of the time.
+/* Reports a comparison to the fuzzer only while the input is read. Most comparisons are a table's with itself, in its
+   checks above all. They say nothing about bytes to try, and took half of the time.
    In C, because this must not be traced itself. */
 
 #include <stdbool.h>
