@@ -1,8 +1,8 @@
 """Which cores the server and the client that loads it may run on.
 
 Client and server of a single connection take turns: one works while the other waits. On cores of their own,
-each message wakes a core that sleeps, which takes a virtual machine longer than a command does, and the kernel
-put them on one core or on two as it liked: 50,000 or 7,000 pairs a second. So a single connection gets one
+each message wakes a core that sleeps, which takes a virtual machine longer than a command does. Left alone, the
+kernel put them on one core or on two as it liked: 50,000 or 7,000 pairs a second. So a single connection gets one
 core for both ends. Several connections keep both ends busy, and are left to the kernel.
 """
 

@@ -28,7 +28,7 @@ def allow_files(count: int) -> bool:
 
 
 class Crowd:
-    """So many connections. Use it in a `with` statement."""
+    """A number of connections. Use it in a `with` statement."""
 
     def __init__(self, server: Server, count: int) -> None:
         self.members: list[socket.socket] = []

@@ -1,7 +1,7 @@
 """The guard of the hot path: fails when acquire and release cost more instructions than what is committed.
 
 Counted on Redis 7.0 without persistence, in the figures of `benches/instructions.toml`. Another patch release
-of the server or of the C library moves all commands alike; so the committed count is first scaled by what
+of the server or of the C library moves all commands alike. So the committed count is first scaled by what
 SET NX PX + DEL costs now and cost then. Needs valgrind, and nothing but Python.
 """
 

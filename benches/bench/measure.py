@@ -1,8 +1,8 @@
 """What is measured and how often: figures, and rounds in which the subjects take turns.
 
-A machine gets slower and faster while one looks. So nothing is measured once, nothing is compared with
-a number of another run, and within a run the subjects alternate: each round measures all of them, in an
-order that shifts by one from round to round. What is told is the median of the rounds, with the lowest
+A machine gets slower and faster while one looks. So nothing is measured once, and nothing is compared with
+a number of another run. Within a run the subjects alternate: each round measures all of them, in an order
+that shifts by one from round to round. What is reported is the median of the rounds, with the lowest
 and the highest, and ratios are taken within a round, between neighbours in time.
 """
 

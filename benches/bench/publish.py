@@ -1,5 +1,5 @@
-"""Puts the last run into the documentation: the run, the targets and the short tables into docs/BENCHMARKS.md, where
-marks say what belongs where; the whole report, all figures and the plots beside it.
+"""Puts the last run into the documentation. The run, the targets and the short tables go into docs/BENCHMARKS.md, where
+marks say what belongs where. The whole report, all figures and the plots go beside it.
 
 A run of some scenarios (`scripts/bench --only`) replaces their tables alone, with a note of when and where it was.
 """

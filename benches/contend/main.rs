@@ -1,7 +1,7 @@
 //! Contenders for one lock: each takes it, holds it, frees it, and takes it again.
 //!
-//! One thread drives all of them over non-blocking connections, so what is compared is servers and ways to
-//! wait, not clients: every peer that is spoken to from here goes through the same loop.
+//! One thread drives all of them over non-blocking connections. So what is compared is servers and ways to wait, not
+//! clients: every peer that is spoken to from here goes through the same loop.
 //!
 //!     redislock-contend PEER HOST:PORT [sleep]
 //!

@@ -1,12 +1,12 @@
 //! Redisson's lock, written from its published description: a hash that a script takes, a channel on which
 //! the release is told, and everybody who hears of it trying again.
 //!
-//! `lock()`: run the script; if it returns the time to live of the other's hold, subscribe to the channel,
-//! run it again, and from then on wait for a message and run it again, until it returns nil; then unsubscribe.
-//! In one process all threads share the subscription, and one message wakes one of them: `Subscriptions::OneForAll`
-//! is a single process whose threads contend. `OneEach` is a process for each contender, which is what a lock
-//! between machines is for; there a message wakes all. The watchdog that renews leases does nothing within the
-//! seconds of a run, and is left out.
+//! `lock()`: run the script. If it returns the time to live of the other's hold, subscribe to the channel and run it
+//! again. From then on wait for a message and run it again, until it returns nil; then unsubscribe. In one process
+//! all threads share the subscription, and one message wakes one of them: `Subscriptions::OneForAll` is a single
+//! process whose threads contend. `OneEach` is a process for each contender, which is what a lock between machines is
+//! for; there a message wakes all. The watchdog that renews leases does nothing within the seconds of a run, and is
+//! left out.
 //!
 //! Who has freed the lock asks again at once, and races with those who were woken. Here messages are read before
 //! replies, so that the woken one is first: which is how a hand-over comes about, and in favour of the algorithm.

@@ -29,7 +29,7 @@ pub enum Progress {
     Waits,
     /// A batch is answered, the pair is not.
     Goes,
-    /// So many pairs are done, and took so long.
+    /// This many pairs are done, and took this long.
     Done(usize, Duration),
 }
 

@@ -1,8 +1,8 @@
 //! A load generator: pairs of commands that take and free a lock, from many connections.
 //!
-//! It must cost less than the server that it loads, which has the other core. So one thread serves all
-//! connections, every batch is encoded before the clock starts, and a reply is looked at only as far as to
-//! see that it is the wanted one. One that is not ends the run: a lock that was not granted is not a pair.
+//! It must cost less than the server that it loads, which has the other core. So one thread serves all connections,
+//! and every batch is encoded before the clock starts. A reply is looked at only as far as to see that it is the
+//! wanted one. One that is not ends the run: a lock that was not granted is not a pair.
 //!
 //! It prints one line of JSON. See `load --help`.
 

@@ -2,10 +2,10 @@
 //!
 //!     ping PORT INTERVAL_US
 //!
-//! At each line on its standard input it prints one line of JSON about the pings since the line before, and
-//! it ends with its input. One ping follows the other, at most one per interval. If the server is deaf for
-//! longer, those count too that would have been sent meanwhile: otherwise a second of deafness would be one
-//! slow ping among thousands, and whoever asks at a random moment would not find himself in the numbers.
+//! At each line on its standard input it prints one line of JSON about the pings since the line before, and it ends
+//! with its input. One ping follows the other, at most one per interval. If the server is deaf for longer, those
+//! count too that would have been sent meanwhile. Otherwise a second of deafness would be one slow ping among
+//! thousands, and would not show what a client sees that asks at a random moment.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;

@@ -75,7 +75,7 @@ const processorMs = () => {
   return (user + system) / 1000;
 };
 
-/** So many tasks wait for one lock, and each gives it up at once. */
+/** Many tasks wait for one lock, and each gives it up at once. */
 async function crowd(driver, client, locks) {
   const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
   const holder = await locks.acquire("crowd");

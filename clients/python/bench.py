@@ -142,7 +142,7 @@ async def losses(client: redis.asyncio.Redis, locks: redislock.AsyncLocks) -> No
 
 
 async def crowd(client: redis.asyncio.Redis, locks: redislock.AsyncLocks) -> None:
-    """So many tasks wait for one lock, and each gives it up at once."""
+    """Many tasks wait for one lock, and each gives it up at once."""
 
     async def one() -> None:
         async with locks.lock("crowd"):

@@ -1,7 +1,7 @@
 """ZooKeeper's recipe of a lock, by kazoo: a node for each contender, each watching the one before.
 
-A client of kazoo is a session, a connection and some threads, and its locks share it: contenders are spread over at
-most `CLIENTS_MAX` of them in a process, beyond which Python would be busy with threads that only wait."""
+A client of kazoo is a session, a connection and some threads, and its locks share it. Contenders are spread over at
+most `CLIENTS_MAX` clients in a process. With more of them Python would be busy with threads that only wait."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class Run:
     def figures(self) -> dict[str, float]:
         """All quantities that can be told from one run, by metric.
 
-        A hand-over is a grant to another contender than the last: who frees a lock and is granted it again has
-        handed over nothing, and would look fast by letting nobody else in. It takes from the moment when the
+        A hand-over is a grant to another contender than the last. A contender that frees a lock and is granted it
+        again has handed over nothing, and would look fast by letting nobody else in. A hand-over takes from the moment when the
         holder sends its release to that when the next one has its reply.
         """
         inside = [turn for turn in self.turns if self.start <= turn.granted < self.end]

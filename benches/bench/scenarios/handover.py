@@ -1,10 +1,10 @@
 """Hand-over under contention: contenders who take one lock, hold it, free it, and take it again.
 
-Wherever a server can be spoken to in a few lines, one program in Rust does it (benches/contend), by one loop for all:
-a connection for each contender, kept, and one thread that drives them. It and its server share *one processor*. On two,
-a hand-over in a virtual machine is mostly the waking up of a processor that had gone to sleep, 80 microseconds for
-whatever server, and swings by half from one moment to the next; on one, what counts is the work that is done, and all
-of these servers hand over faster and steadier, also those with many processes and threads. The setting "two processors"
+Wherever a server can be spoken to in a few lines, one program in Rust does it (benches/contend), by one loop for all.
+It keeps a connection for each contender, and one thread drives them. It and its server share *one processor*. On two, a
+hand-over in a virtual machine is mostly the waking up of a processor that had gone to sleep. That takes 80 microseconds
+for any server, and swings by half from one moment to the next. On one, what counts is the work that is done. All of
+these servers hand over faster and steadier there, also those with many processes and threads. The setting "two processors"
 is the other way around it: the program polls, so that nothing sleeps. That suits servers of one thread only.
 
 - redislock: `LOCK.ACQUIRE ... BLOCK 0` and `LOCK.RELEASE`, RESP2.
@@ -22,9 +22,9 @@ The others have both processors, and a number of processes where Python needs it
   node-redlock with its defaults, but without giving up after ten attempts. Libraries as they are, and in their own
   language: what they show is what their users get, of which their server is the smaller part.
 
-In each round all of them take turns. Servers and clients are started once and kept. A run begins with a line that has
-formed behind a holder. What is counted lies within a window of 0.18 s, or 0.3 s for the slow ones; so no wait can
-be longer than about that, and one that comes near it is that of somebody who was not served at all.
+In each round all of them take turns. Servers and clients are started once and kept. A run begins with a queue that
+has formed behind a holder. What is counted lies within a window of 0.18 s, or 0.3 s for the slow ones. So no wait can
+be longer than about that, and one that comes near it is that of a contender that was not served at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Instructions of the server for each pair of acquire and release: repeatable where time is not.
 
 The server runs under callgrind, which counts the instructions of its process. Each subject is run twice a
-round, for a few and for many pairs; the difference, divided by the difference in pairs, is what one more
+round, for a few and for many pairs. The difference, divided by the difference in pairs, is what one more
 pair costs, without what is done once. Pairs are sent in batches of 16 commands. The counter is read between
 runs, so one process serves all subjects, in turns.
 """

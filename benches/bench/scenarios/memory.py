@@ -4,12 +4,12 @@ A fresh server for each subject. `used_memory`, which is what the server has ask
 all locks held, less what it was without any, divided by their number. So everything counts that a lock
 brings with it: its key, its value, its places in the server's tables, its place among the ends of leases.
 
-What would distort it: the buffers of the connection that loads (it is closed before the second look), and
-tables that grow (an old one is kept until its last entry has moved; the second look waits for that). What
-is left is a count, which differs by less than 0.1 % from run to run, and so one round tells it.
+Two things would distort it. One is the buffers of the connection that loads: it is closed before the second
+look. The other is tables that grow, where an old one is kept until its last entry has moved: the second look
+waits for that. What is left is a count, which differs by less than 0.1 % from run to run, and so one round tells it.
 
-The same server takes more or less by its allocator: in steps of 8 bytes with the C library's and the one
-bundled with Redis, of 16 with the jemalloc that Debian builds Redis 7.0 with.
+The same server takes more or less by its allocator. The C library's and the one bundled with Redis allocate in
+steps of 8 bytes, the jemalloc that Debian builds Redis 7.0 with in steps of 16.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Keys make a server's table longer, whoever owns them: so the server without the module is also measured with as
 many strings as there are locks.
 
-Instructions tell differences of a percent, as they do not depend on the machine's moods; throughput and
-processor time are told as well, with more rounds, because they are what somebody would measure first.
+Instructions show differences of a percent, as they do not depend on the machine's moods. Throughput and
+processor time are shown as well, with more rounds, because they are what others would measure first.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def wait_until(is_so: Callable[[], bool], every: float = 0.01) -> None:
 
 
 def leases_end(release: Release, ping: Path, subject: str, count: int, attempt: int = 1) -> dict[str, Values]:
-    """So many locks, whose leases end within one second."""
+    """This many locks, whose leases end within one second."""
     with Server(release) as server, server.connect() as control, Pinger(ping, server) as pinger:
         end = time.monotonic() + attempt * max(0.5, LOAD_SECONDS * count / LOCKS)
         mass.take(server, subject, count, mass.together(end, SPREAD_MS))
@@ -132,7 +132,7 @@ def acquire(name: str, number: int) -> bytes:
 
 
 def one_line(release: Release, ping: Path, subject: str, count: int, hand_overs: int) -> dict[str, Values]:
-    """So many clients in one line: hand-overs, then all disconnect."""
+    """This many clients in one queue: hand-overs, then all disconnect."""
     if subject == OURS:
         wait, free = (lambda n: acquire("lock", n + 1)), (lambda n: encode("LOCK.RELEASE", "lock", owner(n)))
     else:
@@ -161,7 +161,7 @@ def one_line(release: Release, ping: Path, subject: str, count: int, hand_overs:
 def many_lines(
     release: Release, ping: Path, subject: str, count: int, attempt: int = 1
 ) -> dict[str, Values]:
-    """So many locks with one waiter each: all are handed over within a second, then all disconnect."""
+    """This many locks with one waiter each: all are handed over within a second, then all disconnect."""
     seen = {}
     with Server(release, *room_for(count)) as server, server.connect() as control:
         with Pinger(ping, server) as pinger, Crowd(server, count) as crowd:

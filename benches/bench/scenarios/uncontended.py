@@ -1,6 +1,6 @@
 """Acquire and release of a lock that nobody else wants: how many pairs a second, and what they cost the server.
 
-Throughput and latency are those of a machine that client and server share, and of its kernel: most of a pair
+Throughput and latency are those of a machine that client and server share, and of its kernel. Most of a pair
 that is sent one command at a time is the sending. The processor time of the server is steadier.
 """
 

@@ -1,9 +1,10 @@
 /**
  * One attempt to get a lock: ask, wait, ask again, until it is granted, refused, too late or cancelled.
  *
- * The first request goes over the user's client and keeps a place in line (QUEUE), so that requests are served in
- * the order of the calls. Then the attempt waits: over a connection of its own, where its request takes the place
- * over (BLOCK), as long as there are such connections; else by its place, and the server tells when to ask again.
+ * The first request goes over the user's client and keeps a position in the queue (QUEUE), so that requests are served
+ * in the order of the calls. Then the attempt waits. As long as there are connections for it, its request takes over
+ * the position on a connection of its own (BLOCK). Otherwise it keeps the position, and the server says when to ask
+ * again.
  */
 
 import { now, pauseBefore } from "./clock.js";

@@ -50,7 +50,7 @@ def test_before_and_after_exclude_each_other(before: int, after: int, server: An
     paid: list[str] = []
 
     def at_once(source: str) -> str:
-        # Whoever waits would wait for the one that is inside.
+        # A request that waits would wait for the one that is inside.
         return re.sub(r"wait=\d+|lease=30", "lease=30, wait=0", re.sub(r", wait=\d+", "", source))
 
     def inside(**_: int) -> None:

@@ -87,7 +87,7 @@ fn processor_ms() -> Result<f64, Failure> {
     Ok(10.0 * ticks)
 }
 
-/// So many tasks wait for one lock, and each gives it up at once.
+/// Many tasks wait for one lock, and each gives it up at once.
 async fn crowd(client: &str, url: &str, locks: &Locks) -> Result<(), Failure> {
     let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let first = locks.lock("crowd").acquire().await?;

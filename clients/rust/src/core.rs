@@ -364,8 +364,8 @@ impl Core {
         Ok(answers.iter().all(|answer| answer.reply == Value::Int(1) || answer.is_repeated))
     }
 
-    /// Gives up whatever this request got or may still get, or, with a token, the hold that has it: at once, behind
-    /// whatever was sent for it, and again in the background until a server has answered.
+    /// Gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at
+    /// once, behind whatever was sent for it, and again in the background until a server has answered.
     pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
         for name in &wanted.names {
             let command = wanted.release(name, token);

@@ -30,9 +30,9 @@ struct Line {
     places: BTreeMap<Key, Spot>,
     /// Whether the server tells of the next change of the lock.
     is_watched: bool,
-    /// The connection of the latest request of any of them, and the number of that request. The server behind it may have
-    /// lost its line, or be another one, even one that was connected earlier: so all that have asked over another one ask
-    /// again, one after the other, in the order that they have.
+    /// The connection of the latest request of any of them, and the number of that request. The server behind it may
+    /// have lost its queue, or be another one, even one that was connected earlier. So all that have asked over
+    /// another connection ask again, one after the other, in the order that they have.
     link: u64,
     latest: u64,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// So many of each line stand in the server's line.
+    /// At most this many of each line stand in the server's queue.
     pub(crate) fn new(most: usize) -> Self {
         Self { lines: Mutex::default(), most }
     }

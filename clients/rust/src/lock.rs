@@ -56,8 +56,8 @@ impl Lock {
         self
     }
 
-    /// Who holds, in place of `host:pid:uuid`. Requests of the same owner are one and the same for the server: use it
-    /// for one task, which then never waits for itself, and whose deadlocks with others the server sees.
+    /// Who holds, in place of `host:pid:uuid`. Requests of the same owner are one and the same for the server, so use
+    /// it for one task. The task then never waits for itself, and the server sees its deadlocks with others.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.owner = Some(owner.as_ref().to_vec());
         self

@@ -171,7 +171,7 @@ impl Builder {
     }
 
     /// Locks that a majority of these servers grants, which know nothing of each other: Redlock, with one token that
-    /// only rises. Such locks are exclusive, one at a time, and nobody waits in line.
+    /// only rises. These locks are exclusive, one at a time, and there is no queue.
     pub fn independent<S: IntoConnectionInfo>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
         self.servers = infos(servers).map(|infos| infos.into_iter().map(Topology::Single).collect());
         self
@@ -183,8 +183,8 @@ impl Builder {
         self
     }
 
-    /// How many waiters of this process stand in the server's line of a lock, while the others stand behind them in the
-    /// process; also the most connections that wait for several locks at once. Default: 16.
+    /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
+    /// the process. It is also the most connections that wait for several locks at once. Default: 16.
     pub fn waiting(mut self, waiting: usize) -> Self {
         self.waiting = waiting;
         self

@@ -145,9 +145,11 @@ class Lock:
 class Locks(Kinds[Lock]):
     """Locks of the servers of one client of redis-py or valkey-py; of several for independent servers.
 
-    lease: seconds that a hold lasts unless it is renewed. waiting: how many waiters of this process stand in the
-    server's line for a lock; the others stand behind them, in order. All of them share one connection to each server,
-    but who waits for several locks at once has one of its own: so many at most.
+    lease: seconds that a hold lasts unless it is renewed.
+
+    waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
+    order. All of them share one connection to each server, but a wait for several locks at once has one of its own: no
+    more of these than `waiting`.
     """
 
     def __init__(
