@@ -1,8 +1,8 @@
-"""Bad input changes nothing and is told in one clear line (G14, CONTRACT 9).
+"""Bad input changes nothing and is reported in one clear line (G14, CONTRACT 9).
 
-Every argument of every command, with every kind of mistake, against a free lock, a lock of each kind that the same
-owner holds (where an accepted command would change the lease or end the hold), and one that another holds (where it
-would wait).
+Every argument of every command is tried with every kind of mistake against three locks. One is free. One, of each kind,
+the same owner holds, where an accepted command would change the lease or end the hold. One another owner holds, where
+it would wait.
 """
 
 import pytest

@@ -9,6 +9,7 @@ from harness.wire import refused
 
 COMMANDS = {
     # The arity is the least that the server itself refuses: the parser says more of what is missing behind the key.
+    #
     # name: (arity, flags it has, flags it has not, access of its key)
     "lock.acquire": (-2, {"write", "denyoom", "blocking"}, {"readonly"}, "RW"),
     "lock.release": (-2, {"write"}, {"readonly", "denyoom", "blocking"}, "RW"),

@@ -144,7 +144,7 @@ def test_what_happens_to_other_locks_comes_behind_too(cli, heard):
 
 
 def fill(cli, count, owner="alice", options=""):
-    """So many locks of this owner."""
+    """This owner takes this many locks."""
     for start in range(0, count, 10_000):
         commands = [f"LOCK.ACQUIRE lock:{number} {owner} PX 3600000 {options}" for number in range(start, start + 10_000)]
         assert all(isinstance(token, int) for token in cli.pipeline(*commands))

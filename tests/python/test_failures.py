@@ -1,8 +1,8 @@
 """Servers that are killed, frozen, cut off and wrongly promoted, while clients use locks (CONTRACT 6).
 
 With `confirm all` and `majority`, and a quarantine as long as the longest lease, nobody is
-ever told that it holds what another may rely on: G1 and G4 over all servers, whoever is
-asked. With `local` it takes a dead old primary; what happens otherwise is shown, too.
+ever told that it holds what another may rely on. G1 and G4 hold over all servers, whichever
+is asked. With `local` it takes a dead old primary; what happens otherwise is shown, too.
 """
 
 import pytest

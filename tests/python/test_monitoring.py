@@ -87,7 +87,7 @@ def test_the_script_gives_the_exporter_every_number(server):
 
 
 def contend(server, name, times):
-    """So many requests for a lock that is taken."""
+    """Asks this often for a lock that is taken."""
     cli = server.connect()
     cli("LOCK.ACQUIRE", name, "ann", "PX", 60000)
     for _ in range(times):

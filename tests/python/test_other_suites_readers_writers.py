@@ -4,16 +4,17 @@ Each test replays a scenario of another project's suite and names it: of Curator
 (TestInterProcessReadWriteLock), Redisson (RedissonReadWriteLockTest) and the JDK
 (ReentrantReadWriteLockTest, of JSR 166). The scenarios are theirs, the tests are
 written anew. What a thread is there, an actor is here. One thing differs on purpose:
-here an owner has one hold, so a writer that asks for reading has changed to reading,
+here an owner has one hold. So a writer that asks for reading has changed to reading,
 and a reader that asks for writing changes too if it can.
 
-Scenarios that test_readers_writers.py asks more of are only there: of Curator testThatUpgradingIsDisallowed
-(test_an_upgrade_that_is_given_up_leaves_the_shared_hold), testThatDowngradingRespectsThreads
-(test_a_writer_and_a_reader_exclude_each_other), testDowngrading
-(test_a_downgrade_keeps_the_token_and_lets_readers_at_the_head_in) and testContendingDowngrading, which is
-testReadHoldingWriteLock3 of JSR 166 (test_a_downgrade_does_not_let_readers_past_a_waiting_writer); of
-Redisson testWriteRead (test_readers_that_wait_next_to_each_other_come_in_together) and testMultiRead
-(test_a_writer_waits_for_the_last_reader).
+Some scenarios are only in test_readers_writers.py, which asks more of them:
+
+- of Curator testThatUpgradingIsDisallowed (test_an_upgrade_that_is_given_up_leaves_the_shared_hold),
+  testThatDowngradingRespectsThreads (test_a_writer_and_a_reader_exclude_each_other), testDowngrading
+  (test_a_downgrade_keeps_the_token_and_lets_readers_at_the_head_in) and testContendingDowngrading, which is
+  testReadHoldingWriteLock3 of JSR 166 (test_a_downgrade_does_not_let_readers_past_a_waiting_writer);
+- of Redisson testWriteRead (test_readers_that_wait_next_to_each_other_come_in_together) and testMultiRead
+  (test_a_writer_waits_for_the_last_reader).
 """
 
 import random

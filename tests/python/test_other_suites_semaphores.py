@@ -1,24 +1,30 @@
 """What other semaphores are tested for, asked of LOCK.ACQUIRE ... LIMIT n.
 
-Each test replays a scenario of another project's suite and names it: of Curator
-(TestInterProcessSemaphore, TestInterProcessSemaphoreMutex), Redisson
-(RedissonSemaphoreTest, RedissonPermitExpirableSemaphoreTest), Hazelcast's CP
-subsystem (SemaphoreBasicTest and its siblings, session-aware) and the JDK
-(SemaphoreTest, of JSR 166). The scenarios are theirs, the tests are written anew.
+Each test replays a scenario of another project's suite and names it:
 
-What differs on purpose: a permit belongs to an owner and has a lease; an owner has
-one permit, so who wants several comes under several names; and how many there are is
-not stored but agreed on by all who hold or wait.
+- of Curator (TestInterProcessSemaphore, TestInterProcessSemaphoreMutex);
+- of Redisson (RedissonSemaphoreTest, RedissonPermitExpirableSemaphoreTest);
+- of Hazelcast's CP subsystem (SemaphoreBasicTest and its siblings, session-aware);
+- of the JDK (SemaphoreTest, of JSR 166).
 
-Scenarios that test_semaphores.py asks more of are only there: of Curator testGetParticipantNodes
-(test_info_shows_the_limit_and_every_holder); of Redisson testTrySetPermits and of Hazelcast
-testInitFails_whenAlreadyInitialized (test_who_disagrees_with_the_holders_is_told_so); of Redisson
-testBlockingAcquire and of Hazelcast testAcquire_afterRelease
-(test_permits_are_handed_on_in_the_order_of_the_line); of Hazelcast
-testAcquire_whenNoPermits_andSemaphoreDestroyed and testInitNotifiesWaitingAcquires
-(test_a_broken_semaphore_lets_n_waiters_in). Numbers of permits that cannot be (of Redisson testZero, of
-Hazelcast testMultipleAcquire_whenNegative and testTryAcquireMultiple_whenArgumentNegative) are in
-test_bad_input.py.
+The scenarios are theirs, the tests are written anew.
+
+Three things differ on purpose. A permit belongs to an owner and has a lease. An owner
+has one permit, so a client that wants several comes under several names. How many
+there are is not stored but agreed on by all who hold or wait.
+
+Some scenarios are only in test_semaphores.py, which asks more of them:
+
+- of Curator testGetParticipantNodes (test_info_shows_the_limit_and_every_holder);
+- of Redisson testTrySetPermits and of Hazelcast testInitFails_whenAlreadyInitialized
+  (test_who_disagrees_with_the_holders_is_told_so);
+- of Redisson testBlockingAcquire and of Hazelcast testAcquire_afterRelease
+  (test_permits_are_handed_on_in_the_order_of_the_line);
+- of Hazelcast testAcquire_whenNoPermits_andSemaphoreDestroyed and testInitNotifiesWaitingAcquires
+  (test_a_broken_semaphore_lets_n_waiters_in).
+
+Numbers of permits that cannot be are in test_bad_input.py: of Redisson testZero, of Hazelcast
+testMultipleAcquire_whenNegative and testTryAcquireMultiple_whenArgumentNegative.
 """
 
 import random

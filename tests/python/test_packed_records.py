@@ -1,8 +1,8 @@
 """Names and owners of every form come back byte by byte, whatever way a lock is kept in and travels.
 
-A lock is written as narrowly as its name and its owner allow: a number at the end of the name, a word that many names
-begin with, a UUID, a database. What is written otherwise is kept as it is, and what has no room beside it. Nobody may
-see a difference.
+A lock is written as narrowly as its name and its owner allow. They may have a number at the end of the name, a word
+that many names begin with, a UUID, a database. What is written otherwise is kept as it is, and what has no room beside
+it. Nobody may see a difference.
 """
 
 import os

@@ -443,7 +443,7 @@ def test_an_operator_ends_a_reservation(server, cli):
 
 
 def reserve(cli, count, *options, key="door"):
-    """So many owners reserve a place."""
+    """This many owners each keep a position in the queue."""
     for reply in cli.pipeline(
         *(["LOCK.ACQUIRE", key, f"p{n}", "PX", "60000", "QUEUE", "3600000", *options] for n in range(count))
     ):

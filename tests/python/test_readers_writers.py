@@ -2,8 +2,8 @@
 
 G1 (readers together or one writer), G5 (first come, first served; consecutive readers
 come in together), G9; upgrade and downgrade. What shared locks have in common with the
-others is in test_files.py, test_replicas.py and test_seeing.py, how many there may be in
-test_max_holders_and_waiters.py, what others test their readers-writer locks for in
+others is in test_files.py, test_replicas.py and test_seeing.py. How many there may be is in
+test_max_holders_and_waiters.py. What others test their readers-writer locks for is in
 test_other_suites_readers_writers.py.
 """
 

@@ -48,8 +48,8 @@ MIXED = {
     "replicas": ["the replica is not equal"],
 }
 ELSEWHERE = ["quarantine", "acknowledgement"]
-#: What random scripts on a primary and its replicas find (`make differ`): what its judges say, one of these at least,
-#: and the groups of steps that are drawn, so that it is soon.
+#: What random scripts on a primary and its replicas find (`make differ`). For each: what its judges say, one of these
+#: at least, and the groups of steps that are drawn, so that it is found soon.
 DIFFERING = {
     "leaver-wakes": (["could have it and waits"], ["leaving"]),
     "beside-reservations": (["could have it and waits"], ["crowds"]),

@@ -64,7 +64,7 @@ class Turns:
 
 
 def cascade(storm):
-    """Whoever is granted the lock gives it back at once, until all had it."""
+    """Each client gives the lock back as soon as it is granted, until all had it."""
     storm.hold_all()
     storm.wait_in_queue()
     turns = Turns(storm)

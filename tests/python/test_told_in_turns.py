@@ -1,7 +1,7 @@
 """Clients who are granted their locks in one turn of the event loop are told some at a time.
 
-What is decided is decided at once (G6). Whoever still waits for its turn to be told may go away, be sent away or ask
-again like everybody who waits (G7, G8, G9).
+What is decided is decided at once (G6). A client that still waits for its turn to be answered may go away, be sent
+away or ask again like every waiter (G7, G8, G9).
 """
 
 import time
@@ -20,8 +20,8 @@ from harness.wire import encode
 #: More than three turns tell.
 CLIENTS = 900
 
-#: So many looks are on their way at a time, and each takes its while: on a busy machine, too, turns run out of looks
-#: only if we are not heard of for tens of milliseconds.
+#: How many looks are on their way at a time. Each takes its while: on a busy machine, too, turns run out of looks only
+#: if we are not heard of for tens of milliseconds.
 LOOKS = 40
 LOOK = "for n = 1, 100000 do end return redis.call('INFO', 'clients')"
 
@@ -50,8 +50,8 @@ class Line:
         return [self.cli.read_any() for _ in commands]
 
     def release_all_and_look(self):
-        """All locks are given back, and each later turn of the event loop takes a look, until nobody is blocked any
-        more: how many clients were found blocked, each number once."""
+        """Gives all locks back. Each later turn of the event loop takes a look, until nobody is blocked any more.
+        Returns how many clients were found blocked, each number once."""
         last = CLIENTS - 1
         look = look_in_a_turn("EVAL", LOOK, 0)
         self.cli.send_bytes(encode("EVAL", RELEASE_ALL, 0) + encode("LOCK.HELDBY", f"w{last}") + look * LOOKS)

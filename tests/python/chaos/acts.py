@@ -90,8 +90,8 @@ def forget(node):
 def has_hole(node):
     """Whether zeros stand where a command should begin, as many as were left of a write that ended in the middle.
 
-    A file that was begun by a rewrite is not opened for appending (in no server of scripts/servers), so what is
-    written after the half was cut off goes behind where that was. With `appendfsync always` the server ends first.
+    No server of scripts/servers opens a file that was begun by a rewrite for appending. So what is written after the
+    half was cut off goes behind where that was. With `appendfsync always` the server ends first.
     """
     return any(b"\r\n\0" in path.read_bytes() for path in node.directory.glob("appendonlydir/*.incr.aof"))
 

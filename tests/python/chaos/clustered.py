@@ -1,8 +1,8 @@
 """A cluster of three primaries with a replica each, between which slots move.
 
 As `replicated`, with `confirm all` or `majority`. Every node reaches the others through
-doors. A slot is moved only while all nodes are as they should be: whoever finishes a move
-after one of the two sides has changed hands gives away what the new one has granted since.
+doors. A slot is moved only while all nodes are as they should be. To finish a move after one
+of the two sides has changed hands would give away what the new one has granted since.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Which faults there are, and how they are drawn from a seed.
 
 The faults of a round are drawn before anything happens, and depend on nothing but the
-seed: what is drawn is the same each time, when it happens is up to the machine.
+seed. So what is drawn is the same each time; when it happens is up to the machine.
 """
 
 import random

@@ -1,8 +1,8 @@
 """Five servers that know nothing of each other, and examples/redlock.py over all of them.
 
 Clients reach each server through a door of its own. Servers come back with or without what
-they had, for they are in quarantine then. Whoever breaks a lock on one of them ends the
-promise to its owner, for a majority may rest on that one.
+they had, for they are in quarantine then. A client that breaks a lock on one of them ends
+the promise to its owner, for a majority may rest on that one.
 """
 
 import asyncio

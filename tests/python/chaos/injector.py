@@ -7,9 +7,9 @@ from typing import Callable, NamedTuple
 
 from .acts import TROUBLE
 
-#: So many faults last at the same time, at most.
+#: At most this many faults last at the same time.
 ACTIVE_MAX = 2
-#: After so many of them the servers are left alone until so many locks were granted, or for so long.
+#: After this many of them the servers are left alone until this many locks were granted, or for this long.
 BURST, CALM_GRANTS, CALM_SECONDS = 6, 25, 6.0
 #: Those during which a server does not answer.
 DEAF = ("pause", "kill")

@@ -1,7 +1,7 @@
 """What random scripts for servers have in common: which client, which lock, which owner, and what is asked for.
 
-An author of scripts has `chance`, `favourite` (the lock that most steps are for) and `kinds` (how each lock is held),
-and says what a duration, a patience, an acquire, a LOCK command, a command on keys, and a packet (`send`) are to it.
+An author of scripts has `chance`, `favourite` (the lock that most steps are for) and `kinds` (how each lock is held).
+It says what a duration, a patience, an acquire, a LOCK command, a command on keys, and a packet (`send`) are to it.
 """
 
 

@@ -77,8 +77,8 @@ def differences(here, there, place):
 def disordered(before, after, events):
     """G15: events as ((db, name), event), between two views of a quiet server.
 
-    What is followed of each lock is how many hold it. An upgrade is told as `lock.acquired` alone, and RESTORE brings
-    holds that nobody is told of, so there may be several answers; the one that INFO gives must be among them.
+    What is followed of each lock is how many hold it. An upgrade is published as `lock.acquired` alone, and RESTORE
+    brings holds that are not published. So there may be several answers; the one that INFO gives must be among them.
     """
     found, told = [], {}
     for place, event in events:
@@ -94,9 +94,13 @@ def disordered(before, after, events):
 
 def can_lead(start, end, events):
     """Whether these events can make so many holders of so many."""
-    # (How many hold, how many holds were replaced whose end was not published yet, how many were over when the others
-    # were broken, which may be published behind those, how many payloads are still to be restored). The server tells of
-    # RESTORE at once, and so perhaps ahead of what happened to locks before it: it may come anywhere.
+    # A state has four numbers:
+    # - how many hold;
+    # - how many holds were replaced whose end was not published yet;
+    # - how many were over when the others were broken, which may be published behind those;
+    # - how many payloads are still to be restored.
+    # The server tells of RESTORE at once, and so perhaps ahead of what happened to locks before it. It may come
+    # anywhere.
     states = with_restored({(start, 0, 0, events.count("restore"))}, end)
     for event in events:
         if event != "restore":
@@ -137,8 +141,8 @@ def after_event(live, owed, late, left, event):
 def overwritten(after, events):
     """CONTRACT 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place.
 
-    A grant before the write may be published behind it, with the end of its hold behind that, when the end of an
-    earlier hold was still to be published (G15): so a grant is held against the module if no end follows it.
+    A grant before the write may be published behind it, with the end of its hold behind that. That happens when the
+    end of an earlier hold was still to be published (G15). So a grant is held against the module if no end follows it.
     """
     written, granted, found = set(), set(), []
     for place, event in events:

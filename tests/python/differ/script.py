@@ -5,8 +5,8 @@ A step names what is only known when it is played by a word that begins with '@'
     @holder:KEY   an owner that holds the lock now      @token:KEY   the token of a hold
     @waiter:KEY   an owner that waits for it now        @dump:SLOT   what the last DUMP into this slot gave
 
-Each round draws which groups of steps it has at all and which lock most of them are for, so that rounds differ more
-than they would if each had a little of everything.
+Each round draws which groups of steps it has at all, and which lock most of them are for. So rounds differ more than
+they would if each had a little of everything.
 """
 
 import random
@@ -82,7 +82,7 @@ class Author(Draws):
         return Step("send", self.client(), commands)
 
     def steps(self, number):
-        """So many steps, a rest behind every few of them, and one at the end."""
+        """This many steps, a rest behind every few of them, and one at the end."""
         found, until_rest = [], self.chance.randint(1, 7)
         weights = {"locking": 8, "gathering": 6, **self.groups}
         for _ in range(number):

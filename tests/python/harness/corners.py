@@ -121,7 +121,7 @@ class Corners:
         time.sleep(self.chance.random() * 0.01)
         second = self.corner_take(left, two, block=PATIENT_MS, other=others[1])
         sides = [(first, others[0], left, one), (second, others[1], right, two)]
-        # Whoever is refused, and that is told at once, gives up what the other one waits for.
+        # The one that is refused, which is answered at once, gives up what the other one waits for.
         sides.sort(key=lambda side: not side[1].has_input(0.05))
         for request, other, own, owner in sides:
             self.note(request, other)

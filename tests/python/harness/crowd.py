@@ -38,7 +38,7 @@ def allow_files(count):
 
 
 class Crowd:
-    """So many connections of one user. The members are known by their numbers."""
+    """A number of connections of one user. The members are known by their numbers."""
 
     def __init__(self, port, count, user):
         self.port = port

@@ -81,7 +81,7 @@ class Group:
     def healed(self, limit=SOON_SECONDS):
         """Waits until there is one primary, and all others follow it; returns it.
 
-        One sentinel may be wrong for good: it can take over the epoch of a failover that it
+        One sentinel may be wrong for good. It can take over the epoch of a failover that it
         hears of in the middle of its own, and then keeps its own result under that number.
         """
         def primary():

@@ -1,9 +1,9 @@
 """redis-py's Lock, on LOCK.* commands.
 
 The same methods, arguments and exceptions, so that what redis-py promises of its
-lock can be asked of ours. Three things differ, all on purpose: a lease is required,
-who waits stands in line in the server instead of polling, and `fence` is the token
-to pass on to what the lock protects.
+lock can be asked of ours. Three things differ, all on purpose. A lease is required.
+Waiters queue in the server instead of polling. `fence` is the token to pass on to
+what the lock protects.
 """
 
 import threading

@@ -78,7 +78,7 @@ class Author(Draws):
         self.paused_ms, self.is_replica = 0, False
 
     def steps(self, number):
-        """So many steps, as lines."""
+        """This many steps, as lines."""
         weights = {"locking": 10, "gathering": 6, "passing": 5, **self.groups}
         found = ["round", *(["attach"] if "confirms" in self.groups else [])]
         while len(found) <= number:

@@ -27,7 +27,7 @@ class Run:
 
 
 class Runner:
-    """So many slots, each with a copy of the source with the module and one without."""
+    """A number of slots, each with a copy of the source with the module and one without."""
 
     def __init__(self, source, module, work, logs, slots, base_port):
         self.logs = logs

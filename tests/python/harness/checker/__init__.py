@@ -21,7 +21,7 @@ __all__ = ["LOST", "MANY", "ONE", "UNANSWERED", "Break", "Request", "Seen", "fau
 def faults(history, servers=ONE, **known):
     """All that locks which keep their guarantees cannot have done.
 
-    What may be known of many servers: `breaks` of locks on purpose, `limits` of locks that several may hold, and
-    `forgets_nothing` if a server that was restarted has all that it had.
+    Of many servers these may be known: `breaks` of locks on purpose, `limits` of locks that several may hold. And
+    `forgets_nothing`, if a server that was restarted has all that it had.
     """
     return many.faults(history, **known) if servers == MANY else verdict.faults(history, **known)

@@ -97,7 +97,7 @@ def double_holders(history, breaks=(), limits=None):
 def token_faults(history, limits=None):
     """G4: tokens rise over all servers and locks.
 
-    A request that was refused for want of replicas, or lost, may have begun a hold all the same: on a server that was
+    A request that was refused for want of replicas, or lost, may have begun a hold all the same. A server may have been
     promoted before it heard that the hold was undone. If its owner asks again there, it is told the token from then.
     So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
     when they were told.
@@ -115,8 +115,8 @@ def token_faults(history, limits=None):
 
 
 def first_asks(history):
-    """When each grant was asked for first: by the first request of its owner that got no answer, since it was told
-    that it held this lock, or by its own."""
+    """When each grant was asked for first: by its own request, or by an earlier one of its owner that got no answer.
+    That is the first one since the owner was told that it held this lock."""
     found, unanswered = {}, {}
     for request in sorted(history, key=lambda request: request.sent):
         if not request.is_acquire:

@@ -5,9 +5,9 @@
     G2     nobody was told that a hold is over before it can have been, nor that it lives
            when it cannot (`evidence`)
     G4     of two grants, one answered before the other was asked for, the later has the
-           higher token; one token is one grant's; a write under an older token never comes
+           higher token. One token is one grant's. A write under an older token never comes
            after one under a newer token that was held alone
-    G5     those who were seen in line were granted in that order
+    G5     waiters that were seen in the queue were granted in that order
     G7     nil not before the wait was over, unless the owner withdrew
     G9     who holds and asks again gets the same token (`evidence`)
     G11    a deadlock names owners who may have waited there, for owners who may have been there
@@ -347,8 +347,8 @@ def passed_in_queue(evidence):
 
 
 def newcomers_of(asked):
-    """Requests for a whole lock by owners who were never there before, and were granted, by when they were sent,
-    with the one of the lowest token from there on: {lock: (sent, requests)}."""
+    """Requests for a whole lock by owners who were never there before, and were granted: {lock: (sent, requests)}.
+    They are listed by when they were sent, with the one of the lowest token from there on."""
     by_lock = {}
     for (lock, _), requests in asked.items():
         first = requests[0]  # evidence has sorted them
