@@ -4,9 +4,8 @@
 //!
 //! * *all* (T3): every one of the group's other nodes has acknowledged it.
 //! * *majority* (T4): half of the group's nodes, rounded down, have acknowledged it. A node counts only if its
-//!   present connection to this server was a quarantine old when the request was carried out. This server must have
-//!   been primary for as long by then, too. So of two primaries at most one can answer, whichever was promoted and however
-//!   wrongly.
+//!   present connection to this server was a quarantine old when the request was carried out. This server must have been
+//!   primary for as long, too. So at most one of two primaries can answer, however wrongly it was promoted.
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!

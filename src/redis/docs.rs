@@ -143,7 +143,7 @@ static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary:
-            c"Takes a lock for an owner and returns its fencing token, or nil; waits in line with BLOCK.",
+            c"Takes a lock for an owner and returns its fencing token, or nil; BLOCK waits in the queue.",
         complexity: c"O(1); O(log N) beside N holders of the same lock",
         args: &[
             arg(c"key", KEY),
@@ -205,7 +205,7 @@ static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary:
-            c"Gives up the hold of an owner, hands the lock to the next in line; 1, or 0 if it held nothing.",
+            c"Ends the hold of an owner and hands the lock to the next waiter; 1, or 0 if it held nothing.",
         complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), option(c"token", c"TOKEN")],
     },

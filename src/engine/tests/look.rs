@@ -149,10 +149,12 @@ impl World {
     }
 }
 
-/// How a lock may be after some events: how many hold it, whether a broken hold is still to be told of, how many
-/// payloads are still to be restored, and how many holds were over when the others were broken, which may be told of
-/// behind those. A RESTORE is told at once, and may be told ahead of what happened to locks before it, which waits for
-/// its turn: so it may come anywhere.
+/// How a lock may be after some events, in four numbers.
+/// - How many hold it.
+/// - Whether a broken hold is still to be published.
+/// - How many payloads are still to be restored. A RESTORE is published at once, and may be published ahead of what
+///   happened to locks before it, which waits for its turn. So it may come anywhere.
+/// - How many holds were over when the others were broken, which may be published behind those.
 type Story = (usize, bool, usize, usize);
 
 fn can_lead(start: usize, end: usize, told: &[&Published]) -> bool {

@@ -1,6 +1,6 @@
-//! A simulated server. It behaves as a real one does where the engine could be wrong: it calls the engine back while a
-//! key is deleted or replaced, blocks clients and answers them in a later turn, frees values late, and has clocks of its
-//! own that nothing but the test moves.
+//! A simulated server. It behaves as a real one does where the engine could be wrong. It calls the engine back while a
+//! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. It has clocks of
+//! its own that nothing but the test moves.
 
 use std::cell::{Cell, RefCell};
 

@@ -3,10 +3,10 @@
 //! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
 //! [simulated server](super::world) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
 //! perhaps files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what
-//! happens step by step. Links lag, break and are found to be broken late; replicas go on where they were or
-//! synchronise anew; servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
-//! lacks its end; the wrong replica is promoted, two primaries live side by side; slots move between the two shards;
-//! somebody deletes locks; clients lose replies and ask again. Nothing that the engine does is done here: requests,
+//! happens step by step. Links lag, break and are found to be broken late. Replicas go on where they were or
+//! synchronise anew. Servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
+//! lacks its end. The wrong replica is promoted, two primaries live side by side. Slots move between the two shards.
+//! Somebody deletes locks; clients lose replies and ask again. Nothing that the engine does is done here: requests,
 //! records and replies are words, as servers and clients exchange them.
 //!
 //! | file | what it is |

@@ -331,7 +331,7 @@ impl Group {
         if had_waiters {
             self.see(Point::DemotedWithWaiters);
         }
-        // Whoever only had a reservation here is not told.
+        // An owner that only had a reservation here is not told.
         self.judge.queues.forget(n);
         match self.nodes[n].waits.first() {
             Some(left) => Err(format!("G7: {:?} still waits at a server that was demoted", left.request)),

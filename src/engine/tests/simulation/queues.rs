@@ -1,13 +1,13 @@
 //! Who stands in the queue where, by what clients and servers have said to each other, and that nobody is passed (G5).
 //!
-//! A request gets its number when its server lets it wait, one that is repeated keeps the number of the first (G9).
-//! When a lock is granted anew, nobody may wait for it who has a lower number: not beside a newcomer, who has none yet,
-//! and for none of the locks of a request for several (G12). No queue of the core is looked at.
+//! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
+//! When a lock is granted anew, nobody may wait for it who has a lower number. That holds for a newcomer, which has
+//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
 //!
 //! These may be passed, or pass others:
 //!
-//! * Whoever waits no longer: it was answered, its server has found its connection closed, it was withdrawn by its
-//!   owner's release, its time is over.
+//! * A request that waits no longer: it was answered, its server has found its connection closed, it was withdrawn by
+//!   its owner's release, its time is over.
 //! * A reader that wants to write (an upgrade) gets a number ahead of all; one that is the only reader does not wait.
 //!   That it reads is asked of the server, as INFO tells it.
 //! * Beside a reservation (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
@@ -17,8 +17,8 @@
 //!
 //! * What an owner waits for when it asks again, in that very step: it may take its own entry, or leave it for another
 //!   one. The reply says which.
-//! * Whoever a RESTORE (a slot that moved) has made hold what it waits for: it waits no longer, and if it only had a
-//!   reservation, nobody is told. It is granted nothing new.
+//! * An owner that a RESTORE (a slot that moved) has made hold what it waits for. It waits no longer, and if it only
+//!   had a reservation, nobody is told. It is granted nothing new.
 //! * A request that was repeated when its time was over: it keeps its number if the server had not looked yet.
 //! * Places of locks whose slot has left: nobody is told of them either.
 
@@ -263,9 +263,10 @@ impl Group {
     /// Nobody whose connection waits could be granted what it waits for (G6). Asked when the pump has nothing left to do
     /// on a server that may grant.
     ///
-    /// By brute force over who waits, as it was said, and over who holds, as a dump tells it. No bound of the core is known
-    /// here: a request has its turn if nobody is ahead of it but those who have a reservation and let it in, and if there is
-    /// room beside all holders and all those reservations. A request for several locks must have its turn at each of them.
+    /// By brute force over who waits, as it was said, and over who holds, as a dump tells it. No bound of the core is
+    /// known here. A request has its turn on two conditions. Nobody is ahead of it but owners that have a reservation
+    /// and let it in. And there is room beside all holders and all those reservations. A request for several locks
+    /// must have its turn at each of them.
     pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());

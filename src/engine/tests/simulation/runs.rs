@@ -13,7 +13,7 @@ use super::points::Seen;
 use crate::lock::tests::lowered::Lowered;
 use crate::sabotage::{self, Rule};
 
-/// So many lives reach everything that must be seen sometimes.
+/// How many lives reach everything that must be seen sometimes.
 const SEEDS: u64 = 300;
 
 /// How many things happen in a life.
@@ -22,7 +22,7 @@ const STEPS: u64 = 1_000;
 /// How often all is compared.
 const STEPS_BETWEEN_CHECKS: u64 = 100;
 
-/// So many lines of a trace are shown.
+/// How many lines of a trace are shown.
 const LINES_MAX: usize = 120;
 
 /// What was wrong, and how it came to that.
@@ -146,8 +146,8 @@ fn first_broken(control: Control) -> Option<u64> {
     })
 }
 
-/// Each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can be told that they hold one lock, and what
-/// slots that move rest on: if the simulation could not see that, it would prove nothing.
+/// Each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can be told that they hold one lock, and
+/// what slots that move rest on. If the simulation could not see that, it would prove nothing.
 #[test]
 fn what_cannot_be_promised_is_seen_to_break() {
     let unseen: Vec<Control> =
@@ -155,7 +155,7 @@ fn what_cannot_be_promised_is_seen_to_break() {
     assert!(unseen.is_empty(), "no life shows what {unseen:?} must show");
 }
 
-/// So many lives at most until a bug that is put back is seen.
+/// How many lives at most until a bug that is put back is seen.
 const LIVES_UNTIL_SEEN: u64 = 2_000;
 
 /// The first life that notices that this rule is left out, and what it says.

@@ -1,10 +1,10 @@
 //! Slots: which shard a lock is at, and how it gets to the other one, key by key, as MIGRATE does it.
 //!
 //! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
-//! for those that are not. Between the last grant of a lock at the one and the first at the other more time passes than
-//! the clocks differ and tokens are ahead of them (docs/GUARANTEES.md, G4). Both shards keep their roles meanwhile, and
-//! a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard"). Everybody knows at once
-//! where a slot is: that servers have to tell each other is left out.
+//! for those that are not. Time passes between the last grant of a lock at the one and the first at the other. It is
+//! longer than the clocks differ and tokens are ahead of them (docs/GUARANTEES.md, G4). Both shards keep their roles
+//! meanwhile, and a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard").
+//! Everybody knows at once where a slot is: that servers have to tell each other is left out.
 
 use super::super::inside::Slot;
 use super::super::world::at as key_at;
@@ -16,8 +16,8 @@ use crate::lock::tests::server::{At, Name};
 /// The locks of each slot. The first two can be asked for in one request.
 const SLOTS: [&[usize]; 3] = [&[0, 1], &[2], &[3]];
 
-/// From the last grant of a lock at one shard to the first at the other one it takes longer than this: more than wall
-/// clocks differ, and tokens are ahead of them.
+/// From the last grant of a lock at one shard to the first at the other one it takes longer than this. That is more
+/// than wall clocks differ, and tokens are ahead of them.
 const MOVE_US: u64 = 6_000;
 
 /// One of the two shards.

@@ -145,7 +145,7 @@ impl Group {
         self.take_answers(n)?;
         let judge = &mut self.judge;
         let node = &mut self.nodes[n];
-        // Whoever was let go of without an answer is gone.
+        // A client that was let go of without an answer is gone.
         node.pending.retain(|blocked| {
             let stays = node.world.fate(blocked.handle) != Fate::Gone;
             if !stays {

@@ -1,15 +1,15 @@
 //! What must be true after each step, of what clients were told.
 //!
-//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from the
-//!   reply that says so until its lease is over, counted from when a server did what it asked for; or until it gives
-//!   the lock up. No two beliefs exclude each other.
+//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from
+//!   the reply that says so until its lease is over, or until it gives the lock up. The lease counts from when a
+//!   server did what the owner asked for. No two beliefs exclude each other.
 //! * **Tokens rise** (G4): who is told of a new token is told of a higher one than anybody was told of the same lock
-//!   before it was minted. Over lost grants that is promised only if the wall clocks and the lead of the tokens differ
-//!   by less than the quarantine, less the 10 ms by which tokens may lag: so it is judged where nobody sets the clocks.
-//!   Where grants are confirmed, nobody is told either that it holds a lock alone under an older token than another
-//!   owner was told of.
-//! * **Ownership is true** (G2, G9, G10): at the server that told it, and as long as that goes on, who believes to hold
-//!   a lock can renew it, release it, and is told the same token again.
+//!   before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the lead of the
+//!   tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged where nobody
+//!   sets the clocks. Where grants are confirmed, nobody is told either that it holds a lock alone under an older
+//!   token than another owner was told of.
+//! * **Ownership is true** (G2, G9, G10) at the server that told it, and as long as that goes on. An owner that
+//!   believes to hold a lock can renew it, release it, and is told the same token again.
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
 
 use super::asks::Request;
@@ -26,7 +26,7 @@ struct Belief {
     token: Token,
     mode: Mode,
     until: u64,
-    /// Of which server, in which life of it.
+    /// The server, and the life of it, that told the belief.
     term: u32,
     /// What binds it to which connection.
     binding: Binding,
