@@ -236,17 +236,6 @@ impl Table {
         self.note_all(is_concerned);
     }
 
-    /// Two databases changed places. A hold is bound to its name: all of both are broken. `is_ours` says that this
-    /// server decides, and so counts and publishes that.
-    pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
-        if a == b {
-            return;
-        }
-        let is_concerned = |db: u32| db == a || db == b;
-        self.break_all(now, is_concerned, is_ours);
-        self.forget_locks_of_queues(is_concerned);
-    }
-
     /// All holds in these databases are broken from outside.
     pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
