@@ -10,8 +10,8 @@ use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
 use super::server::{Key, Server};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
-use crate::lock::effect::{Answer, Change, Effects, LockId, Record, Task, UndoRecord, WaiterId};
-use crate::lock::table::{Candidate, Due, KeyRef, Table};
+use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
+use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
@@ -161,7 +161,7 @@ fn time_outs<S: Server>(server: &S) -> bool {
     let (now, mut ended) = (server.boot(), 0);
     step::effects_of(server, |table, fx| {
         while ended < REPLIES_PER_TURN
-            && let Some(Due::Timeout(waiter)) = table.due(now, false)
+            && let Some(Task::TimeOut(waiter)) = table.due(now, false)
         {
             table.time_out(waiter, fx);
             ended += 1;
@@ -170,16 +170,79 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN
 }
 
-/// Works off what is due and what was noted, in turns, so that a million leases do not keep the others waiting.
-/// `false`: the budget of this run is spent.
+/// What there is to do in one run, in the order in which it is done. First undoes what was not confirmed. Then does
+/// what is due and what was noted, in turns, so that a million leases do not keep the others waiting.
+struct ToDo<'a, S: Server> {
+    admission: Admission<'a, S>,
+    /// Grants may be left that are to be undone.
+    undoes: bool,
+    /// How many notes are left of those that there were when they were counted last: what is noted while nothing can be
+    /// granted waits for another run.
+    noted: usize,
+    /// Whether it is the turn of what was noted.
+    is_notes_turn: bool,
+}
+
+impl<'a, S: Server> ToDo<'a, S> {
+    fn of_run(server: &'a S) -> Self {
+        Self { admission: Admission::of_pump(server), undoes: true, noted: 0, is_notes_turn: false }
+    }
+
+    fn next(&mut self, server: &S, now: Moment) -> Option<Task> {
+        if self.undoes {
+            if let Some(undo) = self.next_undo(server) {
+                return Some(undo);
+            }
+            self.undoes = false;
+            // Only now are those answered whose it was.
+            confirm::answer_unconfirmed(server);
+            self.count(server);
+        }
+        if std::mem::take(&mut self.is_notes_turn)
+            && let Some(note) = self.next_note(server)
+        {
+            return Some(note);
+        }
+        self.is_notes_turn = true;
+        if let Some(due) = server.with(|state| state.table.due(now, true)).flatten() {
+            return Some(due);
+        }
+        if self.noted == 0 {
+            // What was ended here may have made it somebody's turn elsewhere.
+            self.count(server);
+        }
+        self.next_note(server)
+    }
+
+    fn next_undo(&mut self, server: &S) -> Option<Task> {
+        if sabotage::removes(Rule::UndoneFirst) {
+            confirm::answer_unconfirmed(server);
+        }
+        let has_undo = server.with(|state| state.confirm.all.has_undo()) == Some(true);
+        if !has_undo || self.admission.refuses_writes() {
+            return None;
+        }
+        let grant = server.with(|state| state.confirm.all.next_undo()).flatten()?;
+        Some(Task::Undo(grant.lock_key, grant.token, grant.undo))
+    }
+
+    fn next_note(&mut self, server: &S) -> Option<Task> {
+        self.noted = self.noted.checked_sub(1)?;
+        server.with(|state| state.table.next_task()).flatten()
+    }
+
+    /// Counts the notes. None are to be done while nothing can be granted.
+    fn count(&mut self, server: &S) {
+        let noted = server.with(|state| state.table.tasks()).unwrap_or(0);
+        self.noted = if noted > 0 && self.admission.is_closed() { 0 } else { noted };
+    }
+}
+
+/// Does what there is to do. `false`: the budget of this run is spent.
 fn decide<S: Server>(server: &S, started: Moment) -> bool {
     let mut now = server.now();
-    let mut admission = Admission::of_pump(server);
-    if !undo_all(server, started, &mut admission) {
-        return false;
-    }
-    let mut tasks = tasks_to_do(server, &mut admission);
-    let mut timeouts = 0;
+    let mut to_do = ToDo::of_run(server);
+    let mut time_outs = 0;
     for count in 1_usize.. {
         if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
             now = server.now();
@@ -187,97 +250,42 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
                 return false;
             }
         }
-        let due = server.with(|state| state.table.due(now.boot, true)).flatten();
-        if due.is_none() && tasks == 0 {
-            // What was ended here may have made it somebody's turn elsewhere.
-            tasks = tasks_to_do(server, &mut admission);
-            if tasks == 0 {
-                return true;
-            }
-        }
-        if let Some(due) = due {
-            timeouts += usize::from(matches!(due, Due::Timeout(_)));
-            end(server, now, due, &mut admission);
-            if timeouts == REPLIES_PER_TURN {
-                return false;
-            }
-        }
-        if tasks > 0 {
-            tasks -= 1;
-            if let Some(task) = server.with(|state| state.table.next_task()).flatten() {
-                look(server, now, task, &mut admission);
-            }
-        }
-    }
-    true
-}
-
-/// Undoes what was not confirmed, then answers those whose it was. `false`: the run is spent.
-fn undo_all<S: Server>(server: &S, started: Moment, admission: &mut Admission<'_, S>) -> bool {
-    if sabotage::removes(Rule::UndoneFirst) {
-        confirm::answer_unconfirmed(server);
-    }
-    while server.with(|state| state.confirm.all.has_undo()) == Some(true) && !admission.refuses_writes() {
-        let Some(pending_grant) = server.with(|state| state.confirm.all.next_undo()).flatten() else { break };
-        at(
-            server,
-            server.now(),
-            &pending_grant.lock_key,
-            Job::UndoRecord(pending_grant.token, pending_grant.undo),
-            admission,
-        );
-        if is_spent(server, started) {
+        let Some(task) = to_do.next(server, now.boot) else { break };
+        time_outs += usize::from(matches!(task, Task::TimeOut(_)));
+        perform(server, now, task, &mut to_do.admission);
+        if time_outs == REPLIES_PER_TURN {
             return false;
         }
     }
-    confirm::answer_unconfirmed(server);
     true
 }
 
-/// How many tasks there are. None while nothing can be granted: they wait for another run.
-fn tasks_to_do<S: Server>(server: &S, admission: &mut Admission<'_, S>) -> usize {
-    let tasks = server.with(|state| state.table.tasks()).unwrap_or(0);
-    if tasks > 0 && admission.is_closed() { 0 } else { tasks }
-}
-
-fn end<S: Server>(server: &S, now: Now, due: Due, admission: &mut Admission<'_, S>) {
-    match due {
-        Due::Timeout(waiter) => step::effects_of(server, |table, fx| table.time_out(waiter, fx)),
-        Due::AskAgain => {}
-        Due::Look(lock_key) => at(server, now, &lock_key, Job::Settle, admission),
-        Due::Lease(lock, lock_key) => at(server, now, &lock_key, Job::Expire(lock), admission),
+fn perform<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admission<'_, S>) {
+    match &task {
+        Task::AskAgain => {}
+        Task::TimeOut(waiter) => step::effects_of(server, |table, fx| table.time_out(*waiter, fx)),
+        Task::Multi(request) => at_all(server, now, *request, admission),
+        Task::ReplicateAgain(lock_key, token) => replicate_again(server, lock_key, *token),
+        Task::Expire(lock_key, _)
+        | Task::Settle(lock_key)
+        | Task::TakeBack(lock_key, _)
+        | Task::Undo(lock_key, ..) => at(server, now, lock_key, &task, admission),
     }
 }
 
-fn look<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admission<'_, S>) {
-    match task {
-        Task::Settle(lock_key) => at(server, now, &lock_key, Job::Settle, admission),
-        Task::Multi(request) => at_all(server, now, request, admission),
-        Task::ReplicateAgain(lock_key, token) => replicate_again(server, &lock_key, token),
-        Task::TakeBack(lock_key, token) => at(server, now, &lock_key, Job::TakeBack(token), admission),
-    }
-}
-
-/// What to do at one key.
-enum Job {
-    Expire(LockId),
-    Settle,
-    TakeBack(Token),
-    UndoRecord(Token, UndoRecord),
-}
-
-fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, job: Job, admission: &mut Admission<'_, S>) {
+/// Opens a key and does there what there is to do.
+fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admission: &mut Admission<'_, S>) {
     let Some(name) = server.name_at(lock_key) else {
-        return postpone(server, now, &job);
+        return postpone(server, now, task);
     };
     let name = S::name(&name);
     if !server.is_ours(name) {
-        postpone(server, now, &job);
+        postpone(server, now, task);
         return redirect(server, name, lock_key);
     }
     let key = server.open(name);
     let existing = legacy::find(server, &key, None);
-    if let Job::Expire(lock) = job
+    if let Task::Expire(_, lock) = *task
         && server.with(|state| state.table.stands_for(existing, lock)) != Some(true)
     {
         let _ = server.with(|state| state.table.lost(now.boot, lock));
@@ -287,13 +295,13 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, job: Job, admissio
     let done = server.with(|state| {
         let mut admission = |who: Candidate<'_>| admission.admit(who);
         let (table, fx) = (&mut state.table, &mut state.fx);
-        let step = match job {
-            Job::Expire(lock) => table.settle(now, lock_key, existing, Some(lock), &mut admission, fx),
-            Job::Settle => table.settle(now, lock_key, existing, None, &mut admission, fx),
-            Job::TakeBack(token) => table.take_back(now, lock_key, existing, token, &mut admission, fx),
-            Job::UndoRecord(token, undo) => {
-                table.undo(now, lock_key, existing, (token, undo), &mut admission, fx)
+        let step = match task {
+            Task::TakeBack(_, token) => table.take_back(now, lock_key, existing, *token, &mut admission, fx),
+            Task::Undo(_, token, undo) => {
+                table.undo(now, lock_key, existing, (*token, undo.clone()), &mut admission, fx)
             }
+            Task::Expire(_, lock) => table.settle(now, lock_key, existing, Some(*lock), &mut admission, fx),
+            _ => table.settle(now, lock_key, existing, None, &mut admission, fx),
         };
         let fx = state.settle(step.change, existing);
         (step, fx)
@@ -343,8 +351,8 @@ fn replicate_again<S: Server>(server: &S, lock_key: &LockKeyBuf, token: Token) {
 }
 
 /// The lease of this lock is over, and it cannot be ended now.
-fn postpone<S: Server>(server: &S, now: Now, job: &Job) {
-    if let Job::Expire(lock) = *job {
+fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
+    if let Task::Expire(_, lock) = *task {
         let _ = server.with(|state| state.table.postpone(lock, now.boot.plus_ms(POSTPONED_MS)));
     }
 }

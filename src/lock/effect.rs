@@ -263,9 +263,15 @@ pub struct PendingGrant {
     pub undo: UndoRecord,
 }
 
-/// What the pump is to look at, because something outside of a command may have freed a lock.
+/// What the pump is to do next: it is due by now, or a step or a callback made a note of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
+    /// Nothing yet: a little work was done that finds out.
+    AskAgain,
+    /// This request has waited long enough: tell its client.
+    TimeOut(WaiterId),
+    /// The lease of this lock, here, has run out: end it.
+    Expire(LockKeyBuf, LockId),
     /// The lock at this key may be free: grant it to whoever is next.
     Settle(LockKeyBuf),
     /// It may be the turn of this request for several locks.
@@ -274,6 +280,8 @@ pub enum Task {
     ReplicateAgain(LockKeyBuf, Token),
     /// A grant whose client was gone before it was told: end the hold with this token, then settle.
     TakeBack(LockKeyBuf, Token),
+    /// A grant that was not confirmed: undo it, then settle.
+    Undo(LockKeyBuf, Token, UndoRecord),
 }
 
 #[cfg(test)]

@@ -34,7 +34,6 @@ mod terms;
 mod undo;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
-pub use ended::Due;
 pub use outbox::Notice;
 pub use state::{Gone, Table};
 pub use terms::{

@@ -115,6 +115,26 @@ def test_swapped_databases_hold_nothing(server, cli, lock):
     eventually(lambda: count(cli, "holds") == 0)
 
 
+def test_what_is_left_of_databases_that_changed_places_stays_empty(server, cli):
+    # Their values find nothing, however many locks are taken under other names, and in a file they are empty, too.
+    for turn in range(20):
+        cli("LOCK.ACQUIRE", f"old:{turn}", "alice", "PX", 60000)
+        take(cli, f"several:{turn}", "alice", "LIMIT 3")
+        cli("SWAPDB 0 1")
+        cli("SWAPDB 0 1")
+        for number in range(5):
+            cli("LOCK.ACQUIRE", f"new:{turn}:{number}", "bob", "PX", 60000)
+        if turn == 10:
+            cli("BGREWRITEAOF")
+            cli("DEBUG RELOAD")
+    for turn in range(20):
+        assert_empty_lock(cli, f"old:{turn}", owners=("alice", "bob"))
+        assert_empty_lock(cli, f"several:{turn}", owners=("alice", "bob"))
+        assert cli("MEMORY", "USAGE", f"old:{turn}") > 0
+    assert owner_of(cli, "new:19:4") == "bob"
+    assert cli("LOCK.ACQUIRE old:0 carol PX 60000") > 0 and owner_of(cli, "old:0") == "carol"
+
+
 # COPY
 
 

@@ -239,11 +239,6 @@ impl Prefixes {
         NO_PREFIX
     }
 
-    /// Whether all names are in this database; `false` if one may have been elsewhere that was not packed.
-    pub(super) fn are_all_in(&self, db: u32) -> bool {
-        !self.may_be_in(|other| other != db)
-    }
-
     /// Whether any name is in one of these databases; `true` also if one may have been there that was not packed.
     pub(super) fn may_be_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
         let may_others_be = match self.others {

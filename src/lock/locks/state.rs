@@ -344,7 +344,10 @@ impl Locks {
         if let Some(holders) = self.holder_lists.get(id) {
             return holders.bytes() + holders.ids().map(|holder| self.memory_of(holder)).sum::<usize>();
         }
-        let spilled = self.spilled.get(&id.index()).filter(|_| self.head(id).is_some());
+        if self.head(id).is_none() {
+            return 0;
+        }
+        let spilled = self.spilled.get(&id.index());
         let spilled = spilled.map_or(0, |s| size_of::<Spilled>() + s.lock_key.name.len() + s.owner.len());
         self.records.0.size(id.index()) + spilled
     }

@@ -1,23 +1,10 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
 use super::state::*;
-use crate::lock::locks::Due as LeaseDue;
+use crate::lock::locks::Due;
 
 /// Room for so many tasks is kept when all are done.
 const TASKS_KEPT: usize = if cfg!(test) { 4 } else { 64 };
-
-/// What is due.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Due {
-    /// Nothing yet: a little work was done that finds out.
-    AskAgain,
-    /// The lease of this lock, here, has run out.
-    Lease(LockId, LockKeyBuf),
-    /// This request has waited long enough.
-    Timeout(WaiterId),
-    /// What is waited for here may have gone by itself.
-    Look(LockKeyBuf),
-}
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
@@ -43,28 +30,28 @@ impl Table {
 
     /// The first thing that is due, in the order of time.
     #[must_use]
-    pub fn due(&mut self, now: Moment, leases: bool) -> Option<Due> {
+    pub fn due(&mut self, now: Moment, leases: bool) -> Option<Task> {
         if leases && !self.closed.is_empty() {
             self.unbind_some();
-            return Some(Due::AskAgain);
+            return Some(Task::AskAgain);
         }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
         if leases && self.leave_quarantine(now) {
-            return Some(Due::AskAgain);
+            return Some(Task::AskAgain);
         }
         // A lease is found to be over in the first whole millisecond behind its end. One that is found together with
         // a timeout comes first: whoever still waits gets the lock.
         if leases && self.locks.next_end() == Some(at) {
             return match self.locks.due(now) {
-                LeaseDue::Lease(id) => Some(Due::Lease(id, self.locks.get(id)?.lock_key()?)),
-                LeaseDue::AskAgain | LeaseDue::Nothing => Some(Due::AskAgain),
+                Due::Lease(id) => Some(Task::Expire(self.locks.get(id)?.lock_key()?, id)),
+                Due::AskAgain | Due::Nothing => Some(Task::AskAgain),
             };
         }
         if leases && let Some((_, queue)) = self.queues.first_recheck().filter(|first| first.0 <= now) {
             self.queues.look_at(queue, None);
-            return Some(Due::Look(self.queues.queue(queue)?.lock_key.clone()));
+            return Some(Task::Settle(self.queues.queue(queue)?.lock_key.clone()));
         }
-        Some(Due::Timeout(self.queues.first_timeout()?.1))
+        Some(Task::TimeOut(self.queues.first_timeout()?.1))
     }
 
     /// Ends what is over at this key, and grants the lock to whoever is next if it is free. `due` is a hold that
@@ -247,17 +234,6 @@ impl Table {
     pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
         self.queues.forget_locks(is_concerned);
         self.note_all(is_concerned);
-    }
-
-    /// Two databases changed places. A hold is bound to its name: all of both are broken. `is_ours` says that this
-    /// server decides, and so counts and publishes that.
-    pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
-        if a == b {
-            return;
-        }
-        let is_concerned = |db: u32| db == a || db == b;
-        self.break_all(now, is_concerned, is_ours);
-        self.forget_locks_of_queues(is_concerned);
     }
 
     /// All holds in these databases are broken from outside.

@@ -4,6 +4,10 @@ use super::outbox::{Entry, Notice};
 use super::state::*;
 use crate::lock::locks::Gone;
 
+/// After so many sets of locks the values of the first ones could be taken for values of the next one. So from then on
+/// databases that change places are looked at lock by lock, until the keyspace was emptied.
+const EPOCHS_WITH_VALUES_MAX: u32 = if cfg!(test) { 4 } else { 4_000_000 };
+
 impl Table {
     /// Whether anything is to be published that was not yet. Then what happens now has to wait for it.
     #[inline(always)]
@@ -52,17 +56,38 @@ impl Table {
     /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
     pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
         self.outbox.ends_with_flush = false;
-        if db.is_none_or(|db| self.locks.are_all_in(db)) {
-            self.set_all_aside(now, is_ours);
+        if db.is_none_or(|db| self.locks.are_all_in(|other| other == db)) {
+            self.outbox.ends_with_flush = self.set_all_aside(now, is_ours) && is_ours;
+            if db.is_none() {
+                self.epochs_then = self.epochs;
+            }
         } else {
             self.break_all(now, |other| db == Some(other), is_ours);
         }
         self.forget_locks_of_queues(|key_db| db.is_none_or(|db| db == key_db));
     }
 
-    fn set_all_aside(&mut self, now: Moment, is_ours: bool) {
-        if self.locks.is_empty() && self.locks.holds() == 0 {
+    /// Two databases changed places. A hold is bound to its name: all of both are broken. `is_ours` says that this
+    /// server decides, and so counts and publishes that. The values stay in the keyspace, and find nothing.
+    pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
+        if a == b {
             return;
+        }
+        let is_concerned = |db: u32| db == a || db == b;
+        self.outbox.ends_with_flush = false;
+        let epochs = self.epochs.wrapping_sub(self.epochs_then);
+        if epochs < EPOCHS_WITH_VALUES_MAX && self.locks.are_all_in(is_concerned) {
+            self.set_all_aside(now, is_ours);
+        } else {
+            self.break_all(now, is_concerned, is_ours);
+        }
+        self.forget_locks_of_queues(is_concerned);
+    }
+
+    /// A set of none takes the place of all locks, which end now. Returns whether there was any.
+    fn set_all_aside(&mut self, now: Moment, is_ours: bool) -> bool {
+        if self.locks.is_empty() && self.locks.holds() == 0 {
+            return false;
         }
         self.epochs = self.epochs.wrapping_add(1);
         let next = self.locks.successor(self.epochs);
@@ -71,7 +96,7 @@ impl Table {
             self.stats.broken += gone.holds() as u64;
         }
         self.outbox.push_gone(gone, is_ours.then_some(now));
-        self.outbox.ends_with_flush = is_ours;
+        true
     }
 
     /// A data set begins to load instead of the one that was served. What was thrown away for it, a moment ago, was not
@@ -108,6 +133,7 @@ mod tests {
     use super::super::outbox::KEPT;
     use super::*;
     use crate::lock::codec::{SavedHold, SavedLock};
+    use crate::lock::tests::visits;
 
     #[test]
     fn what_is_published_later_keeps_its_order_and_gives_its_memory_back() {
@@ -179,6 +205,31 @@ mod tests {
         assert_eq!(ends.len(), 40, "each once: {ends:?}");
         assert!(ends.iter().all(|end| end.1 == Event::Broken));
         assert_eq!(table.stats().broken, 40);
+    }
+
+    #[test]
+    fn databases_change_places_and_no_lock_is_looked_at_nor_found_again() {
+        let (mut table, mut old) = (Table::default(), Vec::new());
+        for round in 0..3 * EPOCHS_WITH_VALUES_MAX {
+            for number in 0..10 {
+                old.push(with_lock(&mut table, round % 2, &format!("lock:{number}")));
+            }
+            visits::take();
+            table.swapped(NOW, 0, 1, true);
+            // The values that are left could be taken for others after so many times, if not for this.
+            let is_walk = round % (2 * EPOCHS_WITH_VALUES_MAX) >= EPOCHS_WITH_VALUES_MAX;
+            assert_eq!(visits::take() > 0, is_walk, "{round}");
+            assert_eq!((table.holds(), table.next_deadline(true)), (0, None));
+            assert!(old.iter().all(|&id| !table.is_held(id)));
+            assert_eq!(table.memory_of(old[0]), 0);
+            let ends = published(&mut table);
+            assert_eq!(ends.len(), 10, "each once");
+            assert!(ends.iter().all(|end| end.1 == Event::Broken));
+            if round % (2 * EPOCHS_WITH_VALUES_MAX) == 2 * EPOCHS_WITH_VALUES_MAX - 1 {
+                table.flushed(NOW, None, true);
+                old.clear();
+            }
+        }
     }
 
     #[test]

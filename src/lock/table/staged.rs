@@ -34,6 +34,7 @@ impl Table {
         self.locks.absorb(&gone);
         let old = std::mem::replace(&mut self.clock, clock);
         self.clock.replace(&old);
+        self.epochs_then = self.epochs;
         // No queue knows any of the new locks.
         self.forget_locks_of_queues(|_| true);
         Some(Gone(gone))

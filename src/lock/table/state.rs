@@ -26,6 +26,8 @@ pub struct Table {
     pub(super) staged: Option<Box<Staged>>,
     /// How many sets of locks were begun beside another one.
     pub(super) epochs: u32,
+    /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
+    pub(super) epochs_then: u32,
     pub(super) tasks: VecDeque<Task>,
     /// Connections that have closed, whose holds are not all unbound yet.
     pub(super) closed: VecDeque<Closed>,

@@ -1,9 +1,7 @@
 //! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule by itself.
 
-use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step};
-use crate::lock::table::{
-    Acquired, Ask, Block, Candidate, Decision, Due, KeyRef, Refusal, Renewal, Table, Wait,
-};
+use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step, Task};
+use crate::lock::table::{Acquired, Ask, Block, Candidate, Decision, KeyRef, Refusal, Renewal, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Now, Token};
 
 const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
@@ -86,7 +84,7 @@ fn who_waits_is_granted_when_it_is_gone_and_not_before() {
     // It goes by itself, and nobody tells: the core looks when it should be gone.
     let look = table.next_deadline(true).expect("somebody waits");
     assert!((at(30).boot..=at(40).boot).contains(&look), "{look:?}");
-    assert_eq!(table.due(look, true), Some(Due::Look(DOOR.to_owned())));
+    assert_eq!(table.due(look, true), Some(Task::Settle(DOOR.to_owned())));
     // The old client made it last longer.
     let (step, effects) = settle(&mut table, at(31), held(false, 90));
     assert_eq!((step, effects), (Step::unchanged(()), vec![]));

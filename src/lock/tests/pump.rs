@@ -4,7 +4,7 @@ use super::input::{Begun, Keys, Outcome, Writes};
 use super::server::At;
 use super::world::World;
 use crate::lock::effect::{Answer, Effects, Record, Task, UndoRecord, WaiterId};
-use crate::lock::table::{Due, Notice};
+use crate::lock::table::Notice;
 use crate::lock::types::{ClientId, LockKeyBuf, Token};
 
 /// How long the pump leaves a lock alone whose slot is not ours.
@@ -57,7 +57,7 @@ impl World {
             }
             tasks -= 1;
             if let Some(task) = self.server.table.next_task() {
-                self.look(task, out)?;
+                self.end(task, out)?;
             }
         }
         Err(format!(
@@ -66,18 +66,15 @@ impl World {
         ))
     }
 
-    fn end(&mut self, due: Due, out: &mut Outcome) -> Result<(), String> {
+    fn end(&mut self, due: Task, out: &mut Outcome) -> Result<(), String> {
         match due {
-            Due::AskAgain => Ok(()),
-            Due::Look(lock_key) => {
-                Err(format!("{lock_key:?} is to be looked at, though no old client is in this world"))
-            }
-            Due::Timeout(waiter) => {
+            Task::AskAgain => Ok(()),
+            Task::TimeOut(waiter) => {
                 let mut fx = Effects::default();
                 self.server.table.time_out(waiter, &mut fx);
                 self.publish_and_answer(None, fx, out)
             }
-            Due::Lease(id, lock_key) => {
+            Task::Expire(lock_key, id) => {
                 let at = self.at(&lock_key)?;
                 if self.elsewhere.contains(&at) {
                     let look_again = self.server.now.boot.plus_ms(LOOK_AGAIN_MS);
@@ -93,11 +90,6 @@ impl World {
                     Ok(())
                 }
             }
-        }
-    }
-
-    fn look(&mut self, task: Task, out: &mut Outcome) -> Result<(), String> {
-        match task {
             Task::Settle(lock_key) | Task::TakeBack(lock_key, _)
                 if self.elsewhere.contains(&self.at(&lock_key)?) =>
             {
@@ -117,6 +109,7 @@ impl World {
             }
             Task::Multi(request) => self.look_at_all(request, out),
             Task::ReplicateAgain(lock_key, token) => self.replicate_again(&lock_key, token, out),
+            Task::Undo(..) => Err("the table asks nobody to undo a grant".to_owned()),
         }
     }
 

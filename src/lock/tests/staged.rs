@@ -229,7 +229,7 @@ fn leases_of_the_set_that_is_served_run_on_and_end() {
     // A promoted server ends them.
     let mut over = 0;
     while let Some(due) = table.due(later, true) {
-        if let crate::lock::table::Due::Lease(lock, _) = due {
+        if let crate::lock::effect::Task::Expire(_, lock) = due {
             table.lost(later, lock);
             over += 1;
         }

@@ -9,7 +9,7 @@ use super::reading;
 use crate::command::internal::{Apply, parse_apply};
 use crate::lock::codec::{SavedLock, decode, encode};
 use crate::lock::effect::{Change, Effects, Existing, LockId, Record, Step, Task};
-use crate::lock::table::{Acquired, Ask, Block, Decision, Due, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Block, Decision, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, Mode, Moment, Now};
 
 /// More than can be due at once.
@@ -157,28 +157,28 @@ impl Replica {
         self.decides = true;
         self.table.let_orphaned_run(self.now.boot);
         for _ in 0..PUMP_STEPS_MAX {
-            if let Some(due) = self.table.due(self.now.boot, true) {
-                self.end(due);
-            } else if let Some(task) = self.table.next_task() {
-                if let Task::Settle(at) = task {
-                    self.settle(&at.name, None);
-                }
-            } else {
+            let due = self.table.due(self.now.boot, true);
+            let Some(task) = due.or_else(|| self.table.next_task()) else {
                 return self.check();
-            }
+            };
+            self.perform(task);
         }
         panic!("G3: the pump never ends");
     }
 
-    fn end(&mut self, due: Due) {
-        match due {
-            Due::AskAgain => {}
-            Due::Look(at) => panic!("{at:?} is looked at without an old client"),
-            Due::Timeout(waiter) => self.table.time_out(waiter, &mut Effects::default()),
-            Due::Lease(id, at) if self.table.stands_for(self.existing(&at.name), id) => {
+    fn perform(&mut self, task: Task) {
+        match task {
+            Task::TimeOut(waiter) => self.table.time_out(waiter, &mut Effects::default()),
+            Task::Expire(at, id) if self.table.stands_for(self.existing(&at.name), id) => {
                 self.settle(&at.name, Some(id));
             }
-            Due::Lease(id, _) => self.table.lost(self.now.boot, id),
+            Task::Expire(_, id) => self.table.lost(self.now.boot, id),
+            Task::Settle(at) => self.settle(&at.name, None),
+            Task::AskAgain
+            | Task::Multi(_)
+            | Task::ReplicateAgain(..)
+            | Task::TakeBack(..)
+            | Task::Undo(..) => {}
         }
     }
 
