@@ -288,7 +288,8 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
     if let Task::Expire(_, lock) = *task
         && server.with(|state| state.table.stands_for(existing, lock)) != Some(true)
     {
-        let _ = server.with(|state| state.table.lost(now.boot, lock));
+        let postponed_until = now.boot.plus_ms(POSTPONED_MS);
+        let _ = server.with(|state| state.table.lost(now.boot, lock, postponed_until));
         return;
     }
     let lock_key = lock_key.as_key();

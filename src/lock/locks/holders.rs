@@ -3,7 +3,7 @@
 //! Each of them has a record as any holder, with its lease on the same wheel; its key is that of the list. The list
 //! says only which records belong together, in the order of their tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -68,6 +68,9 @@ pub(super) struct HolderLists {
     pub(super) all: Arena<Holders>,
     /// How many records stand in lists of holders.
     pub(super) listed: usize,
+    /// The holders of locks that are gone, in the order in which those went, and how many they are.
+    pub(super) detached: VecDeque<Holders>,
+    pub(super) detached_holds: usize,
     spare: Vec<Vec<(Token, LockId)>>,
     hasher: DefaultHashBuilder,
 }

@@ -221,7 +221,8 @@ impl Locks {
     pub fn all_of_owner(&self, owner: &[u8]) -> Vec<(Mode, super::Lock<'_>, Hold<'_>)> {
         let own =
             |(id, lock): (LockId, super::Lock<'_>)| lock.hold().filter(|hold| hold.is_of(owner)).map(|_| id);
-        let own: Vec<LockId> = self.iter().filter_map(own).collect();
+        let own = self.iter().filter_map(own).filter(|&id| !self.is_detached(id));
+        let own: Vec<LockId> = own.collect();
         let mode_of = self.modes_of(&own);
         let with_mode = |id: LockId| Some((mode_of(id), self.get(id)?, self.hold(id)?));
         own.into_iter().filter_map(with_mode).collect()
@@ -269,6 +270,7 @@ impl Locks {
         let ids: std::collections::HashSet<LockId> = holder_lists
             .iter()
             .flat_map(|&holders| self.holders(holders).map(|(holder, _)| holder))
+            .chain(self.detached())
             .collect();
         let alone = self.iter().map(|(id, _)| id).filter(|id| !ids.contains(id));
         alone.chain(holder_lists.iter().copied()).filter(|&id| is_concerned(id)).collect()
@@ -319,7 +321,7 @@ impl Locks {
             }
         }
         let overflows = self.iter().filter(|(_, lock)| lock.head.has(Flag::Overflow)).count();
-        if ids != self.holder_lists.listed || overflows != self.overflows.len() {
+        if ids + self.detached().count() != self.holder_lists.listed || overflows != self.overflows.len() {
             return Err(format!(
                 "{ids} members, {overflows} extras; {}, {}",
                 self.holder_lists.listed,

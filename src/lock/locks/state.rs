@@ -98,7 +98,7 @@ impl Locks {
     /// How many are held.
     #[must_use]
     pub const fn holds(&self) -> usize {
-        self.holds
+        self.holds - self.holder_lists.detached_holds
     }
 
     /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.

@@ -109,9 +109,14 @@ impl Table {
     }
 
     /// The lease of this lock ran out, and the key where it should stand holds something else: it went
-    /// away by a way that nobody told us.
-    pub fn lost(&mut self, now: Moment, id: LockId) {
-        self.break_hold(now, id, false);
+    /// away by a way that nobody told us. A hold that ended with its lock long ago, and whose record is to be taken out
+    /// yet, is left alone until that moment.
+    pub fn lost(&mut self, now: Moment, id: LockId, postponed_until: Moment) {
+        if self.locks.is_detached(id) {
+            self.locks.postpone(id, postponed_until);
+        } else {
+            self.break_hold(now, id, false);
+        }
     }
 
     /// A grant whose client was gone before it was told is as good as released, unless the owner asked again
@@ -187,6 +192,14 @@ impl Table {
 
     fn unlink(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if self.locks.holders_of(id) == 0 {
+            return;
+        }
+        if self.locks.is_large(id)
+            && self.staged.is_none()
+            && let Some(lock_key) = self.locks.first_key(id)
+        {
+            self.detach(now, id, lock_key.clone(), is_ours);
+            self.note_broken(lock_key.as_key(), id);
             return;
         }
         if is_ours {
@@ -292,17 +305,20 @@ impl Table {
             self.stats.holds.add(ended.held_ms);
         }
         if let Some(lock_key) = lock_key.filter(|_| !ended.is_empty()) {
-            if let Some(queue) =
-                self.queues.at(lock_key.as_key()).and_then(|queue| self.queues.queue_mut(queue))
-                && queue.lock == Some(id)
-            {
-                // The number may come to stand for a hold under another name.
-                queue.lock = None;
-            }
-            if sabotage::removes(Rule::WakeUp) {
-                return;
-            }
-            self.note(lock_key.as_key());
+            self.note_broken(lock_key.as_key(), id);
+        }
+    }
+
+    /// The holds of this lock were broken: somebody who waits for it may be next.
+    fn note_broken(&mut self, lock_key: LockKey<'_>, id: LockId) {
+        if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue))
+            && queue.lock == Some(id)
+        {
+            // The number may come to stand for a hold under another name.
+            queue.lock = None;
+        }
+        if !sabotage::removes(Rule::WakeUp) {
+            self.note(lock_key);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is to be published and was not yet: how it comes into the [outbox](super::outbox), and out of it.
 
-use super::outbox::{Entry, Notice};
+use super::outbox::{Detached, Entry, Notice};
 use super::state::*;
 use crate::lock::locks::Gone;
 
@@ -25,8 +25,16 @@ impl Table {
     /// nothing left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
         self.outbox.ends_with_flush = false;
-        let Some(Entry::Gone(gone, then)) = self.outbox.entries.front_mut() else {
-            return self.next_single();
+        let (gone, then) = match self.outbox.entries.front_mut() {
+            Some(Entry::Gone(gone, then)) => (gone, then),
+            Some(Entry::Detached(detached)) => {
+                let next = detached.next(&mut self.locks, &mut self.stats);
+                if next.is_none() {
+                    return Some(self.end_detached());
+                }
+                return next;
+            }
+            _ => return self.next_single(),
         };
         let (stats, then) = (&mut self.stats, *then);
         let step = gone.take_one(|gone| end_of(gone, then, stats));
@@ -34,6 +42,40 @@ impl Table {
             self.outbox.pop();
         }
         Some(step.flatten().flatten())
+    }
+
+    /// All holders of a lock are let go: now it is published that it was broken, if it was.
+    fn end_detached(&mut self) -> Option<Notice> {
+        let front = self.outbox.entries.front_mut();
+        let notice = match front {
+            Some(Entry::Detached(detached)) if detached.is_broken && detached.is_ours => {
+                Some(Notice { lock_key: detached.lock_key.clone(), event: Event::Broken })
+            }
+            _ => None,
+        };
+        self.outbox.pop();
+        notice
+    }
+
+    /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
+    pub(super) fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
+        let holds = self.locks.detach(id);
+        if is_ours {
+            self.stats.broken += holds as u64;
+        }
+        let detached =
+            Detached { lock_key, then: now, is_ours, expired: 0, is_broken: false, is_drained: false };
+        self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
+    }
+
+    /// Lets all holders go now whose locks are gone: their records are about to go as well. What is to be published of
+    /// them is, in its place.
+    pub(super) fn drain_detached(&mut self) {
+        for entry in &mut self.outbox.entries {
+            if let Entry::Detached(detached) = entry {
+                while detached.take_one(&mut self.locks, &mut self.stats) {}
+            }
+        }
     }
 
     fn next_single(&mut self) -> Option<Option<Notice>> {
@@ -89,6 +131,7 @@ impl Table {
         if self.locks.is_empty() && self.locks.holds() == 0 {
             return false;
         }
+        self.drain_detached();
         self.epochs = self.epochs.wrapping_add(1);
         let next = self.locks.successor(self.epochs);
         let gone = std::mem::replace(&mut self.locks, next);
@@ -108,6 +151,35 @@ impl Table {
             self.stats.broken -= gone.holds() as u64;
         }
         self.outbox.silent.clear();
+    }
+}
+
+impl Detached {
+    /// Lets the next holder go; says what is to be published by that. `None`: there is no other one.
+    fn next(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
+        if self.expired == 0 && !self.take_one(locks, stats) {
+            return None;
+        }
+        let is_expired = self.expired > 0 && self.is_ours;
+        self.expired = self.expired.saturating_sub(1);
+        Some(is_expired.then(|| Notice { lock_key: self.lock_key.clone(), event: Event::Expired }))
+    }
+
+    /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
+    fn take_one(&mut self, locks: &mut Locks, stats: &mut Stats) -> bool {
+        let Some((ended, is_over)) = (!self.is_drained).then(|| locks.take_detached(self.then)).flatten()
+        else {
+            self.is_drained = true;
+            return false;
+        };
+        self.expired += usize::from(is_over);
+        self.is_broken |= !is_over;
+        if self.is_ours {
+            stats.holds.add(ended.held_ms);
+            stats.broken -= u64::from(is_over);
+            stats.expirations += u64::from(is_over);
+        }
+        true
     }
 }
 
@@ -230,6 +302,73 @@ mod tests {
                 old.clear();
             }
         }
+    }
+
+    /// A lock that twenty hold, the leases of every third of whom are over a second later.
+    fn with_many(table: &mut Table) -> LockId {
+        let (id, lock_key) = (table.locks.form(Mode::Limit(50)), LockKey { db: 0, name: b"many" });
+        for number in 0..20 {
+            let (owner, token) =
+                (format!("owner-{number}"), table.clock.mint(0).expect("there are tokens").0);
+            let lease_ms = if number % 3 == 0 { 10 } else { 9_000 };
+            let new =
+                NewHold { owner: owner.as_bytes(), token, lease_ms, client: None, binding: Binding::NONE };
+            table.locks.join(id, NOW, lock_key, &new).expect("there is room");
+        }
+        id
+    }
+
+    #[test]
+    fn the_holders_of_a_lock_that_very_many_held_are_let_go_one_by_one() {
+        let later = NOW.plus_ms(1_000);
+        let ends = [vec![Event::Expired; 7], vec![Event::Broken, Event::Acquired]].concat();
+        for interruption in ["none", "flush", "load beside", "leases"] {
+            let mut table = Table::default();
+            let id = with_many(&mut table);
+            table.unlinked(later, id, true);
+            assert!(table.has_tasks() && !table.is_held(id));
+            assert_eq!((table.holds(), table.locks(), table.stats().broken), (0, 0, 20));
+            assert!(table.held_by(later, b"owner-1").is_empty());
+            table.publish_later(LockKey { db: 0, name: b"many" }, Event::Acquired);
+            let first: Vec<_> = (0..3).map(|_| table.next_notice()).collect();
+            assert!(first.iter().all(Option::is_some) && table.stats().broken > 13, "a few at a time");
+            match interruption {
+                "flush" => {
+                    with_lock(&mut table, 0, "other");
+                    table.flushed(later, None, true);
+                }
+                "load beside" => table.begin_staged(),
+                "leases" => {
+                    // The leases of holders that are not let go yet run out on the wheel.
+                    let end = NOW.plus_ms(10_000);
+                    for _ in 0..1_000 {
+                        let Some(Task::Expire(_, lock)) = table.due(end, true) else { continue };
+                        table.lost(end, lock, end.plus_ms(1_000));
+                    }
+                    assert_eq!((table.holds(), table.due(end, true)), (0, None));
+                }
+                _ => {}
+            }
+            let first = first.into_iter().flatten().flatten().map(|notice| notice.event);
+            let mut told: Vec<Event> = first.collect();
+            told.extend(published(&mut table).into_iter().map(|end| end.1));
+            let expected =
+                if interruption == "flush" { [&*ends, &[Event::Broken]].concat() } else { ends.clone() };
+            assert_eq!(told, expected, "{interruption}");
+            let broken = 13 + u64::from(interruption == "flush");
+            assert_eq!((table.stats().broken, table.stats().expirations), (broken, 7), "{interruption}");
+            assert!(!table.has_tasks());
+            table.check(std::iter::empty()).expect("nothing is wrong");
+        }
+    }
+
+    #[test]
+    fn a_reader_lets_go_of_many_holders_in_silence() {
+        let mut table = Table::default();
+        let id = with_many(&mut table);
+        table.unlinked(NOW, id, false);
+        assert_eq!((table.holds(), published(&mut table), table.stats().broken), (0, Vec::new(), 0));
+        assert!(!table.has_tasks());
     }
 
     #[test]

@@ -30,6 +30,23 @@ pub(super) enum Entry {
     Notice(Notice),
     /// All locks that went at this moment.
     Gone(Box<Going>, Moment),
+    /// A lock that very many held.
+    Detached(Box<Detached>),
+}
+
+/// A lock that is gone, and whose holders are let go one by one.
+pub(super) struct Detached {
+    pub(super) lock_key: LockKeyBuf,
+    /// When it went.
+    pub(super) then: Moment,
+    /// Whether this server decides, and so publishes and counts.
+    pub(super) is_ours: bool,
+    /// How many leases were found to have been over by then, and are to be published.
+    pub(super) expired: usize,
+    /// Whether a hold was found that was live then: the lock was broken. That is published last.
+    pub(super) is_broken: bool,
+    /// Whether all its holders were let go.
+    pub(super) is_drained: bool,
 }
 
 /// See the [module](self).

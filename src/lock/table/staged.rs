@@ -14,6 +14,7 @@ impl Table {
     /// A data set is about to be loaded, not instead of the one that is served but beside it.
     pub fn begin_staged(&mut self) {
         self.abort_staged();
+        self.drain_detached();
         self.epochs = self.epochs.wrapping_add(1);
         let staged = Staged { locks: self.locks.staged(self.epochs), clock: self.clock.staged() };
         self.staged = Some(Box::new(staged));

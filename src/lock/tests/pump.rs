@@ -86,7 +86,8 @@ impl World {
                         table.settle(now, at.lock_key(), existing, Some(id), admission, fx)
                     })
                 } else {
-                    self.server.table.lost(self.server.now.boot, id);
+                    let boot = self.server.now.boot;
+                    self.server.table.lost(boot, id, boot.plus_ms(LOOK_AGAIN_MS));
                     Ok(())
                 }
             }

@@ -230,7 +230,7 @@ fn leases_of_the_set_that_is_served_run_on_and_end() {
     let mut over = 0;
     while let Some(due) = table.due(later, true) {
         if let crate::lock::effect::Task::Expire(_, lock) = due {
-            table.lost(later, lock);
+            table.lost(later, lock, later);
             over += 1;
         }
     }

@@ -172,7 +172,7 @@ impl Replica {
             Task::Expire(at, id) if self.table.stands_for(self.existing(&at.name), id) => {
                 self.settle(&at.name, Some(id));
             }
-            Task::Expire(_, id) => self.table.lost(self.now.boot, id),
+            Task::Expire(_, id) => self.table.lost(self.now.boot, id, self.now.boot.plus_ms(1_000)),
             Task::Settle(at) => self.settle(&at.name, None),
             Task::AskAgain
             | Task::Multi(_)
