@@ -1,0 +1,220 @@
+"""The command: measures all rows, judges them, and writes what it found."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from statistics import median
+
+from bench import report as bench_report
+from bench.servers import ROOT
+
+from . import beside, crowds, ends, stores
+from .fit import Point, judged
+from .measure import happened, instructions, turns
+from .report import told
+from .rows import Row, short
+from .stage import release
+
+SCENES = beside.SCENES
+EVENTS = (*stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
+RESULTS = ROOT / "results" / "growth"
+
+#: Beyond so many, one round is enough: what comes between is little beside it.
+SEVERAL_UP_TO = 10_000
+ROUNDS = 3
+#: What is above its bound is measured again: what comes between can only add to a cost.
+AGAIN = 2
+#: A job that fails because the machine was too slow for it is begun anew.
+ATTEMPTS = 3
+INSTRUCTIONS, MICROSECONDS = "instructions", "us"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process measures: a scene or an event at one size."""
+
+    kind: str
+    number: int
+    count: int
+    #: Which commands of the scene.
+    only: tuple = ()
+    rounds: int = 1
+
+    def run(self):
+        """What was found: for each row of it, by its key."""
+        if self.kind == "event":
+            event = EVENTS[self.number]
+            seen = [happened(event, self.count) for _ in range(self.rounds)]
+            return {key_of(event): middle(seen)}
+        scene = SCENES[self.number]
+        scene = replace(scene, commands=tuple(c for c in scene.commands if not self.only or c.what in self.only))
+        found = instructions(scene, self.count) if self.kind == "counts" else turns(scene, self.count, self.rounds)
+        return {key_of(command, scene.many): found[command.what] for command in scene.commands}
+
+
+def attempt(job):
+    """Runs it, up to some times; what it took, too."""
+    for number in range(ATTEMPTS):
+        try:
+            start = time.monotonic()
+            return job, job.run(), time.monotonic() - start
+        except (AssertionError, TimeoutError, ConnectionError, RuntimeError):
+            if number == ATTEMPTS - 1:
+                raise
+    raise AssertionError("no attempt was made")
+
+
+def key_of(row: Row, many=None):
+    """By what a row is known."""
+    return f"{row.what} | {many or row.many}"
+
+
+def middle(points):
+    """The medians of several rounds."""
+    ratios = [point.ratio for point in points if point.ratio is not None]
+    return Point(
+        points[0].count, median(p.cost for p in points), median(p.turn_ms for p in points),
+        median(ratios) if ratios else None,
+    )
+
+
+def lower(one, other):
+    """The lower figures of two measurements of the same."""
+    return Point(
+        one.count, min(one.cost, other.cost),
+        *(None if a is None else min(a, b) for a, b in ((one.turn_ms, other.turn_ms), (one.ratio, other.ratio))),
+    )
+
+
+def rows(only=""):
+    """All rows by their keys, with the unit of their costs and their sizes."""
+    found = {}
+    for scene in SCENES:
+        for command in scene.commands:
+            found[key_of(command, scene.many)] = (command, INSTRUCTIONS, scene.sizes)
+    for event in EVENTS:
+        found[key_of(event)] = (event, MICROSECONDS, event.sizes)
+    return {key: row for key, row in found.items() if only.lower() in key.lower()}
+
+
+def jobs(wanted, is_short):
+    """What has to be measured for these rows, the longest first."""
+    found = []
+    for number, scene in enumerate(SCENES):
+        only = tuple(command.what for command in scene.commands if key_of(command, scene.many) in wanted)
+        sizes = short(scene.sizes) if is_short else scene.sizes
+        for count in (sizes[0], sizes[-1]) if is_short else sizes:
+            if only:
+                found += [Job("counts", number, count, only), Job("turns", number, count, only, ROUNDS)]
+    for number, event in enumerate(EVENTS):
+        if key_of(event) in wanted:
+            # With one: the constant that is in every cost.
+            for count in short(event.sizes) if is_short else sorted({1, *event.sizes}):
+                found.append(Job("event", number, count, (), ROUNDS if count <= SEVERAL_UP_TO and not is_short else 1))
+    return sorted(found, key=lambda job: -job.count)
+
+
+def measured(todo, workers, tell):
+    """Runs all jobs; points by row and size, and costs with one."""
+    counts, longest, points = defaultdict(dict), defaultdict(dict), defaultdict(dict)
+    with ProcessPoolExecutor(workers) as pool:
+        for done in as_completed([pool.submit(attempt, job) for job in todo]):
+            job, found, seconds = done.result()
+            into = {"counts": counts, "turns": longest, "event": points}[job.kind]
+            for key, value in found.items():
+                into[key][job.count] = value
+            tell(job, seconds)
+    for key, by_count in counts.items():
+        for count, cost in by_count.items():
+            points[key][count] = Point(count, cost, longest[key][count])
+    return points
+
+
+def verdicts(wanted, points):
+    """What is said of each row."""
+    found = {}
+    for key, (row, unit, sizes) in wanted.items():
+        has_floor = unit == MICROSECONDS and 1 in points[key] and 1 not in sizes
+        floor = points[key][1].cost if has_floor else 0.0
+        there = [point for count, point in points[key].items() if count != 1 or 1 in sizes]
+        found[key] = judged(row, there, floor)
+    return found
+
+
+def judge(only, is_short, workers):
+    """Measures and judges; what is above its bound is measured again."""
+    wanted = rows(only)
+    start = time.monotonic()
+
+    def tell(job, seconds):
+        what = SCENES[job.number].many if job.kind != "event" else key_of(EVENTS[job.number])
+        if seconds > 10 or os.environ.get("REDISLOCK_GROWTH_TALK"):
+            print(f"growth: {what}, {job.count:,}: {seconds:.0f} s", file=sys.stderr, flush=True)
+
+    points = measured(jobs(wanted, is_short), workers, tell)
+    for _ in range(AGAIN):
+        bad = {key: wanted[key] for key, verdict in verdicts(wanted, points).items() if verdict.faults}
+        if not bad:
+            break
+        print(f"growth: once more: {'; '.join(bad)}", file=sys.stderr, flush=True)
+        for key, by_count in measured(jobs(bad, is_short), workers, tell).items():
+            for count, point in by_count.items():
+                points[key][count] = lower(points[key][count], point) if count in points[key] else point
+    return wanted, points, verdicts(wanted, points), time.monotonic() - start
+
+
+def facts(seconds, is_short):
+    """Under which circumstances this was measured."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": f"`scripts/growth{' short' if is_short else ''}`",
+        "commit": bench_report.commit(),
+        "processor": f"{bench_report.cpu_model()}, {os.cpu_count()} cores",
+        "kernel": f"Linux {platform.release()}",
+        "measured": release().label,
+        "took": f"{seconds:.0f} s",
+    }
+
+
+def arguments(words):
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="scripts/growth", description=__doc__)
+    parser.add_argument("form", nargs="?", choices=["short"], help="at up to 30,000, and one round")
+    parser.add_argument("--only", default="", help="rows whose name has this text")
+    parser.add_argument("--workers", type=int, choices=range(1, 9), help="processes that measure at once")
+    return parser.parse_args(words)
+
+
+def main(words=None):
+    """Measures, tells, and says whether all is within its bounds."""
+    asked = arguments(words)
+    is_short = asked.form == "short"
+    # Half of the time is waiting for a server to come to rest, or for leases to end.
+    workers = asked.workers or (os.cpu_count() or 1) + (2 if is_short else 1)
+    wanted, points, found, seconds = judge(asked.only, is_short, workers)
+    if not wanted:
+        print(f"growth: no row has {asked.only!r} in its name", file=sys.stderr)
+        return 2
+    result = {
+        "facts": facts(seconds, is_short),
+        "rows": [
+            {
+                "row": key, "unit": unit, "bounds": {name: [b.limit, b.goal, b.why] for name, b in row.bounds.items()},
+                "points": [vars(points[key][count]) for count in sorted(points[key])], "verdict": vars(found[key]),
+            }
+            for key, (row, unit, _) in wanted.items()
+        ],
+    }  # fmt: skip
+    if not asked.only:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        name = f"{release().name}{'-short' if is_short else ''}.json"
+        (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
+    print(told(result, is_brief=is_short))
+    return 1 if any(verdict.faults for verdict in found.values()) else 0
