@@ -2,7 +2,7 @@
 
 from .fit import Bound
 from .rows import LINEAR, TO_100_000, TURN_MS, Command, Scene, command
-from .stage import LEASE_MS
+from .stage import HOLDERS_MAX, LEASE_MS
 
 LEASE = f"PX {LEASE_MS}"
 PLACE = f"{LEASE} QUEUE {LEASE_MS}"
@@ -72,16 +72,16 @@ def locks(stage):
 
 def permits(stage):
     """All permits of one semaphore but one are held."""
-    stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} LIMIT 1000000", range(min(stage.count, 999_999)))
-    stage.expects(locks=1, holds=min(stage.count, 999_999))
+    stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} LIMIT {HOLDERS_MAX}", range(min(stage.count, HOLDERS_MAX - 1)))
+    stage.expects_all()
     stage.known["token"] = int(stage.call("LOCK.FENCE pool")[1:])
 
 
 def readers(stage):
     """So many readers of one lock; there is room for another."""
-    stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} SHARED", range(min(stage.count, 999_999)))
+    stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} SHARED", range(min(stage.count, HOLDERS_MAX - 1)))
     stage.known["token"] = int(stage.call("LOCK.FENCE pool")[1:])
-    stage.expects(holds=min(stage.count, 999_999))
+    stage.expects_all()
 
 
 def readers_and_writer(stage):
@@ -150,7 +150,7 @@ def nothing(stage):
 
 
 HOLDERS = (
-    command("a permit, ACQUIRE + RELEASE", f"LOCK.ACQUIRE pool me {LEASE} LIMIT 1000000 -> :", "LOCK.RELEASE pool me -> :1"),
+    command("a permit, ACQUIRE + RELEASE", f"LOCK.ACQUIRE pool me {LEASE} LIMIT {HOLDERS_MAX} -> :", "LOCK.RELEASE pool me -> :1"),
     command("RENEW", f"LOCK.RENEW pool owner:0000005 {LEASE} -> :1"),
     command("FENCE", "LOCK.FENCE pool -> :"),
     command("FENCE with a token", "LOCK.FENCE pool {token} -> :1"),

@@ -31,7 +31,7 @@ def ending(*words, before=lambda stage: None, holds=True):
             stage.fill(each.format(lease=ends))
         built_at = time.monotonic()
         if holds:
-            stage.expects(holds=min(stage.count, 999_999))
+            stage.expects_all()
         else:
             stage.expects(waiters=stage.count)
         stage.meter.rest(is_brief=True)  # asleep, so that it is seen to do nothing while it is stopped

@@ -65,9 +65,9 @@ def attempt(job):
         try:
             start = time.monotonic()
             return job, job.run(), time.monotonic() - start
-        except (AssertionError, TimeoutError, ConnectionError, RuntimeError):
+        except (AssertionError, OSError, RuntimeError) as reason:
             if number == ATTEMPTS - 1:
-                raise
+                raise RuntimeError(f"{job} could not be measured") from reason
     raise AssertionError("no attempt was made")
 
 
@@ -126,7 +126,11 @@ def measured(todo, workers, tell):
     counts, longest, points = defaultdict(dict), defaultdict(dict), defaultdict(dict)
     with ProcessPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(attempt, job) for job in todo]):
-            job, found, seconds = done.result()
+            try:
+                job, found, seconds = done.result()
+            except Exception:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             into = {"counts": counts, "turns": longest, "event": points}[job.kind]
             for key, value in found.items():
                 into[key][job.count] = value

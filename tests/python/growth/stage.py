@@ -14,8 +14,10 @@ LEASE_MS = 3_600_000
 NUMBER = b"#" * 7
 PIECE = 5_000
 
+#: As many hold one lock at most; of a million, there is one fewer, so that there is room for another.
+HOLDERS_MAX = 1_000_000
 #: Room for as many as anybody builds.
-ROOM = {"max-waiters-per-lock": 1_000_000, "max-waiters": 10_000_000, "max-holders": 1_000_000}
+ROOM = {"max-waiters-per-lock": 1_000_000, "max-waiters": 10_000_000, "max-holders": HOLDERS_MAX}
 WAIT_SECONDS = 60.0
 
 
@@ -96,6 +98,11 @@ class Stage:
         for name, value in figures.items():
             seen = self.figure(name)
             assert seen == value, f"{name}: {seen} instead of {value} of {self.count}"
+
+    def expects_all(self):
+        """Checks that all hold who were to; of the most holders of one lock, one fewer."""
+        seen = self.figure("holds")
+        assert min(self.count, HOLDERS_MAX - 1) <= seen <= self.count, f"{seen} hold instead of {self.count}"
 
     def wait_until(self, condition, what):
         """Waits for it with a bound."""
