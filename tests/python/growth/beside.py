@@ -1,7 +1,7 @@
 """The commands, beside what can be many: locks, holders, waiters, reservations, bindings, keys of a request, databases."""
 
 from .fit import Bound
-from .rows import LINEAR, TO_100_000, TURN_MS, Command, Scene, command
+from .rows import LINEAR, TO_100_000, TURN_MS, Scene, command
 from .stage import HOLDERS_MAX, LEASE_MS
 
 LEASE = f"PX {LEASE_MS}"
@@ -16,7 +16,6 @@ HELDBY = command(
     exponent=LINEAR,
     turn=Bound(60, TURN_MS, "it goes through all holds: there is no index of owners, which every acquire would pay for"),
 )
-HELDBY_ALL = Command(HELDBY.what, {**HELDBY.bounds, "turn": Bound(400, TURN_MS, HELDBY.bounds["turn"].why)}, HELDBY.steps, 3)
 #: Of a thousand, a thousand are shown, of more, two thousand.
 SHOWN = Bound(0.3)
 INFO_ALL = command("INFO redislock", "INFO redislock -> $", times=50)
@@ -156,7 +155,7 @@ HOLDERS = (
     command("FENCE with a token", "LOCK.FENCE pool {token} -> :1"),
     command("INFO", "LOCK.INFO pool -> *", times=100),
     command("INFO FULL COUNT 2000", "LOCK.INFO pool FULL COUNT 2000 -> *", times=5, exponent=SHOWN),
-    PAIR, HELDBY_ALL, PING,
+    PAIR, HELDBY, PING,
 )
 READERS = (
     command("a reader, ACQUIRE + RELEASE", f"LOCK.ACQUIRE pool me {LEASE} SHARED -> :", "LOCK.RELEASE pool me -> :1"),

@@ -8,9 +8,10 @@ import time
 from harness.group import freeze, thaw
 
 from .beside import LEASE, locks, many_lines, places, places_of_readers
+from .fit import Bound
 from .rows import TO_100_000
-from .stage import LEASE_MS
-from .stores import all_hold, in_slices, nobody_holds
+from .stage import HOLDERS_MAX, LEASE_MS
+from .stores import all_hold, in_slices, nobody_holds, turn
 
 #: A lease lasts until all are built, on a slow machine too: so long, and so many microseconds for each.
 BUILD_MS, BUILD_US = 2_000, 10
@@ -51,13 +52,11 @@ def goes_on(stage):
 def nobody_is_left(stage):
     """Nobody holds, nobody waits."""
     stage.expects(holds=0, waiters=0)
-    return True
 
 
 def all_wait(stage):
     """Nobody holds; all who waited have a place."""
     stage.expects(holds=0, waiters=stage.count)
-    return True
 
 
 def tied(options, lease=LEASE):
@@ -104,8 +103,10 @@ def held(stage):
 def lapsed(stage):
     """One holds, nobody waits."""
     stage.expects(holds=1, waiters=0)
-    return True
 
+
+SENT_AWAY = "all who wait are sent away in one turn"
+CLOSING = {**turn(40, "what a connection held is let go in slices, but its list is freed at once"), "exponent": Bound(1.5)}
 
 EVENTS = (
     in_slices(
@@ -114,7 +115,7 @@ EVENTS = (
     ),
     in_slices(
         "leases that end together", "holders of a semaphore",
-        ending("LOCK.ACQUIRE pool owner:####### PX {lease} LIMIT 1000000"), goes_on, nobody_is_left, sizes=TO_100_000,
+        ending(f"LOCK.ACQUIRE pool owner:####### PX {{lease}} LIMIT {HOLDERS_MAX}"), goes_on, nobody_is_left, sizes=TO_100_000,
     ),
     in_slices(
         "leases that end together", "readers of a lock",
@@ -131,20 +132,25 @@ EVENTS = (
     in_slices(
         "places that lapse together", "waiters of a lock",
         ending(f"LOCK.ACQUIRE gate waiter:####### {LEASE} QUEUE {{lease}}", before=held, holds=False), goes_on, lapsed,
-        sizes=TO_100_000,
+        sizes=TO_100_000, bounds=turn(120, "places of one line that lapse are not worked off in slices"),
     ),
     in_slices(
         "places that lapse together", "waiters of all locks",
         ending(f"LOCK.ACQUIRE lock:####### waiter:####### {LEASE} QUEUE {{lease}}", before=locks, holds=False), goes_on,
         sizes=TO_100_000,
     ),
-    in_slices("a connection closes, EPHEMERAL 0", "bindings of a connection", tied("EPHEMERAL 0"), closes, nobody_holds),
-    in_slices("a connection closes, EPHEMERAL 60000", "bindings of a connection", tied("EPHEMERAL 60000"), closes, all_hold),
-    in_slices("a connection closes, KEEPALIVE", "bindings of a connection", tied("KEEPALIVE"), closes, all_hold),
+    in_slices("a connection closes, EPHEMERAL 0", "bindings of a connection", tied("EPHEMERAL 0"), closes, nobody_holds,
+              bounds=CLOSING),
+    in_slices("a connection closes, EPHEMERAL 60000", "bindings of a connection", tied("EPHEMERAL 60000"), closes, all_hold,
+              bounds=CLOSING),
+    in_slices("a connection closes, KEEPALIVE", "bindings of a connection", tied("KEEPALIVE"), closes, all_hold,
+              bounds=CLOSING),
     in_slices("a writer releases to reservations", "waiting readers of a lock", places_of_readers,
               lambda stage: stage.call("LOCK.RELEASE gate writer"), all_wait, sizes=TO_100_000),
     in_slices("the primary becomes a replica", "locks", locks, becomes(*NOWHERE)),
-    in_slices("the primary becomes a replica", "waiters of a lock", places, becomes(*NOWHERE), sizes=TO_100_000),
-    in_slices("the primary becomes a replica", "waiters of all locks", many_lines, becomes(*NOWHERE), sizes=TO_100_000),
+    in_slices("the primary becomes a replica", "waiters of a lock", places, becomes(*NOWHERE), sizes=TO_100_000,
+              bounds=turn(120, SENT_AWAY)),
+    in_slices("the primary becomes a replica", "waiters of all locks", many_lines, becomes(*NOWHERE), sizes=TO_100_000,
+              bounds=turn(300, SENT_AWAY)),
     in_slices("a replica becomes the primary", "locks", as_replica(locks), becomes("NO", "ONE"), all_hold),
 )

@@ -79,13 +79,14 @@ def largest(values):
 def judged(row, points, floor=0.0):
     """The verdict on what was measured of a row, which has bounds by name: exponent, turn, ratio, cost.
 
-    The longest turn is that of all sizes; the ratio and the cost are those of the largest, where they matter.
+    The longest turn is that of all sizes, the ratio that of the largest two, as a constant hides it in small ones; the
+    cost is that of the largest.
     """
     points = sorted(points, key=lambda point: point.count)
     last = points[-1]
     fitted = exponent(points, floor) if len(points) > 1 else None
-    verdict = Verdict(fitted, largest(p.turn_ms for p in points), last.ratio, last.cost)
-    figures = {"exponent": fitted, "turn": verdict.turn_ms, "ratio": last.ratio, "cost": last.cost}
+    verdict = Verdict(fitted, largest(p.turn_ms for p in points), largest(p.ratio for p in points[-2:]), last.cost)
+    figures = {"exponent": fitted, "turn": verdict.turn_ms, "ratio": verdict.ratio, "cost": last.cost}
     for name, bound in row.bounds.items():
         value = figures[name]
         if value is None:

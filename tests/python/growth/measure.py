@@ -10,6 +10,7 @@ from bench.servers import Server, encode, replicated
 
 from .fit import Point
 from .meter import Meter
+from .rows import nothing_more
 from .stage import Stage
 
 #: Rounds of a command before it is measured: tables grow to their size.
@@ -94,14 +95,15 @@ def turns(scene, count, rounds):
         return found
 
 
-def once(event, count, build, act, then=lambda stage: True):
+def once(event, count, build, act, then=nothing_more):
     """What an event made the server do, on servers of its own."""
     with tempfile.TemporaryDirectory() as directory:
         start = partial(replicated, replicas=event.replicas(count)) if event.replicas(count) else Server
         with Stage(count, Meter(directory), *event.options(count), start=start) as stage:
             build(stage)
             seen = stage.turns(act)
-            assert then(stage), f"{event.what}: not all of it has happened with {count}"
+            while not stage.is_so(then):
+                seen = stage.meter.read()
             stage.meter.close()
             return seen
 

@@ -41,6 +41,8 @@ class Meter:
         path.write_bytes(bytes(FIGURES.size))
         self._file = path.open("r+b")
         self._page = mmap.mmap(self._file.fileno(), FIGURES.size)
+        #: Of the server, once it runs.
+        self.pid = None
         self.under = ("env", f"LD_PRELOAD={library}", f"TURNS_FILE={path}")
 
     def close(self):
@@ -68,6 +70,10 @@ class Meter:
                 raise TimeoutError("the server does not come to rest")
             time.sleep(IDLE_SECONDS / 30 if is_brief else IDLE_SECONDS)
             turns, *_, is_asleep = FIGURES.unpack(self._page)
-            is_idle = is_asleep and before is not None and turns - before <= IDLE_TURNS_MAX
+            is_idle = is_asleep and not self._is_kept_waiting() and before is not None and turns - before <= IDLE_TURNS_MAX
             looks = looks + 1 if is_idle else 0
             before = turns
+
+    def _is_kept_waiting(self):
+        """Whether it would go on if it had a processor."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "R"

@@ -61,7 +61,7 @@ class Panel:
         for power in range(self.low, self.high + 1):
             self._rule(power)
         for power in range(self.first, self.last + 1):
-            figure.text(self.x(10**power), BOTTOM + 20, f"{10**power:,}", "faint small", "middle")
+            figure.text(self.x(10**power), BOTTOM + 20, short(power), "faint small", "middle")
 
     def x(self, count):
         """Where so many stand."""
@@ -74,7 +74,7 @@ class Panel:
     def _rule(self, power):
         at = self.y(10**power)
         self.figure.line(self.left, at, self.left + PANEL, at)
-        self.figure.text(self.left - 8, at + 4, f"{10**power:,}" if power >= 0 else f"{10**power:g}", "faint small", "end")
+        self.figure.text(self.left - 8, at + 4, short(power), "faint small", "end")
 
     def draw(self, lines, is_bad):
         """A line each, with its name at its end; names keep their distance."""
@@ -90,6 +90,11 @@ class Panel:
             self.figure.text(self.left + PANEL + 8, round(place + 4, 1), name, "ink small")
 
 
+def short(power):
+    """A power of ten in few letters."""
+    return f"{10 ** (power % 3)}{'kMG'[power // 3 - 1] if power >= 3 else ''}" if power >= 0 else f"{10**power:g}"
+
+
 def decades(values):
     """The powers of ten around these."""
     return math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
@@ -100,7 +105,7 @@ def lines_of(result, names, figure):
     rows = {row["row"]: row for row in result["rows"]}
     found = {}
     for key, name in names.items():
-        points = [(p["count"], p[figure]) for p in rows[key]["points"] if p["count"] > 1 and p[figure]]
+        points = [(p["count"], p[figure]) for p in rows[key]["points"] if p[figure]]
         if points:
             found[name] = points
     return found

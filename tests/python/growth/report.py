@@ -28,14 +28,9 @@ def mark(verdict):
     return "**not what is wanted**" if verdict["unmet"] else ""
 
 
-def measured_points(row):
-    """Without the cost with one, where that is but the constant of all others."""
-    return [point for point in row["points"] if point["count"] > 1 or row["unit"] == "instructions"]
-
-
 def line(row):
     """One line of the table."""
-    points, verdict, bounds = measured_points(row), row["verdict"], row["bounds"]
+    points, verdict, bounds = row["points"], row["verdict"], row["bounds"]
     what = row["row"].partition(" | ")[0]
     ends = [f"{points[at]['count']:,}: {cost(points[at], row['unit'])}" for at in (0, -1)]
     return (

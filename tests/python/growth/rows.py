@@ -64,6 +64,10 @@ class Scene:
     options: Callable = lambda count: ()
 
 
+def nothing_more(stage):
+    """Nothing has to be so when it is over."""
+
+
 @dataclass(frozen=True)
 class Event(Row):
     """What happens once to so many: it is built, it happens, and all of it is measured."""
@@ -74,8 +78,8 @@ class Event(Row):
     sizes: tuple[int, ...] = MANY
     #: The same with what the server has of its own: how that is built, and what is done with it.
     beside: tuple[Callable, Callable] | None = None
-    #: What must be so when all is done.
-    then: Callable = lambda stage: True
+    #: Fails as long as not all is done.
+    then: Callable = nothing_more
     options: Callable = lambda count: ()
     #: How many the cost is divided by: what was done `act` by `act`.
     times: int = 1

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections import defaultdict
@@ -20,7 +19,7 @@ from .fit import Point, judged
 from .measure import happened, instructions, turns
 from .report import told
 from .rows import Row, short
-from .stage import release
+from .stage import Stage, release
 
 SCENES = beside.SCENES
 EVENTS = (*stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
@@ -115,44 +114,55 @@ def jobs(wanted, is_short):
                 found += [Job("counts", number, count, only), Job("turns", number, count, only, ROUNDS)]
     for number, event in enumerate(EVENTS):
         if key_of(event) in wanted:
-            # With one: the constant that is in every cost.
-            for count in short(event.sizes) if is_short else sorted({1, *event.sizes}):
+            sizes = short(event.sizes) if is_short else event.sizes
+            for count in sizes:
                 found.append(Job("event", number, count, (), ROUNDS if count <= SEVERAL_UP_TO and not is_short else 1))
+            if not is_short and has_floor(event, MICROSECONDS, sizes):
+                found.append(Job("event", number, 1))
     return sorted(found, key=lambda job: -job.count)
 
 
-def measured(todo, workers, tell):
-    """Runs all jobs; points by row and size, and costs with one."""
+def measured(todo, workers, tell, must=True):
+    """Runs all jobs; points by row and size. Not all of them need succeed, if these were measured before."""
     counts, longest, points = defaultdict(dict), defaultdict(dict), defaultdict(dict)
     with ProcessPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(attempt, job) for job in todo]):
             try:
                 job, found, seconds = done.result()
-            except Exception:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            except RuntimeError as reason:
+                if must:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+                print(f"growth: {reason}", file=sys.stderr, flush=True)
+                continue
             into = {"counts": counts, "turns": longest, "event": points}[job.kind]
             for key, value in found.items():
                 into[key][job.count] = value
             tell(job, seconds)
     for key, by_count in counts.items():
-        for count, cost in by_count.items():
-            points[key][count] = Point(count, cost, longest[key][count])
+        for count in by_count.keys() & longest[key].keys():
+            points[key][count] = Point(count, by_count[count], longest[key][count])
     return points
+
+
+def has_floor(row, unit, sizes):
+    """Whether the constant in its cost is measured: with one. What must not grow needs none."""
+    return unit == MICROSECONDS and 1 not in sizes and row.bounds["exponent"].limit >= 1
+
+
+def split(wanted, points, key):
+    """The points of a row, and the constant in its cost: what it costs with one."""
+    row, unit, sizes = wanted[key]
+    floor = points[key][1].cost if has_floor(row, unit, sizes) and 1 in points[key] else 0.0
+    return [points[key][count] for count in sorted(points[key]) if count in sizes or count > 1], floor
 
 
 def verdicts(wanted, points):
     """What is said of each row."""
-    found = {}
-    for key, (row, unit, sizes) in wanted.items():
-        has_floor = unit == MICROSECONDS and 1 in points[key] and 1 not in sizes
-        floor = points[key][1].cost if has_floor else 0.0
-        there = [point for count, point in points[key].items() if count != 1 or 1 in sizes]
-        found[key] = judged(row, there, floor)
-    return found
+    return {key: judged(row, *split(wanted, points, key)) for key, (row, _, _) in wanted.items()}
 
 
-def judge(only, is_short, workers):
+def judge(only, is_short, workers, again=AGAIN):
     """Measures and judges; what is above its bound is measured again."""
     wanted = rows(only)
     start = time.monotonic()
@@ -163,15 +173,22 @@ def judge(only, is_short, workers):
             print(f"growth: {what}, {job.count:,}: {seconds:.0f} s", file=sys.stderr, flush=True)
 
     points = measured(jobs(wanted, is_short), workers, tell)
-    for _ in range(AGAIN):
+    for _ in range(again):
         bad = {key: wanted[key] for key, verdict in verdicts(wanted, points).items() if verdict.faults}
         if not bad:
             break
         print(f"growth: once more: {'; '.join(bad)}", file=sys.stderr, flush=True)
-        for key, by_count in measured(jobs(bad, is_short), workers, tell).items():
+        for key, by_count in measured(jobs(bad, is_short), workers, tell, must=False).items():
             for count, point in by_count.items():
                 points[key][count] = lower(points[key][count], point) if count in points[key] else point
     return wanted, points, verdicts(wanted, points), time.monotonic() - start
+
+
+def module_commit():
+    """What the module says it was built from."""
+    with Stage(1, None) as stage:
+        lines = bytes(stage.call("INFO redislock")).decode().splitlines()
+    return next(line.partition(":")[2] for line in lines if line.startswith("redislock_commit:"))
 
 
 def facts(seconds, is_short):
@@ -180,8 +197,8 @@ def facts(seconds, is_short):
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": f"`scripts/growth{' short' if is_short else ''}`",
         "commit": bench_report.commit(),
-        "processor": f"{bench_report.cpu_model()}, {os.cpu_count()} cores",
-        "kernel": f"Linux {platform.release()}",
+        "module": f"of commit {module_commit()}",
+        **bench_report.machine(len(os.sched_getaffinity(0))),
         "measured": release().label,
         "took": f"{seconds:.0f} s",
     }
@@ -193,6 +210,7 @@ def arguments(words):
     parser.add_argument("form", nargs="?", choices=["short"], help="at up to 30,000, and one round")
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--workers", type=int, choices=range(1, 9), help="processes that measure at once")
+    parser.add_argument("--again", type=int, default=AGAIN, choices=range(4), help=f"how often what is above is measured ({AGAIN})")
     return parser.parse_args(words)
 
 
@@ -202,7 +220,7 @@ def main(words=None):
     is_short = asked.form == "short"
     # Half of the time is waiting for a server to come to rest, or for leases to end.
     workers = asked.workers or (os.cpu_count() or 1) + (2 if is_short else 1)
-    wanted, points, found, seconds = judge(asked.only, is_short, workers)
+    wanted, points, found, seconds = judge(asked.only, is_short, workers, asked.again)
     if not wanted:
         print(f"growth: no row has {asked.only!r} in its name", file=sys.stderr)
         return 2
@@ -211,7 +229,7 @@ def main(words=None):
         "rows": [
             {
                 "row": key, "unit": unit, "bounds": {name: [b.limit, b.goal, b.why] for name, b in row.bounds.items()},
-                "points": [vars(points[key][count]) for count in sorted(points[key])], "verdict": vars(found[key]),
+                "points": [vars(point) for point in split(wanted, points, key)[0]], "verdict": vars(found[key]),
             }
             for key, (row, unit, _) in wanted.items()
         ],

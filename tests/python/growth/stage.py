@@ -19,6 +19,8 @@ HOLDERS_MAX = 1_000_000
 #: Room for as many as anybody builds.
 ROOM = {"max-waiters-per-lock": 1_000_000, "max-waiters": 10_000_000, "max-holders": HOLDERS_MAX}
 WAIT_SECONDS = 60.0
+#: How often it is asked whether an event is over, each time after the server has come to rest.
+ASKED_MAX = 100
 
 
 def release():
@@ -45,11 +47,14 @@ class Stage:
         self._life = contextlib.ExitStack()
         under = (*under, *(meter.under if meter else ()))
         self.server = self._life.enter_context(start(release(), "--enable-debug-command", "yes", *options, under=under))
+        if meter:
+            meter.pid = self.server.process.pid
         self.admin = self.connect()
         #: What commands may name: a token.
         self.known = {"n": count}
         #: Who does what is to be done; and what an act needs of what was built.
         self.clients = []
+        self._asked = 0
         for name, value in ROOM.items():
             self.ok("CONFIG", "SET", f"redislock.{name}", value)
 
@@ -110,6 +115,17 @@ class Stage:
         while not condition():
             assert time.monotonic() < deadline, f"it takes too long: {what}"
             time.sleep(0.005)
+
+    def is_so(self, condition):
+        """Whether it holds; that it does not is an error once it has been asked for too often."""
+        self._asked += 1
+        try:
+            condition(self)
+        except AssertionError:
+            if self._asked == ASKED_MAX:
+                raise
+            return False
+        return True
 
     def turns(self, act, is_brief=False):
         """What the server did for it; briefly, if all is done when it is answered."""

@@ -2,7 +2,8 @@
 happens beside it to as many strings, or to a set of as many members."""
 
 from .beside import locks, many_lines, permits
-from .rows import AS_SERVERS_OWN, CONSTANT_TIME, LINEAR_TIME, TO_100_000, TURN, Event
+from .fit import Bound
+from .rows import AS_SERVERS_OWN, LINEAR_TIME, RATIO, TO_100_000, TURN, TURN_MS, Event, nothing_more
 from .stage import LEASE_MS
 
 #: A string that lasts as a lock does.
@@ -48,28 +49,26 @@ def unlinks_all(stage):
 def is_empty(stage):
     """Nobody holds anything, and no key is there."""
     stage.expects(locks=0, holds=0)
-    return stage.call("DBSIZE") == b":0"
+    assert stage.call("DBSIZE") == b":0", "keys are left"
 
 
 def nobody_holds(stage):
     """Nobody holds anything."""
     stage.expects(holds=0)
-    return True
 
 
 def all_hold(stage):
     """All hold what they held."""
     stage.expects_all()
-    return True
 
 
-def by_server(what, many, build, act, beside, then=lambda stage: True, **more):
+def by_server(what, many, build, act, beside, then=nothing_more, **more):
     """What the server does at once: only what it costs beside its own things has a bound."""
     bounds = {"exponent": LINEAR_TIME, "ratio": AS_SERVERS_OWN, **more.pop("bounds", {})}
     return Event(what, bounds, many, build, act, beside=(beside, act), then=then, **more)
 
 
-def in_slices(what, many, build, act, then=lambda stage: True, **more):
+def in_slices(what, many, build, act, then=nothing_more, **more):
     """What the module does on its own account, a few at a time."""
     bounds = {"exponent": LINEAR_TIME, "turn": TURN, **more.pop("bounds", {})}
     return Event(what, bounds, many, build, act, then=then, **more)
@@ -77,34 +76,57 @@ def in_slices(what, many, build, act, then=lambda stage: True, **more):
 
 AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
 
-EVENTS = (
-    by_server("FLUSHALL SYNC, and of strings", "locks", locks, does("FLUSHALL SYNC"), strings, is_empty),
-    by_server("FLUSHDB SYNC, and of strings", "locks", locks, does("FLUSHDB SYNC"), strings, is_empty),
-    by_server("FLUSHALL SYNC, and of a set", "holders of a semaphore", permits, does("FLUSHALL SYNC"), members, is_empty),
-    by_server("SAVE, and of strings", "locks", locks, does("SAVE"), strings, all_hold),
-    by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold),
-    by_server(
-        "DEBUG LOADAOF, and of strings", "locks", locks, does("DEBUG LOADAOF"), strings, all_hold,
-        sizes=TO_100_000, options=lambda count: AOF,
-    ),
-    by_server(
-        "UNLINK of all by one command, and of strings", "locks", locks, unlinks_all, strings, is_empty, sizes=TO_100_000,
-    ),
-    by_server("SAVE, and of a set", "holders of a semaphore", permits, does("SAVE"), members, all_hold),
-    by_server("DEBUG RELOAD, and of a set", "holders of a semaphore", permits, does("DEBUG RELOAD"), members, all_hold),
-    by_server("DUMP, and of a set", "holders of a semaphore", permits, does("DUMP pool"), members),
-    by_server("RESTORE, and of a set", "holders of a semaphore", payload_of(permits), restores, payload_of(members)),
-    by_server("DEL, and of a set", "holders of a semaphore", permits, does("DEL pool"), members, is_empty),
+NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
+BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
+AT_ONCE = "the holds that are broken are not worked off in slices"
+
+
+def ratio(limit, why):
+    """A bound of the ratio above what is wanted."""
+    return {"ratio": Bound(limit, RATIO, why)}
+
+
+def turn(limit, why=AT_ONCE, wanted=TURN_MS):
+    """A bound of the longest turn above what is wanted."""
+    return {"turn": Bound(limit, wanted, why)}
+
+
+LOCKS = (
+    by_server("FLUSHALL SYNC, and of strings", "locks", locks, does("FLUSHALL SYNC"), strings, is_empty,
+              bounds=ratio(1.6, BROKEN)),
+    by_server("FLUSHDB SYNC, and of strings", "locks", locks, does("FLUSHDB SYNC"), strings, is_empty,
+              bounds=ratio(1.6, BROKEN)),
+    by_server("SAVE, and of strings", "locks", locks, does("SAVE"), strings, all_hold, bounds=ratio(4, NUMBERS)),
+    by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold,
+              bounds=ratio(4.5, NUMBERS)),
+    by_server("DEBUG LOADAOF, and of strings", "locks", locks, does("DEBUG LOADAOF"), strings, all_hold, sizes=TO_100_000,
+              options=lambda count: AOF),
+    by_server("UNLINK of all by one command, and of strings", "locks", locks, unlinks_all, strings, is_empty,
+              sizes=TO_100_000, bounds=ratio(3, BROKEN)),
+    by_server("a fork for BGSAVE, and of strings", "locks", locks, does("BGSAVE"), strings, all_hold,
+              bounds={"ratio": Bound(2.0)}),
     in_slices("FLUSHALL ASYNC", "locks", locks, does("FLUSHALL ASYNC"), is_empty),
     in_slices("FLUSHDB ASYNC", "locks", locks, does("FLUSHDB ASYNC"), is_empty),
-    in_slices("FLUSHALL ASYNC", "waiters of all locks", many_lines, does("FLUSHALL ASYNC"), nobody_holds, sizes=TO_100_000),
-    in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds),
-    in_slices("SWAPDB of the database with it", "holders of a semaphore", permits, does("SWAPDB 0 1"), nobody_holds),
-    in_slices("UNLINK", "holders of a semaphore", permits, does("UNLINK pool"), is_empty),
-    in_slices("RENAME", "holders of a semaphore", permits, does("RENAME pool other"), nobody_holds),
-    in_slices("MOVE", "holders of a semaphore", permits, does("MOVE pool 1"), nobody_holds),
-    in_slices("SET over it", "holders of a semaphore", permits, does("SET pool x"), nobody_holds),
-    in_slices(
-        "a fork for BGSAVE", "locks", locks, does("BGSAVE"), all_hold, bounds={"exponent": CONSTANT_TIME},
-    ),
+    in_slices("FLUSHALL ASYNC", "waiters of all locks", many_lines, does("FLUSHALL ASYNC"), nobody_holds,
+              sizes=TO_100_000, bounds=turn(60)),
+    in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds, bounds=turn(500)),
 )
+
+A_SEMAPHORE = "holders of a semaphore"
+HOLDERS = (
+    by_server("FLUSHALL SYNC, and of a set", A_SEMAPHORE, permits, does("FLUSHALL SYNC"), members, is_empty),
+    by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(7, NUMBERS)),
+    by_server("DEBUG RELOAD, and of a set", A_SEMAPHORE, permits, does("DEBUG RELOAD"), members, all_hold,
+              bounds=ratio(7, NUMBERS)),
+    by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(6, NUMBERS)),
+    by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
+              bounds=ratio(7, NUMBERS)),
+    by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty),
+    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(300)),
+    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(150, wanted=2.0)),
+    in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(150)),
+    in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(150)),
+    in_slices("SET over it", A_SEMAPHORE, permits, does("SET pool x"), nobody_holds, bounds=turn(150)),
+)
+
+EVENTS = (*LOCKS, *HOLDERS)
