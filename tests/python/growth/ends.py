@@ -8,7 +8,6 @@ import time
 from harness.group import freeze, thaw
 
 from .beside import LEASE, locks, many_lines, places, places_of_readers
-from .fit import Bound
 from .rows import TO_100_000
 from .stage import HOLDERS_MAX, LEASE_MS
 from .stores import all_hold, in_slices, nobody_holds, turn
@@ -106,7 +105,7 @@ def lapsed(stage):
 
 
 SENT_AWAY = "all who wait are sent away in one turn"
-CLOSING = {**turn(40, "what a connection held is let go in slices, but its list is freed at once"), "exponent": Bound(1.5)}
+CLOSING = turn(40, "what was tied is let go in slices, but the memory of all that is freed at once, behind the last")
 
 EVENTS = (
     in_slices(

@@ -7,6 +7,10 @@ import math
 from dataclasses import dataclass, field
 
 
+#: From so many on, a ratio is that of what was done to them, and not of what it takes to begin.
+LARGE = 100_000
+
+
 @dataclass(frozen=True)
 class Bound:
     """What a figure may be at most, and what is wanted of it; who allows more says why."""
@@ -79,13 +83,14 @@ def largest(values):
 def judged(row, points, floor=0.0):
     """The verdict on what was measured of a row, which has bounds by name: exponent, turn, ratio, cost.
 
-    The longest turn is that of all sizes, the ratio that of the largest two, as a constant hides it in small ones; the
+    The longest turn is that of all sizes; the ratio is that of large ones, for in small ones a constant hides it; the
     cost is that of the largest.
     """
     points = sorted(points, key=lambda point: point.count)
     last = points[-1]
     fitted = exponent(points, floor) if len(points) > 1 else None
-    verdict = Verdict(fitted, largest(p.turn_ms for p in points), largest(p.ratio for p in points[-2:]), last.cost)
+    ratios = [point.ratio for point in points if point is last or point.count >= LARGE]
+    verdict = Verdict(fitted, largest(p.turn_ms for p in points), largest(ratios), last.cost)
     figures = {"exponent": fitted, "turn": verdict.turn_ms, "ratio": verdict.ratio, "cost": last.cost}
     for name, bound in row.bounds.items():
         value = figures[name]

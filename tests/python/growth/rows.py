@@ -20,7 +20,7 @@ CONSTANT = Bound(0.05)
 LINEAR = Bound(1.1)
 #: Of processor time, which grows with misses of the cache too.
 CONSTANT_TIME = Bound(0.35)
-LINEAR_TIME = Bound(1.25)
+LINEAR_TIME = Bound(1.3)
 TURN = Bound(TURN_MS)
 AS_SERVERS_OWN = Bound(RATIO)
 

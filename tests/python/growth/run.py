@@ -32,6 +32,8 @@ ROUNDS = 3
 AGAIN = 2
 #: A job that fails because the machine was too slow for it is begun anew.
 ATTEMPTS = 3
+#: In the short form, a command is repeated so many times less often.
+SHORT_PART = 4
 INSTRUCTIONS, MICROSECONDS = "instructions", "us"
 
 
@@ -45,6 +47,8 @@ class Job:
     #: Which commands of the scene.
     only: tuple = ()
     rounds: int = 1
+    #: What part of a command's repetitions.
+    part: int = 1
 
     def run(self):
         """What was found: for each row of it, by its key."""
@@ -53,7 +57,8 @@ class Job:
             seen = [happened(event, self.count) for _ in range(self.rounds)]
             return {key_of(event): middle(seen)}
         scene = SCENES[self.number]
-        scene = replace(scene, commands=tuple(c for c in scene.commands if not self.only or c.what in self.only))
+        wanted = (command for command in scene.commands if not self.only or command.what in self.only)
+        scene = replace(scene, commands=tuple(replace(each, times=-(-each.times // self.part)) for each in wanted))
         found = instructions(scene, self.count) if self.kind == "counts" else turns(scene, self.count, self.rounds)
         return {key_of(command, scene.many): found[command.what] for command in scene.commands}
 
@@ -111,7 +116,8 @@ def jobs(wanted, is_short):
         sizes = short(scene.sizes) if is_short else scene.sizes
         for count in (sizes[0], sizes[-1]) if is_short else sizes:
             if only:
-                found += [Job("counts", number, count, only), Job("turns", number, count, only, ROUNDS)]
+                found.append(Job("counts", number, count, only, part=SHORT_PART if is_short else 1))
+                found.append(Job("turns", number, count, only, ROUNDS))
     for number, event in enumerate(EVENTS):
         if key_of(event) in wanted:
             sizes = short(event.sizes) if is_short else event.sizes
@@ -210,7 +216,8 @@ def arguments(words):
     parser.add_argument("form", nargs="?", choices=["short"], help="at up to 30,000, and one round")
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--workers", type=int, choices=range(1, 9), help="processes that measure at once")
-    parser.add_argument("--again", type=int, default=AGAIN, choices=range(4), help=f"how often what is above is measured ({AGAIN})")
+    again = f"how often what is above its bound is measured again ({AGAIN})"
+    parser.add_argument("--again", type=int, default=AGAIN, choices=range(4), help=again)
     return parser.parse_args(words)
 
 

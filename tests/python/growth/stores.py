@@ -77,6 +77,7 @@ def in_slices(what, many, build, act, then=nothing_more, **more):
 AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
 
 NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
+RECORDS = "each record is a call of the module, where that of a string is one of the server"
 BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
 AT_ONCE = "the holds that are broken are not worked off in slices"
 
@@ -100,7 +101,7 @@ LOCKS = (
     by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold,
               bounds=ratio(4.5, NUMBERS)),
     by_server("DEBUG LOADAOF, and of strings", "locks", locks, does("DEBUG LOADAOF"), strings, all_hold, sizes=TO_100_000,
-              options=lambda count: AOF),
+              options=lambda count: AOF, bounds=ratio(1.6, RECORDS)),
     by_server("UNLINK of all by one command, and of strings", "locks", locks, unlinks_all, strings, is_empty,
               sizes=TO_100_000, bounds=ratio(3, BROKEN)),
     by_server("a fork for BGSAVE, and of strings", "locks", locks, does("BGSAVE"), strings, all_hold,
@@ -120,9 +121,9 @@ HOLDERS = (
               bounds=ratio(7, NUMBERS)),
     by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(6, NUMBERS)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
-              bounds=ratio(7, NUMBERS)),
+              bounds=ratio(12, NUMBERS)),
     by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty),
-    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(300)),
+    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(600)),
     in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(150, wanted=2.0)),
     in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(150)),
     in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(150)),
