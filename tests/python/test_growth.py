@@ -85,6 +85,7 @@ def test_every_row_has_a_name_of_its_own_and_bounds():
     assert len(rows) == count > 100
     for key, (row, _, sizes) in rows.items():
         assert row.bounds and "exponent" in row.bounds, key
+        assert all(bound.of(True).limit >= bound.limit for bound in row.bounds.values()), key
         assert list(sizes) == sorted(set(sizes)) and len(sizes) >= 3, key
 
 
@@ -92,6 +93,18 @@ def test_the_short_form_goes_up_to_thirty_thousand():
     assert short(MANY) == short(MANY[:3]) == SHORT
     assert short((1, 4, 16, 64)) == (1, 4, 16)
     assert max(job.count for job in run.jobs(run.rows(), True)) == 30_000
+
+
+def names(job):
+    """The rows that a job measures."""
+    if job.kind == "event":
+        return {run.key_of(run.EVENTS[job.number])}
+    return {f"{what} | {run.SCENES[job.number].many}" for what in job.only}
+
+
+def test_valkey_may_have_bounds_of_its_own():
+    bound = Bound(1.2, on_valkey=3)
+    assert (bound.of(False).limit, bound.of(True).limit, Bound(5).of(True).limit) == (1.2, 3, 5)
 
 
 def test_all_rows_are_measured_at_all_sizes():
@@ -103,7 +116,7 @@ def test_all_rows_are_measured_at_all_sizes():
             there = {
                 job.count
                 for job in todo
-                if job.kind == kind and (row.what in job.only or kind == "event" and run.EVENTS[job.number] is row)
+                if job.kind == kind and key in names(job)
             }
             assert there >= set(sizes), key
 

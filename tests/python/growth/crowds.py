@@ -152,7 +152,7 @@ EACH = {"exponent": CONSTANT_TIME, "turn": TURN}
 #: The server itself writes to each of them.
 REPLICAS = (1, 2, 4)
 
-MANY_LINES = "who joins many lines looks at all who wait there"
+MANY_LINES = "the search for deadlocks goes through all who wait in each of the lines"
 
 EVENTS = (
     event("clients let in by a writer's release", "waiting readers, connected", waiting("SHARED"), let_in),
@@ -167,7 +167,7 @@ EVENTS = (
           replicas=lambda count: count),
     event("ACQUIRE + RELEASE", "replicas", nothing, pairs, times=PINGS, sizes=REPLICAS, replicas=lambda count: count),
     Event("a chain of owners is built, each behind the one before",
-          {"exponent": Bound(2.1, None, ""), "turn": Bound(TURN_MS, 1.0, "a search takes up to 4096 steps"),
+          {"exponent": Bound(2.5), "turn": Bound(TURN_MS, 1.0, "a search takes up to 4096 steps"),
            "cost": Bound(4e6, 1e6, "each search goes through the whole chain")},
           "links of a chain of owners", owners, builds_chain, sizes=(500, 1_000, 2_000, 4_000)),
 )

@@ -4,7 +4,7 @@ Pure functions of figures, with no server.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 #: From so many on, a ratio is that of what was done to them, and not of what it takes to begin.
@@ -18,10 +18,16 @@ class Bound:
     limit: float
     wanted: float | None = None
     why: str = ""
+    #: What Valkey is allowed, where its own values cost so little that as much of ours is a larger ratio.
+    on_valkey: float | None = None
 
     def __post_init__(self):
         if not self.is_wanted and not self.why:
             raise ValueError(f"a bound of {self.limit} where {self.wanted} is wanted needs a reason")
+
+    def of(self, is_valkey):
+        """The bound on such a server."""
+        return replace(self, limit=self.on_valkey, on_valkey=None) if is_valkey and self.on_valkey else self
 
     @property
     def goal(self):

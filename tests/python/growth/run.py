@@ -33,7 +33,7 @@ AGAIN = 2
 #: A job that fails because the machine was too slow for it is begun anew.
 ATTEMPTS = 3
 #: In the short form, a command is repeated so many times less often.
-SHORT_PART = 4
+SHORT_PART = 2
 INSTRUCTIONS, MICROSECONDS = "instructions", "us"
 
 
@@ -105,7 +105,12 @@ def rows(only=""):
             found[key_of(command, scene.many)] = (command, INSTRUCTIONS, scene.sizes)
     for event in EVENTS:
         found[key_of(event)] = (event, MICROSECONDS, event.sizes)
-    return {key: row for key, row in found.items() if only.lower() in key.lower()}
+    is_valkey = os.environ.get("REDISLOCK_SERVER", "").startswith("valkey")
+    return {
+        key: (replace(row, bounds={name: bound.of(is_valkey) for name, bound in row.bounds.items()}), *more)
+        for key, (row, *more) in found.items()
+        if only.lower() in key.lower()
+    }
 
 
 def jobs(wanted, is_short):
@@ -168,10 +173,30 @@ def verdicts(wanted, points):
     return {key: judged(row, *split(wanted, points, key)) for key, (row, _, _) in wanted.items()}
 
 
+def module_commit():
+    """What the module says it was built from."""
+    with Stage(1, None) as stage:
+        lines = bytes(stage.call("INFO redislock")).decode().splitlines()
+    return next(line.partition(":")[2] for line in lines if line.startswith("redislock_commit:"))
+
+
+def facts(is_short):
+    """Under which circumstances this was measured."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": f"`scripts/growth{' short' if is_short else ''}`",
+        "commit": bench_report.commit(),
+        "module": f"of commit {module_commit()}",
+        **bench_report.machine(len(os.sched_getaffinity(0))),
+        "measured": release().label,
+    }
+
+
 def judge(only, is_short, workers, again=AGAIN):
     """Measures and judges; what is above its bound is measured again."""
     wanted = rows(only)
     start = time.monotonic()
+    circumstances = facts(is_short)
 
     def tell(job, seconds):
         what = SCENES[job.number].many if job.kind != "event" else key_of(EVENTS[job.number])
@@ -187,27 +212,8 @@ def judge(only, is_short, workers, again=AGAIN):
         for key, by_count in measured(jobs(bad, is_short), workers, tell, must=False).items():
             for count, point in by_count.items():
                 points[key][count] = lower(points[key][count], point) if count in points[key] else point
-    return wanted, points, verdicts(wanted, points), time.monotonic() - start
-
-
-def module_commit():
-    """What the module says it was built from."""
-    with Stage(1, None) as stage:
-        lines = bytes(stage.call("INFO redislock")).decode().splitlines()
-    return next(line.partition(":")[2] for line in lines if line.startswith("redislock_commit:"))
-
-
-def facts(seconds, is_short):
-    """Under which circumstances this was measured."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": f"`scripts/growth{' short' if is_short else ''}`",
-        "commit": bench_report.commit(),
-        "module": f"of commit {module_commit()}",
-        **bench_report.machine(len(os.sched_getaffinity(0))),
-        "measured": release().label,
-        "took": f"{seconds:.0f} s",
-    }
+    circumstances["took"] = f"{time.monotonic() - start:.0f} s"
+    return wanted, points, verdicts(wanted, points), circumstances
 
 
 def arguments(words):
@@ -227,12 +233,12 @@ def main(words=None):
     is_short = asked.form == "short"
     # Half of the time is waiting for a server to come to rest, or for leases to end.
     workers = asked.workers or (os.cpu_count() or 1) + (2 if is_short else 1)
-    wanted, points, found, seconds = judge(asked.only, is_short, workers, asked.again)
+    wanted, points, found, circumstances = judge(asked.only, is_short, workers, asked.again)
     if not wanted:
         print(f"growth: no row has {asked.only!r} in its name", file=sys.stderr)
         return 2
     result = {
-        "facts": facts(seconds, is_short),
+        "facts": circumstances,
         "rows": [
             {
                 "row": key, "unit": unit, "bounds": {name: [b.limit, b.goal, b.why] for name, b in row.bounds.items()},

@@ -82,9 +82,9 @@ BROKEN = "each hold is ended for itself: it is counted, told to watchers and tak
 AT_ONCE = "the holds that are broken are not worked off in slices"
 
 
-def ratio(limit, why):
+def ratio(limit, why, on_valkey=None):
     """A bound of the ratio above what is wanted."""
-    return {"ratio": Bound(limit, RATIO, why)}
+    return {"ratio": Bound(limit, RATIO, why, on_valkey)}
 
 
 def turn(limit, why=AT_ONCE, wanted=TURN_MS):
@@ -94,9 +94,9 @@ def turn(limit, why=AT_ONCE, wanted=TURN_MS):
 
 LOCKS = (
     by_server("FLUSHALL SYNC, and of strings", "locks", locks, does("FLUSHALL SYNC"), strings, is_empty,
-              bounds=ratio(1.6, BROKEN)),
+              bounds=ratio(1.6, BROKEN, on_valkey=5)),
     by_server("FLUSHDB SYNC, and of strings", "locks", locks, does("FLUSHDB SYNC"), strings, is_empty,
-              bounds=ratio(1.6, BROKEN)),
+              bounds=ratio(1.6, BROKEN, on_valkey=5)),
     by_server("SAVE, and of strings", "locks", locks, does("SAVE"), strings, all_hold, bounds=ratio(4, NUMBERS)),
     by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold,
               bounds=ratio(4.5, NUMBERS)),
@@ -115,14 +115,17 @@ LOCKS = (
 
 A_SEMAPHORE = "holders of a semaphore"
 HOLDERS = (
-    by_server("FLUSHALL SYNC, and of a set", A_SEMAPHORE, permits, does("FLUSHALL SYNC"), members, is_empty),
+    by_server("FLUSHALL SYNC, and of a set", A_SEMAPHORE, permits, does("FLUSHALL SYNC"), members, is_empty,
+              bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
     by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(7, NUMBERS)),
     by_server("DEBUG RELOAD, and of a set", A_SEMAPHORE, permits, does("DEBUG RELOAD"), members, all_hold,
               bounds=ratio(7, NUMBERS)),
     by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(6, NUMBERS)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
               bounds=ratio(12, NUMBERS)),
-    by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty),
+    by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
+              options=lambda count: ("--lazyfree-lazy-user-del", "no"),
+              bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
     in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(600)),
     in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(150, wanted=2.0)),
     in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(150)),
