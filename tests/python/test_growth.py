@@ -144,6 +144,12 @@ def test_the_report_marks_what_is_above_its_bound():
     assert report.table(report.HEAD, [report.line(row) for row in result()["rows"]]).count("above its bound") > 50
 
 
+def test_the_report_tells_what_is_wanted_and_why_it_is_not_so():
+    unmet = result()
+    unmet["rows"][0]["verdict"]["unmet"] = ["turn 15.4, 5 is wanted: because"]
+    assert "| ACQUIRE + RELEASE | locks | turn 15.4 | 5 | because |" in report.reasons(unmet)
+
+
 def test_the_plot_is_a_picture_for_light_and_dark():
     text = plot.svg(result())
     ElementTree.fromstring(text)

@@ -17,7 +17,7 @@ def bounded(value, bound, digits):
     """A figure with its bound."""
     if value is None:
         return ""
-    told = f"{value:.{digits}f}"
+    told = f"{round(value, digits) + 0.0:.{digits}f}"  # no minus before a zero
     return f"{told} (<= {bound[0]:g})" if bound else told
 
 
@@ -56,11 +56,14 @@ def tables(result):
 
 
 def reasons(result):
-    """What is not as it is wanted, and why."""
+    """A table of what is not as it is wanted, and why; nothing if all is."""
     lines = []
     for row in result["rows"]:
-        lines += [f"- {row['row'].replace(' | ', ', many: ')}: {text}" for text in row["verdict"]["unmet"]]
-    return "\n".join(lines)
+        for text in row["verdict"]["unmet"]:
+            figure, _, rest = text.partition(", ")
+            wanted, _, why = rest.partition(" is wanted: ")
+            lines.append((*row["row"].split(" | "), figure, wanted, why))
+    return table(("what", "many", "measured", "wanted", "because"), lines) if lines else ""
 
 
 def faults(result):
