@@ -32,7 +32,7 @@ help:
 	@echo "                   it stopped; scripts/mutants --help)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
-	@echo "make growth        whether cost grows with what there can be many of, and how long others wait (under 6 minutes;"
+	@echo "make growth        whether cost grows with what there can be many of, and how long others wait (minutes;"
 	@echo "                   scripts/growth short, scripts/growth --server NAME)"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
 	@echo "make spec-small    the small ones of them (about a minute)"
