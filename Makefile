@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard monitoring clients mutants spec spec-small lint fmt clean
+.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -32,6 +32,8 @@ help:
 	@echo "                   it stopped; scripts/mutants --help)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
+	@echo "make growth        whether cost grows with what there can be many of, and how long others wait (minutes;"
+	@echo "                   scripts/growth short, scripts/growth --server NAME)"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
 	@echo "make spec-small    the small ones of them (about a minute)"
 	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
@@ -103,6 +105,9 @@ bench:
 
 bench-guard:
 	@scripts/bench guard
+
+growth:
+	@scripts/growth
 
 spec:
 	@scripts/spec

@@ -33,14 +33,6 @@ def folder() -> Path:
     return path
 
 
-def commit() -> str:
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-    changed = " with changes that are not committed" if git("status", "--porcelain", "--untracked-files=no") else ""
-    return f"{git('rev-parse', '--short=12', 'HEAD') or 'unknown'}{changed}"
-
-
 def versions(scenarios: list[str]) -> list[str]:
     """Of the compiler, and of the tools and libraries that these scenarios use."""
 
@@ -67,7 +59,7 @@ def facts(bench: Bench, scenarios: list[str], figures: list[Figure], seconds: fl
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": f"`{shlex.join(['scripts/bench', *words])}`",
-        "commit": commit(),
+        "commit": report.commit(),
         **named,
         **report.machine(len(os.sched_getaffinity(0))),
         "measured": ", ".join(measured),

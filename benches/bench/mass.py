@@ -77,22 +77,28 @@ def together(end: float, spread_ms: int) -> Callable[[range], Iterable[int]]:
 def take(server: Server, subject: str, count: int, leases_ms: Callable[[range], Iterable[int]]) -> None:
     """Takes so many locks over a connection of its own."""
     with server.connect() as connection:
-        sent = answered = 0
-        for commands, replies in pieces(subject, count, leases_ms):
-            connection.socket.sendall(commands)
-            # All but this piece: so that encoding and executing overlap.
-            while answered < sent:
-                answered += skim(connection)
-            sent += replies
+        pour(connection, pieces(subject, count, leases_ms))
+
+
+def pour(connection: Connection, pieces: Iterable[tuple[bytes, int]], error: bytes = b"-") -> None:
+    """Sends pieces of commands, each with the number of its replies, which have one line each. What is told by `error`
+    is an error."""
+    sent = answered = 0
+    for commands, replies in pieces:
+        connection.socket.sendall(commands)
+        # All but this piece: so that encoding and executing overlap.
         while answered < sent:
-            answered += skim(connection)
+            answered += skim(connection, error)
+        sent += replies
+    while answered < sent:
+        answered += skim(connection, error)
 
 
-def skim(connection: Connection) -> int:
+def skim(connection: Connection, error: bytes = b"-") -> int:
     """Reads replies of one line each, of which none may be an error or a nil, and tells how many."""
     seen = connection.socket.recv(1 << 18)
     if not seen:
         raise ConnectionError("the server closed the connection")
-    if b"-" in seen:
+    if error in seen:
         raise RuntimeError(f"not taken: {seen[:300]!r}")
     return seen.count(b"\n")

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .measure import Figure
@@ -26,6 +26,10 @@ BESIDE = ROOT / "docs" / "benchmarks"
 MARK = "<!-- measured: {} -->"
 END = "<!-- end -->"
 PLACE = re.compile(rf"({MARK.format('([a-z]+)')}\n).*?({END}\n)", re.DOTALL)
+
+#: What `scripts/growth publish` puts there, and the files that it puts beside.
+GROWTH = "growth"
+GROWTH_FILES = ("growth.csv", "growth.svg")
 
 
 def tables(figures: list[Figure], scenario: str) -> Iterator[str]:
@@ -53,10 +57,20 @@ def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
     measured = set(facts["scenarios"].split(", ")) | ({"run", "targets"} if is_whole(facts) else set())
     apart = "" if is_whole(facts) else f"Measured apart from the rest:\n\n{head(facts)}\n\n"
 
+    def text(name: str) -> str | None:
+        if name == GROWTH or (name not in measured and not is_whole(facts)):
+            return None
+        return f"{apart}{part(name, figures, facts)}"
+
+    return placed(page, text)
+
+
+def placed(page: str, text: Callable[[str], str | None]) -> str:
+    """The page with a text in each place that there is one for, by its name."""
+
     def fill(place: re.Match[str]) -> str:
-        if place[2] not in measured and not is_whole(facts):
-            return place[0]
-        return f"{place[1]}\n{apart}{part(place[2], figures, facts)}\n\n{place[3]}"
+        found = text(place[2])
+        return place[0] if found is None else f"{place[1]}\n{found}\n\n{place[3]}"
 
     return PLACE.sub(fill, page)
 
@@ -67,8 +81,10 @@ def publish(latest: Path) -> str:
     PAGE.write_text(filled(PAGE.read_text(), figures, facts))
     if not is_whole(facts):
         return f"{PAGE.relative_to(ROOT)} shows {facts['scenarios']} of the run of {facts['date']}"
-    shutil.rmtree(BESIDE, ignore_errors=True)
-    BESIDE.mkdir()
+    BESIDE.mkdir(exist_ok=True)
+    for file in BESIDE.iterdir():
+        if file.name not in GROWTH_FILES:
+            file.unlink()
     copied = [latest / "report.md", latest / "figures.csv", *sorted(latest.glob("*.svg"))]
     for file in copied:
         shutil.copy(file, BESIDE)

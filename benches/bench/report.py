@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .measure import OURS, Figure, Ratio
 from .results import baseline, blocks, compared
+from .servers import ROOT
 from .targets import ELSE, TARGETS, judged
 
 SCENARIO_TITLES = {
@@ -55,6 +57,14 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
+
+
+def commit() -> str:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = " with changes that are not committed" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return f"{git('rev-parse', '--short=12', 'HEAD') or 'unknown'}{changed}"
 
 
 def memory_gib() -> float:

@@ -67,6 +67,8 @@ class Server:
 
     def __init__(self, release: Release, *options: str, with_module: bool = True, under: Iterable[str] = ()) -> None:
         self.release = release
+        #: Those that follow it, where `replicated` started it.
+        self.replicas: list[Server] = []
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="redislock-bench-"))
         command = [*under, release.server, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
@@ -189,7 +191,7 @@ def replicated(
         primary = stack.enter_context(Server(release, *options, with_module=with_module, under=under))
         follow = ("--replicaof", f"127.0.0.1 {primary.port}")
         for _ in range(replicas):
-            stack.enter_context(Server(release, *follow, with_module=with_module))
+            primary.replicas.append(stack.enter_context(Server(release, *follow, with_module=with_module)))
         connection = stack.enter_context(primary.connect())
         deadline = time.monotonic() + START_SECONDS_MAX
         while (connection.call("INFO", "replication") or b"").count(b"state=online") < replicas:

@@ -35,6 +35,7 @@ TOOLS = {
     "test_bench",
     "test_chaos",
     "test_differ",
+    "test_growth",
     "test_history_checker",
     "test_history_checker_files",
     "test_history_checker_liveness",

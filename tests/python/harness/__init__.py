@@ -6,6 +6,7 @@
     cluster.py     two nodes of a cluster, and slots that move between them
     independent.py servers that know nothing of each other, and Redlock over them
     late_client.py a client that is stopped for too long
+    preloaded.py   libraries that are preloaded into a server
     wall_clock.py  a server whose wall clock the test sets
     waiting.py     a request that waits in line while the test goes on
     replies.py     LOCK.INFO and INFO redislock as dictionaries

@@ -4,18 +4,16 @@ The library that is preloaded into the server for that is tests/server/wall_cloc
 """
 
 import struct
-import subprocess
 from pathlib import Path
+
+from .preloaded import built
 
 SOURCE = Path(__file__).resolve().parents[2] / "server" / "wall_clock.c"
 
 
 def build(directory):
     """Compiles the library; its path."""
-    library = directory / "wall_clock.so"
-    flags = ["-shared", "-fPIC", "-O1", "-Wall"]
-    subprocess.run(["cc", *flags, "-o", library, SOURCE], check=True)
-    return library
+    return built(SOURCE, directory)
 
 
 class WallClock:

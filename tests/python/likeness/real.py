@@ -1,10 +1,10 @@
 """Plays the steps on a real server whose clocks stand still between them."""
 
 import struct
-import subprocess
 import time
 
 from harness.limits import SOON_SECONDS
+from harness.preloaded import built
 from harness.server import ROOT, Server, parse_info
 from harness.wire import Closed, Connection, encode
 
@@ -28,9 +28,7 @@ FIELDS = """role locks holds waiters grants contended_grants releases expiration
 
 def build(directory):
     """Compiles what stops the clocks; its path."""
-    library = directory / "stopped_clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", library, SOURCE], check=True)
-    return library
+    return built(SOURCE, directory)
 
 
 class Client:

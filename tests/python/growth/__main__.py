@@ -1,0 +1,7 @@
+"""The command."""
+
+import sys
+
+from .run import main
+
+sys.exit(main())

@@ -1,0 +1,112 @@
+"""What a row of the table is, and the bounds that most rows have.
+
+SPEC: no turn of the event loop spends more than 5 ms in the module on its own account, whatever is stored. What the
+server does at once with any value (FLUSHALL SYNC, DUMP, SAVE) costs at most 1.2 of what it costs with as many strings,
+or members of a set.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .fit import Bound
+
+TURN_MS = 5.0
+RATIO = 1.2
+
+#: Of instructions, which a cost that does not grow repeats to some per cent; 0.05 is a quarter more at a hundred times
+#: as many, so that a logarithm passes and nothing that is looked at one by one.
+CONSTANT = Bound(0.05)
+#: What goes through all: in proportion.
+LINEAR = Bound(1.1)
+#: Of processor time, which grows with misses of the cache too.
+CONSTANT_TIME = Bound(0.35)
+LINEAR_TIME = Bound(1.3)
+TURN = Bound(TURN_MS)
+AS_SERVERS_OWN = Bound(RATIO)
+
+#: Of what can be many without a connection each.
+MANY = (1_000, 10_000, 100_000, 1_000_000)
+TO_100_000 = MANY[:3]
+#: Of connections: there are never more at once, also where two servers run beside each other.
+CLIENTS = (100, 300, 900)
+
+SHORT = (1_000, 10_000, 30_000)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    bounds: Mapping[str, Bound]
+
+
+@dataclass(frozen=True)
+class Command(Row):
+    """Commands that leave everything as it was, so that they can be repeated.
+
+    A step is a command and, behind `->`, how its reply begins. `{i}` is a number that each round has for its own,
+    `{j}` the next, `{n}` how many there are, `{token}` what the scene learnt.
+    """
+
+    steps: tuple[str, ...]
+    times: int = 200
+
+
+@dataclass(frozen=True)
+class Scene:
+    """So many of something, and commands beside it."""
+
+    many: str
+    build: Callable
+    commands: tuple[Command, ...]
+    sizes: tuple[int, ...] = MANY
+    options: Callable = lambda count: ()
+
+
+def nothing_more(stage):
+    """Nothing has to be so when it is over."""
+
+
+@dataclass(frozen=True)
+class Event(Row):
+    """What happens once to so many: it is built, it happens, and all of it is measured."""
+
+    many: str
+    build: Callable
+    act: Callable
+    sizes: tuple[int, ...] = MANY
+    #: The same with what the server has of its own: how that is built, and what is done with it.
+    beside: tuple[Callable, Callable] | None = None
+    #: Fails as long as not all is done.
+    then: Callable = nothing_more
+    options: Callable = lambda count: ()
+    #: How many the cost is divided by: what was done `act` by `act`.
+    times: int = 1
+    replicas: Callable = lambda count: 0
+
+
+def command(what, *steps, times=200, **bounds):
+    """A command beside so many: constant, and short, unless other bounds are given."""
+    return Command(what, {"exponent": CONSTANT, "turn": TURN, **bounds}, steps, times)
+
+
+def short(sizes):
+    """The sizes of the short form."""
+    return SHORT if len(sizes) >= 3 and sizes[2] > SHORT[2] else sizes[:3]
+
+
+@dataclass
+class Found:
+    """What was measured of a row: points by size, in the order of the rounds, and the cost of the same with one."""
+
+    row: Row
+    many: str
+    unit: str
+    floor: float = 0.0
+    points: list = field(default_factory=list)
+
+    @property
+    def key(self):
+        """By which a row is found again."""
+        return f"{self.row.what} | {self.many}"

@@ -1,0 +1,138 @@
+"""Events of what is stored: flushes, swaps, deletions, copies, files. Where the server does the whole at once, the same
+happens beside it to as many strings, or to a set of as many members."""
+
+from .beside import locks, many_lines, permits
+from .fit import Bound
+from .rows import AS_SERVERS_OWN, LINEAR_TIME, RATIO, TO_100_000, TURN, TURN_MS, Event, nothing_more
+from .stage import LEASE_MS
+
+#: A string that lasts as a lock does.
+STRING = f"SET lock:####### owner:####### PX {LEASE_MS}"
+MEMBER = "SADD pool owner:#######"
+
+
+def strings(stage):
+    """As many strings, each with a time to live."""
+    stage.fill(STRING)
+
+
+def members(stage):
+    """A set of as many members."""
+    stage.fill(MEMBER)
+
+
+def does(*words):
+    """An act: this command."""
+    return lambda stage: stage.call(*words)
+
+
+def payload_of(build):
+    """Builds, and keeps what DUMP gives."""
+
+    def built(stage):
+        build(stage)
+        stage.known["payload"] = stage.call("DUMP pool")
+
+    return built
+
+
+def restores(stage):
+    """The payload under another name."""
+    stage.ok("RESTORE", "other", 0, stage.known["payload"])
+
+
+def unlinks_all(stage):
+    """All of them by one command."""
+    stage.call("UNLINK", *(f"lock:{number:07}" for number in range(stage.count)))
+
+
+def is_empty(stage):
+    """Nobody holds anything, and no key is there."""
+    stage.expects(locks=0, holds=0)
+    assert stage.call("DBSIZE") == b":0", "keys are left"
+
+
+def nobody_holds(stage):
+    """Nobody holds anything."""
+    stage.expects(holds=0)
+
+
+def all_hold(stage):
+    """All hold what they held."""
+    stage.expects_all()
+
+
+def by_server(what, many, build, act, beside, then=nothing_more, **more):
+    """What the server does at once: only what it costs beside its own things has a bound."""
+    bounds = {"exponent": LINEAR_TIME, "ratio": AS_SERVERS_OWN, **more.pop("bounds", {})}
+    return Event(what, bounds, many, build, act, beside=(beside, act), then=then, **more)
+
+
+def in_slices(what, many, build, act, then=nothing_more, **more):
+    """What the module does on its own account, a few at a time."""
+    bounds = {"exponent": LINEAR_TIME, "turn": TURN, **more.pop("bounds", {})}
+    return Event(what, bounds, many, build, act, then=then, **more)
+
+
+AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
+
+NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
+RECORDS = "each record is a call of the module, where that of a string is one of the server"
+BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
+AT_ONCE = "the holds that are broken are not worked off in slices"
+
+
+def ratio(limit, why, on_valkey=None):
+    """A bound of the ratio above what is wanted."""
+    return {"ratio": Bound(limit, RATIO, why, on_valkey)}
+
+
+def turn(limit, why=AT_ONCE, wanted=TURN_MS):
+    """A bound of the longest turn above what is wanted."""
+    return {"turn": Bound(limit, wanted, why)}
+
+
+LATER = {"turn": Bound(TURN_MS, TURN_MS, "on Valkey one turn is longer; why is not known yet", on_valkey=25)}
+
+LOCKS = (
+    by_server("FLUSHALL SYNC, and of strings", "locks", locks, does("FLUSHALL SYNC"), strings, is_empty,
+              bounds=ratio(1.6, BROKEN, on_valkey=5)),
+    by_server("FLUSHDB SYNC, and of strings", "locks", locks, does("FLUSHDB SYNC"), strings, is_empty,
+              bounds=ratio(1.6, BROKEN, on_valkey=5)),
+    by_server("SAVE, and of strings", "locks", locks, does("SAVE"), strings, all_hold, bounds=ratio(4, NUMBERS, on_valkey=8)),
+    by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold,
+              bounds=ratio(4.5, NUMBERS)),
+    by_server("DEBUG LOADAOF, and of strings", "locks", locks, does("DEBUG LOADAOF"), strings, all_hold, sizes=TO_100_000,
+              options=lambda count: AOF, bounds=ratio(1.6, RECORDS)),
+    by_server("UNLINK of all by one command, and of strings", "locks", locks, unlinks_all, strings, is_empty,
+              sizes=TO_100_000, bounds=ratio(3, BROKEN)),
+    by_server("a fork for BGSAVE, and of strings", "locks", locks, does("BGSAVE"), strings, all_hold,
+              bounds={"ratio": Bound(2.0)}),
+    in_slices("FLUSHALL ASYNC", "locks", locks, does("FLUSHALL ASYNC"), is_empty, bounds=LATER),
+    in_slices("FLUSHDB ASYNC", "locks", locks, does("FLUSHDB ASYNC"), is_empty, bounds=LATER),
+    in_slices("FLUSHALL ASYNC", "waiters of all locks", many_lines, does("FLUSHALL ASYNC"), nobody_holds,
+              sizes=TO_100_000, bounds=turn(60)),
+    in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds, bounds=turn(500)),
+)
+
+A_SEMAPHORE = "holders of a semaphore"
+HOLDERS = (
+    by_server("FLUSHALL SYNC, and of a set", A_SEMAPHORE, permits, does("FLUSHALL SYNC"), members, is_empty,
+              bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
+    by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(7, NUMBERS, on_valkey=12)),
+    by_server("DEBUG RELOAD, and of a set", A_SEMAPHORE, permits, does("DEBUG RELOAD"), members, all_hold,
+              bounds=ratio(7, NUMBERS, on_valkey=12)),
+    by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(6, NUMBERS, on_valkey=10)),
+    by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
+              bounds=ratio(12, NUMBERS, on_valkey=20)),
+    by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
+              options=lambda count: ("--lazyfree-lazy-user-del", "no"),
+              bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
+    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(600)),
+    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(150, wanted=2.0)),
+    in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(150)),
+    in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(150)),
+    in_slices("SET over it", A_SEMAPHORE, permits, does("SET pool x"), nobody_holds, bounds=turn(150)),
+)
+
+EVENTS = (*LOCKS, *HOLDERS)
