@@ -1,5 +1,7 @@
 """The commands, beside what can be many: locks, holders, waiters, reservations, bindings, keys of a request, databases."""
 
+from bench.servers import encode
+
 from .fit import Bound
 from .rows import LINEAR, TO_100_000, TURN_MS, Scene, command
 from .stage import HOLDERS_MAX, LEASE_MS
@@ -135,13 +137,12 @@ def chain(stage):
     stage.call(f"LOCK.ACQUIRE mine me {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine another {PLACE}")
     stage.known["end"] = stage.count - 1
-    links(stage)
+    stage.admin.pipeline(b"".join(encode(*link(number).split()) for number in range(1, stage.count)), stage.count - 1)
 
 
-def links(stage):
-    """Each waits for the lock of the one before."""
-    for number in range(1, stage.count):
-        stage.call(f"LOCK.ACQUIRE lock:{number - 1:07} owner:{number:07} {PLACE}")
+def link(number):
+    """The words by which one owner waits for the one before."""
+    return f"LOCK.ACQUIRE lock:{number - 1:07} owner:{number:07} {PLACE}"
 
 
 def nothing(stage):

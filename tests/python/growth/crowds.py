@@ -10,7 +10,7 @@ from bench.servers import encode
 from harness.confirming import frozen
 from harness.group import freeze, thaw
 
-from .beside import LEASE, links, nothing
+from .beside import LEASE, link, nothing
 from .fit import Bound
 from .rows import CLIENTS, CONSTANT_TIME, LINEAR_TIME, TURN, TURN_MS, Event
 from .stores import in_slices
@@ -95,7 +95,8 @@ def all_leave(stage):
 
 def builds_chain(stage):
     """Each of so many owners waits for the one before, from one connection."""
-    links(stage)
+    for number in range(1, stage.count):
+        stage.call(link(number))
 
 
 def owners(stage):

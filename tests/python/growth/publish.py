@@ -12,7 +12,7 @@ from bench.servers import ROOT
 from . import plot, report
 from .run import RESULTS
 
-#: Whose tables the page shows; of the others it says how many rows are within the same bounds.
+#: Whose tables the page shows; of the others it says how many rows are within their bounds.
 FIRST = "redis-7.0"
 COLUMNS = ("server", "many", "what", "unit", "count", "cost", "turn_ms", "ratio")
 
@@ -31,8 +31,8 @@ def said_of(result):
     rows = result["rows"]
     above = [row["row"] for row in rows if row["verdict"]["faults"]]
     unmet = [row["row"] for row in rows if row["verdict"]["unmet"]]
-    told = f"{result['facts']['measured']}, {result['facts']['date']}: {len(rows) - len(above)} of {len(rows)} rows are within"
-    return f"- {told} the same bounds; {len(unmet)} are not what is wanted."
+    told = f"{result['facts']['measured']}, {result['facts']['date']}: {len(rows) - len(above)} of {len(rows)} rows are"
+    return f"- {told} within their bounds, of which some are wider there;\n  {len(unmet)} are not what is wanted."
 
 
 def section(results):
@@ -41,7 +41,7 @@ def section(results):
     unmet = report.reasons(first) or "Everything is as it is wanted."
     parts = [head(first["facts"]), "What is not as it is wanted:", unmet]
     if others:
-        parts.append("On other servers, by the same rows:\n\n" + "\n".join(map(said_of, others)))
+        parts.append("On other servers:\n\n" + "\n".join(map(said_of, others)))
     return "\n\n".join([*parts, report.tables(first)])
 
 
