@@ -65,7 +65,7 @@ DATABASES = (
 
 
 def locks(stage):
-    """So many exclusive locks, each of another owner."""
+    """That many exclusive locks, each of another owner."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.expects(locks=stage.count, holds=stage.count)
     stage.known["token"] = int(stage.call("LOCK.FENCE lock:0000000")[1:])
@@ -79,41 +79,41 @@ def permits(stage):
 
 
 def readers(stage):
-    """So many readers of one lock; there is room for another."""
+    """That many readers of one lock; there is room for another."""
     stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} SHARED", range(min(stage.count, HOLDERS_MAX - 1)))
     stage.known["token"] = int(stage.call("LOCK.FENCE pool")[1:])
     stage.expects_all()
 
 
 def readers_and_writer(stage):
-    """So many readers, and a writer who waits for them."""
+    """That many readers, and a writer who waits for them."""
     readers(stage)
     stage.call(f"LOCK.ACQUIRE pool first {PLACE}")
 
 
 def places(stage):
-    """So many places in the line of one lock, which is held."""
+    """That many places in the line of one lock, which is held."""
     stage.call(f"LOCK.ACQUIRE gate waiter:first {LEASE}")
     stage.fill(f"LOCK.ACQUIRE gate waiter:####### {PLACE}")
     stage.expects(holds=1, waiters=stage.count)
 
 
 def many_lines(stage):
-    """So many locks, with a place in the line of each."""
+    """That many locks, with a place in the line of each."""
     locks(stage)
     stage.fill(f"LOCK.ACQUIRE lock:####### waiter:####### {PLACE}")
     stage.expects(holds=stage.count, waiters=stage.count)
 
 
 def reservations(stage):
-    """So many locks, each of which is reserved for the first of its line."""
+    """That many locks, each of which is reserved for the first of its line."""
     many_lines(stage)
     stage.fill("LOCK.RELEASE lock:####### owner:#######")
     stage.expects(holds=0, waiters=stage.count)
 
 
 def places_of_readers(stage):
-    """So many readers wait in the line of one lock, which a writer holds."""
+    """That many readers wait in the line of one lock, which a writer holds."""
     stage.call(f"LOCK.ACQUIRE gate writer {LEASE}")
     stage.fill(f"LOCK.ACQUIRE gate waiter:####### {PLACE} SHARED")
     stage.expects(holds=1, waiters=stage.count)
@@ -126,13 +126,13 @@ def reservations_of_one(stage):
 
 
 def bindings(stage):
-    """So many holds are tied to one connection, which is the one that asks."""
+    """That many holds are tied to one connection, which is the one that asks."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE} EPHEMERAL 1000")
     stage.expects(holds=stage.count)
 
 
 def chain(stage):
-    """So many owners, each of whom waits for the one before; who comes to the end of the line is waited for, too."""
+    """That many owners, each of whom waits for the one before; who comes to the end of the line is waited for, too."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine me {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine another {PLACE}")
@@ -187,13 +187,13 @@ TURN_BY_TURN = command(
 
 
 def released(stage):
-    """So many wait in one line, and it is the first one's turn."""
+    """That many wait in one line, and it is the first one's turn."""
     places(stage)
     stage.call("LOCK.RELEASE gate waiter:first")
 
 
 def of_keys(stage):
-    """So many keys of a request, and as many that are held by one owner."""
+    """That many keys of a request, and as many that are held by one owner."""
     stage.known["keys"] = " ".join(f"free:{number}" for number in range(stage.count))
     stage.known["held"] = " ".join(f"held:{number}" for number in range(stage.count))
     stage.call("LOCK.MACQUIRE", stage.count, *stage.known["held"].split(), "owner", "PX", LEASE_MS)

@@ -27,7 +27,7 @@ def blocked(stage):
 
 
 def crowd(stage, words):
-    """So many clients, each of whom says this and waits."""
+    """That many clients, each of whom says this and waits."""
     members = stage.enter(Crowd(stage.server, stage.count))
     members.say(lambda number: encode(*words(number)))
     stage.wait_until(lambda: blocked(stage) == stage.count, "all wait")
@@ -100,12 +100,12 @@ def builds_chain(stage):
 
 
 def owners(stage):
-    """So many owners, with a lock each."""
+    """That many owners, with a lock each."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
 
 
 def pending(stage):
-    """So many grants wait for a replica that is stopped; another one goes on."""
+    """That many grants wait for a replica that is stopped; another one goes on."""
     confirms(stage, 2)
     replica = stage.server.replicas[-1]
     stage.enter(frozen(replica))

@@ -13,8 +13,8 @@ from .fit import Bound
 TURN_MS = 5.0
 RATIO = 1.2
 
-#: Of instructions, which a cost that does not grow repeats to some per cent; 0.05 is a quarter more at a hundred times
-#: as many, so that a logarithm passes and nothing that is looked at one by one.
+#: Of instructions. A cost that does not grow repeats to some per cent. With 0.05 it is a quarter more at a hundred times
+#: as many: a logarithm passes, and nothing that is looked at one by one.
 CONSTANT = Bound(0.05)
 #: What goes through all: in proportion.
 LINEAR = Bound(1.1)
@@ -55,7 +55,7 @@ class Command(Row):
 
 @dataclass(frozen=True)
 class Scene:
-    """So many of something, and commands beside it."""
+    """That many of something, and commands beside it."""
 
     many: str
     build: Callable
