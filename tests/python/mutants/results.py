@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from .listing import Text
+from .listing import Text, short
 
 KILLED, LATE, UNVIABLE, SURVIVED = "killed", "timeout", "unviable", "survived"
 # The quick tests do not notice; the others were not asked yet.
@@ -25,7 +25,7 @@ class Results:
     """
 
     def __init__(self, directory, file):
-        self.path = Path(directory) / (file.removeprefix("src/lock/").replace("/", "-") + ".json")
+        self.path = Path(directory) / (short(file).replace("/", "-") + ".json")
         self.lock = threading.Lock()
         self.known = json.loads(self.path.read_text()) if self.path.exists() else {}
 
@@ -68,7 +68,7 @@ def table(by_file):
         counts = Counter(found)
         total += counts
         row = [len(found), *(counts[kind] for kind in kinds), counts[None]]
-        lines.append(f"| {file.removeprefix('src/lock/')} | " + " | ".join(map(str, row)) + " |")
+        lines.append(f"| {short(file)} | " + " | ".join(map(str, row)) + " |")
     row = [total.total(), *(total[kind] for kind in kinds), total[None]]
     lines.append("| all | " + " | ".join(map(str, row)) + " |")
     return "\n".join(lines) + "\n"
