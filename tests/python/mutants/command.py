@@ -52,7 +52,8 @@ class Run:
         found = json.loads(known.read_text()) if known.exists() else {}
         if found.get("mark") != mark:
             found = {"mark": mark, "tests": {}}
-        names = [name for name in self.binary.names() if name.startswith(self.asked)]
+        names = self.binary.names()
+        names = [name for name in names if name.startswith(self.asked) and not tests.SEEKING.search(name)]
         for name in names:
             if name not in found["tests"] and not (self.is_quick and tests.SLOW.search(name)):
                 found["tests"][name] = self.binary.reached(name)
