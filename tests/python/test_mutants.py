@@ -58,6 +58,13 @@ def test_text_is_mutated_where_the_span_says():
     assert Text(SOURCE).mutated(CONSTANT).endswith("1 >> 4;\n")
 
 
+def test_a_part_of_which_nothing_is_known_keeps_its_counts():
+    tables = [f"<!-- counts of src/{part} -->\n{part}\n<!-- end of counts -->" for part in ("lock", "engine")]
+    known = {FILE: [None], "src/engine/pump.rs": [results.KILLED, None]}
+    page = results.written("\n".join(tables), known)
+    assert page.startswith(tables[0]) and "| engine/pump.rs | 2 | 1 | 0 | 0 | 0 | 0 | 1 |\n| all | 2 |" in page
+
+
 class Tried:
     """A run that is over."""
 

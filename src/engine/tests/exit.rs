@@ -6,9 +6,16 @@ use super::world::{World, words};
 use crate::command::error::LEAVING;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
-use crate::engine::obstacle::Obstacle;
 use crate::engine::server::Server;
 use crate::engine::{events, leaving, values};
+
+const LOCKS_LEFT: &str = "leaving: no lock is granted any more; files need the module for the locks that are left";
+const DONE: &str = "leaving: no lock is left: files that are written from now on load without the module";
+const CALLED_OFF: &str = "leaving: it is called off, locks are granted again";
+const PRIMARY: &str = "leaving: no lock is left here, but the primary of this replica still grants locks: set \
+                       redislock.leaving to yes there";
+const RESTART: &str = "leaving: no lock is left, but this server writes the clock of tokens into each file until it is \
+                       restarted with redislock.leaving yes";
 
 fn way(world: &World) -> String {
     match world.field("leaving") {
@@ -43,17 +50,19 @@ fn who_waits_is_turned_away_and_files_need_no_module_when_all_locks_are_gone() {
     assert_eq!(world.error("LOCK.ACQUIRE l bob PX 30000"), LEAVING);
     assert_eq!(way(&world), "locks-left");
     world.cron();
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::Locks.sentence())]);
+    assert_eq!(world.logged(), [LOCKS_LEFT]);
     world.number("LOCK.RELEASE k alice");
     assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
     world.cron();
     world.cron();
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::Nothing.sentence())], "once");
+    assert_eq!(world.logged(), [DONE], "once");
+    assert!(world.is_idle(), "there is nothing to do");
+    events::woken(&world.sim);
     assert!(world.rests());
     assert_eq!(told(&world).len(), 1, "once");
     world.switches("leaving", false);
     world.cron();
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::NotLeaving.sentence())]);
+    assert_eq!(world.logged(), [CALLED_OFF]);
     world.number("LOCK.ACQUIRE l bob PX 30000");
 }
 
@@ -93,7 +102,7 @@ fn while_readers_are_not_told_the_log_waits_and_the_pump_comes_back() {
     assert!(world.rests());
     assert_eq!(told(&world).len(), 1);
     world.cron();
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::Nothing.sentence())]);
+    assert_eq!(world.logged(), [DONE]);
 }
 
 #[test]
@@ -106,7 +115,7 @@ fn a_replica_that_leaves_waits_for_its_primary() {
     world.cron();
     assert!(world.rests());
     assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("primary-stays", Some((7, 7))));
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::Primary.sentence())]);
+    assert_eq!(world.logged(), [PRIMARY]);
     assert!(told(&world).is_empty(), "a replica tells nobody");
     assert_eq!(world.told_as(fact, words("LOCK.TICK 7 0")), [Part::Ok]);
     assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
@@ -121,7 +130,7 @@ fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
     world.switches("leaving", true);
     world.cron();
     assert_eq!(way(&world), "restart-needed");
-    assert_eq!(world.logged(), [format!("leaving: {}", Obstacle::Restart.sentence())]);
+    assert_eq!(world.logged(), [RESTART]);
 }
 
 #[test]
@@ -157,7 +166,7 @@ fn a_new_append_only_file_is_told_how_far_the_tokens_are() {
     assert!(world.rests());
     let said = file(&world);
     assert!(matches!(&said[..], [tick] if tick.starts_with(&format!("LOCK.TICK {token} "))), "{said:?}");
-    world.cron();
+    events::woken(&world.sim);
     assert!(world.rests());
     assert_eq!(file(&world).len(), 1, "once");
     let mut without = with_clients(1);

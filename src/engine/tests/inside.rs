@@ -142,6 +142,8 @@ pub(super) struct Inside {
     pub(super) is_deaf: bool,
     /// It does not answer ROLE.
     pub(super) is_silent: bool,
+    /// It can block no client, and does not say so before.
+    pub(super) blocks_nobody: bool,
     pub(super) quirks: Quirks,
     /// How often it was asked to tell of its events.
     pub(super) listens: u32,

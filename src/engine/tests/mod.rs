@@ -16,6 +16,8 @@
 //! | `notes.rs` | what the server's log is told |
 //! | `exit.rs` | the way out: `redislock.leaving` |
 //! | `preset.rs` | settings, and what `loadmodule` takes |
+//! | `grants.rs` | what readers are told of a grant, and who is blocked; locks of old clients |
+//! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
 //! | `moved.rs` | slots that leave, and what came with them |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -24,12 +26,14 @@ mod bundles;
 mod disk;
 mod exit;
 mod given;
+mod grants;
 mod inside;
 mod keys;
 mod life;
 mod look;
 mod moved;
 mod notes;
+mod pace;
 mod play;
 mod preset;
 mod refusals;

@@ -102,6 +102,10 @@ fn a_hold_is_bound_to_a_connection_of_a_client_only() {
     assert_eq!(world.told_as(WITHIN_A_SCRIPT, bound.clone()), refused(NO_CONNECTION));
     assert_eq!(world.run(Some(9), 0, bound, Flags::default()), Said::Now(refused(NO_CONNECTION)), "it is gone");
     world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
+    world.cron();
+    world.passes(10);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)], "its connection is open");
     world.close(1);
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
@@ -192,4 +196,30 @@ fn nobody_is_let_in_while_nothing_can_be_confirmed() {
     assert!(world.rests(), "the event loop goes round and round");
     assert_eq!(world.answers.len(), 1, "{:?}", world.answers);
     assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1));
+}
+
+#[test]
+fn a_grant_that_nobody_can_confirm_fails_at_once() {
+    let mut world = with_clients(1);
+    world.sim.shared().settings.set_confirm(1);
+    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
+    assert!(*answered == handle && matches!(parts[..], [Part::Error(_)]), "{parts:?}");
+    assert_eq!(world.field("confirm_failures"), crate::engine::describe::Value::Number(1));
+}
+
+#[test]
+fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
+    let mut world = that_confirms();
+    let asked = |world: &World| world.sim.inside.borrow().asked;
+    world.sim.is_paused.set(true);
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    world.turn();
+    assert_eq!(asked(&world), 0);
+    world.sim.is_paused.set(false);
+    world.turn();
+    world.turn();
+    world.turn();
+    assert_eq!(asked(&world), 1);
 }

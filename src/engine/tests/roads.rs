@@ -82,3 +82,15 @@ fn where_nobody_hears_events_none_are_published() {
     let others = inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
     assert_eq!(others.count(), 0);
 }
+
+#[test]
+fn while_a_data_set_is_loaded_beside_the_one_that_is_served_each_command_is_looked_at() {
+    let mut world = with_clients(1);
+    for (what, is_looked_at) in [(events::Beside::Begun, true), (events::Beside::Aborted, false)] {
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        world.number("LOCK.RELEASE k alice");
+        world.sim.shared().note_role(Flags::default());
+        events::loaded_staged(&world.sim, what);
+        assert_eq!(world.sim.shared().hears_clients_only(), !is_looked_at, "{what:?}");
+    }
+}

@@ -154,3 +154,17 @@ fn a_lock_takes_memory() {
     let lock = world.sim.inside.borrow().keys[&super::world::at(0, "k")].value.lock().expect("it is one");
     assert!(values::memory(&world.sim, lock) > 16);
 }
+
+#[test]
+fn what_was_freed_elsewhere_is_not_counted_and_the_pump_does_the_rest() {
+    let mut world = with_clients(1);
+    for name in ["a", "b", "c", "d", "e"] {
+        world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
+    }
+    assert!(world.rests());
+    let gone = std::mem::take(&mut world.sim.inside.borrow_mut().keys);
+    world.leave_to_thread(gone.into_values().map(|entry| entry.value));
+    world.free_late();
+    assert_eq!((number(&world, "locks"), pump::has_dead(&world.sim)), (1, true), "nobody waits for it");
+    assert_eq!((number(&world, "locks"), pump::has_dead(&world.sim)), (0, false));
+}

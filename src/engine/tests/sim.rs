@@ -29,6 +29,8 @@ pub(super) struct Sim {
     pub(super) flags: Cell<Flags>,
     pub(super) is_paused: Cell<bool>,
     pub(super) refuses_writes: Cell<bool>,
+    /// How much time passes with each look at the clock.
+    pub(super) us_per_look: Cell<u64>,
 }
 
 impl Default for Sim {
@@ -45,6 +47,7 @@ impl Default for Sim {
             flags: Cell::default(),
             is_paused: Cell::new(false),
             refuses_writes: Cell::new(false),
+            us_per_look: Cell::new(0),
         }
     }
 }
@@ -244,6 +247,9 @@ impl Server for Sim {
     }
 
     fn boot(&self) -> Moment {
+        if self.us_per_look.get() > 0 {
+            self.inside.borrow_mut().boot_us += self.us_per_look.get();
+        }
         Moment(self.inside.borrow().boot_us)
     }
 
@@ -420,6 +426,9 @@ impl Server for Sim {
         self.may_call_back();
         let client = self.client.get().filter(|_| !self.flags.get().denies_blocking)?;
         let mut inside = self.inside.borrow_mut();
+        if inside.blocks_nobody {
+            return None;
+        }
         let handle = inside.free_handles.pop().unwrap_or_else(|| {
             inside.last_handle += 1;
             inside.last_handle

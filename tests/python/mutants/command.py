@@ -192,10 +192,9 @@ def judge(run, mutants, listed, page, is_written):
         by_file[mutant.file].append(known)
         if known == results.SURVIVED:
             survivors.append(mutant)
-    counts = results.table(by_file)
-    print(counts, end="")
+    print(results.table(by_file), end="")
     if is_written:
-        page.write_text(results.COUNTS.sub(lambda found: found[1] + counts + found[2], page.read_text()))
+        page.write_text(results.written(page.read_text(), by_file))
     found = results.percent(sum(by_file.values(), []))
     say(f"{found:.1f} % of those that were tried are noticed")
     unknown = [mutant for mutant in survivors if mutant.name not in listed]

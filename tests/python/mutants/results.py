@@ -14,7 +14,8 @@ KILLED, LATE, UNVIABLE, SURVIVED = "killed", "timeout", "unviable", "survived"
 OPEN = "open"
 # A page's row: | `mutant` | reason |
 ROW = re.compile(r"^\| `([^`]+: .+)` \| (.+) \|$", re.MULTILINE)
-COUNTS = re.compile(r"(<!-- counts -->\n).*?(<!-- end of counts -->)", re.DOTALL)
+# A page's tables, one for each part that is changed.
+COUNTS = re.compile(r"(<!-- counts of (src/\w+) -->\n).*?(<!-- end of counts -->)", re.DOTALL)
 KILLED_PERCENT_MIN = 95
 
 
@@ -72,6 +73,16 @@ def table(by_file):
     row = [total.total(), *(total[kind] for kind in kinds), total[None]]
     lines.append("| all | " + " | ".join(map(str, row)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def written(page, by_file):
+    """The page with the counts of each part of which anything is known."""
+
+    def counts(found):
+        part = {file: known for file, known in by_file.items() if file.startswith(found[2] + "/")}
+        return found[1] + table(part) + found[3] if any(map(any, part.values())) else found[0]
+
+    return COUNTS.sub(counts, page)
 
 
 def percent(found):
