@@ -9,7 +9,8 @@ use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, leaving, values};
 
-const LOCKS_LEFT: &str = "leaving: no lock is granted any more; files need the module for the locks that are left";
+const LOCKS_LEFT: &str =
+    "leaving: no lock is granted any more; files need the module for the locks that are left";
 const DONE: &str = "leaving: no lock is left: files that are written from now on load without the module";
 const CALLED_OFF: &str = "leaving: it is called off, locks are granted again";
 const PRIMARY: &str = "leaving: no lock is left here, but the primary of this replica still grants locks: set \
@@ -27,7 +28,9 @@ fn way(world: &World) -> String {
 /// What was said of the clock of tokens here.
 fn ticks(told: &[Told]) -> Vec<String> {
     let tick = told.iter().filter(|told| *told.words[0] == *b"LOCK.TICK");
-    let text = |told: &Told| told.words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
+    let text = |told: &Told| {
+        told.words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
+    };
     tick.map(text).collect()
 }
 

@@ -18,7 +18,10 @@ fn readers_are_told_a_request_as_it_was_asked_where_that_is_enough() {
     world.number("LOCK.ACQUIRE first alice PX 30000");
     world.number("LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(told_last(&world), "LOCK.ACQUIRE");
-    assert!(matches!(world.told("LOCK.ACQUIRE l * PX 30000")[..], [Part::Array(2), Part::Bytes(_), Part::Integer(_)]));
+    assert!(matches!(
+        world.told("LOCK.ACQUIRE l * PX 30000")[..],
+        [Part::Array(2), Part::Bytes(_), Part::Integer(_)]
+    ));
     assert_eq!(told_last(&world), "LOCK.APPLY", "they would mint another owner");
     world.number("LOCK.MACQUIRE 2 m n alice PX 30000");
     assert_eq!(told_last(&world), "LOCK.MACQUIRE");
@@ -30,7 +33,11 @@ fn readers_are_told_a_request_as_it_was_asked_where_that_is_enough() {
 fn readers_of_a_node_are_told_what_each_lock_is() {
     let mut world = World::started_as(Flags { is_cluster: true, ..Flags::default() }, |_| ());
     world.connect(1);
-    for text in ["LOCK.ACQUIRE a alice PX 30000", "LOCK.ACQUIRE b alice PX 30000", "LOCK.MACQUIRE 2 c d alice PX 9000"] {
+    for text in [
+        "LOCK.ACQUIRE a alice PX 30000",
+        "LOCK.ACQUIRE b alice PX 30000",
+        "LOCK.MACQUIRE 2 c d alice PX 9000",
+    ] {
         world.number(text);
         assert_eq!(told_last(&world), "LOCK.APPLY", "{text}");
     }

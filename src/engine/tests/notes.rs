@@ -21,7 +21,8 @@ fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
     let mut world = World::started_as(Flags::default(), |sim| {
         super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
-    let begun = "quarantine: no new lock is granted for 1000 milliseconds, because this server has just started";
+    let begun =
+        "quarantine: no new lock is granted for 1000 milliseconds, because this server has just started";
     assert!(matches!(&world.logged()[..], [line] if line.starts_with(begun)));
     assert_eq!(world.field("quarantine_left_ms"), Value::Number(1_000));
     world.passes(999);
@@ -63,7 +64,10 @@ fn locks_that_are_broken_from_outside_are_told_in_one_line() {
     world.told("FLUSHALL SYNC");
     assert!(world.rests());
     let lines = world.logged();
-    assert!(matches!(&lines[..], [line] if line.contains(" in database 0 and 3 more: the key was")), "{lines:?}");
+    assert!(
+        matches!(&lines[..], [line] if line.contains(" in database 0 and 3 more: the key was")),
+        "{lines:?}"
+    );
     // Of what a client ends nothing is told.
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.number("LOCK.RELEASE k alice");
@@ -82,7 +86,10 @@ fn a_data_set_far_ahead_of_the_clock_is_told() {
     };
     assert!(loaded_with(60_000_000).is_empty());
     let lines = loaded_with(60_000_001);
-    assert!(matches!(&lines[..], [line] if line.starts_with("the loaded tokens are 60 seconds ahead")), "{lines:?}");
+    assert!(
+        matches!(&lines[..], [line] if line.starts_with("the loaded tokens are 60 seconds ahead")),
+        "{lines:?}"
+    );
     assert!(matches!(&loaded_with(120_000_000)[..], [line] if line.contains(" 120 seconds ")));
 }
 

@@ -23,8 +23,14 @@ fn nobody_has_set_anything() {
          max-token-lead 60000, quarantine 0, group-size 0, confirm-timeout 1000, top-contended 0"
     );
     let limits = settings.limits();
-    assert_eq!((limits.waiters_per_lock_max, limits.waiters_max, limits.holders_max), (10_000, 20_000, 10_000));
-    assert_eq!((settings.confirm_word(), settings.confirms(), settings.confirm_rule()), ("local", false, None));
+    assert_eq!(
+        (limits.waiters_per_lock_max, limits.waiters_max, limits.holders_max),
+        (10_000, 20_000, 10_000)
+    );
+    assert_eq!(
+        (settings.confirm_word(), settings.confirms(), settings.confirm_rule()),
+        ("local", false, None)
+    );
     assert!(!settings.allows_eviction() && !settings.has_legacy_strings() && !settings.is_leaving());
     let bounds = settings.bounds();
     assert_eq!((bounds.lease_ms_max, bounds.wait_ms_max), (3_600_000, None));
@@ -41,7 +47,10 @@ fn arguments_are_names_and_values() {
     );
     let limits = settings.limits();
     assert_eq!((limits.waiters_per_lock_max, limits.waiters_max, limits.holders_max), (3, 4, 5));
-    assert_eq!((settings.token_lead_us_max(), settings.quarantine_ms(), settings.group_size()), (6_000, 7, 8));
+    assert_eq!(
+        (settings.token_lead_us_max(), settings.quarantine_ms(), settings.group_size()),
+        (6_000, 7, 8)
+    );
     assert_eq!((settings.confirm_timeout_ms(), settings.top_contended()), (9, 10));
     assert!(settings.allows_eviction() && settings.has_legacy_strings() && settings.is_leaving());
     let bounds = settings.bounds();
@@ -90,7 +99,8 @@ fn what_is_wrong_with_an_argument_is_said() {
 
 #[test]
 fn confirmations_need_a_group_and_a_quarantine() {
-    let check = |text: &str| with(text).check().err().unwrap_or_default().split(", ").next().map(str::to_owned);
+    let check =
+        |text: &str| with(text).check().err().unwrap_or_default().split(", ").next().map(str::to_owned);
     let group = "redislock.confirm all and majority need redislock.group-size";
     let quarantine = "redislock.confirm all and majority need redislock.quarantine";
     assert_eq!(check("confirm all quarantine 7").as_deref(), Some(group));

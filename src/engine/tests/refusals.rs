@@ -4,7 +4,8 @@ use super::given::with_clients;
 use super::inside::Part;
 use super::world::{Said, World, words};
 use crate::command::error::{
-    CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT, NO_CONNECTION, READ_ONLY,
+    CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT, NO_CONNECTION,
+    READ_ONLY,
 };
 use crate::engine::first_use;
 use crate::engine::flags::Flags;
@@ -75,7 +76,10 @@ fn what_can_never_be_confirmed_is_refused() {
     let is_in_a_step = Flags { denies_blocking: true, ..Flags::default() };
     let acquire = words("LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.told_as(is_in_a_step, acquire), refused(CANNOT_WAIT));
-    assert_eq!(world.told_as(is_in_a_step, words("LOCK.MACQUIRE 2 a b alice PX 30000")), refused(CANNOT_WAIT));
+    assert_eq!(
+        world.told_as(is_in_a_step, words("LOCK.MACQUIRE 2 a b alice PX 30000")),
+        refused(CANNOT_WAIT)
+    );
     assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 KEEPALIVE"), KEPT_UNCONFIRMED);
     assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
@@ -100,7 +104,11 @@ fn a_hold_is_bound_to_a_connection_of_a_client_only() {
     let mut world = with_clients(1);
     let bound = words("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
     assert_eq!(world.told_as(WITHIN_A_SCRIPT, bound.clone()), refused(NO_CONNECTION));
-    assert_eq!(world.run(Some(9), 0, bound, Flags::default()), Said::Now(refused(NO_CONNECTION)), "it is gone");
+    assert_eq!(
+        world.run(Some(9), 0, bound, Flags::default()),
+        Said::Now(refused(NO_CONNECTION)),
+        "it is gone"
+    );
     world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
     world.cron();
     world.passes(10);
@@ -160,7 +168,9 @@ fn a_quarantine_that_is_set_while_somebody_waits_bounds_its_lease() {
     assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
     assert!(world.rests());
     assert_eq!(world.answers[0], (long, refused(LONGER_THAN_QUARANTINE)));
-    assert!(matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [Part::Integer(_)])));
+    assert!(
+        matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [Part::Integer(_)]))
+    );
 }
 
 #[test]

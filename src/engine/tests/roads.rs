@@ -34,9 +34,11 @@ fn a_node_of_a_cluster_looks_at_each_command() {
 
 #[test]
 fn who_waits_for_a_role_listens_from_the_start() {
-    let set = |name: &'static str| World::started_as(Flags::default(), move |sim| {
-        super::world::set_number(&sim.shared().settings, name, 1_000);
-    });
+    let set = |name: &'static str| {
+        World::started_as(Flags::default(), move |sim| {
+            super::world::set_number(&sim.shared().settings, name, 1_000);
+        })
+    };
     assert_eq!(listens(&set("quarantine")), 1);
     assert_eq!(listens(&set("max-lease")), 0);
     let leaves = World::started_as(Flags::default(), |sim| sim.shared().settings.switches()[2].set(true));
@@ -79,7 +81,8 @@ fn where_nobody_hears_events_none_are_published() {
     world.told("DEL k");
     assert!(world.rests());
     let inside = world.sim.inside.borrow();
-    let others = inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
+    let others =
+        inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
     assert_eq!(others.count(), 0);
 }
 
