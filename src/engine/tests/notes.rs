@@ -26,13 +26,13 @@ fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
     assert!(matches!(&world.logged()[..], [line] if line.starts_with(begun)));
     assert_eq!(world.field("quarantine_left_ms"), Value::Number(1_000));
     world.passes(999);
+    events::woken(&world.sim);
     assert!(world.rests() && world.logged().is_empty());
     assert_eq!(world.field("quarantine_left_ms"), Value::Number(1));
     world.passes(1);
     assert!(world.rests());
     assert_eq!(world.logged(), ["quarantine: it is over, locks are granted again"]);
-    world.passes(1_000);
-    world.cron();
+    events::woken(&world.sim);
     assert!(world.rests() && world.logged().is_empty(), "once");
     events::promoted(&world.sim);
     let lines = world.logged();

@@ -4,8 +4,8 @@ use super::given::with_clients;
 use super::inside::Part;
 use super::world::{Said, World, words};
 use crate::command::error::{
-    CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT, NO_CONNECTION,
-    READ_ONLY,
+    CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT,
+    NO_CONNECTION, READ_ONLY, RENEWAL_UNCONFIRMED,
 };
 use crate::engine::first_use;
 use crate::engine::flags::Flags;
@@ -232,4 +232,31 @@ fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
     world.turn();
     world.turn();
     assert_eq!(asked(&world), 1);
+}
+
+#[test]
+fn who_waits_for_a_replica_that_leaves_is_told_at_once() {
+    let mut world = that_confirms();
+    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    world.turn();
+    world.sim.inside.borrow_mut().replicas.clear();
+    assert!(world.rests());
+    assert_eq!(world.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
+fn a_renewal_that_a_replica_leaves_unconfirmed_is_told_at_once() {
+    let mut world = that_confirms();
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let offset = world.sim.inside.borrow().offset;
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    assert!(world.rests());
+    let handle = world.waits(1, "LOCK.RENEW k alice PX 40000");
+    world.turn();
+    world.sim.inside.borrow_mut().replicas.clear();
+    assert!(world.rests());
+    assert_eq!(world.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)]);
 }
