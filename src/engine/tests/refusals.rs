@@ -120,6 +120,16 @@ fn a_hold_is_bound_to_a_connection_of_a_client_only() {
 }
 
 #[test]
+fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
+    let mut world = with_clients(1);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
+    world.close(1);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
 fn nobody_waits_where_nobody_can_be_blocked() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
