@@ -28,7 +28,7 @@ help:
 	@echo "                   FUZZ_RUNS=10000 for each of two servers (scripts/fuzz TARGET RUNS, scripts/fuzz grow SECONDS)"
 	@echo "make server-suites the servers' own tests, the same with the module as without, and their fuzzer of payloads"
 	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
-	@echo "make mutants       whether the tests of the core notice each of thousands of small changes of it (goes on where"
+	@echo "make mutants       whether tests notice each of thousands of small changes of core and engine (goes on where"
 	@echo "                   it stopped; scripts/mutants --help)"
 	@echo "make bench         what a lock costs, here and elsewhere (under 10 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"

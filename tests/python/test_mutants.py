@@ -1,8 +1,10 @@
-"""The mutation testing of the core: what it builds, whom it asks, and what it lets pass."""
+"""The mutation testing of the core and the engine: what it builds, whom it asks, and what it lets pass."""
+
+import dataclasses
 
 from mutants import results, tests
-from mutants.command import judge
-from mutants.listing import Mutant, Text
+from mutants.command import chosen, judge
+from mutants.listing import Mutant, Text, short
 from mutants.schemata import Schemata
 
 SOURCE = """/// A lock's { brace.
@@ -56,6 +58,13 @@ def test_text_is_mutated_where_the_span_says():
     assert Text(SOURCE).mutated(CONSTANT).endswith("1 >> 4;\n")
 
 
+def test_a_part_of_which_nothing_is_known_keeps_its_counts():
+    tables = [f"<!-- counts of src/{part} -->\n{part}\n<!-- end of counts -->" for part in ("lock", "engine")]
+    known = {FILE: [None], "src/engine/pump.rs": [results.KILLED, None]}
+    page = results.written("\n".join(tables), known)
+    assert page.startswith(tables[0]) and "| engine/pump.rs | 2 | 1 | 0 | 0 | 0 | 0 | 1 |\n| all | 2 |" in page
+
+
 class Tried:
     """A run that is over."""
 
@@ -64,6 +73,18 @@ class Tried:
 
     def known(self, mutant):
         return self.found[mutant.name]
+
+
+def test_a_file_of_the_engine_is_told_from_one_of_the_core():
+    assert [short(f"src/{file}") for file in ("lock/confirm.rs", "engine/confirm.rs")] == ["confirm.rs", "engine/confirm.rs"]
+
+
+def test_the_engine_is_asked_all_tests_at_once_and_the_core_the_quick_ones_first():
+    pump = dataclasses.replace(MINUS, name="engine/pump.rs: replace - with +", file="src/engine/pump.rs")
+    run = Tried({pump.name: None, MINUS.name: None, EMPTY.name: results.OPEN, CONSTANT.name: results.KILLED})
+    assert chosen(run, [*MUTANTS, pump], True, (None,), False) == [MINUS]
+    assert chosen(run, [*MUTANTS, pump], False, (None,), False) == [EMPTY, pump]
+    assert chosen(run, [*MUTANTS, pump], True, (None,), True) == MUTANTS
 
 
 def verdict(page, listed, *found):

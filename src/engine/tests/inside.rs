@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use crate::engine::clients::Reply;
+use crate::engine::flags::Quirks;
 use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::types::{LockKeyBuf, Moment, Token};
@@ -133,6 +134,21 @@ pub(super) struct Inside {
     /// Keys of slots that are not simply this server's.
     pub(super) slots: Vec<(&'static str, Slot)>,
     pub(super) asked: u64,
+    /// It may evict keys.
+    pub(super) evicts: bool,
+    /// Nobody hears keyspace events.
+    pub(super) is_unheard: bool,
+    /// It does not tell of its replicas.
+    pub(super) is_deaf: bool,
+    /// It does not answer ROLE.
+    pub(super) is_silent: bool,
+    /// It can block no client, and does not say so before.
+    pub(super) blocks_nobody: bool,
+    pub(super) quirks: Quirks,
+    /// How often it was asked to tell of its events.
+    pub(super) listens: u32,
+    /// Which arguments were said to be keys.
+    pub(super) keys_at: Vec<usize>,
 }
 
 impl Inside {

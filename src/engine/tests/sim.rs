@@ -29,11 +29,15 @@ pub(super) struct Sim {
     pub(super) flags: Cell<Flags>,
     pub(super) is_paused: Cell<bool>,
     pub(super) refuses_writes: Cell<bool>,
+    /// How much time passes with each look at the clock.
+    pub(super) us_per_look: Cell<u64>,
 }
 
 impl Default for Sim {
     fn default() -> Self {
-        let inside = Inside { boot_us: 5_000_000, wall_us: 1_700_000_000_000_000, ..Inside::default() };
+        let quirks = Quirks { loses_answers: false, has_optional_aux: true };
+        let (boot_us, wall_us) = (5_000_000, 1_700_000_000_000_000);
+        let inside = Inside { boot_us, wall_us, quirks, ..Inside::default() };
         Self {
             inside: RefCell::new(inside),
             state: RefCell::default(),
@@ -43,6 +47,7 @@ impl Default for Sim {
             flags: Cell::default(),
             is_paused: Cell::new(false),
             refuses_writes: Cell::new(false),
+            us_per_look: Cell::new(0),
         }
     }
 }
@@ -242,6 +247,9 @@ impl Server for Sim {
     }
 
     fn boot(&self) -> Moment {
+        if self.us_per_look.get() > 0 {
+            self.inside.borrow_mut().boot_us += self.us_per_look.get();
+        }
         Moment(self.inside.borrow().boot_us)
     }
 
@@ -279,32 +287,34 @@ impl Server for Sim {
     }
 
     fn quirks(&self) -> Quirks {
-        Quirks { loses_answers: false, has_optional_aux: true }
+        self.inside.borrow().quirks
     }
 
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
         self.may_call_back();
-        if self.flags.get().is_replica {
+        let inside = self.inside.borrow();
+        if self.flags.get().is_replica || inside.is_silent {
             return None;
         }
-        let inside = self.inside.borrow();
         let seen =
             |&(name, acknowledged): &(&str, u64)| Seen { name: ReplicaName(name.into()), acknowledged };
         Some((inside.offset, inside.replicas.values().map(seen).collect()))
     }
 
-    fn begin_to_listen(&self) {}
+    fn begin_to_listen(&self) {
+        self.inside.borrow_mut().listens += 1;
+    }
 
     fn listen_to_replicas(&self) -> bool {
-        true
+        !self.inside.borrow().is_deaf
     }
 
     fn may_evict(&self) -> bool {
-        false
+        self.inside.borrow().evicts
     }
 
     fn has_listeners(&self) -> bool {
-        true
+        !self.inside.borrow().is_unheard
     }
 
     fn log(&self, _level: Level, text: &str) {
@@ -416,6 +426,9 @@ impl Server for Sim {
         self.may_call_back();
         let client = self.client.get().filter(|_| !self.flags.get().denies_blocking)?;
         let mut inside = self.inside.borrow_mut();
+        if inside.blocks_nobody {
+            return None;
+        }
         let handle = inside.free_handles.pop().unwrap_or_else(|| {
             inside.last_handle += 1;
             inside.last_handle
@@ -476,5 +489,7 @@ impl Server for Sim {
         self.say(Part::Error("ERR wrong number of arguments".to_owned()));
     }
 
-    fn report_key_at(&self, _position: usize) {}
+    fn report_key_at(&self, position: usize) {
+        self.inside.borrow_mut().keys_at.push(position);
+    }
 }

@@ -1,4 +1,4 @@
-"""Builds of the core alone, without the server: the one with all mutants, and those of single ones."""
+"""Builds of the core and the engine, without a server: the one with all mutants, and those of single ones."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+from .listing import PARTS
 from .schemata import Schemata
 
 PROFILE = """
@@ -21,8 +22,16 @@ opt-level = 1
 opt-level = 0
 """
 
-# It is compared with the core's own file, so it is written as that one is.
-LIBRARY = "#![allow(warnings)]\npub mod lock;\nmod sabotage;\n"
+# It is compared with what is there, so it is written as that is. What fuzzing has found is tried here, too.
+LIBRARY = """#![allow(warnings)]
+pub mod command;
+pub mod engine;
+pub mod lock;
+mod sabotage;
+#[cfg(test)]
+#[path = "../tests/fuzz/targets/mod.rs"]
+mod fuzz;
+"""
 # What a function cannot do while it is compiled.
 IN_CONSTANTS = re.compile(r"cannot call non-const (?:associated )?(?:function|method) `([^`]*)`")
 
@@ -32,13 +41,14 @@ class Failed(Exception):
 
 
 class Package:
-    """A package of the core alone, in a directory of its own."""
+    """A package of all that is built without a server, in a directory of its own."""
 
     def __init__(self, root, directory, optimisation):
         self.root, self.directory = Path(root), Path(directory)
         self.sources = {
             str(path.relative_to(root)): path.read_text()
-            for path in sorted(self.root.glob("src/lock/**/*"))
+            for part in PARTS
+            for path in sorted(self.root.glob(f"{part}/**/*"))
             if path.is_file()
         }
         manifest = tomllib.loads((self.root / "Cargo.toml").read_text())
@@ -48,7 +58,7 @@ class Package:
             for name, wanted in manifest["dependencies"].items()
             if re.search(rf"\b{name.replace('-', '_')}::", used)
         }
-        lines = ["[package]", 'name = "core"', 'version = "0.0.0"', 'edition = "2024"', "[workspace]"]
+        lines = ["[package]", 'name = "core"', 'version = "0.0.0"', 'edition = "2024"', "autotests = false", "[workspace]"]
         for name, wanted in needed.items():
             values = ((key, str(value).lower() if isinstance(value, bool) else value) for key, value in wanted.items())
             lines += [f"[dependencies.{name}]"]
@@ -57,6 +67,8 @@ class Package:
         self.write("Cargo.lock", (self.root / "Cargo.lock").read_text(), once=True)
         self.write("src/sabotage.rs", (self.root / "src/sabotage.rs").read_text())
         self.write("src/lib.rs", LIBRARY)
+        if not (self.directory / "tests").exists():
+            (self.directory / "tests").symlink_to(self.root / "tests")
         for path, text in self.sources.items():
             self.write(path, text)
 
@@ -146,5 +158,5 @@ def judge(error, schemata, mutants, left_out, alone, kept_const):
 
 
 def rust(sources):
-    """The files of the core that are Rust's and have mutants or may be asked by them."""
+    """The files that are Rust's and have mutants or may be asked by them."""
     return {path: text for path, text in sources.items() if path.endswith(".rs") and "/tests" not in path}

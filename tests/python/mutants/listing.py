@@ -1,4 +1,4 @@
-"""The mutants that cargo-mutants makes of the core, each under a name that outlives edits elsewhere in its file."""
+"""The mutants that cargo-mutants makes of the core and the engine, each under a name that outlives edits elsewhere in its file."""
 
 import dataclasses
 import functools
@@ -8,7 +8,11 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-# Not the core's own: what the feature `sabotage` adds is no code at all in a module that is shipped.
+# What is built without a server.
+PARTS = ("src/lock", "src/command", "src/engine")
+# What is changed: the core, and the engine. How words are read is what fuzzing tries.
+CHANGED = ("src/lock", "src/engine")
+# No code of their own: what the feature `sabotage` adds is no code at all in a module that is shipped.
 SABOTAGE = "sabotage::"
 # Nor these: they tell the tests what is wrong with a table, and nothing that is shipped calls them.
 JUDGES = re.compile(r"\bcheck(_many|_beside)?$")
@@ -16,7 +20,7 @@ JUDGES = re.compile(r"\bcheck(_many|_beside)?$")
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A small change of the core."""
+    """A small change."""
 
     name: str
     file: str
@@ -31,9 +35,15 @@ def of_span(span):
     return tuple((span[end]["line"], span[end]["column"]) for end in ("start", "end"))
 
 
-def read(root, tool, source="src/lock/**"):
-    """All mutants of the core."""
-    words = [tool, "mutants", "--list", "--json", "--dir", root, "-f", source]
+def short(file):
+    """What a file is called here: as it is in the core; with its folder if it is not of the core."""
+    return file.removeprefix("src/lock/").removeprefix("src/")
+
+
+def read(root, tool):
+    """All mutants."""
+    files = (word for part in CHANGED for word in ("-f", f"{part}/**"))
+    words = [tool, "mutants", "--list", "--json", "--dir", root, *files]
     found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
     seen, mutants = Counter(), []
     for one in found:
@@ -41,7 +51,7 @@ def read(root, tool, source="src/lock/**"):
         if SABOTAGE in what or (one["function"] and JUDGES.search(one["function"]["function_name"])):
             continue
         # The spaces of a long replacement are the source's.
-        name = f"{place.removeprefix('src/lock/')}: {' '.join(what.split())}"
+        name = f"{short(place)}: {' '.join(what.split())}"
         seen[name] += 1
         if seen[name] > 1:
             name += f" ({seen[name]})"

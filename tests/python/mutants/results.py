@@ -7,14 +7,15 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from .listing import Text
+from .listing import Text, short
 
 KILLED, LATE, UNVIABLE, SURVIVED = "killed", "timeout", "unviable", "survived"
 # The quick tests do not notice; the others were not asked yet.
 OPEN = "open"
 # A page's row: | `mutant` | reason |
 ROW = re.compile(r"^\| `([^`]+: .+)` \| (.+) \|$", re.MULTILINE)
-COUNTS = re.compile(r"(<!-- counts -->\n).*?(<!-- end of counts -->)", re.DOTALL)
+# A page's tables, one for each part that is changed.
+COUNTS = re.compile(r"(<!-- counts of (src/\w+) -->\n).*?(<!-- end of counts -->)", re.DOTALL)
 KILLED_PERCENT_MIN = 95
 
 
@@ -25,7 +26,7 @@ class Results:
     """
 
     def __init__(self, directory, file):
-        self.path = Path(directory) / (file.removeprefix("src/lock/").replace("/", "-") + ".json")
+        self.path = Path(directory) / (short(file).replace("/", "-") + ".json")
         self.lock = threading.Lock()
         self.known = json.loads(self.path.read_text()) if self.path.exists() else {}
 
@@ -68,10 +69,20 @@ def table(by_file):
         counts = Counter(found)
         total += counts
         row = [len(found), *(counts[kind] for kind in kinds), counts[None]]
-        lines.append(f"| {file.removeprefix('src/lock/')} | " + " | ".join(map(str, row)) + " |")
+        lines.append(f"| {short(file)} | " + " | ".join(map(str, row)) + " |")
     row = [total.total(), *(total[kind] for kind in kinds), total[None]]
     lines.append("| all | " + " | ".join(map(str, row)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def written(page, by_file):
+    """The page with the counts of each part of which anything is known."""
+
+    def counts(found):
+        part = {file: known for file, known in by_file.items() if file.startswith(found[2] + "/")}
+        return found[1] + table(part) + found[3] if any(map(any, part.values())) else found[0]
+
+    return COUNTS.sub(counts, page)
 
 
 def percent(found):

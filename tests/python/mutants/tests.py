@@ -20,6 +20,8 @@ TIMES_MAX, WALL_TIMES_MAX = 10, 100
 QUICK_SECONDS = 0.3
 # Not asked in a first round: they take most of the time.
 SLOW = re.compile(r"::(models|property|deadlocks|crowds|simulation|random)::")
+# Not asked at all: they look for a fault, and find one the sooner.
+SEEKING = re.compile(r"^engine::.*::(bugs_that_are_put_back|what_cannot_be_promised)")
 
 ENDED = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. (ok|FAILED|ignored)", re.MULTILINE)
 BEGUN = re.compile(r"^test (\S+) (?:- should panic )?\.\.\.", re.MULTILINE)

@@ -1,0 +1,190 @@
+//! The way out: `redislock.leaving`.
+
+use super::given::with_clients;
+use super::inside::{Part, Told};
+use super::world::{World, words};
+use crate::command::error::LEAVING;
+use crate::engine::describe::Value;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+use crate::engine::{events, leaving, values};
+
+const LOCKS_LEFT: &str =
+    "leaving: no lock is granted any more; files need the module for the locks that are left";
+const DONE: &str = "leaving: no lock is left: files that are written from now on load without the module";
+const CALLED_OFF: &str = "leaving: it is called off, locks are granted again";
+const PRIMARY: &str = "leaving: no lock is left here, but the primary of this replica still grants locks: set \
+                       redislock.leaving to yes there";
+const RESTART: &str = "leaving: no lock is left, but this server writes the clock of tokens into each file until it is \
+                       restarted with redislock.leaving yes";
+
+fn way(world: &World) -> String {
+    match world.field("leaving") {
+        Value::Text(text) => text,
+        number @ Value::Number(_) => panic!("{number:?}"),
+    }
+}
+
+/// What was said of the clock of tokens here.
+fn ticks(told: &[Told]) -> Vec<String> {
+    let tick = told.iter().filter(|told| *told.words[0] == *b"LOCK.TICK");
+    let text = |told: &Told| {
+        told.words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
+    };
+    tick.map(text).collect()
+}
+
+fn told(world: &World) -> Vec<String> {
+    ticks(&world.sim.inside.borrow().stream)
+}
+
+#[test]
+fn who_waits_is_turned_away_and_files_need_no_module_when_all_locks_are_gone() {
+    let mut world = with_clients(2);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim).is_some()), ("no", true));
+    world.cron();
+    assert!(world.logged().is_empty());
+    world.switches("leaving", true);
+    assert!(world.rests());
+    assert_eq!(world.answers, [(handle, vec![Part::Error(LEAVING.to_owned())])]);
+    assert_eq!(told(&world), [format!("LOCK.TICK {token} 0")]);
+    assert_eq!(world.error("LOCK.ACQUIRE l bob PX 30000"), LEAVING);
+    assert_eq!(way(&world), "locks-left");
+    world.cron();
+    assert_eq!(world.logged(), [LOCKS_LEFT]);
+    world.number("LOCK.RELEASE k alice");
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
+    world.cron();
+    world.cron();
+    assert_eq!(world.logged(), [DONE], "once");
+    assert!(world.is_idle(), "there is nothing to do");
+    events::woken(&world.sim);
+    assert!(world.rests());
+    assert_eq!(told(&world).len(), 1, "once");
+    world.switches("leaving", false);
+    world.cron();
+    assert_eq!(world.logged(), [CALLED_OFF]);
+    world.number("LOCK.ACQUIRE l bob PX 30000");
+}
+
+#[test]
+fn readers_are_not_told_while_nothing_is_written_or_slots_are_on_their_way_out() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.sim.is_paused.set(true);
+    world.switches("leaving", true);
+    assert!(world.rests());
+    assert!(told(&world).is_empty());
+    assert_eq!(way(&world), "locks-left");
+    events::slots_leave(&world.sim);
+    world.sim.is_paused.set(false);
+    world.cron();
+    assert!(world.rests());
+    assert!(told(&world).is_empty());
+    events::slots_have_left_or_stay(&world.sim);
+    assert!(world.rests());
+    assert_eq!(told(&world).len(), 1);
+}
+
+#[test]
+fn while_readers_are_not_told_the_log_waits_and_the_pump_comes_back() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.number("LOCK.RELEASE k alice");
+    events::slots_leave(&world.sim);
+    world.switches("leaving", true);
+    assert!(world.rests());
+    assert_eq!(way(&world), "primary-stays");
+    world.cron();
+    assert!(world.logged().is_empty(), "it is this server that has to tell");
+    // Nobody says that they have left, and still it is told.
+    let _ = world.sim.with(|state| state.pump.moves = 0);
+    world.cron();
+    assert!(world.rests());
+    assert_eq!(told(&world).len(), 1);
+    world.cron();
+    assert_eq!(world.logged(), [DONE]);
+}
+
+#[test]
+fn a_replica_that_leaves_waits_for_its_primary() {
+    let replica = Flags { is_replica: true, ..Flags::default() };
+    let mut world = World::started_as(replica, |_| ());
+    let fact = Flags { is_fact: true, ..replica };
+    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 7")), [Part::Ok]);
+    world.switches("leaving", true);
+    world.cron();
+    assert!(world.rests());
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("primary-stays", Some((7, 7))));
+    assert_eq!(world.logged(), [PRIMARY]);
+    assert!(told(&world).is_empty(), "a replica tells nobody");
+    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 0")), [Part::Ok]);
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
+}
+
+#[test]
+fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
+    let world = World::started();
+    world.sim.inside.borrow_mut().quirks.has_optional_aux = false;
+    assert_eq!(values::saved_clock(&world.sim), Some((0, 0)), "it is asked for each file");
+    world.sim.shared().must_write_clock.set(true);
+    world.switches("leaving", true);
+    world.cron();
+    assert_eq!(way(&world), "restart-needed");
+    assert_eq!(world.logged(), [RESTART]);
+}
+
+#[test]
+fn it_cannot_be_called_off_where_files_keep_no_clock() {
+    let world = World::started();
+    let refusal = |leaves, has_type| leaving::refusal_of_setting(&world.sim, leaves, has_type).is_some();
+    let all = || [(false, false), (false, true), (true, false), (true, true)].map(|(l, t)| refusal(l, t));
+    assert_eq!(all(), [false; 4]);
+    world.sim.inside.borrow_mut().quirks.has_optional_aux = false;
+    assert_eq!(all(), [false, true, false, false]);
+    world.sim.shared().must_write_clock.set(true);
+    assert_eq!(all(), [false; 4]);
+}
+
+#[test]
+fn a_new_append_only_file_is_told_how_far_the_tokens_are() {
+    let file = |world: &World| ticks(&world.sim.inside.borrow().file);
+    let mut world = World::started_as(Flags { has_aof: true, ..Flags::default() }, |_| ());
+    world.connect(1);
+    events::forked(&world.sim);
+    assert!(world.rests());
+    assert!(file(&world).is_empty(), "nothing was granted");
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    events::forked(&world.sim);
+    world.sim.is_paused.set(true);
+    assert!(world.rests());
+    assert!(file(&world).is_empty(), "nothing may be written");
+    world.sim.is_paused.set(false);
+    events::slots_leave(&world.sim);
+    assert!(world.rests());
+    assert!(file(&world).is_empty(), "slots are on their way out");
+    events::slots_have_left_or_stay(&world.sim);
+    assert!(world.rests());
+    let said = file(&world);
+    assert!(matches!(&said[..], [tick] if tick.starts_with(&format!("LOCK.TICK {token} "))), "{said:?}");
+    events::woken(&world.sim);
+    assert!(world.rests());
+    assert_eq!(file(&world).len(), 1, "once");
+    let mut without = with_clients(1);
+    without.number("LOCK.ACQUIRE k alice PX 30000");
+    events::forked(&without.sim);
+    assert!(without.rests());
+    assert!(file(&without).is_empty(), "it keeps none");
+}
+
+#[test]
+fn the_clock_of_tokens_ends_at_two_to_the_53() {
+    let world = World::started();
+    let last = 1 << 53;
+    assert!(values::load_clock(&world.sim, last, 0).is_err());
+    assert!(values::load_clock(&world.sim, 0, last).is_err());
+    assert!(values::load_clock(&world.sim, last - 1, last - 1).is_ok());
+    assert_eq!(values::saved_clock(&world.sim), Some((last - 1, last - 1)));
+}

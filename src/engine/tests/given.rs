@@ -1,0 +1,88 @@
+//! What stories of one server have in common: clients that ask, and what they are told at once.
+
+use super::inside::{Part, Words};
+use super::world::{Said, World};
+use crate::engine::describe::{self, Value};
+use crate::engine::events;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+
+/// A server with so many clients.
+pub(super) fn with_clients(clients: u64) -> World {
+    let world = World::started();
+    (1..=clients).for_each(|client| world.connect(client));
+    world
+}
+
+/// The bytes of a reply.
+pub(super) fn bytes(text: &str) -> Part {
+    Part::Bytes(text.as_bytes().to_vec())
+}
+
+impl World {
+    /// What the first client is told at once.
+    pub(super) fn told(&mut self, text: &str) -> Vec<Part> {
+        match self.send(1, 0, text) {
+            Said::Now(parts) => parts,
+            Said::Later(_) => panic!("{text}: it waits"),
+        }
+    }
+
+    /// The error that the first client is told.
+    pub(super) fn error(&mut self, text: &str) -> String {
+        match &self.told(text)[..] {
+            [Part::Error(error)] => error.clone(),
+            parts => panic!("{text}: no error, but {parts:?}"),
+        }
+    }
+
+    /// The number that the first client is told.
+    pub(super) fn number(&mut self, text: &str) -> u64 {
+        match self.told(text)[..] {
+            [Part::Integer(number)] => number,
+            ref parts => panic!("{text}: no number, but {parts:?}"),
+        }
+    }
+
+    /// The handle of a client that waits.
+    pub(super) fn waits(&mut self, client: u64, text: &str) -> u64 {
+        match self.send(client, 0, text) {
+            Said::Later(handle) => handle,
+            Said::Now(parts) => panic!("{text}: it was replied {parts:?}"),
+        }
+    }
+
+    /// What the same words are replied that come with other flags.
+    pub(super) fn told_as(&mut self, flags: Flags, words: Words) -> Vec<Part> {
+        match self.run(Some(1), 0, words, flags) {
+            Said::Now(parts) => parts,
+            Said::Later(_) => panic!("it waits"),
+        }
+    }
+
+    /// A field of INFO.
+    pub(super) fn field(&self, name: &str) -> Value {
+        let fields = describe::fields(&self.sim);
+        let found = fields.into_iter().find(|(field, _)| *field == name);
+        found.unwrap_or_else(|| panic!("INFO has no {name}")).1
+    }
+
+    /// What the log was told since it was read last.
+    pub(super) fn logged(&self) -> Vec<String> {
+        std::mem::take(&mut self.sim.inside.borrow_mut().log)
+    }
+
+    /// Settings are changed while it runs.
+    pub(super) fn sets(&self, name: &str, value: i64) {
+        super::world::set_number(&self.sim.shared().settings, name, value);
+        events::settings_changed(&self.sim, true);
+    }
+
+    /// The same for one that is yes or no.
+    pub(super) fn switches(&self, name: &str, value: bool) {
+        let switches = self.sim.shared().settings.switches();
+        let switch = switches.iter().find(|switch| switch.name.to_str() == Ok(name));
+        switch.expect("there is one").set(value);
+        events::settings_changed(&self.sim, true);
+    }
+}

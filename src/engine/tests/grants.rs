@@ -1,0 +1,130 @@
+//! What readers are told of a grant, who is blocked for one, and locks of old clients.
+
+use super::given::{bytes, with_clients};
+use super::inside::Part;
+use super::world::World;
+use crate::engine::flags::{Flags, Quirks};
+use crate::engine::{answers, legacy};
+
+/// The first words of what readers were told last.
+fn told_last(world: &World) -> String {
+    let inside = world.sim.inside.borrow();
+    inside.stream.last().map_or_else(String::new, |told| String::from_utf8_lossy(&told.words[0]).into_owned())
+}
+
+#[test]
+fn readers_are_told_a_request_as_it_was_asked_where_that_is_enough() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE first alice PX 30000");
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(told_last(&world), "LOCK.ACQUIRE");
+    assert!(matches!(
+        world.told("LOCK.ACQUIRE l * PX 30000")[..],
+        [Part::Array(2), Part::Bytes(_), Part::Integer(_)]
+    ));
+    assert_eq!(told_last(&world), "LOCK.APPLY", "they would mint another owner");
+    world.number("LOCK.MACQUIRE 2 m n alice PX 30000");
+    assert_eq!(told_last(&world), "LOCK.MACQUIRE");
+    assert!(matches!(world.told("LOCK.MACQUIRE 2 o p * PX 30000")[..], [Part::Array(2), ..]));
+    assert_eq!(told_last(&world), "LOCK.APPLY", "they would mint another owner");
+}
+
+#[test]
+fn readers_of_a_node_are_told_what_each_lock_is() {
+    let mut world = World::started_as(Flags { is_cluster: true, ..Flags::default() }, |_| ());
+    world.connect(1);
+    for text in [
+        "LOCK.ACQUIRE a alice PX 30000",
+        "LOCK.ACQUIRE b alice PX 30000",
+        "LOCK.MACQUIRE 2 c d alice PX 9000",
+    ] {
+        world.number(text);
+        assert_eq!(told_last(&world), "LOCK.APPLY", "{text}");
+    }
+}
+
+#[test]
+fn who_cannot_be_blocked_leaves_the_queue_with_nothing() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.sim.inside.borrow_mut().blocks_nobody = true;
+    assert_eq!(world.told("LOCK.ACQUIRE k bob PX 30000 BLOCK 0"), [Part::Null]);
+    assert!(world.rests());
+    assert_eq!(world.field("waiters"), crate::engine::describe::Value::Number(0));
+}
+
+#[test]
+fn what_cannot_wait_for_replicas_is_undone() {
+    let mut world = with_clients(2);
+    world.confirms();
+    world.sim.inside.borrow_mut().blocks_nobody = true;
+    assert!(world.error("LOCK.ACQUIRE k bob PX 30000").starts_with("NOREPLICAS"));
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
+fn a_string_with_a_time_to_live_is_its_owners_lock() {
+    let mut world = with_clients(2);
+    world.switches("legacy-strings", true);
+    world.told("SET old alice PX 30000");
+    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [Part::Null]);
+    assert_eq!(world.told("LOCK.RENEW old bob PX 30000"), [Part::Integer(0)]);
+    assert_eq!(world.told("LOCK.RELEASE old alice"), [Part::Integer(1)]);
+    assert_eq!(world.told("GET old"), [Part::Null]);
+}
+
+#[test]
+fn who_waits_for_a_string_is_next_when_its_key_changes() {
+    let mut world = with_clients(2);
+    world.switches("legacy-strings", true);
+    world.told("SET old alice PX 30000");
+    legacy::key_changed(&world.sim, b"old");
+    assert!(world.is_idle(), "nobody waits");
+    let handle = world.waits(2, "LOCK.ACQUIRE old bob PX 30000 BLOCK 0");
+    assert!(world.rests());
+    world.told("DEL old");
+    legacy::key_changed(&world.sim, b"old");
+    assert!(world.rests());
+    assert!(matches!(&world.answers[..], [(answered, _)] if *answered == handle));
+}
+
+#[test]
+fn a_connection_whose_answer_was_lost_is_closed() {
+    for loses_answers in [false, true] {
+        let mut world = with_clients(2);
+        world.sim.inside.borrow_mut().quirks = Quirks { loses_answers, has_optional_aux: true };
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+        assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+        answers::disconnected(&world.sim, handle);
+        crate::engine::pump::run(&world.sim);
+        assert_eq!(world.sim.inside.borrow().connected.contains(&2), !loses_answers);
+    }
+}
+
+#[test]
+fn a_waiter_is_told_the_owner_that_was_minted_for_it() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.waits(2, "LOCK.ACQUIRE k * PX 30000 BLOCK 0");
+    world.number("LOCK.RELEASE k alice");
+    assert!(world.rests());
+    let minted = bytes("00000000-0000-4000-8000-000000000001");
+    assert!(matches!(&world.answers[0].1[..], [Part::Array(2), owner, Part::Integer(_)] if *owner == minted));
+}
+
+#[test]
+fn a_string_that_is_renewed_lives_as_long_here_as_readers_are_told() {
+    let mut world = with_clients(1);
+    world.switches("legacy-strings", true);
+    world.told("SET old alice PX 30000");
+    world.passes(1_000);
+    assert_eq!(world.told("LOCK.RENEW old alice PX 50000"), [Part::Integer(1)]);
+    let until_ms = 1_700_000_001_000_u64 + 50_000;
+    let inside = world.sim.inside.borrow();
+    assert_eq!(inside.keys[&(0, b"old".to_vec())].until_ms, Some(until_ms));
+    let told = inside.stream.last().expect("it is told");
+    let wanted = [b"PEXPIREAT".to_vec(), b"old".to_vec(), until_ms.to_string().into_bytes()];
+    assert_eq!(told.words[..], wanted);
+}

@@ -1,0 +1,153 @@
+//! Slots that leave a node of a cluster: who waits there is sent on, and leases that came with them.
+
+use super::inside::{Part, Slot};
+use super::world::World;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+
+const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+
+fn node(clients: u64) -> World {
+    let world = World::started_as(Flags { is_cluster: true, ..Flags::default() }, |_| ());
+    (1..=clients).for_each(|client| world.connect(client));
+    world
+}
+
+/// These keys go to another node, with their slots.
+fn leave(world: &World, names: &[&'static str]) {
+    let mut inside = world.sim.inside.borrow_mut();
+    inside.slots = names.iter().map(|name| (*name, Slot::Elsewhere)).collect();
+}
+
+/// The cron comes by, and what follows.
+fn looks(world: &mut World) -> usize {
+    world.cron();
+    assert!(world.rests(), "the event loop goes round and round");
+    world.answers.len()
+}
+
+#[test]
+fn who_waits_where_slots_have_left_is_sent_on_some_at_a_time() {
+    let mut world = node(8);
+    for (name, client) in NAMES.iter().zip(2..) {
+        world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
+        world.waits(client, &format!("LOCK.ACQUIRE {name} bob PX 30000 BLOCK 0"));
+    }
+    assert_eq!(looks(&mut world), 0);
+    leave(&world, &NAMES[1..]);
+    let mut sent_on = 0;
+    for _ in 0..8 {
+        let now = looks(&mut world);
+        assert!(now - sent_on <= 2, "so many at a time");
+        sent_on = now;
+    }
+    assert_eq!(sent_on, 6);
+    let moved = Part::Error("MOVED 1 host:1".to_owned());
+    assert!(world.answers.iter().all(|(_, parts)| parts[..] == [moved.clone()]));
+    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1), "one slot is still here");
+}
+
+#[test]
+fn where_there_is_one_slot_nobody_looks() {
+    let mut world = World::started();
+    (1..3).for_each(|client| world.connect(client));
+    world.number("LOCK.ACQUIRE a alice PX 30000");
+    world.waits(2, "LOCK.ACQUIRE a bob PX 30000 BLOCK 0");
+    assert!(world.rests());
+    world.cron();
+    assert!(world.is_idle(), "there is nothing to look at");
+}
+
+#[test]
+fn a_node_without_queues_looks_at_nothing() {
+    let mut world = node(1);
+    world.number("LOCK.ACQUIRE a alice PX 30000");
+    assert!(world.rests());
+    world.cron();
+    assert!(world.is_idle());
+}
+
+/// A node that has loaded leases that connections of another life keep alive.
+fn with_kept_leases(names: &[&str], is_cluster: bool) -> World {
+    let mut before = World::started();
+    before.connect(1);
+    for name in names {
+        before.number(&format!("LOCK.ACQUIRE {name} alice PX 1000 KEEPALIVE"));
+    }
+    let mut world = World::started_as(Flags { is_cluster, ..Flags::default() }, |_| ());
+    world.connect(1);
+    world.read_files(&before.save(), &[]).expect("it is read");
+    assert!(world.rests());
+    world
+}
+
+fn held(world: &World) -> usize {
+    world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")
+}
+
+#[test]
+fn a_lease_that_a_connection_of_another_life_kept_runs_out() {
+    let mut world = with_kept_leases(&["a", "b", "c"], false);
+    world.cron();
+    assert!(world.rests());
+    assert_eq!(held(&world), 3);
+    world.passes(1_000);
+    assert!(world.rests());
+    assert_eq!(held(&world), 0);
+}
+
+#[test]
+fn a_kept_lease_stands_still_until_its_slot_is_this_nodes() {
+    let mut world = with_kept_leases(&NAMES, true);
+    leave(&world, &NAMES[3..]);
+    for _ in 0..9 {
+        looks(&mut world);
+    }
+    world.passes(1_000);
+    assert!(world.rests());
+    assert_eq!(held(&world), 4, "those of this node are over");
+    leave(&world, &[]);
+    for _ in 0..9 {
+        looks(&mut world);
+    }
+    world.passes(1_000);
+    assert!(world.rests());
+    assert_eq!(held(&world), 0);
+}
+
+#[test]
+fn a_request_for_several_locks_is_sent_on_when_one_of_them_left() {
+    let mut world = node(2);
+    world.number("LOCK.ACQUIRE b alice PX 1000");
+    let handle = world.waits(2, "LOCK.MACQUIRE 2 a b bob PX 30000 BLOCK 0");
+    leave(&world, &["a"]);
+    world.number("LOCK.RELEASE b alice");
+    for _ in 0..3 {
+        looks(&mut world);
+    }
+    assert_eq!(world.answers, [(handle, vec![Part::Error("MOVED 1 host:1".to_owned())])]);
+}
+
+#[test]
+fn a_lock_that_left_with_its_slot_is_not_broken() {
+    let mut world = node(1);
+    world.number("LOCK.ACQUIRE a alice PX 30000");
+    world.number("LOCK.ACQUIRE b alice PX 30000");
+    leave(&world, &["a"]);
+    let gone = world.sim.take(&super::world::at(0, "a"));
+    assert!(gone.is_some());
+    assert!(world.rests());
+    assert!(world.logged().is_empty());
+    world.told("DEL b");
+    assert!(world.rests());
+    assert_eq!(world.logged().len(), 1);
+    // The same where nobody hears events.
+    world.sim.inside.borrow_mut().is_unheard = true;
+    crate::engine::first_use::look_for_listeners(&world.sim);
+    leave(&world, &[]);
+    world.number("LOCK.ACQUIRE a alice PX 30000");
+    leave(&world, &["a"]);
+    world.sim.take(&super::world::at(0, "a"));
+    assert!(world.rests());
+    assert!(world.logged().is_empty());
+}

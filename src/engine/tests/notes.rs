@@ -1,0 +1,180 @@
+//! What the server's log is told.
+
+use super::given::with_clients;
+use super::world::World;
+use crate::engine::describe::Value;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+use crate::engine::{confirm, events};
+
+const TOO_MANY: &str = "redislock.group-size is 2, and this shard has";
+
+/// Replicas come, and the server tells so.
+fn have_replicas(world: &World, names: &[&'static str]) {
+    let replicas = names.iter().zip(1..).map(|(name, number)| (number, (*name, 0))).collect();
+    world.sim.inside.borrow_mut().replicas = replicas;
+    confirm::replica_changed(&world.sim);
+}
+
+#[test]
+fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
+    let mut world = World::started_as(Flags::default(), |sim| {
+        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+    });
+    let begun =
+        "quarantine: no new lock is granted for 1000 milliseconds, because this server has just started";
+    assert!(matches!(&world.logged()[..], [line] if line.starts_with(begun)));
+    assert_eq!(world.field("quarantine_left_ms"), Value::Number(1_000));
+    world.passes(999);
+    events::woken(&world.sim);
+    assert!(world.rests() && world.logged().is_empty());
+    assert_eq!(world.field("quarantine_left_ms"), Value::Number(1));
+    world.passes(1);
+    assert!(world.rests());
+    assert_eq!(world.logged(), ["quarantine: it is over, locks are granted again"]);
+    events::woken(&world.sim);
+    assert!(world.rests() && world.logged().is_empty(), "once");
+    events::promoted(&world.sim);
+    let lines = world.logged();
+    assert!(matches!(&lines[..], [line] if line.contains("was promoted")), "{lines:?}");
+}
+
+#[test]
+fn a_quarantine_that_is_called_off_is_told_at_once() {
+    let mut world = World::started_as(Flags::default(), |sim| {
+        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+    });
+    world.logged();
+    world.sets("quarantine", 0);
+    assert!(world.rests());
+    assert_eq!(world.logged(), ["quarantine: it is over, locks are granted again"]);
+}
+
+#[test]
+fn locks_that_are_broken_from_outside_are_told_in_one_line() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.told("DEL k");
+    assert!(world.rests());
+    let told = "broken from outside: lock 'k' in database 0: the key was";
+    assert!(matches!(&world.logged()[..], [line] if line.starts_with(told)));
+    for name in ["a", "b", "c", "d"] {
+        world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
+    }
+    world.told("FLUSHALL SYNC");
+    assert!(world.rests());
+    let lines = world.logged();
+    assert!(
+        matches!(&lines[..], [line] if line.contains(" in database 0 and 3 more: the key was")),
+        "{lines:?}"
+    );
+    // Of what a client ends nothing is told.
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.number("LOCK.RELEASE k alice");
+    assert!(world.rests() && world.logged().is_empty());
+}
+
+#[test]
+fn a_data_set_far_ahead_of_the_clock_is_told() {
+    let loaded_with = |lead_us: u64| {
+        let world = World::started();
+        let last = world.sim.wall_us() + lead_us;
+        events::loading(&world.sim);
+        crate::engine::values::load_clock(&world.sim, last, 0).expect("it is a number");
+        events::loaded(&world.sim);
+        world.logged()
+    };
+    assert!(loaded_with(60_000_000).is_empty());
+    let lines = loaded_with(60_000_001);
+    assert!(
+        matches!(&lines[..], [line] if line.starts_with("the loaded tokens are 60 seconds ahead")),
+        "{lines:?}"
+    );
+    assert!(matches!(&loaded_with(120_000_000)[..], [line] if line.contains(" 120 seconds ")));
+}
+
+#[test]
+fn more_replicas_than_the_group_has_are_told_when_they_come() {
+    let world = with_clients(1);
+    world.confirms();
+    world.logged();
+    have_replicas(&world, &["replica:1", "replica:2"]);
+    let lines = world.logged();
+    assert!(matches!(&lines[..], [line] if line.starts_with(&format!("{TOO_MANY} 3 nodes"))), "{lines:?}");
+    assert_eq!(world.field("confirm_replicas_too_many"), Value::Number(1));
+    have_replicas(&world, &["replica:1", "replica:2"]);
+    assert!(world.logged().is_empty(), "it is known");
+    have_replicas(&world, &["replica:1", "replica:2", "replica:3"]);
+    let lines = world.logged();
+    assert!(matches!(&lines[..], [line] if line.starts_with(&format!("{TOO_MANY} 4 nodes"))), "{lines:?}");
+    have_replicas(&world, &["replica:1"]);
+    assert!(world.logged().is_empty());
+    assert_eq!(world.field("confirm_replicas_too_many"), Value::Number(0));
+    // Where nothing is confirmed it does not matter.
+    world.sim.shared().settings.set_confirm(0);
+    events::settings_changed(&world.sim, true);
+    have_replicas(&world, &["replica:1", "replica:2", "replica:3"]);
+    assert!(world.logged().is_empty());
+}
+
+#[test]
+fn a_server_that_does_not_say_who_its_replicas_are_is_told_of_once() {
+    let world = with_clients(1);
+    world.passes_and_looks(2_000);
+    world.confirms();
+    world.logged();
+    world.sim.inside.borrow_mut().is_silent = true;
+    world.passes_and_looks(999);
+    assert!(world.logged().is_empty(), "once a second");
+    world.passes_and_looks(1);
+    let silence = "the server does not answer ROLE (is it renamed?): nothing can be confirmed";
+    assert_eq!(world.logged(), [silence]);
+    world.passes_and_looks(1_000);
+    assert!(world.logged().is_empty(), "it is known");
+    world.sim.inside.borrow_mut().is_silent = false;
+    world.passes_and_looks(1_000);
+    world.sim.inside.borrow_mut().is_silent = true;
+    world.passes_and_looks(1_000);
+    assert_eq!(world.logged(), [silence], "again");
+    world.sim.flags.set(Flags { is_replica: true, ..Flags::default() });
+    world.sim.inside.borrow_mut().is_silent = false;
+    world.passes_and_looks(1_000);
+    assert!(world.logged().is_empty(), "a replica has none");
+}
+
+#[test]
+fn replicas_of_which_nobody_tells_are_found_within_a_second() {
+    let world = with_clients(1);
+    world.confirms();
+    assert_eq!(world.field("confirm_replicas"), Value::Number(1));
+    world.sim.inside.borrow_mut().replicas.insert(2, ("replica:2", 0));
+    world.passes_and_looks(999);
+    assert_eq!(world.field("confirm_replicas"), Value::Number(1));
+    world.passes_and_looks(1);
+    assert_eq!(world.field("confirm_replicas"), Value::Number(2));
+}
+
+#[test]
+fn a_server_that_does_not_tell_of_its_replicas_confirms_nothing() {
+    let world = with_clients(1);
+    world.sim.inside.borrow_mut().is_deaf = true;
+    world.confirms();
+    assert_eq!(world.logged(), ["the server does not tell about its replicas: nothing is confirmed"]);
+    assert!(!world.sim.shared().hears_replicas.is_set());
+    let world = with_clients(1);
+    assert!(!world.sim.shared().hears_replicas.is_set(), "it costs every turn a little");
+    world.confirms();
+    assert!(world.logged().is_empty() && world.sim.shared().hears_replicas.is_set());
+}
+
+impl World {
+    /// Time passes, and the server's cron comes by.
+    fn passes_and_looks(&self, ms: u64) {
+        {
+            let mut inside = self.sim.inside.borrow_mut();
+            inside.boot_us += ms * 1000;
+            inside.wall_us += ms * 1000;
+        }
+        self.cron();
+    }
+}

@@ -1,0 +1,151 @@
+//! How much is done in one turn of the event loop, and that the rest is not forgotten.
+
+use super::given::with_clients;
+use super::inside::Part;
+use super::world::{World, at};
+use crate::engine::clients::REPLIES_PER_TURN;
+use crate::engine::server::Server;
+use crate::engine::{events, outbox, pump, work};
+
+fn held(world: &World) -> usize {
+    world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")
+}
+
+fn waiters(world: &World) -> usize {
+    world.sim.with(|state| state.table.waiters()).expect("nobody is within the engine")
+}
+
+/// So many leases that end together.
+fn with_leases(count: usize, clients: u64) -> World {
+    let mut world = with_clients(clients);
+    for number in 0..count {
+        world.number(&format!("LOCK.ACQUIRE lease{number} alice PX 1000"));
+    }
+    assert!(world.rests());
+    world
+}
+
+#[test]
+fn a_run_that_takes_long_lets_the_event_loop_go_on_and_comes_back() {
+    let mut world = with_leases(40, 1);
+    world.passes(1_005);
+    world.sim.us_per_look.set(300);
+    events::woken(&world.sim);
+    let (mut before, mut turns) = (40, 0);
+    while before > 0 {
+        world.turn();
+        let left = held(&world);
+        assert!(before - left < 40, "all in one turn");
+        (before, turns) = (left, turns + 1);
+        assert!(turns < 200);
+    }
+    world.sim.us_per_look.set(0);
+    assert!(world.rests());
+}
+
+#[test]
+fn a_run_does_all_that_there_is_time_for() {
+    let mut world = with_leases(40, 1);
+    world.passes(1_005);
+    events::woken(&world.sim);
+    world.turn();
+    assert_eq!(held(&world), 0);
+}
+
+#[test]
+fn behind_a_mountain_of_leases_nobody_waits_longer_than_asked_for() {
+    let mut world = with_leases(40, 2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 1001");
+    world.passes(1_001);
+    world.sim.us_per_look.set(300);
+    events::woken(&world.sim);
+    world.turn();
+    assert!(held(&world) > 20 && waiters(&world) == 1, "the leases came first");
+    world.turn();
+    assert!(held(&world) > 10 && waiters(&world) == 0, "{} leases", held(&world));
+    world.turn();
+    assert!(matches!(&world.answers[..], [(_, parts)] if parts[..] == [Part::Null]));
+}
+
+#[test]
+fn so_many_waits_end_in_one_turn_while_nothing_is_written() {
+    let clients = 3 * REPLIES_PER_TURN as u64;
+    let mut world = with_clients(clients + 1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    for client in 2..clients + 2 {
+        world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 5"));
+    }
+    assert!(world.rests());
+    world.sim.is_paused.set(true);
+    world.passes(5);
+    pump::run(&world.sim);
+    assert_eq!(waiters(&world), 2 * REPLIES_PER_TURN);
+    assert!(world.rests());
+    assert_eq!((waiters(&world), world.answers.len()), (0, 3 * REPLIES_PER_TURN));
+}
+
+#[test]
+fn so_many_waits_end_in_one_turn_of_a_server_that_decides() {
+    let clients = 3 * REPLIES_PER_TURN as u64;
+    let mut world = with_clients(clients + 1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    for client in 2..clients + 2 {
+        world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 5"));
+    }
+    assert!(world.rests());
+    world.passes(5);
+    pump::run(&world.sim);
+    assert_eq!(waiters(&world), 2 * REPLIES_PER_TURN);
+    assert!(world.rests());
+    assert_eq!((waiters(&world), world.answers.len()), (0, 3 * REPLIES_PER_TURN));
+}
+
+#[test]
+fn a_value_that_is_freed_elsewhere_lets_in_who_waits() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    assert!(world.rests());
+    let gone = world.sim.inside.borrow_mut().keys.remove(&at(0, "k"));
+    world.leave_to_thread(gone.into_iter().map(|entry| entry.value));
+    world.free_late();
+    world.cron();
+    assert!(world.rests());
+    assert!(matches!(&world.answers[..], [(answered, parts)]
+        if *answered == handle && matches!(parts[..], [Part::Integer(_)])));
+}
+
+#[test]
+fn events_are_published_until_the_turn_has_taken_long() {
+    let flushed = || {
+        let mut world = with_leases(7, 1);
+        world.told("FLUSHALL SYNC");
+        let before = world.sim.inside.borrow().published.len();
+        (world, before)
+    };
+    let (world, before) = flushed();
+    assert!(outbox::publish_some(&world.sim, || false), "there was time for all");
+    assert!(world.sim.inside.borrow().published.len() >= before + 7);
+    let (world, before) = flushed();
+    assert!(!outbox::publish_some(&world.sim, || true), "there is more");
+    let published = world.sim.inside.borrow().published.len();
+    assert!(published <= before + 2, "{published}, {before} before");
+}
+
+#[test]
+fn a_run_that_does_not_begin_is_asked_for_again() {
+    let mut world = with_clients(1);
+    assert!(world.rests());
+    let is_due = |world: &World| std::mem::take(&mut world.sim.inside.borrow_mut().pump_is_due);
+    work::request(&world.sim);
+    assert!(is_due(&world), "and it is lost");
+    world.passes(19);
+    work::request(&world.sim);
+    world.cron();
+    assert!(!is_due(&world) && !work::is_late(&world.sim), "it may still begin");
+    world.passes(1);
+    assert!(work::is_late(&world.sim));
+    world.cron();
+    assert!(is_due(&world));
+}

@@ -1,0 +1,122 @@
+//! Settings: what they are when nobody sets any, what `loadmodule` takes, and what follows.
+
+use crate::engine::settings::Settings;
+use crate::lock::confirm::Rule;
+
+/// What comes of these arguments.
+fn loaded(text: &str) -> Result<Settings, String> {
+    let settings = Settings::new();
+    let args: Vec<&[u8]> = text.split_whitespace().map(str::as_bytes).collect();
+    settings.take_load_arguments(&args).map(|()| settings)
+}
+
+fn with(text: &str) -> Settings {
+    loaded(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn nobody_has_set_anything() {
+    let settings = Settings::new();
+    assert_eq!(
+        settings.in_words(),
+        "max-lease 3600000, max-wait 0, max-waiters-per-lock 10000, max-waiters 20000, max-holders 10000, \
+         max-token-lead 60000, quarantine 0, group-size 0, confirm-timeout 1000, top-contended 0"
+    );
+    let limits = settings.limits();
+    assert_eq!(
+        (limits.waiters_per_lock_max, limits.waiters_max, limits.holders_max),
+        (10_000, 20_000, 10_000)
+    );
+    assert_eq!(
+        (settings.confirm_word(), settings.confirms(), settings.confirm_rule()),
+        ("local", false, None)
+    );
+    assert!(!settings.allows_eviction() && !settings.has_legacy_strings() && !settings.is_leaving());
+    let bounds = settings.bounds();
+    assert_eq!((bounds.lease_ms_max, bounds.wait_ms_max), (3_600_000, None));
+    assert_eq!((settings.token_lead_us_max(), settings.confirm_timeout_ms()), (60_000_000, 1_000));
+    assert_eq!(settings.check(), Ok(()));
+    assert_eq!(Settings::default().in_words(), settings.in_words());
+}
+
+#[test]
+fn arguments_are_names_and_values() {
+    let settings = with(
+        "max-lease 500 MAX-WAIT 700 max-waiters-per-lock 3 max-waiters 4 max-holders 5 max-token-lead 6 quarantine 7 \
+         group-size 8 confirm-timeout 9 top-contended 10 allow-eviction YES legacy-strings yes leaving yes confirm ALL",
+    );
+    let limits = settings.limits();
+    assert_eq!((limits.waiters_per_lock_max, limits.waiters_max, limits.holders_max), (3, 4, 5));
+    assert_eq!(
+        (settings.token_lead_us_max(), settings.quarantine_ms(), settings.group_size()),
+        (6_000, 7, 8)
+    );
+    assert_eq!((settings.confirm_timeout_ms(), settings.top_contended()), (9, 10));
+    assert!(settings.allows_eviction() && settings.has_legacy_strings() && settings.is_leaving());
+    let bounds = settings.bounds();
+    assert_eq!((bounds.lease_ms_max, bounds.wait_ms_max), (7, Some(700)), "a quarantine bounds a lease");
+    assert_eq!(with("max-lease 500 quarantine 700").bounds().lease_ms_max, 500);
+    assert!(!with("leaving no").is_leaving());
+}
+
+#[test]
+fn each_argument_has_its_range() {
+    for (name, min, max) in [
+        ("max-lease", 100, 86_400_000),
+        ("max-wait", 0, 86_400_000),
+        ("max-waiters-per-lock", 0, 1_000_000),
+        ("max-waiters", 0, 10_000_000),
+        ("max-holders", 1, 1_000_000),
+        ("max-token-lead", 0, 86_400_000),
+        ("quarantine", 0, 86_400_000),
+        ("group-size", 0, 15),
+        ("confirm-timeout", 1, 60_000),
+        ("top-contended", 0, 100),
+    ] {
+        for value in [min, max] {
+            assert!(with(&format!("{name} {value}")).in_words().contains(&format!("{name} {value}")));
+        }
+        let wrong = format!("loadmodule argument {name} must be an integer from {min} to {max}");
+        let below = if min > 0 { (min - 1).to_string() } else { "-1".to_owned() };
+        for value in [below, (max + 1).to_string(), "x".to_owned()] {
+            assert_eq!(loaded(&format!("{name} {value}")).err(), Some(wrong.clone()), "{value}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_argument_is_said() {
+    for (text, wrong) in [
+        ("leaving maybe", "loadmodule argument leaving must be yes or no"),
+        ("confirm some", "loadmodule argument confirm must be local, all or majority"),
+        ("what 1", "loadmodule argument what is not a setting of redislock"),
+        ("max-lease 500 Max-Lease 600", "loadmodule argument max-lease is given twice"),
+        ("max-lease 500 quarantine", "loadmodule argument quarantine needs a value"),
+    ] {
+        assert_eq!(loaded(text).err().as_deref(), Some(wrong), "{text}");
+    }
+}
+
+#[test]
+fn confirmations_need_a_group_and_a_quarantine() {
+    let check =
+        |text: &str| with(text).check().err().unwrap_or_default().split(", ").next().map(str::to_owned);
+    let group = "redislock.confirm all and majority need redislock.group-size";
+    let quarantine = "redislock.confirm all and majority need redislock.quarantine";
+    assert_eq!(check("confirm all quarantine 7").as_deref(), Some(group));
+    assert_eq!(check("confirm majority group-size 3").as_deref(), Some(quarantine));
+    assert_eq!(check("confirm majority group-size 3 quarantine 7").as_deref(), Some(""));
+    assert_eq!(check("confirm local").as_deref(), Some(""));
+}
+
+#[test]
+fn what_confirms_follows_from_the_size_of_the_group() {
+    let rule = |text: &str| (with(text).confirm_word(), with(text).confirm_rule());
+    assert_eq!(rule("confirm all group-size 3"), ("all", Some(Rule::All { replicas: 2 })));
+    assert_eq!(rule("confirm all"), ("all", Some(Rule::All { replicas: 0 })));
+    let majority = |replicas| Some(Rule::Majority { replicas, stable_ms: 17 });
+    assert_eq!(rule("confirm majority group-size 3 quarantine 7"), ("majority", majority(1)));
+    assert_eq!(rule("confirm majority group-size 4 quarantine 7"), ("majority", majority(2)));
+    let settings = with("confirm majority quarantine 7");
+    assert_eq!((settings.confirm(), settings.stable_ms(), settings.confirms()), (2, 17, true));
+}

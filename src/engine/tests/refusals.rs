@@ -1,0 +1,272 @@
+//! What is refused, and to whom.
+
+use super::given::with_clients;
+use super::inside::Part;
+use super::world::{Said, World, words};
+use crate::command::error::{
+    CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT,
+    NO_CONNECTION, READ_ONLY, RENEWAL_UNCONFIRMED,
+};
+use crate::engine::first_use;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+
+const WITHIN_A_SCRIPT: Flags = Flags {
+    is_replica: false,
+    is_loading: false,
+    is_loading_only: false,
+    is_fact: false,
+    is_cluster: false,
+    has_aof: false,
+    denies_blocking: true,
+    is_script: true,
+};
+
+fn refused(text: &str) -> Vec<Part> {
+    vec![Part::Error(text.to_owned())]
+}
+
+fn that_confirms() -> World {
+    let world = with_clients(3);
+    world.confirms();
+    world
+}
+
+#[test]
+fn no_lock_is_granted_where_it_might_be_evicted() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE old alice PX 30000");
+    world.sim.inside.borrow_mut().evicts = true;
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    first_use::look_around(&world.sim);
+    world.logged();
+    for _ in 0..2 {
+        assert_eq!(world.error("LOCK.ACQUIRE l alice PX 30000"), MAY_EVICT);
+        assert_eq!(world.error("LOCK.MACQUIRE 2 l m alice PX 30000"), MAY_EVICT);
+    }
+    assert_eq!(world.logged(), [MAY_EVICT], "once");
+    world.switches("allow-eviction", true);
+    world.number("LOCK.ACQUIRE l alice PX 30000");
+    world.switches("allow-eviction", false);
+    first_use::look_at_eviction(&world.sim);
+    world.error("LOCK.ACQUIRE m alice PX 30000");
+    assert_eq!(world.logged(), [MAY_EVICT], "once for each configuration");
+    world.sim.inside.borrow_mut().evicts = false;
+    first_use::look_at_eviction(&world.sim);
+    world.number("LOCK.ACQUIRE m alice PX 30000");
+    assert!(world.logged().is_empty());
+}
+
+#[test]
+fn no_client_runs_away_with_the_clock_of_tokens() {
+    // G14
+    let mut world = with_clients(1);
+    world.sets("max-token-lead", 1_000);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let highest = 1_700_000_001_000_000_u64;
+    let error = world.error(&format!("LOCK.RENEW k alice PX 30000 RAISE {}", highest + 1));
+    assert!(error.starts_with(&format!("ERR RAISE must be an integer from 1 to {highest}:")), "{error}");
+    assert_eq!(world.number(&format!("LOCK.RENEW k alice PX 30000 RAISE {highest}")), 1);
+    assert_eq!(world.number("LOCK.FENCE k"), highest);
+}
+
+#[test]
+fn what_can_never_be_confirmed_is_refused() {
+    let mut world = that_confirms();
+    let is_in_a_step = Flags { denies_blocking: true, ..Flags::default() };
+    let acquire = words("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.told_as(is_in_a_step, acquire), refused(CANNOT_WAIT));
+    assert_eq!(
+        world.told_as(is_in_a_step, words("LOCK.MACQUIRE 2 a b alice PX 30000")),
+        refused(CANNOT_WAIT)
+    );
+    assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 KEEPALIVE"), KEPT_UNCONFIRMED);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.told_as(is_in_a_step, words("LOCK.RENEW k alice PX 30000")), refused(CANNOT_WAIT));
+    world.sim.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&world.sim);
+    assert_eq!(world.send(2, 0, "LOCK.RENEW k alice PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
+    assert_eq!(world.send(2, 0, "LOCK.ACQUIRE other bob PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
+}
+
+#[test]
+fn a_renewal_that_changes_nothing_waits_for_nobody() {
+    let mut world = that_confirms();
+    assert_eq!(world.number("LOCK.RENEW k alice PX 30000"), 0);
+    world.told("SET text t");
+    assert!(world.error("LOCK.RENEW text alice PX 30000").starts_with("WRONGTYPE"));
+    assert!(world.error("LOCK.RELEASE text alice").starts_with("WRONGTYPE"));
+}
+
+#[test]
+fn a_hold_is_bound_to_a_connection_of_a_client_only() {
+    let mut world = with_clients(1);
+    let bound = words("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
+    assert_eq!(world.told_as(WITHIN_A_SCRIPT, bound.clone()), refused(NO_CONNECTION));
+    assert_eq!(
+        world.run(Some(9), 0, bound, Flags::default()),
+        Said::Now(refused(NO_CONNECTION)),
+        "it is gone"
+    );
+    world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
+    world.cron();
+    world.passes(10);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)], "its connection is open");
+    world.close(1);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
+fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
+    let mut world = with_clients(1);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
+    world.close(1);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
+fn nobody_waits_where_nobody_can_be_blocked() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [Part::Null]);
+    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")), [Part::Null]);
+    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(0));
+}
+
+#[test]
+fn a_replica_grants_and_ends_nothing() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let replica = Flags { is_replica: true, ..Flags::default() };
+    world.sim.flags.set(replica);
+    crate::engine::events::demoted(&world.sim);
+    for text in [
+        "LOCK.ACQUIRE l alice PX 30000",
+        "LOCK.MACQUIRE 2 l m alice PX 30000",
+        "LOCK.RELEASE k alice",
+        "LOCK.RENEW k alice PX 30000",
+        "LOCK.EXEC k 7 GET x",
+    ] {
+        assert_eq!(world.error(text), READ_ONLY, "{text}");
+    }
+    let fact = Flags { is_fact: true, ..replica };
+    for text in [
+        "LOCK.ACQUIRE l alice",
+        "LOCK.ACQUIRE l * PX 30000",
+        "LOCK.MACQUIRE 2 l m * PX 30000",
+        "LOCK.RELEASE k",
+        "LOCK.RENEW k alice",
+        "LOCK.EXEC k 7 GET x",
+        "LOCK.APPLY k WHAT",
+    ] {
+        assert_eq!(world.told_as(fact, words(text)), refused("ERR malformed redislock record"), "{text}");
+    }
+}
+
+#[test]
+fn a_quarantine_that_is_set_while_somebody_waits_bounds_its_lease() {
+    let mut world = with_clients(3);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let long = world.waits(2, "LOCK.ACQUIRE k bob PX 10001 BLOCK 0");
+    let short = world.waits(3, "LOCK.ACQUIRE k carol PX 10000 BLOCK 0");
+    world.sets("quarantine", 10_000);
+    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+    assert!(world.rests());
+    assert_eq!(world.answers[0], (long, refused(LONGER_THAN_QUARANTINE)));
+    assert!(
+        matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [Part::Integer(_)]))
+    );
+}
+
+#[test]
+fn nobody_is_let_in_while_nothing_is_written() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 1000");
+    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    world.sim.refuses_writes.set(true);
+    world.passes(1_001);
+    assert!(world.rests());
+    assert!(world.answers.is_empty());
+    world.sim.refuses_writes.set(false);
+    world.passes(50);
+    assert!(world.rests());
+    assert_eq!(world.answers.len(), 1);
+}
+
+#[test]
+fn nobody_is_let_in_while_nothing_can_be_confirmed() {
+    let mut world = that_confirms();
+    world.sets("quarantine", 0);
+    world.sets("quarantine", 1);
+    let holder = world.waits(1, "LOCK.ACQUIRE k alice PX 1");
+    assert!(world.rests());
+    let (offset, name) = (world.sim.inside.borrow().offset, "replica:1");
+    world.sim.inside.borrow_mut().replicas.insert(1, (name, offset));
+    assert!(world.rests());
+    assert_eq!(world.answers[0].0, holder);
+    world.waits(2, "LOCK.ACQUIRE k bob PX 1 BLOCK 0");
+    world.sim.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&world.sim);
+    world.passes(10);
+    assert!(world.rests(), "the event loop goes round and round");
+    assert_eq!(world.answers.len(), 1, "{:?}", world.answers);
+    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1));
+}
+
+#[test]
+fn a_grant_that_nobody_can_confirm_fails_at_once() {
+    let mut world = with_clients(1);
+    world.sim.shared().settings.set_confirm(1);
+    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
+    assert!(*answered == handle && matches!(parts[..], [Part::Error(_)]), "{parts:?}");
+    assert_eq!(world.field("confirm_failures"), crate::engine::describe::Value::Number(1));
+}
+
+#[test]
+fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
+    let mut world = that_confirms();
+    let asked = |world: &World| world.sim.inside.borrow().asked;
+    world.sim.is_paused.set(true);
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    world.turn();
+    assert_eq!(asked(&world), 0);
+    world.sim.is_paused.set(false);
+    world.turn();
+    world.turn();
+    world.turn();
+    assert_eq!(asked(&world), 1);
+}
+
+#[test]
+fn who_waits_for_a_replica_that_leaves_is_told_at_once() {
+    let mut world = that_confirms();
+    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    world.turn();
+    world.sim.inside.borrow_mut().replicas.clear();
+    assert!(world.rests());
+    assert_eq!(world.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+}
+
+#[test]
+fn a_renewal_that_a_replica_leaves_unconfirmed_is_told_at_once() {
+    let mut world = that_confirms();
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let offset = world.sim.inside.borrow().offset;
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    assert!(world.rests());
+    let handle = world.waits(1, "LOCK.RENEW k alice PX 40000");
+    world.turn();
+    world.sim.inside.borrow_mut().replicas.clear();
+    assert!(world.rests());
+    assert_eq!(world.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)]);
+}

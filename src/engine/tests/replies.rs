@@ -1,0 +1,149 @@
+//! What commands reply that take no lock.
+
+use super::given::{bytes, with_clients};
+use super::inside::Part;
+use super::world::words;
+use crate::engine::acquire;
+use crate::engine::flags::Flags;
+
+const WRONG_TYPE: &str = "WRONGTYPE";
+
+#[test]
+fn fence_tells_the_live_token_or_whether_this_one_is() {
+    let mut world = with_clients(1);
+    assert_eq!(world.told("LOCK.FENCE k"), [Part::Null]);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.number("LOCK.FENCE k"), token);
+    assert_eq!(world.number(&format!("LOCK.FENCE k {token}")), 1);
+    assert_eq!(world.number(&format!("LOCK.FENCE k {}", token + 1)), 0);
+    world.told("SET text t");
+    assert!(world.error("LOCK.FENCE text").starts_with(WRONG_TYPE));
+    assert!(world.error("LOCK.FENCE k x").starts_with("ERR token must be"));
+}
+
+#[test]
+fn exec_runs_a_command_under_the_live_token_only() {
+    let mut world = with_clients(1);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.told(&format!("LOCK.EXEC k {token} SET x 1")), [Part::Ok]);
+    assert_eq!(world.told("GET x"), [bytes("1")]);
+    assert!(world.error(&format!("LOCK.EXEC k {} SET x 2", token - 1)).starts_with("FENCED"));
+    assert!(world.error("LOCK.EXEC x 7 SET x 2").starts_with(WRONG_TYPE));
+    assert!(world.error("LOCK.EXEC k 7").starts_with("ERR syntax error"));
+    assert_eq!(world.told("GET x"), [bytes("1")]);
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said() {
+    let mut world = with_clients(1);
+    for text in [
+        "LOCK.ACQUIRE k alice",
+        "LOCK.MACQUIRE 0 alice PX 9000",
+        "LOCK.RELEASE k",
+        "LOCK.RENEW k alice PX 0",
+        "LOCK.INFO k x",
+    ] {
+        assert!(world.error(text).starts_with("ERR "), "{text}");
+    }
+}
+
+/// What LOCK.INFO says of a waiter.
+fn waiter(owner: &str, mode: &str, client: Option<u64>) -> Vec<Part> {
+    let mut said = vec![Part::Map(5), bytes("owner"), bytes(owner), bytes("mode"), bytes(mode)];
+    said.extend([bytes("waited-ms"), Part::Integer(40), bytes("state")]);
+    said.extend([bytes(if client.is_some() { "blocked" } else { "queued" }), bytes("client-id")]);
+    said.push(client.map_or(Part::Null, Part::Integer));
+    said
+}
+
+#[test]
+fn info_tells_who_holds_a_lock_and_who_waits_for_it() {
+    let mut world = with_clients(2);
+    assert_eq!(world.told("LOCK.INFO k"), [Part::Null]);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 500");
+    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 SHARED BLOCK 0");
+    assert_eq!(world.told("LOCK.ACQUIRE k carol PX 30000 QUEUE 500"), [Part::Null]);
+    world.passes(40);
+    let mut wanted = vec![Part::Map(6), bytes("kind"), bytes("exclusive"), bytes("limit"), Part::Null];
+    wanted.extend([bytes("holds"), Part::Integer(1), bytes("holders"), Part::Array(1), Part::Map(8)]);
+    wanted.extend([bytes("owner"), bytes("alice"), bytes("token"), Part::Integer(token)]);
+    wanted.extend([bytes("lease-left-ms"), Part::Integer(29_960), bytes("held-ms"), Part::Integer(40)]);
+    wanted.extend([bytes("count"), Part::Integer(1), bytes("client-id"), Part::Integer(1)]);
+    wanted.extend([bytes("keepalive"), Part::Bool(false), bytes("ephemeral-ms"), Part::Integer(500)]);
+    wanted.extend([bytes("waiters"), Part::Integer(2), bytes("queue"), Part::Array(2)]);
+    wanted.extend(waiter("bob", "shared", Some(2)));
+    wanted.extend(waiter("carol", "exclusive", None));
+    assert_eq!(world.told("LOCK.INFO k"), wanted);
+    world.told("SET text t");
+    assert!(world.error("LOCK.INFO text").starts_with(WRONG_TYPE));
+}
+
+#[test]
+fn info_tells_how_many_may_hold_a_semaphore() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE s alice PX 30000 LIMIT 3");
+    let told = world.told("LOCK.INFO s");
+    assert_eq!(told[1..5], [bytes("kind"), bytes("limit"), bytes("limit"), Part::Integer(3)]);
+}
+
+#[test]
+fn a_string_that_counts_as_a_lock_is_told_with_its_owner() {
+    let mut world = with_clients(1);
+    world.told("SET old alice PX 30000");
+    assert!(world.error("LOCK.INFO old").starts_with(WRONG_TYPE));
+    world.switches("legacy-strings", true);
+    let told = world.told("LOCK.INFO old");
+    assert!(told.contains(&bytes("alice")), "{told:?}");
+    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [Part::Null]);
+    world.told("SET text t");
+    assert!(world.error("LOCK.INFO text").starts_with(WRONG_TYPE), "it has no time to live");
+}
+
+#[test]
+fn heldby_tells_what_an_owner_holds_and_waits_for() {
+    let mut world = with_clients(2);
+    let token = world.number("LOCK.ACQUIRE a alice PX 30000");
+    world.number("LOCK.ACQUIRE b bob PX 30000");
+    world.waits(2, "LOCK.ACQUIRE b alice PX 30000 SHARED BLOCK 0");
+    let one = |name: &str, how: &str, kind: &str| [Part::Array(5), bytes(name), bytes(how), bytes(kind)];
+    let mut wanted = vec![Part::Array(2)];
+    wanted.extend(one("a", "held", "exclusive"));
+    wanted.extend([Part::Integer(token), Part::Integer(30_000)]);
+    wanted.extend(one("b", "waiting", "shared"));
+    wanted.extend([Part::Null, Part::Null]);
+    assert_eq!(world.told("LOCK.HELDBY alice"), wanted);
+    assert_eq!(world.told("LOCK.HELDBY nobody"), [Part::Array(0)]);
+}
+
+#[test]
+fn the_server_is_told_which_arguments_are_keys() {
+    let world = with_clients(1);
+    let args: [&[u8]; 6] = [b"2", b"a", b"b", b"alice", b"PX", b"30000"];
+    acquire::report_keys(&world.sim, &args);
+    assert_eq!(world.sim.inside.borrow().keys_at, [2, 3]);
+}
+
+#[test]
+fn the_clock_of_tokens_follows_what_a_file_says_and_no_client() {
+    let mut world = with_clients(1);
+    assert_eq!(world.told("LOCK.TICK"), [Part::Ok]);
+    assert!(world.error("LOCK.TICK 1 1").starts_with("ERR this command belongs"));
+    assert!(world.error("LOCK.APPLY k EMPTY").starts_with("ERR this command belongs"));
+    let fact = Flags { is_fact: true, ..Flags::default() };
+    let ahead = 1_700_000_500_000_000_u64;
+    assert_eq!(world.told_as(fact, words(&format!("LOCK.TICK {ahead} 0"))), [Part::Ok]);
+    assert!(world.number("LOCK.ACQUIRE k alice PX 30000") > ahead);
+    assert!(matches!(&world.told_as(fact, words("LOCK.TICK x 0"))[..], [Part::Error(_)]));
+}
+
+#[test]
+fn an_empty_lock_is_made_where_nothing_is_only() {
+    let mut world = with_clients(1);
+    let fact = Flags { is_fact: true, ..Flags::default() };
+    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [Part::Ok]);
+    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)]);
+    assert_eq!(world.told("LOCK.FENCE k"), [Part::Null]);
+    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [Part::Ok]);
+    assert_eq!(world.number("LOCK.FENCE k"), token, "it is held");
+}

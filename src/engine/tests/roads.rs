@@ -1,0 +1,99 @@
+//! How a command comes, and since when the server tells of its events.
+
+use super::given::with_clients;
+use super::inside::Part;
+use super::world::{World, words};
+use crate::engine::events;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+
+fn listens(world: &World) -> u32 {
+    world.sim.inside.borrow().listens
+}
+
+#[test]
+fn a_server_tells_of_its_events_from_the_first_command_on() {
+    let mut world = with_clients(1);
+    assert_eq!(listens(&world), 0);
+    assert!(!world.sim.shared().hears_clients_only(), "nobody would tell of facts");
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.number("LOCK.ACQUIRE l alice PX 30000");
+    assert_eq!(listens(&world), 1);
+    assert!(world.sim.shared().hears_clients_only());
+}
+
+#[test]
+fn a_node_of_a_cluster_looks_at_each_command() {
+    let cluster = Flags { is_cluster: true, ..Flags::default() };
+    let mut world = World::started_as(cluster, |_| ());
+    world.connect(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    assert!(world.sim.shared().is_cluster() && !world.sim.shared().hears_clients_only());
+}
+
+#[test]
+fn who_waits_for_a_role_listens_from_the_start() {
+    let set = |name: &'static str| {
+        World::started_as(Flags::default(), move |sim| {
+            super::world::set_number(&sim.shared().settings, name, 1_000);
+        })
+    };
+    assert_eq!(listens(&set("quarantine")), 1);
+    assert_eq!(listens(&set("max-lease")), 0);
+    let leaves = World::started_as(Flags::default(), |sim| sim.shared().settings.switches()[2].set(true));
+    assert_eq!(listens(&leaves), 1);
+    let later = World::started();
+    later.sets("max-lease", 1_000);
+    assert_eq!(listens(&later), 0);
+    later.sets("quarantine", 1_000);
+    assert_eq!(listens(&later), 1);
+    let later = World::started();
+    later.switches("leaving", true);
+    assert_eq!(listens(&later), 1);
+    let later = World::started();
+    later.confirms();
+    assert_eq!(listens(&later), 1);
+}
+
+#[test]
+fn what_is_loaded_first_is_looked_around_at_when_it_is_loaded() {
+    let mut world = World::started();
+    world.sim.inside.borrow_mut().is_unheard = true;
+    events::loading(&world.sim);
+    let loading = Flags { is_loading: true, is_loading_only: true, is_fact: true, ..Flags::default() };
+    assert_eq!(world.told_as(loading, words("LOCK.TICK 7 7")), [Part::Ok]);
+    assert_eq!(listens(&world), 1);
+    assert!(world.sim.shared().events_are_heard.is_set(), "nobody has looked");
+    events::loaded(&world.sim);
+    assert!(!world.sim.shared().events_are_heard.is_set());
+}
+
+#[test]
+fn where_nobody_hears_events_none_are_published() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let before = world.sim.inside.borrow().published.len();
+    assert_eq!(before, 1);
+    world.sim.inside.borrow_mut().is_unheard = true;
+    crate::engine::first_use::look_for_listeners(&world.sim);
+    world.number("LOCK.ACQUIRE l alice PX 30000");
+    world.told("DEL k");
+    assert!(world.rests());
+    let inside = world.sim.inside.borrow();
+    let others =
+        inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
+    assert_eq!(others.count(), 0);
+}
+
+#[test]
+fn while_a_data_set_is_loaded_beside_the_one_that_is_served_each_command_is_looked_at() {
+    let mut world = with_clients(1);
+    for (what, is_looked_at) in [(events::Beside::Begun, true), (events::Beside::Aborted, false)] {
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        world.number("LOCK.RELEASE k alice");
+        world.sim.shared().note_role(Flags::default());
+        events::loaded_staged(&world.sim, what);
+        assert_eq!(world.sim.shared().hears_clients_only(), !is_looked_at, "{what:?}");
+    }
+}
