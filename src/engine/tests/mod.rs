@@ -9,6 +9,7 @@
 //! | `disk.rs` | what it saves and loads |
 //! | `look.rs` | what can be seen of it, and what must be so at rest |
 //! | `life.rs` | long random lives of a primary and its replica; bugs that are put back are found |
+//! | `single.rs` | one server, as the tests of the core drive it |
 //! | `stories.rs` | what each promise is, in a few steps |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -22,5 +23,6 @@ mod look;
 mod play;
 mod sim;
 mod simulation;
+pub(crate) mod single;
 mod stories;
 mod world;
