@@ -41,4 +41,4 @@ pub mod values;
 pub mod work;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -181,6 +181,20 @@ impl Confirmations {
         pending_grants.map(|pending_grant| pending_grant.lock_key.as_key()).any(|other| other == lock_key)
     }
 
+    /// All that is to be undone, in its order. For tests.
+    #[cfg(test)]
+    pub fn to_undo(&self) -> Vec<PendingGrant> {
+        let mut left = self.undo.of_token.clone();
+        let next = |token| left.get_mut(token).filter(|all| !all.is_empty()).map(|all| all.remove(0));
+        self.undo.order.iter().filter_map(next).collect()
+    }
+
+    /// What somebody waits to have confirmed. For tests.
+    #[cfg(test)]
+    pub fn pending_grants(&self, wait: WaitId) -> &[PendingGrant] {
+        self.waits.get(&wait).map_or(&[], |wait| &wait.pending_grants)
+    }
+
     /// What is to be undone next.
     pub fn next_undo(&mut self) -> Option<PendingGrant> {
         self.undo.pop()

@@ -9,6 +9,7 @@
 //! | `disk.rs` | what it saves and loads |
 //! | `look.rs` | what can be seen of it, and what must be so at rest |
 //! | `life.rs` | long random lives of a primary and its replica; bugs that are put back are found |
+//! | `single.rs` | one server, as the tests of the core drive it |
 //! | `stories.rs` | what each promise is, in a few steps |
 //! | `given.rs` | what the stories below have in common |
 //! | `replies.rs`, `shown.rs` | what commands that take no lock reply; what INFO tells |
@@ -42,5 +43,6 @@ mod roads;
 mod shown;
 mod sim;
 mod simulation;
+pub(crate) mod single;
 mod stories;
 mod world;

@@ -15,7 +15,7 @@ fn waiters(world: &World) -> usize {
     world.sim.with(|state| state.table.waiters()).expect("nobody is within the engine")
 }
 
-/// So many leases that end together.
+/// Many leases end together.
 fn with_leases(count: usize, clients: u64) -> World {
     let mut world = with_clients(clients);
     for number in 0..count {

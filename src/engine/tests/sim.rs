@@ -2,7 +2,7 @@
 //! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. It has clocks of
 //! its own that nothing but the test moves.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 
 use super::inside::{At, Clockwork, Entry, Inside, Part, Published, Told, Value, Words};
 use crate::command::error::GRANT_UNCONFIRMED;
@@ -53,6 +53,15 @@ impl Default for Sim {
 }
 
 impl Sim {
+    /// What the engine keeps, for a test to look at between two steps.
+    pub(super) fn state(&self) -> Ref<'_, State<u64, Clockwork>> {
+        self.state.borrow()
+    }
+
+    pub(super) fn state_mut(&self) -> RefMut<'_, State<u64, Clockwork>> {
+        self.state.borrow_mut()
+    }
+
     /// Takes a key out of the keyspace. The engine hears of it as of a real server: first that it leaves its name, then
     /// that its value is freed.
     pub(super) fn take(&self, at: &At) -> Option<Entry> {

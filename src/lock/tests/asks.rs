@@ -1,29 +1,69 @@
-//! What the clients of the [world](super::world) ask, and how a step of the core is carried out.
+//! What the clients of the [world](super::world) ask, in the words of the server's commands, and what they are told.
 
-use super::input::{Answered, How, InFlight, Input, Keys, Outcome, Reply, Writes};
-use super::reader::Fact;
-use super::server::{At, Name};
-use super::world::{Wait, World};
-use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, Record, Step};
-use crate::lock::table::{
-    Acquired, Admission, Ask, Block, Candidate, Decision, KeyRef, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL,
-    Refusal, Renewal, Steps, Table, Wait as HowToWait,
-};
-use crate::lock::types::{ClientId, Mode, Now, Token};
-use crate::sabotage::{self, Rule};
+use super::input::{Answered, Begun, How, InFlight, Input, Keys, Outcome, Reply};
+use super::server::{At, Name, name_of};
+use super::world::{Blocked, World};
+use crate::command::error;
+use crate::engine::tests::single::{Progress, Replied};
+use crate::lock::deadlock::Link;
+use crate::lock::effect::{Answer, PendingGrant, UndoRecord};
+use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS, WRONG_TYPE};
+use crate::lock::types::{Mode, Token};
+
+/// Who gives locks up: a connection of nobody's, which never waits.
+const ANYBODY: u64 = u64::MAX;
+
+/// The number behind a word of an error.
+fn number_in<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.split_whitespace().find_map(|word| word.parse().ok())
+}
+
+/// Why a request is refused, as its client reads it.
+fn refusal(text: &str) -> Option<Refusal> {
+    Some(match text.split(' ').next()? {
+        "LOCKQUEUE" if text.contains("for this lock") => Refusal::QueueIsFull(number_in(text)?),
+        "LOCKQUEUE" => Refusal::ServerIsFull(number_in(text)?),
+        "LOCKKIND" if text.contains("LIMIT") => {
+            Refusal::OtherKind(Mode::Limit(number_in(&text.replace(';', " "))?))
+        }
+        "LOCKKIND" => Refusal::OtherKind(Mode::Shared),
+        "QUARANTINE" => Refusal::Quarantine(number_in(text)?),
+        "DEADLOCK" => Refusal::Deadlock,
+        _ if text == WRONG_TYPE => Refusal::WrongType,
+        _ if text == error::CANNOT_CONFIRM => Refusal::Unconfirmable,
+        _ if text == error::LEAVING => Refusal::Leaving,
+        _ if text == NO_TOKENS => Refusal::NoTokens,
+        _ if text == TOO_MANY_LOCKS => Refusal::TooManyLocks,
+        _ if text.starts_with("ERR this owner holds the lock") => Refusal::TooManyTimes,
+        _ => return None,
+    })
+}
+
+/// The waits that an error tells of. No name here has a quotation mark in it.
+fn cycle(db: u32, text: &str) -> Vec<Link> {
+    let names: Vec<&str> = text.split('\'').skip(1).step_by(2).collect();
+    let link = |names: &[&str]| Link {
+        owner: names[0].as_bytes().into(),
+        lock_key: At::new(db, name_of(names[1].as_bytes())).lock_key().to_owned(),
+        awaited: names[2].as_bytes().into(),
+    };
+    names.chunks_exact(3).map(link).collect()
+}
 
 impl World {
     pub(super) fn acquire(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
         let Input::Acquire { at, owner, lease_ms, wait, client, minted, how } = *input else {
             return Err(format!("{input:?} is no acquire"));
         };
-        let ask = self.ask(owner, lease_ms, wait, client, minted, how);
-        let asked = Fact::Acquire { at, owner, lease_ms, how };
-        let reply = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
-            table.acquire(now, at.lock_key(), existing, &ask, admission, fx)
-        })?;
-        out.reply = self.acquired(Keys::one(at), owner, client, reply)?;
-        out.cycle = self.server.table.take_cycle();
+        let How { mode, is_reentrant, binding, is_reservation } = how;
+        let mut words = words(&["LOCK.ACQUIRE", at.name, if minted { "*" } else { owner }]);
+        options(&mut words, lease_ms, mode, wait, is_reservation);
+        words.extend(is_reentrant.then(|| "REENTRANT".to_owned()));
+        if let Some(ms) = binding.ephemeral_ms {
+            words.extend(["EPHEMERAL".to_owned(), ms.to_string()]);
+        }
+        words.extend(binding.is_keepalive.then(|| "KEEPALIVE".to_owned()));
+        out.reply = self.ask(Keys::one(at), owner, client, &words, out)?;
         Ok(())
     }
 
@@ -32,69 +72,56 @@ impl World {
             return Err(format!("{input:?} is no acquire of several"));
         };
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
-        let ask = self.ask(owner, lease_ms, wait, client, minted, How::of(mode));
-        let asked = Fact::AcquireMany { keys, owner, lease_ms, mode };
-        let reply = self.decide_all(keys, Some(asked), out, |table, now, refs, admission, fx| {
-            table.acquire_many(now, refs, &ask, admission, fx)
-        })?;
-        out.reply = self.acquired(keys, owner, client, reply)?;
-        out.cycle = self.server.table.take_cycle();
+        let mut words = words(&["LOCK.MACQUIRE", &keys.len().to_string()]);
+        words.extend(keys.iter().map(|at| at.name.to_owned()));
+        words.push(if minted { "*" } else { owner }.to_owned());
+        options(&mut words, lease_ms, mode, wait, false);
+        out.reply = self.ask(keys, owner, client, &words, out)?;
         Ok(())
     }
 
+    /// A client asks for locks.
     fn ask(
         &mut self,
+        keys: Keys,
         owner: Name,
-        lease_ms: u64,
-        wait: Option<u64>,
         client: u64,
-        minted: bool,
-        how: How,
-    ) -> Ask<'static> {
+        words: &[String],
+        out: &mut Outcome,
+    ) -> Result<Reply, String> {
+        if self.is_blocked(client) {
+            return Err(format!("client {client} is blocked, and no server would hear {words:?}"));
+        }
         self.owners.insert(owner);
-        let now = self.server.now.boot;
-        let wait = wait.map(|ms| match how.is_reservation {
-            true => HowToWait::Reservation { until: now.plus_ms(ms) },
-            false => HowToWait::Block(Block {
-                client: ClientId(client),
-                until: (ms != 0).then(|| now.plus_ms(ms)),
-            }),
-        });
-        let How { mode, is_reentrant, binding, .. } = how;
-        let bind_to =
-            Some(ClientId(client)).filter(|_| !binding.is_none() || self.server.table.may_have_bindings());
-        Ask {
-            owner: owner.as_bytes(),
-            owner_is_minted: minted,
-            lease_ms,
-            mode,
-            is_reentrant,
-            binding,
-            wait,
-            client: Some(ClientId(client)),
-            bind_to,
-            must_be_explicit: minted,
-            cannot_confirm: false,
+        let at = keys.first().ok_or("a request for nothing")?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match self.server.single.ask(client, at.db, &words)? {
+            Replied::Integer(token) => granted(token),
+            Replied::Owner(minted, token) if *minted == *owner.as_bytes() => granted(token),
+            Replied::Null => Ok(Reply::Busy),
+            Replied::Later(handle) => self.blocks(handle, at, owner, client),
+            Replied::Error(text) => {
+                out.cycle = cycle(at.db, &text);
+                refusal(&text).map(Reply::Refused).ok_or(format!("{words:?} is replied {text}"))
+            }
+            other => Err(format!("{words:?} is replied {other:?}")),
         }
     }
 
-    fn acquired(&mut self, keys: Keys, owner: Name, client: u64, reply: Acquired) -> Result<Reply, String> {
-        Ok(match reply {
-            Acquired::Granted(token) => {
-                keys.iter().for_each(|at| self.owner_knows(at, owner));
-                self.told.push((token, owner));
-                Reply::Granted(token)
-            }
-            Acquired::Busy => Reply::Busy,
-            Acquired::Refused(why) => Reply::Refused(why),
-            Acquired::Waiting(id) => {
+    /// The client is blocked: it waits in a queue, or it has what it asked for and waits for replicas.
+    fn blocks(&mut self, handle: u64, at: At, owner: Name, client: u64) -> Result<Reply, String> {
+        let (number, reply) = match self.server.single.progress(handle) {
+            Progress::Confirming(Some(Answer::Granted { token, .. })) => (0, Reply::Granted(token)),
+            Progress::Confirming(None) => (0, Reply::Bool(true)),
+            Progress::Undoing => return Err("a grant that was hopeless was made".to_owned()),
+            _ => {
                 self.wait_count += 1;
-                let at = keys.first().ok_or("a wait for nothing")?;
-                let wait = Wait { id, number: self.wait_count, at, owner, client };
-                self.waits.insert(id.number(), wait);
-                Reply::Waiting(self.wait_count)
+                (self.wait_count, Reply::Waiting(self.wait_count))
             }
-        })
+        };
+        let is_open = number > 0;
+        self.blocked.insert(handle, Blocked { number, at, owner, client, is_open });
+        Ok(reply)
     }
 
     pub(super) fn release(
@@ -104,11 +131,9 @@ impl World {
         token: Option<Token>,
         out: &mut Outcome,
     ) -> Result<(), String> {
-        let asked = Fact::Release { at, owner, token };
-        let given = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
-            table.release(now, at.lock_key(), existing, owner.as_bytes(), token, admission, fx)
-        })?;
-        out.reply = yes_or_wrong_type(given);
+        let mut words = words(&["LOCK.RELEASE", at.name, owner]);
+        words.extend(token.into_iter().flat_map(|token| ["TOKEN".to_owned(), token.to_string()]));
+        out.reply = self.ask_for_truth(at, owner, ANYBODY, &words)?;
         Ok(())
     }
 
@@ -116,137 +141,161 @@ impl World {
         let Input::Renew { at, owner, token, raise, lease_ms, client } = *input else {
             return Err(format!("{input:?} is no renewal"));
         };
-        let asked = Fact::Renew { at, owner, token, raise, lease_ms };
-        let client = Some(ClientId(client));
-        let bind_to = client.filter(|_| self.server.table.may_have_bindings());
-        let renewal = Renewal { owner: owner.as_bytes(), token, raise, lease_ms, client, bind_to };
-        let renewed = self.decide(at, Some(asked), out, |table, now, existing, admission, fx| {
-            table.renew(now, at.lock_key(), existing, &renewal, admission, fx)
-        })?;
-        if renewed == Some(true) {
-            self.owner_knows(at, owner);
-        }
-        out.reply = yes_or_wrong_type(renewed);
+        let mut words = words(&["LOCK.RENEW", at.name, owner, "PX", &lease_ms.to_string()]);
+        words.extend(token.into_iter().flat_map(|token| ["TOKEN".to_owned(), token.to_string()]));
+        words.extend(raise.into_iter().flat_map(|raise| ["RAISE".to_owned(), raise.to_string()]));
+        out.reply = self.ask_for_truth(at, owner, client, &words)?;
         Ok(())
     }
 
-    /// Asks the core for a step about this key, and carries it out.
-    pub(super) fn decide<R>(
-        &mut self,
-        at: At,
-        asked: Option<Fact>,
-        out: &mut Outcome,
-        step: impl FnOnce(&mut Table, Now, Existing, Admission<'_>, &mut Effects) -> Step<R>,
-    ) -> Result<R, String> {
-        self.decide_all(Keys::one(at), asked, out, |table, now, refs, admission, fx| {
-            let step = step(table, now, refs[0].existing, admission, &mut fx[0]);
-            let Step { reply, change, record } = step;
-            (reply, vec![Step { reply: (), change, record }])
-        })
+    fn ask_for_truth(&mut self, at: At, owner: Name, client: u64, words: &[String]) -> Result<Reply, String> {
+        if self.is_blocked(client) {
+            return Err(format!("client {client} is blocked, and no server would hear {words:?}"));
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match self.server.single.ask(client, at.db, &words)? {
+            Replied::Integer(truth) => Ok(Reply::Bool(truth == 1)),
+            Replied::Later(handle) => self.blocks(handle, at, owner, client),
+            Replied::Error(text) if text == WRONG_TYPE => Ok(Reply::Refused(Refusal::WrongType)),
+            other => Err(format!("{words:?} is replied {other:?}")),
+        }
     }
 
-    /// The same for several keys: first all keys, then for each what is told, published and answered.
-    pub(super) fn decide_all<R>(
-        &mut self,
-        keys: Keys,
-        asked: Option<Fact>,
-        out: &mut Outcome,
-        step: impl FnOnce(&mut Table, Now, &[KeyRef<'_>], Admission<'_>, &mut [Effects]) -> Steps<R>,
-    ) -> Result<R, String> {
-        self.lock_keys.extend(keys.iter());
-        let now = self.server.now;
-        let refs: Vec<KeyRef<'_>> = keys
-            .iter()
-            .map(|at| KeyRef { lock_key: at.lock_key(), existing: self.server.existing(at) })
-            .collect();
-        let (forbidden, writes) = (&self.forbidden, self.writes);
-        let mut admission = |who: Candidate<'_>| match writes {
-            Writes::Allowed if forbidden.contains(&who.client.0) => {
-                Decision::Refused(if who.wants_several { NO_PERMISSION_FOR_SEVERAL } else { NO_PERMISSION })
-            }
-            Writes::Allowed => Decision::Granted,
-            Writes::Refused | Writes::Paused => Decision::NotNow,
+    pub(super) fn fence(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
+        out.reply = match self.server.single.ask(ANYBODY, at.db, &["LOCK.FENCE", at.name])? {
+            Replied::Integer(token) => Reply::Token(Token::new(token)),
+            Replied::Null => Reply::Token(None),
+            Replied::Error(text) if text == WRONG_TYPE => Reply::Token(None),
+            other => return Err(format!("LOCK.FENCE is replied {other:?}")),
         };
-        let mut effects = vec![Effects::default(); refs.len()];
-        let (reply, steps) = step(&mut self.server.table, now, &refs, &mut admission, &mut effects);
-        let told_before = out.facts.len();
-        let changed_before = out.changes.len();
-        for (at, step) in keys.iter().zip(&steps) {
-            self.server.carry_out(at, step.change);
-            if step.change != Change::Nothing {
-                out.changes.push((at, step.change));
-            }
-        }
-        let mut asked = asked;
-        for ((at, step), fx) in keys.iter().zip(&steps).zip(effects) {
-            for record in std::iter::once(step.record).chain(fx.records()).collect::<Vec<_>>() {
-                match record {
-                    Record::Nothing => {}
-                    Record::AsAsked => {
-                        out.facts.push(asked.take().ok_or("G13: told as asked, and nobody asked, or twice")?);
-                    }
-                    // A hold that the same step has replaced by another one needs not be told of.
-                    _ => out.facts.extend(self.server.fact(at, record).ok()),
-                }
-            }
-            self.publish_and_answer(Some(at), fx, out)?;
-        }
-        let (facts, changes) = (&out.facts[told_before..], &out.changes[changed_before..]);
-        // Whose turn it is concerns nobody but the clients of this server.
-        if facts.is_empty() != changes.iter().all(|(_, change)| *change == Change::Signalled) {
-            return Err(format!("G13: {changes:?} is told as {facts:?}"));
-        }
-        Ok(reply)
-    }
-
-    pub(super) fn publish_and_answer(
-        &mut self,
-        at: Option<At>,
-        fx: impl IntoIterator<Item = Effect>,
-        out: &mut Outcome,
-    ) -> Result<(), String> {
-        for effect in fx {
-            let (waiter, client, answer) = match effect {
-                // Told before.
-                Effect::Replicate(_) => continue,
-                Effect::Publish(event) => {
-                    let at = at.ok_or("an event about no key")?;
-                    if self.server.table.has_notices() && !sabotage::removes(Rule::EventOrder) {
-                        self.server.table.publish_later(at.lock_key(), event);
-                    } else {
-                        out.events.push((at, event));
-                    }
-                    continue;
-                }
-                Effect::Answer { waiter, client, answer } => (waiter, client, answer),
-            };
-            let Some(wait) = self.waits.remove(&waiter.number()) else {
-                return Err(format!("G7: {waiter:?} is told {answer:?} and does not wait (any more)"));
-            };
-            if wait.client != client.0 {
-                return Err(format!("G7: the answer to {} went to {}", wait.client, client.0));
-            }
-            if let Answer::Granted { ref lock_key, ref others, token, .. } = answer {
-                self.told.push((token, wait.owner));
-                for lock_key in std::iter::once(lock_key).chain(others) {
-                    let at = self.at(lock_key)?;
-                    self.in_flight.push(InFlight { at, owner: wait.owner, token, client: wait.client });
-                }
-            }
-            out.answers.push(Answered { wait: wait.number, at: wait.at, client: wait.client, answer });
-        }
         Ok(())
     }
 
-    /// The owner was told by another answer that the lock is its own: the grant is no longer on its way.
-    fn owner_knows(&mut self, at: At, owner: Name) {
-        self.in_flight.retain(|grant| grant.at != at || grant.owner != owner);
+    /// Whether no server would hear this client now.
+    pub(super) fn is_blocked(&self, client: u64) -> bool {
+        self.blocked.values().any(|blocked| blocked.client == client)
+    }
+
+    /// This connection; or, if that is blocked, another one of the same client.
+    pub(super) fn one_that_is_heard(&self, client: u64) -> u64 {
+        let mut client = client;
+        while self.is_blocked(client) {
+            client += 100_000;
+        }
+        client
+    }
+
+    /// Who has been answered in this step, and what is on its way now.
+    pub(super) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
+        let single = &self.server.single;
+        self.in_flight.clear();
+        for (&handle, blocked) in &mut self.blocked {
+            let answer = match single.progress(handle) {
+                Progress::InQueue if blocked.is_open => continue,
+                Progress::Confirming(Some(answer)) => Some(answer),
+                Progress::Confirming(None) | Progress::Undoing => None,
+                Progress::Answered(answer) => {
+                    if let Some(Answer::Granted { ref lock_key, ref others, token, .. }) = answer
+                        && blocked.number > 0
+                    {
+                        for lock_key in std::iter::once(lock_key).chain(others) {
+                            let Blocked { owner, client, .. } = *blocked;
+                            self.in_flight.push(InFlight { at: Self::at_of(lock_key), owner, token, client });
+                        }
+                    }
+                    answer
+                }
+                progress @ Progress::InQueue => {
+                    return Err(format!("G7: {blocked:?} was answered, and is {progress:?}"));
+                }
+            };
+            if std::mem::take(&mut blocked.is_open) {
+                let answer = answer.ok_or_else(|| format!("G7: {blocked:?} is told nothing"))?;
+                let Blocked { number, at, client, .. } = *blocked;
+                out.answers.push(Answered { wait: number, at, client, answer });
+            }
+        }
+        // The order in which they were let in; their tokens tell it.
+        out.answers.sort_by_key(|answered| match answered.answer {
+            Answer::Granted { token, .. } => token.get(),
+            _ => 0,
+        });
+        self.begun = self.unconfirmed_of_clients();
+        Ok(())
+    }
+
+    /// All answers that are on their way reach their clients.
+    pub(super) fn send_answers(&mut self) {
+        self.server.single.send(None);
+        self.in_flight.clear();
+        self.let_go_of_answered();
+    }
+
+    /// Who was answered is blocked no longer.
+    fn let_go_of_answered(&mut self) {
+        let single = &self.server.single;
+        self.blocked.retain(|&handle, _| single.is_blocked(handle));
+    }
+
+    pub(super) fn close(&mut self, client: u64, out: &mut Outcome) {
+        let gone = self.in_flight.iter().filter(|grant| grant.client == client);
+        out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
+        self.server.single.close(client);
+        self.blocked.retain(|_, blocked| blocked.client != client);
+    }
+
+    pub(super) fn unblock(&mut self, client: u64) {
+        self.server.single.unblock(client);
+        self.let_go_of_answered();
+    }
+
+    /// All who wait for this hold to be confirmed are unblocked: it is undone, as soon as the pump runs.
+    pub(super) fn undo(&mut self, begun: Begun) -> Result<(), String> {
+        let is_it = |pending: &PendingGrant| {
+            (Self::at_of(&pending.lock_key), pending.token) == (begun.at, begun.token)
+        };
+        let waits = |handle: &u64| self.server.single.unconfirmed(*handle).iter().any(is_it);
+        let waiting = self.blocked.iter().filter(|(handle, _)| waits(handle));
+        let clients: Vec<u64> = waiting.map(|(_, blocked)| blocked.client).collect();
+        if clients.is_empty() {
+            return Err(format!("nobody waits for {begun:?}"));
+        }
+        clients.into_iter().for_each(|client| self.unblock(client));
+        Ok(())
+    }
+
+    /// What clients wait to have confirmed.
+    fn unconfirmed_of_clients(&self) -> Vec<Begun> {
+        let pending = self.blocked.keys().flat_map(|&handle| self.server.single.unconfirmed(handle));
+        pending.filter(|pending| pending.undo != UndoRecord::NOTHING).map(|p| Self::begun_of(&p)).collect()
+    }
+
+    /// The same, and what is to be undone by now.
+    pub(super) fn unconfirmed(&self) -> Vec<Begun> {
+        let mut all = self.unconfirmed_of_clients();
+        all.extend(self.server.single.to_undo().iter().map(|pending| Self::begun_of(pending)));
+        all
     }
 }
 
-const fn yes_or_wrong_type(reply: Option<bool>) -> Reply {
-    match reply {
-        Some(is_done) => Reply::Bool(is_done),
-        None => Reply::Refused(Refusal::WrongType),
+fn granted(token: u64) -> Result<Reply, String> {
+    Token::new(token).map(Reply::Granted).ok_or_else(|| format!("{token} is no token"))
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// The options of a request for locks.
+fn options(words: &mut Vec<String>, lease_ms: u64, mode: Mode, wait: Option<u64>, is_reservation: bool) {
+    words.extend(["PX".to_owned(), lease_ms.to_string()]);
+    match mode {
+        Mode::Exclusive => {}
+        Mode::Shared => words.push("SHARED".to_owned()),
+        Mode::Limit(limit) => words.extend(["LIMIT".to_owned(), limit.to_string()]),
+    }
+    if let Some(ms) = wait {
+        let word = if is_reservation { "QUEUE" } else { "BLOCK" };
+        words.extend([word.to_owned(), ms.to_string()]);
     }
 }

@@ -104,13 +104,23 @@ impl Judge {
             self.begun.clear();
         }
         self.begun.sort_unstable();
+        // What took nothing needs nobody to give it back, and the server does not say.
+        self.begun.retain(|begun| begun.counts || begun.is_upgrade);
         must(begun == self.begun, || format!("to be undone are {:?}, not {begun:?}", self.begun))
     }
 
     /// A grant is undone: of the hold that it was about goes what it did, and nothing else. Another owner's hold, and
     /// a later one of the same owner, are none of its business (G10).
-    pub(super) fn undone(&mut self, begun: &Begun, world: &World) {
+    pub(super) fn undone(&mut self, begun: &Begun, out: &Outcome, world: &World) {
         let Begun { at, token, owner, counts, is_upgrade } = *begun;
+        // Another undoing before it has made it this owner's turn to hold alone: its hold goes on under a newer token.
+        let goes_on =
+            |new: &Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true) && new.token > token;
+        let is_alone = self.live(at, world).all(|hold| hold.owner == owner);
+        if is_alone && out.begun.iter().any(goes_on) {
+            self.see("undone, nothing left");
+            return;
+        }
         if world.writes == Writes::Paused || world.elsewhere.contains(&at) {
             return;
         }

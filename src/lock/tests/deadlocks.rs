@@ -79,7 +79,7 @@ fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
         let modes: Vec<Mode> = (0..lock_keys).map(|_| random.of(kinds)).collect();
         let (mut world, mut judge) = (World::new(1_000_000, 0), Judge::default());
         for step in 0..steps {
-            let input = input(&mut random, owners, &modes);
+            let input = input(&mut random, owners, &modes).heard(&world);
             let kind = kind_of(&input, &judge, &world);
             let out = world.step(&input)?;
             let judged = judge.judge(&input, &out, &world).and_then(|()| world.check());

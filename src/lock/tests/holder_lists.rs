@@ -23,7 +23,8 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
         let lease_ms = 1 + random.below(if step % 400 < 250 { 90 } else { 8 });
         let binding = Binding {
             ephemeral_ms: random.percent(5).then_some(3),
-            is_keepalive: random.percent(3),
+            // Nobody could tell when such a lease is over that is not confirmed.
+            is_keepalive: random.percent(3) && !world.confirms,
             is_running: false,
         };
         let is_reentrant = random.percent(10);
@@ -40,7 +41,8 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
             55..65 => Input::Release { at: K, owner, token },
             65..72 => Input::Renew { at: K, owner, token, raise: None, lease_ms, client },
             72..86 => Input::Pass(1_000 * random.below(4)),
-            86..90 if !world.begun.is_empty() => Input::Undo(random.of(&world.begun)),
+            86..89 if !world.begun.is_empty() => Input::Undo(random.of(&world.begun)),
+            89 if world.confirms => Input::Confirmed,
             86..97 => Input::Pump,
             97..99 => Input::Close(client),
             _ => random.of(&[
@@ -55,6 +57,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
             continue;
         }
         has_passed = matches!(input, Input::Pass(_));
+        let input = input.heard(&world);
         let out = world.step(&input)?;
         world.catch_up()?;
         let judged = judge.judge(&input, &out, &world).and_then(|()| world.check());

@@ -1,9 +1,10 @@
 //! What can happen to a server, and what came of it.
 
-use super::reader::Fact;
-use super::server::{At, Lazy, Name};
+use super::server::{At, Lazy, Name, Outside};
+use super::world::World;
+use crate::engine::tests::single::Record;
 use crate::lock::deadlock::Link;
-use crate::lock::effect::{Answer, Change, Event};
+use crate::lock::effect::{Answer, Event};
 use crate::lock::table::Refusal;
 use crate::lock::types::{Binding, Mode, Token};
 
@@ -148,7 +149,9 @@ pub(super) enum Input {
     Quarantine(u64, bool),
     /// The setting: whether grants have to be confirmed from now on.
     Confirm(bool),
-    /// A grant was not confirmed: what it did here is undone.
+    /// All replicas say that they have everything: who waits for that is told.
+    Confirmed,
+    /// Who waits for this to be confirmed is unblocked. What began with it is undone when the pump runs.
     Undo(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
@@ -170,6 +173,37 @@ pub(super) enum Input {
     NewFileOfReplica,
     /// This reader becomes the primary. What the old one had not sent is lost.
     Promote(usize),
+}
+
+impl Input {
+    /// The same, from a connection that the server hears: it does not hear one that is blocked.
+    pub(super) fn heard(self, world: &World) -> Self {
+        match self {
+            Self::Acquire { at, owner, lease_ms, wait, client, minted, how } => {
+                let client = world.one_that_is_heard(client);
+                Self::Acquire { at, owner, lease_ms, wait, client, minted, how }
+            }
+            Self::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared } => {
+                let client = world.one_that_is_heard(client);
+                Self::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared }
+            }
+            Self::Renew { at, owner, token, raise, lease_ms, client } => {
+                let client = world.one_that_is_heard(client);
+                Self::Renew { at, owner, token, raise, lease_ms, client }
+            }
+            _ => self,
+        }
+    }
+
+    /// Who asks, if that is a client which the server may not hear now.
+    pub(super) const fn client(&self) -> Option<u64> {
+        match *self {
+            Self::Acquire { client, .. } | Self::AcquireMany { client, .. } | Self::Renew { client, .. } => {
+                Some(client)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a grant did at one of its locks, by what the core says.
@@ -224,8 +258,12 @@ pub(super) struct Answered {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) reply: Reply,
-    pub(super) changes: Vec<(At, Change)>,
-    pub(super) facts: Vec<Fact>,
+    /// What became of keys, as clients that watch or track them hear of it.
+    pub(super) changes: Vec<(At, &'static str)>,
+    /// What replicas were told.
+    pub(super) facts: Vec<Record>,
+    /// What was done to keys without asking the core.
+    pub(super) outside: Vec<Outside>,
     pub(super) events: Vec<(At, Event)>,
     pub(super) answers: Vec<Answered>,
     /// Grants whose client was gone before it was told.
@@ -234,6 +272,8 @@ pub(super) struct Outcome {
     pub(super) cycle: Vec<Link>,
     /// What has to be confirmed.
     pub(super) begun: Vec<Begun>,
+    /// What was not confirmed and is undone.
+    pub(super) undone: Vec<Begun>,
 }
 
 /// A grant out of the queue on its way to its client.

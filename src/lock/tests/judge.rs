@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
 use super::input::{Answered, Begun, Input, Outcome, Reply};
-use super::reader::Fact;
 use super::server::{At, Key, Name, Outside};
 use super::world::World;
+use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView};
 use crate::lock::types::{Mode, TOKEN_MAX};
@@ -50,10 +50,8 @@ impl Judge {
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
         self.begun.clear();
-        for fact in &out.facts {
-            if let Fact::Outside(what) = fact {
-                self.outside(what, world);
-            }
+        for what in &out.outside {
+            self.outside(what, world);
         }
         match *input {
             Input::Quarantine(length_ms, true) => self.quarantine = Some((world.time, length_ms)),
@@ -69,8 +67,10 @@ impl Judge {
             Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
-            Input::Pump => self.let_run(world),
-            Input::Undo(ref begun) => self.undone(begun, world),
+            Input::Pump => {
+                self.let_run(world);
+                out.undone.iter().for_each(|begun| self.undone(begun, out, world));
+            }
             _ => {}
         }
         // Whoever came in behind the one who asked, because of it, has a newer token.
@@ -86,8 +86,10 @@ impl Judge {
             self.answered(input, answered, world)?;
         }
         match *input {
-            Input::Pump => self.pumped(world)?,
-            Input::Undo(Begun { at, .. }) => self.passed_on(at, out, world)?,
+            Input::Pump => {
+                self.pumped(world)?;
+                out.undone.iter().try_for_each(|begun| self.passed_on(begun.at, out, world))?;
+            }
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
@@ -222,8 +224,10 @@ impl Judge {
                 let swapped = world.server.keys.keys().filter(|at| at.db == a || at.db == b);
                 self.empties.extend(swapped);
             }
-            Outside::Restore(at, None) => drop(self.empties.insert(at)),
-            Outside::Restore(at, Some(ref saved)) => {
+            Outside::Restore(at, (_, None)) => drop(self.empties.insert(at)),
+            // A hold is bound to its name.
+            Outside::Restore(at, (name, Some(_))) if name != at.name => drop(self.empties.insert(at)),
+            Outside::Restore(at, (_, Some(ref saved))) => {
                 for hold in &saved.holds {
                     self.newest = self.newest.max(hold.token.get());
                     if let Some(owner) = world.owner(&hold.owner) {
@@ -353,6 +357,12 @@ impl Judge {
             }
             Answer::Refused(WRONG_TYPE) => (keys.iter().any(|at| world.is_other(at)), "told of another type"),
             Answer::Refused(NO_TOKENS) => (self.newest == TOKEN_MAX, "no tokens"),
+            Answer::Refused(LONGER_THAN_QUARANTINE) => {
+                (world.is_longer_than_quarantine(pending.lease_ms), "longer than the quarantine")
+            }
+            Answer::Refused(KEPT_UNCONFIRMED) => {
+                (world.confirms && pending.binding.is_keepalive, "kept where leases are confirmed")
+            }
             Answer::Refused(_) => (false, "refused"),
             Answer::Demoted => (matches!(input, Input::Promote(_)), "demoted"),
             Answer::Moved(_) => (keys.iter().any(|at| world.elsewhere.contains(&at)), "sent on"),
@@ -374,8 +384,8 @@ impl Judge {
         must(left.is_none(), || format!("a lock that nobody holds was left at {left:?}"))?;
         self.queues.retain(|_, queue| !queue.is_empty());
         let waiting = self.queues.values().map(Vec::len).sum();
-        must(server.table.waiters() == waiting, || {
-            format!("G7, G8: {} wait, and {waiting} should: {:?}", server.table.waiters(), self.queues)
+        must(server.table().waiters() == waiting, || {
+            format!("G7, G8: {} wait, and {waiting} should: {:?}", server.table().waiters(), self.queues)
         })
     }
 

@@ -6,15 +6,15 @@
 //! | `property.rs` | long random lives against the oracle |
 //! | `model.rs`, `models.rs` | every sequence of inputs in small worlds; which seeded bugs are caught by what |
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
-//! | `oracle.rs`, `rules.rs` | the rules of locking once more, naively |
+//! | `oracle.rs`, `rules.rs`, `pumped.rs` | the rules of locking once more, naively |
 //! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
-//! | `world.rs`, `asks.rs`, `pump.rs`, `input.rs` | a primary with its clients: carries out what the core decides |
-//! | `server.rs`, `reader.rs` | a keyspace with its clocks; replicas and files, fed by the stream |
+//! | `world.rs`, `asks.rs`, `input.rs` | a primary with its clients, run by the engine that ships |
+//! | `server.rs`, `reader.rs` | a simulated server of `src/engine/tests`; replicas and files, fed by the stream |
 //! | `facts.rs` | what a reader makes of what it is told |
 //! | `regression.rs` | bugs that the others found |
 //! | `fuzz.rs` | random lives whose choices are bytes: a target of `scripts/fuzz` |
@@ -38,7 +38,7 @@ mod model;
 mod models;
 mod oracle;
 mod property;
-mod pump;
+mod pumped;
 pub(crate) mod random;
 mod reader;
 mod regression;

@@ -5,6 +5,7 @@
 //! is run, so that a lost wake-up shows wherever it was lost. The number of states is pinned:
 //! a model that silently shrinks fails.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 
 use super::input::{How, Input, Keys, Outcome};
@@ -14,6 +15,7 @@ use super::server::{At, Key, Name};
 use super::world::World;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode, Token};
+use crate::sabotage::{Rule, without};
 
 pub(super) const K: At = At::new(0, "k");
 pub(super) const M: At = At::new(0, "m");
@@ -90,7 +92,7 @@ impl Move {
                 Input::Acquire { at, owner, lease_ms: LEASE_MS, wait, client, minted: false, how }
             }
             Self::AcquireBoth { who, wait, is_shared } => {
-                let (keys, owner, client) = (Keys::of(&[K, M]), OWNERS[who], client(who, 0));
+                let (keys, owner, client) = (Keys::of(&[K, M]), OWNERS[who], client(who, 2));
                 Input::AcquireMany { keys, owner, lease_ms: LEASE_MS, wait, client, minted: false, is_shared }
             }
             Self::Release { who, at } => Input::Release { at, owner: OWNERS[who], token: None },
@@ -105,7 +107,7 @@ impl Move {
             }
             Self::Close { who, connection } => Input::Close(client(who, connection)),
             Self::PayloadAhead(ahead) => {
-                let token = Token::new(world.server.table.last_token() + ahead);
+                let token = Token::new(world.server.table().last_token() + ahead);
                 token.map_or(Input::Pump, |token| Input::Payload {
                     name: K.name,
                     owner: OWNERS[0],
@@ -117,7 +119,7 @@ impl Move {
             }
             Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::Undo(*begun)),
             Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::Undo(*begun)),
-            Self::WallAhead(us) => Input::Wall(world.server.table.last_token() + us),
+            Self::WallAhead(us) => Input::Wall(world.server.table().last_token() + us),
             Self::Plain(input) => input,
         }
     }
@@ -194,13 +196,13 @@ impl Model {
     fn grow(&self, edge: &[State]) -> Result<Vec<(Vec<u8>, State)>, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = edge.len().div_ceil(threads).max(1);
-        let lowered = Lowered::now();
+        let (lowered, rule) = (Lowered::now(), LEFT_OUT.get());
         std::thread::scope(|scope| {
             let workers: Vec<_> = edge
                 .chunks(share)
                 .map(|states| {
                     let follow = || states.iter().try_fold(Vec::new(), |all, state| self.follow(state, all));
-                    scope.spawn(move || lowered.during(follow))
+                    scope.spawn(move || without(rule, || lowered.during(follow)))
                 })
                 .collect();
             let mut all = Vec::new();
@@ -225,8 +227,12 @@ impl Model {
                 continue;
             }
             let input = next.input(&world);
+            // A server does not hear a client that is blocked.
+            if input.client().is_some_and(|client| world.is_blocked(client)) {
+                continue;
+            }
             // A pump that is never run may have any number of tasks.
-            if world.server.table.tasks() > TASKS_MAX && input != Input::Pump {
+            if world.server.table().tasks() > TASKS_MAX && input != Input::Pump {
                 continue;
             }
             // Nor is there an end to grants that are never undone.
@@ -326,14 +332,16 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     {
         let held = PLACES.iter().any(|&at| world.server.live_token(at) == Some(saved.token));
         let owner = world.owner(&saved.owner).map(&mut number_of);
-        let ahead = saved.token.get() > world.server.table.last_token();
+        let ahead = saved.token.get() > world.server.table().last_token();
         print.extend([8, name.as_bytes()[0], owner.unwrap_or(9), saved.left_ms as u8]);
         print.extend([held, ahead].map(u8::from));
     }
-    let table = &mut world.server.table;
-    let lead = world.server.now.wall_us.saturating_sub(table.last_token());
-    let is_told = table.clock().replicated_token() == table.last_token();
-    print.extend([table.tasks() as u8, world.server.unfreed.len() as u8]);
+    let (lead, is_told, tasks) = {
+        let mut table = world.server.table_mut();
+        let (last, told) = (table.last_token(), table.clock().replicated_token());
+        (world.server.now.wall_us.saturating_sub(last), told == last, table.tasks())
+    };
+    print.extend([tasks as u8, world.server.single.unfreed().len() as u8]);
     print.extend([u8::from(lead >= JUMP_US), u8::from(is_told)]);
     print.extend(world.readers.iter().flat_map(|reader| reader.fingerprint(&world.server)));
     (print, owners)
@@ -350,6 +358,18 @@ const fn kind(mode: Mode) -> u8 {
 fn bound(binding: Binding) -> [u8; 2] {
     let cut_ms = binding.ephemeral_ms.map_or(99, |ms| ms as u8);
     [cut_ms, u8::from(binding.is_keepalive) + 2 * u8::from(binding.is_running)]
+}
+
+thread_local! {
+    static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
+}
+
+/// What is wrong with the engine, by the first states of a model, if this rule is left out.
+pub(super) fn wrong_without(rule: Rule, model: &Model) -> Option<String> {
+    let before = LEFT_OUT.replace(Some(rule));
+    let result = without(Some(rule), || model.search());
+    LEFT_OUT.set(before);
+    result.err()
 }
 
 pub(super) fn moves_of(

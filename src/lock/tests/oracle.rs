@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use super::book::{Asked, Hold, is_free_for};
 use super::input::{Begun, Input, Keys, Outcome, Reply, Writes};
 use super::server::{At, Key, Name};
-use super::world::World;
+use super::world::{TOKEN_LEAD_US_MAX, World};
+use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
 use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
@@ -55,9 +56,10 @@ pub(super) struct Oracle {
     pub(super) last_token: u64,
     dump: Option<(Name, Option<SavedLock>)>,
     pub(super) forbidden: Vec<u64>,
+    pub(super) confirms: bool,
     pub(super) writes: Writes,
     quarantine_since: Option<u64>,
-    quarantine_ms: u64,
+    pub(super) quarantine_ms: u64,
     pub(super) queue_max: usize,
     pub(super) waiters_max: usize,
     pub(super) holders_max: usize,
@@ -96,7 +98,10 @@ impl Oracle {
             Input::Acquire { .. } | Input::AcquireMany { .. } => self.acquire(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
-            Input::Pump => self.pump(out, world),
+            Input::Pump => {
+                out.undone.iter().for_each(|begun| self.undo(*begun, out));
+                self.pump(out, world)
+            }
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
@@ -157,10 +162,10 @@ impl Oracle {
         let differ = |at: At, expected: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
             Err(format!("at {at} the oracle expected {expected:?}, and there is {is:?}"))
         };
-        if self.last_token != server.table.last_token() {
+        if self.last_token != server.table().last_token() {
             return Err(format!("the oracle expected token {} to be the last", self.last_token));
         }
-        if self.keys.len() != server.keys.len() || self.stands() != server.table.waiters() {
+        if self.keys.len() != server.keys.len() || self.stands() != server.table().waiters() {
             return Err(format!("the oracle expected {:?} and {:?}", self.keys, self.waiters));
         }
         for &(at, ref value) in &self.keys {
@@ -340,7 +345,7 @@ impl Oracle {
             }
         }
         // The new primary may have had higher tokens in an earlier life; the judge sees to it that none is lower.
-        self.last_token = self.last_token.max(world.server.table.last_token());
+        self.last_token = self.last_token.max(world.server.table().last_token());
         Reply::Bool(true)
     }
 
@@ -393,10 +398,6 @@ impl Oracle {
                 self.close(client, out);
                 return Reply::None;
             }
-            Input::Undo(begun) => {
-                self.undo(begun, out);
-                return Reply::None;
-            }
             _ => {
                 self.set(input, world);
                 return Reply::None;
@@ -429,6 +430,7 @@ impl Oracle {
                 (self.queue_max, self.waiters_max, self.holders_max) = (per_lock, total, holders);
             }
             Input::Writes(writes) => self.writes = writes,
+            Input::Confirm(confirms) => self.confirms = confirms,
             Input::Pass(us) => self.time += us,
             Input::Wall(wall_us) => self.wall_us = wall_us,
             // Readers are no business of the oracle's.
@@ -459,6 +461,10 @@ impl Oracle {
             .filter_map(|(mode, hold)| Some(Hold::read(world.owner(&hold.owner)?, mode, hold, self.time)))
             .collect();
         let newest = holds.last().map_or(0, |hold| hold.token.get());
+        // It must not run away with the clock of tokens (G14).
+        if newest > self.last_token.max(self.wall_us + TOKEN_LEAD_US_MAX) {
+            return Reply::Bool(false);
+        }
         self.put(at, Some(Value::Lock(holds)));
         self.last_token = self.last_token.max(newest);
         Reply::Bool(true)
@@ -482,6 +488,8 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Demoted => "demoted",
         Answer::Refused(NO_PERMISSION | NO_PERMISSION_FOR_SEVERAL) => "forbidden",
         Answer::Refused(WRONG_TYPE) => "wrong type",
+        Answer::Refused(LONGER_THAN_QUARANTINE) => "too long",
+        Answer::Refused(KEPT_UNCONFIRMED) => "kept",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

@@ -76,7 +76,7 @@ impl Life {
     }
 
     pub(super) fn step(&mut self) -> Result<(), String> {
-        let input = self.input();
+        let input = self.input().heard(&self.world);
         if matches!(input, Input::Promote(_)) {
             // What a failover loses is another matter (CONTRACT 6).
             self.world.catch_up()?;
@@ -121,7 +121,9 @@ impl Life {
 
     /// One of two connections of the owner: a retry may come on another one.
     fn client_of(&mut self, owner: Name) -> u64 {
-        u64::from(owner.as_bytes()[0]) * 10 + self.random.below(2)
+        let (first, which) = (u64::from(owner.as_bytes()[0]) * 10, self.random.below(2));
+        // A server does not hear a client that is blocked.
+        if self.world.is_blocked(first + which) { first + 1 - which } else { first + which }
     }
 
     fn input(&mut self) -> Input {
@@ -146,7 +148,15 @@ impl Life {
         if !self.world.begun.is_empty() && self.random.percent(6) {
             return Input::Undo(self.random.of(&self.world.begun));
         }
-        let lease_ms = 1 + self.random.below(40);
+        if self.world.blocked.values().any(|blocked| blocked.number == 0) && self.random.percent(12) {
+            return Input::Confirmed;
+        }
+        if let Some(grant) = self.world.in_flight.first()
+            && self.random.percent(5)
+        {
+            return Input::Close(grant.client);
+        }
+        let lease_ms = (1 + self.random.below(40)).min(self.lease_ms_max());
         match self.random.below(100) {
             0..38 => {
                 let wait = [None, Some(0), Some(0), Some(1 + self.random.below(30))];
@@ -165,7 +175,11 @@ impl Life {
                     };
                 }
                 let how = self.how(at);
-                let wait = if how.is_reservation { Some(1 + self.random.below(20)) } else { wait };
+                let place_ms = (1 + self.random.below(20)).min(self.lease_ms_max());
+                let wait = if how.is_reservation { Some(place_ms) } else { wait };
+                // An owner that the server makes up has no place to come back to.
+                let minted = minted && !how.is_reservation;
+                let owner = if minted { self.world.next_owner() } else { owner };
                 Input::Acquire { at, owner, lease_ms, wait, client, minted, how }
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
@@ -192,8 +206,14 @@ impl Life {
         if !begun.is_empty() && self.random.percent(50) {
             return Some(self.random.of(&begun));
         }
-        let above = self.world.server.table.last_token() + self.random.below(12);
-        Token::new(above.saturating_sub(8))
+        let last = self.world.server.table().last_token();
+        let above = (last + self.random.below(12)).saturating_sub(8);
+        Token::new(above.min(self.world.highest_from_outside()))
+    }
+
+    /// What may be forgotten must be over when the quarantine is.
+    const fn lease_ms_max(&self) -> u64 {
+        if self.world.quarantine_ms > 0 { self.world.quarantine_ms } else { u64::MAX }
     }
 
     /// Two or three keys of one database.
@@ -219,13 +239,14 @@ impl Life {
         if let Some(held) = held.filter(|held| !held.agrees_with(mode)) {
             mode = if self.random.percent(90) { held } else { mode };
         }
-        let cut_ms = [0, 1, 7, 30][self.random.below(4) as usize];
+        let cut_ms = [0, 1, 7, 30][self.random.below(4) as usize].min(self.lease_ms_max());
         let binding = Binding {
             ephemeral_ms: self.random.percent(10).then_some(cut_ms),
-            is_keepalive: self.random.percent(8),
+            // Nobody could tell when such a lease is over that is not confirmed.
+            is_keepalive: self.random.percent(8) && !self.world.confirms,
             is_running: false,
         };
-        How { mode, is_reentrant: self.random.percent(12), binding, is_reservation: self.random.percent(15) }
+        How { mode, is_reentrant: self.random.percent(16), binding, is_reservation: self.random.percent(15) }
     }
 
     /// The pump, or the time until it can run.
@@ -241,7 +262,8 @@ impl Life {
         match self.random.below(13) {
             0 => {
                 let (owner, ahead) = (self.random.of(&OWNERS), self.random.below(100_000));
-                match Token::new(self.world.server.table.last_token() + ahead) {
+                let last = self.world.server.table().last_token();
+                match Token::new(last + ahead) {
                     Some(token) => {
                         let (left_ms, how) = (self.random.below(40), self.how(at));
                         let beside = self.random.of(&OWNERS);
@@ -253,7 +275,7 @@ impl Life {
             }
             1 => Input::Del(at),
             2 => Input::Set(at),
-            3 => Input::Rename(at, other),
+            3 => Input::Rename(at, At::new(at.db, other.name)),
             4 => Input::Move(at, other.db),
             5 => Input::Swap(at.db, other.db),
             6 => {

@@ -162,12 +162,14 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
     let token = Token::new(1_000_001).ok_or("no token")?;
     let raise = Some(token);
     live(&[
+        Input::NewReplica(0),
         Input::Confirm(true),
         read("alice", 1, None),
         read("bob", 2, None),
         Input::Release { at: K, owner: "bob", token: raise },
-        Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 1 },
+        Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 3 },
         Input::Undo(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
+        Input::Pump,
     ])
 }
 

@@ -1,10 +1,9 @@
-//! What the [oracle](super::oracle) does when clients ask, and when the pump runs.
+//! What the [oracle](super::oracle) does when clients ask.
 
 use super::book::{Asked, Hold};
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::{At, Name};
-use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
 use crate::lock::types::{Binding, Mode, Token};
@@ -332,14 +331,14 @@ impl Oracle {
     }
 
     /// Something else was written here: it stays, and nobody waits for it.
-    fn dismiss(&mut self, at: At) {
+    pub(super) fn dismiss(&mut self, at: At) {
         while let Some(waiter) = self.waiters.iter().position(|waiter| waiter.keys.contains(at)) {
             self.strike(waiter, "wrong type");
         }
     }
 
     /// Whether nobody is ahead of this waiter here but reservations of others, and it fits beside them.
-    fn is_turn_at(&self, waiter: usize, at: At) -> bool {
+    pub(super) fn is_turn_at(&self, waiter: usize, at: At) -> bool {
         let ahead: Vec<&Waiter> = self.waiters[..waiter].iter().filter(|w| w.keys.contains(at)).collect();
         let Waiter { mode, owner, .. } = self.waiters[waiter];
         ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, ahead.len())
@@ -357,7 +356,7 @@ impl Oracle {
         self.answers.extend(client.map(|_| (wait, word)));
     }
 
-    fn strike(&mut self, waiter: usize, word: &'static str) {
+    pub(super) fn strike(&mut self, waiter: usize, word: &'static str) {
         self.say(waiter, word);
         self.waiters.remove(waiter);
     }
@@ -400,7 +399,7 @@ impl Oracle {
             if is_late || is_multi || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
                 return;
             }
-            let Some(client) = waiter.client else {
+            let Some(_) = waiter.client else {
                 reserved += 1;
                 next = index + 1;
                 continue;
@@ -411,8 +410,8 @@ impl Oracle {
             if self.writes != Writes::Allowed || (told.is_none() && !is_freed) {
                 return;
             }
-            if self.forbidden.contains(&client) {
-                self.strike(index, "forbidden");
+            if let Some(why) = self.refusal(&waiter) {
+                self.strike(index, why);
                 continue;
             }
             self.grant(index, out);
@@ -422,7 +421,7 @@ impl Oracle {
         }
     }
 
-    fn grant(&mut self, index: usize, out: &Outcome) {
+    pub(super) fn grant(&mut self, index: usize, out: &Outcome) {
         let waiter = self.waiters[index];
         let told = out.answers.iter().find(|told| told.wait == waiter.wait);
         let token = match told.map(|told| &told.answer) {
@@ -432,67 +431,6 @@ impl Oracle {
         self.strike(index, "granted");
         if let Some(token) = token {
             self.begin(&waiter, token, waiter.client, false);
-        }
-    }
-
-    pub(super) fn pump(&mut self, out: &Outcome, world: &World) -> Reply {
-        let time = self.time;
-        for hold in self.all_holds().filter(|hold| hold.is_paused() && hold.client.is_none()) {
-            hold.untied(time, false);
-        }
-        while let Some(late) = self.waiters.iter().position(|w| w.until.is_some_and(|until| until <= time)) {
-            self.strike(late, "timed out");
-        }
-        if self.writes == Writes::Paused {
-            return Reply::None;
-        }
-        for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
-            self.end(at, |hold| !hold.is_live(time) || hold.is_ownerless);
-        }
-        // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
-        let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
-        for at in others.into_iter().filter(|&at| !world.server.table.is_waited_for(at.lock_key())) {
-            self.dismiss(at);
-        }
-        // Whoever comes in, or leaves a queue, may make room for others elsewhere.
-        loop {
-            let before = self.waiters.len();
-            let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
-            for at in lock_keys {
-                self.answer_holders(at, |_| true);
-                self.admit(at, !self.is_other(at), out);
-            }
-            self.admit_multis(out);
-            if self.waiters.len() == before {
-                return Reply::None;
-            }
-        }
-    }
-
-    /// G9: a RESTORE made them hold what they wait for. At the latest the pump tells them.
-    fn answer_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
-        for (owner, mode) in self.holds(at).iter().map(|hold| (hold.owner, hold.mode)).collect::<Vec<_>>() {
-            let is_same =
-                |w: &Waiter| w.owner == owner && w.mode == mode && w.keys == Keys::one(at) && is_told(w);
-            if let Some(own) = self.waiters.iter().position(is_same) {
-                self.strike(own, "granted");
-            }
-        }
-    }
-
-    fn admit_multis(&mut self, out: &Outcome) {
-        let mut index = 0;
-        while index < self.waiters.len() {
-            let Waiter { keys, client, .. } = self.waiters[index];
-            let is_turn =
-                keys.len() > 1 && keys.iter().all(|at| self.is_turn_at(index, at) && !self.is_other(at));
-            if !is_turn || self.writes != Writes::Allowed {
-                index += 1;
-            } else if client.is_some_and(|client| self.forbidden.contains(&client)) {
-                self.strike(index, "forbidden");
-            } else {
-                self.grant(index, out);
-            }
         }
     }
 }

@@ -19,11 +19,12 @@
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
-//! > quarantine MS [start]   > confirm on|off   > undo KEY TOKEN   > show   > count
+//! > quarantine MS [start]   > confirm on|off   > confirmed   > undo KEY TOKEN   > show   > count
 //! ```
 //!
 //! A key of another database than 0 is written `1:KEY`; a connection is named after its owner unless
-//! the input says otherwise.
+//! the input says otherwise, and a second one `OWNER-2`: a server does not hear one that is blocked. `undo` unblocks
+//! the connection that waits for its grant to be confirmed, and the pump runs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 use super::input::{How, Input, Outcome, Reply};
 use super::judge::Judge;
 use super::server::{Key, Lazy, Name};
-use super::wording::{Words, answered, awaited, changed, held, published, stands, told, unconfirmed, waits};
+use super::wording::{Words, answered, awaited, held, published, stands, told, unconfirmed, waits};
 use super::world::World;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::Token;
@@ -73,6 +74,15 @@ impl Story {
                 let wall_us = self.world.server.now.wall_us + us;
                 self.step(&Input::Wall(wall_us), &mut text)?;
             }
+            "undo" => {
+                let (at, token) = (words.at()?, words.number()?);
+                let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token)).copied();
+                match begun {
+                    Some(begun) => self.step(&Input::Undo(begun), &mut text)?,
+                    None => text.push_str("nobody waits for that\n"),
+                }
+                self.step(&Input::Pump, &mut text)?;
+            }
             verb => {
                 let input = self.input(verb, &mut words)?;
                 self.step(&input, &mut text)?;
@@ -103,11 +113,7 @@ impl Story {
                 Input::Renew { at, owner, lease_ms, token, raise, client }
             }
             "confirm" => Input::Confirm(words.is_on()?),
-            "undo" => {
-                let (at, token) = (words.at()?, words.number()?);
-                let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token));
-                Input::Undo(*begun.ok_or_else(|| format!("{token} has begun nothing at {at}"))?)
-            }
+            "confirmed" => Input::Confirmed,
             "quarantine" => Input::Quarantine(words.number()?, words.is("start")),
             "fence" => Input::Fence(words.at()?),
             "del" => Input::Del(words.at()?),
@@ -162,7 +168,9 @@ impl Story {
         let wait = if is_reservation { Some(words.number()?) } else { wait };
         let client = self.on(words, owner)?;
         let how = How { is_reservation, ..how };
-        Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted: words.is("minted"), how })
+        let minted = words.is("minted");
+        let owner = if minted { self.world.next_owner() } else { owner };
+        Ok(Input::Acquire { at, owner, lease_ms, wait, client, minted, how })
     }
 
     fn acquire_all(&mut self, words: &mut Words<'_>) -> Result<Input, String> {
@@ -170,12 +178,23 @@ impl Story {
         let (is_shared, wait) = (words.is("shared"), words.wait());
         let client = self.on(words, owner)?;
         let minted = words.is("minted");
+        let owner = if minted { self.world.next_owner() } else { owner };
         Ok(Input::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared })
     }
 
-    /// The connection that is named, or the one that is named after the owner.
+    /// The connection that is named; or the first one of the owner's that is not blocked.
     fn on(&mut self, words: &mut Words<'_>, owner: Name) -> Result<u64, String> {
-        Ok(if words.is("on") { self.connection(words.next()?) } else { self.connection(owner) })
+        if words.is("on") {
+            return Ok(self.connection(words.next()?));
+        }
+        let mut client = self.connection(owner);
+        for number in 2.. {
+            if !self.world.is_blocked(client) {
+                break;
+            }
+            client = self.connection(&format!("{owner}-{number}"));
+        }
+        Ok(client)
     }
 
     fn print(&self, out: &Outcome, text: &mut String) {
@@ -192,8 +211,8 @@ impl Story {
             Reply::Bool(is_done) => line(if *is_done { "yes" } else { "no" }.to_owned()),
             Reply::Token(token) => line(token.map_or("nobody".to_owned(), |token| token.to_string())),
         }
-        for &(at, change) in &out.changes {
-            line(format!("  key {at} is {}", changed(change)));
+        for (at, what) in &out.changes {
+            line(format!("  key {at} is {what}"));
         }
         for fact in &out.facts {
             line(format!("  stream: {}", told(fact)));
@@ -215,7 +234,7 @@ impl Story {
 
     /// Every key, every queue, every clock of tokens.
     fn show(&mut self, text: &mut String) {
-        let server = &mut self.world.server;
+        let server = &self.world.server;
         for (&at, key) in &server.keys {
             let _ = match (key, server.saved(at)) {
                 (Key::Other, _) => writeln!(text, "{at}: something else"),
@@ -232,13 +251,13 @@ impl Story {
             let line: Vec<_> = line.iter().map(stands).collect();
             let _ = writeln!(text, "{at}: in line {}", line.join(", "));
         }
-        let (last, replicated) = (server.table.last_token(), server.table.clock().replicated_token());
+        let (last, replicated) = server.tokens();
         let _ = writeln!(text, "tokens: last {last}, replicated {replicated}");
-        for (number, reader) in self.world.readers.iter_mut().enumerate() {
-            let (last, replicated) = (reader.server.table.last_token(), reader.told());
+        for (number, reader) in self.world.readers.iter().enumerate() {
+            let (last, replicated) = reader.server.tokens();
             let _ = writeln!(text, "reader {number}: last {last}, replicated {replicated}");
-            if let Some(file) = &mut reader.file {
-                let (last, replicated) = (file.server.table.last_token(), file.told());
+            if let Some(file) = &reader.file {
+                let (last, replicated) = file.server.tokens();
                 let _ = writeln!(text, "file of reader {number}: last {last}, replicated {replicated}");
             }
         }
@@ -249,7 +268,7 @@ impl Story {
 
     /// What INFO counts.
     fn count(&self, text: &mut String) {
-        let table = &self.world.server.table;
+        let table = self.world.server.table();
         let stats = table.stats();
         let _ =
             writeln!(text, "locks {}, holds {}, waiters {}", table.locks(), table.holds(), table.waiters());

@@ -1,16 +1,14 @@
-//! A server as the core sees it: a keyspace whose values are numbers of locks, and two clocks.
-//!
-//! It carries out what a step says becomes of a key, and what others do to keys without asking the core
-//! (DEL, RENAME, FLUSHALL, ...), calling the core where a real server calls the module. Primary and
-//! readers of its stream are both made of it.
+//! A simulated server, run by the engine that ships, as the models, the random lives and the stories see it: a keyspace
+//! whose values are numbers of locks, and two clocks. Primary and readers of its stream are both made of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::reader::Fact;
+use crate::engine::tests::single::{Replied, Single};
 use crate::lock::codec::SavedLock;
-use crate::lock::effect::{Change, Existing, LockId, Record};
-use crate::lock::table::{Description, Table};
-use crate::lock::types::{LockKey, Mode, Moment, Now, Token};
+use crate::lock::effect::{Existing, LockId};
+use crate::lock::table::{Description, HoldView, Table, WaiterView};
+use crate::lock::types::{LockKey, Moment, Now, Token};
 
 /// A key, an owner: tests know all of theirs beforehand.
 pub(crate) type Name = &'static str;
@@ -75,8 +73,8 @@ pub(super) enum Outside {
     /// FLUSHDB, or FLUSHALL for `None`. A lazy one frees the values later, on a background thread.
     Flush(Option<u32>, Lazy),
     Swap(u32, u32),
-    /// RESTORE REPLACE; `None`: the payload was made under another name, or is that of an empty lock.
-    Restore(At, Option<SavedLock>),
+    /// RESTORE REPLACE of a payload that was made under this name; `None`: of an empty lock.
+    Restore(At, (Name, Option<SavedLock>)),
     /// PEXPIRE: the key is to go by itself, so late that nobody here lives to see it.
     Expire(At),
 }
@@ -88,21 +86,74 @@ pub(super) enum Lazy {
     Yes,
 }
 
+thread_local! {
+    static NAMES: RefCell<HashMap<Box<[u8]>, Name>> = RefCell::default();
+}
+
+/// The same bytes as a name that can be copied. Tests have few names.
+pub(super) fn name_of(bytes: &[u8]) -> Name {
+    NAMES.with_borrow_mut(|names| {
+        if let Some(name) = names.get(bytes) {
+            return *name;
+        }
+        let name: Name = String::from_utf8_lossy(bytes).into_owned().leak();
+        names.insert(bytes.into(), name);
+        name
+    })
+}
+
 /// See the [module](self).
-#[derive(Default)]
 pub(super) struct Server {
-    pub(super) table: Table,
+    pub(super) single: Single,
     pub(super) now: Now,
+    /// What is there, as of the last look.
     pub(super) keys: BTreeMap<At, Key>,
     /// Those of the keys to which somebody gave a time to live.
     pub(super) mortal: BTreeSet<At>,
-    /// Whether it decides: a primary.
-    pub(super) decides: bool,
-    /// Values of emptied databases that the background thread has not freed yet.
-    pub(super) unfreed: Vec<LockId>,
 }
 
 impl Server {
+    /// One with nothing in it.
+    pub(super) fn started(boot: Moment, wall_us: u64, is_replica: bool) -> Self {
+        Self {
+            single: Single::started(boot.0, wall_us, is_replica),
+            now: Now { boot, wall_us },
+            keys: BTreeMap::new(),
+            mortal: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn table(&self) -> Ref<'_, Table> {
+        self.single.table()
+    }
+
+    pub(super) fn table_mut(&self) -> RefMut<'_, Table> {
+        self.single.table_mut()
+    }
+
+    /// The newest token, and the one that readers of its stream know of.
+    pub(super) fn tokens(&self) -> (u64, u64) {
+        let mut table = self.table_mut();
+        (table.last_token(), table.clock().replicated_token())
+    }
+
+    /// Somebody sets a clock, or time passes.
+    pub(super) fn set_now(&mut self, now: Now) {
+        self.now = now;
+        self.single.set_clocks(now.boot.0, now.wall_us);
+    }
+
+    /// Looks what is there now.
+    pub(super) fn look(&mut self) {
+        self.keys.clear();
+        self.mortal.clear();
+        for (db, name, lock, is_mortal) in self.single.keys() {
+            let at = At::new(db, name_of(&name));
+            self.keys.insert(at, lock.map_or(Key::Other, Key::Lock));
+            self.mortal.extend(is_mortal.then_some(at));
+        }
+    }
+
     pub(super) fn existing(&self, at: At) -> Existing {
         match self.keys.get(&at) {
             None => Existing::Nothing,
@@ -113,231 +164,87 @@ impl Server {
 
     /// What a reader of the lock is told: LOCK.FENCE.
     pub(super) fn live_token(&self, at: At) -> Option<Token> {
-        self.table.live_token(self.now.boot, self.existing(at))
+        self.table().live_token(self.now.boot, self.existing(at))
     }
 
     /// What INFO tells of the lock, with so many of those who hold it and of those who wait.
-    pub(super) fn described(&self, at: At, shown_max: usize) -> Option<Description<'_>> {
-        self.table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)
+    pub(super) fn described(&self, at: At, shown_max: usize) -> Option<Description<'static>> {
+        let table = self.table();
+        let told = table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)?;
+        let Description { mode, holders, holds, waiters, queue } = told;
+        let hold = |view: HoldView<'_>| {
+            let HoldView { owner, token, left_ms, held_ms, client, count, binding } = view;
+            let owner = name_of(&owner).as_bytes().into();
+            HoldView { owner, token, left_ms, held_ms, client, count, binding }
+        };
+        let waiter = |WaiterView { owner, waited_ms, client, mode }| WaiterView {
+            owner: name_of(owner).as_bytes(),
+            waited_ms,
+            client,
+            mode,
+        };
+        let (holds, queue) = (holds.into_iter().map(hold).collect(), queue.into_iter().map(waiter).collect());
+        Some(Description { mode, holders, holds, waiters, queue })
     }
 
     /// Whether the lock has so many holders that a command does not end all whose leases are over, and there are some.
     pub(super) fn leaves_ends_to_the_pump(&self, at: At) -> bool {
-        matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table.leaves_ends_to_the_pump(self.now.boot, *id))
+        matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table().leaves_ends_to_the_pump(self.now.boot, *id))
     }
 
     /// What a dump of the key would say, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.keys.get(&at) {
-            Some(Key::Lock(id)) => self.table.save(self.now.boot, *id),
+            Some(Key::Lock(id)) => self.table().save(self.now.boot, *id),
             _ => None,
         }
     }
 
     /// Whether this is the token of a live hold: LOCK.FENCE with a token.
     pub(super) fn is_live(&self, at: At, token: Token) -> bool {
-        self.table.is_live(self.now.boot, self.existing(at), token)
-    }
-
-    /// A record that names a hold, or the end of one, as it travels.
-    pub(super) fn fact(&self, at: At, record: Record) -> Result<Fact, String> {
-        let (mode, holder) = match record {
-            Record::Hold(lock) => (Some(Mode::Exclusive), lock),
-            Record::Holder(holders, holder) => (self.table.mode(holders), holder),
-            Record::Ended(token) => return Ok(Fact::Ended(at, token)),
-            Record::Nothing | Record::AsAsked | Record::Deleted | Record::Lives(_) => {
-                return Err(format!("{record:?} names nothing"));
-            }
-        };
-        let saved = mode.zip(self.table.save_hold(self.now.boot, holder));
-        let saved = saved.filter(|_| self.table.stands_for(self.existing(at), holder));
-        let (mode, hold) = saved.ok_or_else(|| format!("G13: {record:?} at {at} is told and not there"))?;
-        Ok(Fact::Hold(at, mode, hold))
-    }
-
-    /// What the step said becomes of its key.
-    pub(super) fn carry_out(&mut self, at: At, change: Change) {
-        match change {
-            Change::Nothing | Change::Signalled | Change::Touched | Change::Lives(_) => {}
-            Change::Renewed => drop(self.mortal.remove(&at)),
-            Change::Stored(id) => {
-                self.remove(at);
-                self.keys.insert(at, Key::Lock(id));
-            }
-            Change::Deleted => self.remove(at),
-        }
-    }
-
-    /// The key leaves its name; its value lives on.
-    fn unlink(&mut self, at: At) -> Option<Key> {
-        let key = self.keys.remove(&at)?;
-        self.mortal.remove(&at);
-        if let Key::Lock(id) = key {
-            self.table.unlinked(self.now.boot, id, self.decides);
-        }
-        Some(key)
-    }
-
-    fn remove(&mut self, at: At) {
-        if let Some(Key::Lock(id)) = self.unlink(at) {
-            self.table.forget(self.now.boot, id, self.decides);
-        }
+        self.table().is_live(self.now.boot, self.existing(at), token)
     }
 
     /// Does this to the keys, if it can be done; tells whether it was.
-    pub(super) fn outside(&mut self, what: &Outside) -> bool {
-        match *what {
-            Outside::Del(at) => {
-                let is_there = self.keys.contains_key(&at);
-                self.remove(at);
-                is_there
-            }
-            Outside::Set(at) => {
-                self.remove(at);
-                self.keys.insert(at, Key::Other);
-                true
-            }
-            Outside::Rename(from, to) => from != to && self.rename(from, to),
-            Outside::Move(at, db) => {
-                let to = At { db, ..at };
-                to != at && !self.keys.contains_key(&to) && self.rename(at, to)
-            }
+    pub(super) fn outside(&mut self, what: &Outside) -> Result<bool, String> {
+        /// So late that nobody here lives to see it, in milliseconds of the wall clock.
+        const NEVER_MS: &str = "9000000000000000";
+        let replied = match *what {
+            Outside::Del(at) => self.does(at.db, &["DEL", at.name])?,
+            Outside::Set(at) => self.does(at.db, &["SET", at.name, "text"])?,
+            Outside::Rename(from, to) if from == to || from.db != to.db => return Ok(false),
+            Outside::Rename(from, to) => self.does(from.db, &["RENAME", from.name, to.name])?,
+            Outside::Move(at, db) if at.db == db => return Ok(false),
+            Outside::Move(at, db) => self.does(at.db, &["MOVE", at.name, &db.to_string()])?,
             Outside::Flush(db, lazy) => {
-                self.flush(db, lazy);
-                true
+                let command = if db.is_some() { "FLUSHDB" } else { "FLUSHALL" };
+                let how = if lazy == Lazy::Yes { "ASYNC" } else { "SYNC" };
+                self.does(db.unwrap_or(0), &[command, how])?
             }
-            Outside::Swap(a, b) => {
-                self.swap(a, b);
-                true
+            Outside::Swap(a, b) => self.does(0, &["SWAPDB", &a.to_string(), &b.to_string()])?,
+            Outside::Restore(at, (name, ref saved)) => {
+                self.single.restore((at.db, at.name), (name, saved.as_ref()))?
             }
-            Outside::Restore(at, ref saved) => {
-                // The server reads the payload first and deletes the old key then.
-                let id = self.loaded(at, saved.as_ref());
-                self.remove(at);
-                self.keys.insert(at, Key::Lock(id));
-                true
-            }
-            Outside::Expire(at) => {
-                let is_there = self.keys.contains_key(&at);
-                self.mortal.extend(is_there.then_some(at));
-                is_there
-            }
-        }
-    }
-
-    /// A lock as it is read from a file.
-    pub(super) fn loaded(&mut self, at: At, saved: Option<&SavedLock>) -> LockId {
-        self.table.load(self.now.boot, at.lock_key(), saved).expect("there is room for a few locks")
-    }
-
-    /// RESTORE REPLACE of a key that is past its time: the payload is read, and no key comes to hold it.
-    pub(super) fn restore_too_late(&mut self, at: At, saved: Option<&SavedLock>) {
-        let id = self.loaded(at, saved);
-        self.remove(at);
-        self.table.discard(self.now.boot, id);
-    }
-
-    fn rename(&mut self, from: At, to: At) -> bool {
-        if !self.keys.contains_key(&from) {
-            return false;
-        }
-        self.remove(to);
-        let is_mortal = self.mortal.contains(&from);
-        if let Some(key) = self.unlink(from) {
-            self.keys.insert(to, key);
-            self.mortal.extend(is_mortal.then_some(to));
-        }
-        true
-    }
-
-    fn flush(&mut self, db: Option<u32>, lazy: Lazy) {
-        let mut gone = Vec::new();
-        self.keys.retain(|at, key| {
-            let stays = db.is_some_and(|db| db != at.db);
-            if let (Key::Lock(id), false) = (*key, stays) {
-                gone.push(id);
-            }
-            stays
-        });
-        self.mortal.retain(|at| self.keys.contains_key(at));
-        // The server says so before it frees anything.
-        self.table.flushed(self.now.boot, db, self.decides);
-        match lazy {
-            Lazy::No => gone.into_iter().for_each(|id| self.table.forget(self.now.boot, id, self.decides)),
-            Lazy::Yes => self.unfreed.append(&mut gone),
-        }
-    }
-
-    /// The background thread has freed the values of emptied databases.
-    pub(super) fn free(&mut self) {
-        for id in std::mem::take(&mut self.unfreed) {
-            self.table.forget(self.now.boot, id, self.decides);
-        }
-    }
-
-    fn swap(&mut self, a: u32, b: u32) {
-        let swapped = |db: u32| match db {
-            _ if db == a => b,
-            _ if db == b => a,
-            _ => db,
+            Outside::Expire(at) => self.does(at.db, &["PEXPIREAT", at.name, NEVER_MS])?,
         };
-        let moved = |at: At| At { db: swapped(at.db), ..at };
-        let keys = std::mem::take(&mut self.keys).into_iter();
-        self.keys = keys.map(|(at, key)| (moved(at), key)).collect();
-        self.mortal = std::mem::take(&mut self.mortal).into_iter().map(moved).collect();
-        self.table.swapped(self.now.boot, a, b, self.decides);
+        Ok(matches!(replied, Replied::Ok | Replied::Integer(1..)))
+    }
+
+    fn does(&mut self, db: u32, words: &[&str]) -> Result<Replied, String> {
+        self.single.ask(0, db, words)
     }
 
     /// What is wrong with the core's own records, if anything is.
     pub(super) fn check(&self) -> Result<(), String> {
         // Values that are not freed yet, under no name any more: what the table knows of them is empty.
-        let mut unfreed = self.unfreed.clone();
-        self.table.keep_known(&mut unfreed);
-        if let Some(id) = unfreed.iter().find(|&&id| self.table.is_held(id)) {
+        let mut unfreed = self.single.unfreed();
+        let table = self.table();
+        table.keep_known(&mut unfreed);
+        if let Some(id) = unfreed.iter().find(|&&id| table.is_held(id)) {
             return Err(format!("G15: {id:?} is held, and its key is gone"));
         }
         let unfreed = unfreed.into_iter().map(|id| (At::new(0, "").lock_key(), id));
         let keys = self.keys.iter().filter_map(|(at, key)| Some((at.lock_key(), key.lock()?)));
-        self.table.check(keys.chain(unfreed))
-    }
-
-    /// An empty one, with these clocks.
-    pub(super) fn at_clocks(boot: Moment, wall_us: u64) -> Self {
-        Self { now: Now { boot, wall_us }, ..Self::default() }
-    }
-}
-
-/// What a snapshot has: an RDB file, or what a full synchronisation sends. The clock's hands are at the head of it.
-#[derive(Clone, Debug)]
-pub(super) struct Snapshot {
-    pub(super) last: u64,
-    replicated: u64,
-    keys: Vec<(At, Key, Option<SavedLock>)>,
-    mortal: BTreeSet<At>,
-}
-
-impl Snapshot {
-    /// The server as it is now.
-    pub(super) fn of(server: &mut Server) -> Self {
-        let (last, replicated) = (server.table.last_token(), server.table.clock().replicated_token());
-        let keys = server.keys.iter().map(|(&at, &key)| (at, key, server.saved(at))).collect();
-        Self { last, replicated, keys, mortal: server.mortal.clone() }
-    }
-
-    /// Loads it into a server without keys.
-    pub(super) fn load(&self, server: &mut Server) {
-        server.table.begin_load();
-        // A file that was written before the first grant says nothing of the clock.
-        if self.last > 0 {
-            server.table.loaded_clock().adopt(self.last, self.replicated);
-        }
-        for (at, key, saved) in &self.keys {
-            let loaded = match key {
-                Key::Lock(_) => Key::Lock(server.loaded(*at, saved.as_ref())),
-                Key::Other => Key::Other,
-            };
-            server.keys.insert(*at, loaded);
-        }
-        server.mortal.clone_from(&self.mortal);
+        table.check(keys.chain(unfreed))
     }
 }

@@ -409,6 +409,10 @@ impl Judge {
                 format!("G3: {left:?} at {at} is over and there")
             })?;
         }
+        // While nothing may be written nothing is taken back, and nobody is granted anything.
+        if world.writes == Writes::Refused {
+            return Ok(());
+        }
         let ownerless: Vec<(At, Token)> = self
             .promises
             .iter()
@@ -420,9 +424,6 @@ impl Judge {
             self.promises.entry(at).or_default().retain(|promise| promise.token != token);
             must(!world.server.is_live(at, token), || format!("G8: {at} is held by nobody"))?;
             self.see("taken back");
-        }
-        if world.writes == Writes::Refused {
-            return Ok(());
         }
         let forgotten = self.queues.values().flatten().find(|pending| {
             !pending.is_reservation() && pending.keys.iter().all(|at| self.is_next(at, pending, world))

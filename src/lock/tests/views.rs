@@ -10,15 +10,17 @@ use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
 
 const K: At = At::new(0, "k");
 const L: At = At::new(1, "a lock whose name is longer than what a record holds without a place of its own");
+/// Another lock of the first one's database.
+const BESIDE: At = At::new(0, "b");
 const KEPT: Binding = Binding { ephemeral_ms: None, is_keepalive: true, is_running: false };
 
 const fn acquire(at: At, owner: &'static str, client: u64, how: How) -> Input {
     Input::Acquire { at, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how }
 }
 
-/// LOCK.MACQUIRE of both.
+/// LOCK.MACQUIRE of two.
 fn both(owner: &'static str, client: u64, is_shared: bool) -> Input {
-    let keys = Keys::of(&[K, L]);
+    let keys = Keys::of(&[K, BESIDE]);
     Input::AcquireMany { keys, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, is_shared }
 }
 
@@ -44,23 +46,25 @@ fn who_holds_and_who_waits_is_told() -> Result<(), String> {
     let token = world.server.live_token(K).ok_or("no token")?;
     let existing = world.server.existing(K);
     let lock = lock_at(&world, K)?;
-    let table = &world.server.table;
+    let table = world.server.table();
     assert_eq!((table.is_waited_for(K.lock_key()), table.is_held(lock)), (false, true));
     assert_eq!(table.token_of(existing, b"ann"), Some(token));
     assert_eq!(table.token_of(existing, b"bob"), None);
     assert_eq!(table.token_of(Existing::Nothing, b"ann"), None);
+    drop(table);
     world.step(&acquire(K, "bob", 2, How::PLAIN))?;
-    assert!(world.server.table.is_waited_for(K.lock_key()));
-    assert!(!world.server.table.is_waited_for(At::new(1, "k").lock_key()));
+    assert!(world.server.table().is_waited_for(K.lock_key()));
+    assert!(!world.server.table().is_waited_for(At::new(1, "k").lock_key()));
     // A lease that is over is a hold until the pump has ended it.
     world.step(&Input::Pass(30_001_000))?;
-    let table = &world.server.table;
+    let table = world.server.table();
     assert_eq!((table.is_held(lock), table.token_of(existing, b"ann")), (true, Some(token)));
+    drop(table);
     world.step(&Input::Release { at: K, owner: "ann", token: None })?;
     world.step(&Input::Pump)?;
     world.step(&Input::Release { at: K, owner: "bob", token: None })?;
-    assert!(!world.server.table.is_held(lock));
-    assert!(!world.server.table.is_waited_for(K.lock_key()));
+    assert!(!world.server.table().is_held(lock));
+    assert!(!world.server.table().is_waited_for(K.lock_key()));
     Ok(())
 }
 
@@ -72,7 +76,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
     world.step(&acquire(K, "carol", 3, how))?;
     world.step(&acquire(K, "dan", 4, how))?;
     world.step(&Input::Pass(7_000))?;
-    let first = world.server.table.token_of(world.server.existing(K), b"ann").ok_or("no token")?;
+    let first = world.server.table().token_of(world.server.existing(K), b"ann").ok_or("no token")?;
     let newest = world.server.live_token(K);
     {
         let told = world.server.described(K, 1).ok_or("nothing")?;
@@ -135,7 +139,7 @@ fn who_goes_on_beside_others_has_held_since_it_held_alone() -> Result<(), String
     let mut world = after(&[both("ann", 1, false), Input::Pass(5_000_000), both("ann", 1, true)])?;
     world.step(&Input::Pass(2_000))?;
     world.step(&acquire(K, "bob", 2, How::of(Mode::Shared)))?;
-    for (at, holders) in [(K, 2), (L, 1)] {
+    for (at, holders) in [(K, 2), (BESIDE, 1)] {
         let told = world.server.described(at, 9).ok_or("nothing")?;
         assert_eq!((told.mode, told.holds.len()), (Mode::Shared, holders));
         assert_eq!((told.holds[0].held_ms, told.holds[0].left_ms), (Some(5_002), 29_998));
@@ -153,7 +157,7 @@ fn every_deadlock_is_counted() -> Result<(), String> {
     for count in 1..=3 {
         let out = world.step(&acquire(K, "bob", 4, How::PLAIN))?;
         assert_eq!(out.reply, Reply::Refused(Refusal::Deadlock));
-        assert_eq!((world.server.table.stats().deadlocks, world.server.table.waiters()), (count, 1));
+        assert_eq!((world.server.table().stats().deadlocks, world.server.table().waiters()), (count, 1));
     }
     Ok(())
 }
@@ -168,9 +172,9 @@ fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String
         acquire(At::new(0, "m"), "ann", 4, How::PLAIN),
         acquire(K, "ann", 5, How::PLAIN),
     ])?;
-    let ages = |world: &World| world.server.table.held_by(world.server.now.boot, b"ann");
+    let ages = |world: &World| world.server.table().held_by(world.server.now.boot, b"ann");
     let token = world.server.live_token(K).ok_or("no token")?;
-    let first = world.server.table.token_of(world.server.existing(L), b"ann").ok_or("no token")?;
+    let first = world.server.table().token_of(world.server.existing(L), b"ann").ok_or("no token")?;
     let possession = |at: At, mode, held| Possession { lock_key: at.lock_key().to_owned(), mode, held };
     let waits = possession(At::new(0, "m"), Mode::Exclusive, None);
     assert_eq!(
@@ -184,14 +188,14 @@ fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String
     // A lease that is over is not held.
     world.step(&Input::Pass(30_001_000))?;
     assert_eq!(ages(&world), [waits]);
-    assert_eq!(world.server.table.held_by(world.server.now.boot, b"nobody"), []);
+    assert_eq!(world.server.table().held_by(world.server.now.boot, b"nobody"), []);
     Ok(())
 }
 
 #[test]
 fn a_lock_occupies_its_record_and_what_does_not_fit_into_it() -> Result<(), String> {
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(L, "ann", 1, How::PLAIN)])?;
-    let bytes = |world: &World, at| lock_at(world, at).map(|lock| world.server.table.memory_of(lock));
+    let bytes = |world: &World, at| lock_at(world, at).map(|lock| world.server.table().memory_of(lock));
     let (short, long) = (bytes(&world, K)?, bytes(&world, L)?);
     assert!((16..=128).contains(&short), "{short}");
     assert!(long >= short + L.name.len() && long < short + L.name.len() + 128, "{short} and {long}");
@@ -210,7 +214,7 @@ fn a_lock_occupies_its_record_and_what_does_not_fit_into_it() -> Result<(), Stri
 #[test]
 fn it_is_known_whether_any_hold_has_a_binding() -> Result<(), String> {
     let bindings =
-        |world: &World| (world.server.table.has_bindings(), world.server.table.may_have_bindings());
+        |world: &World| (world.server.table().has_bindings(), world.server.table().may_have_bindings());
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     assert_eq!(bindings(&world), (false, false));
     let kept = How { binding: KEPT, ..How::PLAIN };
@@ -236,7 +240,7 @@ fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Resu
         world.step(&acquire(at, "ann", client, kept))?;
     }
     let now = world.server.now.boot;
-    let table = &mut world.server.table;
+    let mut table = world.server.table_mut();
     assert_eq!((table.has_orphaned(), table.orphaned(0, 9)), (false, vec![]));
     table.forget_connections();
     assert!(table.has_orphaned());
@@ -252,24 +256,26 @@ fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Resu
     table.let_run(&[orphaned[0].0], now);
     assert_eq!(table.orphaned(0, 9), orphaned[1..]);
     assert!(table.has_tasks(), "readers are to be told");
+    drop(table);
     world.step(&Input::Pass(30_001_000))?;
     let over = lock_keys.map(|at| world.server.live_token(at).is_none());
     assert_eq!(over.iter().filter(|&&over| over).count(), 1);
-    world.server.table.let_orphaned_run(world.server.now.boot);
-    assert!(!world.server.table.has_orphaned());
+    world.server.table_mut().let_orphaned_run(world.server.now.boot);
+    assert!(!world.server.table().has_orphaned());
     Ok(())
 }
 
 #[test]
 fn a_value_that_nobody_holds_is_forgotten_at_once_and_no_other_one() -> Result<(), String> {
-    let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
+    let world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     let held = lock_at(&world, K)?;
-    assert!(!world.server.table.forget_free(held));
-    assert_eq!(world.server.table.locks(), 1);
-    let empty = world.server.loaded(At::new(0, "m"), None);
-    assert_eq!(world.server.table.locks(), 2);
-    assert!(world.server.table.forget_free(empty));
-    assert_eq!((world.server.table.locks(), world.server.table.holds()), (1, 1));
+    assert!(!world.server.table_mut().forget_free(held));
+    assert_eq!(world.server.table().locks(), 1);
+    let m = At::new(0, "m");
+    let empty = world.server.table_mut().load(world.server.now.boot, m.lock_key(), None).ok_or("no room")?;
+    assert_eq!(world.server.table().locks(), 2);
+    assert!(world.server.table_mut().forget_free(empty));
+    assert_eq!((world.server.table().locks(), world.server.table().holds()), (1, 1));
     Ok(())
 }
 
@@ -277,7 +283,7 @@ fn a_value_that_nobody_holds_is_forgotten_at_once_and_no_other_one() -> Result<(
 fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> {
     let shared = How::of(Mode::Shared);
     let limit = |holders| Input::Limit { per_lock: 10, total: 10, holders };
-    let holders = |world: &World| world.server.table.holds();
+    let holders = |world: &World| world.server.table().holds();
     let mut world = after(&[
         limit(2),
         acquire(K, "ann", 1, shared),
@@ -287,7 +293,7 @@ fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> 
     for (number, expected) in [(2, 2), (1, 2), (2, 2), (3, 3)] {
         let has_room = number > world.limits.holders_max;
         world.step(&limit(number))?;
-        assert_eq!(world.server.table.has_tasks(), has_room, "{number}");
+        assert_eq!(world.server.table().has_tasks(), has_room, "{number}");
         world.step(&Input::Pump)?;
         assert_eq!(holders(&world), expected, "{number}");
     }
@@ -303,22 +309,24 @@ fn next_notice(table: &mut Table) -> Option<Notice> {
 fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(L, "bob", 2, How::PLAIN)])?;
     let tasks = |table: &Table| (table.has_tasks(), table.tasks());
-    assert_eq!(tasks(&world.server.table), (false, 0));
+    assert_eq!(tasks(&world.server.table()), (false, 0));
     // Broken, and nobody waits.
-    world.server.outside(&super::server::Outside::Del(K));
-    assert_eq!(tasks(&world.server.table), (true, 0));
-    assert!(world.server.table.has_notices());
+    world.server.outside(&super::server::Outside::Del(K))?;
+    assert_eq!(tasks(&world.server.table()), (true, 0));
+    assert!(world.server.table().has_notices());
     world.step(&acquire(L, "carol", 3, How::PLAIN))?;
     // Broken, and carol is next.
-    world.server.outside(&super::server::Outside::Flush(None, Lazy::No));
-    assert_eq!(tasks(&world.server.table), (true, 1));
-    assert!(world.server.table.next_task().is_some());
-    assert_eq!((tasks(&world.server.table), world.server.table.next_task()), ((true, 0), None));
+    world.server.outside(&super::server::Outside::Flush(None, Lazy::No))?;
+    assert_eq!(tasks(&world.server.table()), (true, 1));
+    assert!(world.server.table_mut().next_task().is_some());
+    assert_eq!(tasks(&world.server.table()), (true, 0));
+    assert_eq!(world.server.table_mut().next_task(), None);
     for name in ["k", L.name] {
-        let notice = next_notice(&mut world.server.table).ok_or("nothing is published")?;
+        let notice = next_notice(&mut world.server.table_mut()).ok_or("nothing is published")?;
         assert_eq!((&*notice.lock_key.name, notice.event), (name.as_bytes(), Event::Broken));
     }
-    assert_eq!((next_notice(&mut world.server.table), tasks(&world.server.table)), (None, (false, 0)));
+    assert_eq!(next_notice(&mut world.server.table_mut()), None);
+    assert_eq!(tasks(&world.server.table()), (false, 0));
     Ok(())
 }
 
@@ -347,7 +355,7 @@ fn let_go_step_by_step() -> Result<(), String> {
         let existing = world.server.existing(at);
         let renewal =
             Renewal { owner: b"ann", token: None, raise: None, lease_ms: 40_000, client, bind_to: client };
-        let table = &mut world.server.table;
+        let mut table = world.server.table_mut();
         let step = table.renew(now, at.lock_key(), existing, &renewal, &mut |_| Decision::Granted, &mut fx);
         assert_eq!(step.reply, Some(true));
     }
@@ -357,14 +365,16 @@ fn let_go_step_by_step() -> Result<(), String> {
     assert_eq!(names.map(|name| left(&world, name)), [2, 2, 2, 2, 2, 2, 39_997, 39_997]);
     world.step(&Input::Pass(2_000))?;
     world.step(&Input::Pump)?;
-    assert_eq!(world.server.table.holds(), 2);
+    assert_eq!(world.server.table().holds(), 2);
     // A server that does not decide any more leaves what is left to the one that does.
     for name in names {
-        world.step(&acquire(At::new(0, name), "bob", 3, How { binding: KEPT, ..How::PLAIN }))?;
+        let how = How { binding: KEPT, ..How::PLAIN };
+        let (at, lease_ms, minted) = (At::new(0, name), 30_000, false);
+        world.step(&Input::Acquire { at, owner: "bob", lease_ms, wait: None, client: 3, minted, how })?;
     }
     world.step(&Input::Close(3))?;
-    world.server.table.forget_connections();
-    assert_eq!(world.server.table.orphaned(0, 99).len(), names.len() - 2 - 1);
+    world.server.table_mut().forget_connections();
+    assert_eq!(world.server.table().orphaned(0, 99).len(), names.len() - 2 - 1);
     Ok(())
 }
 

@@ -2,51 +2,12 @@
 
 use super::input::{Answered, Begun, How, Keys, Writes};
 use super::judge::Pending;
-use super::reader::Fact;
-use super::server::{At, Name, Outside};
+use super::server::{At, Name};
+use crate::engine::tests::single::Record;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
-use crate::lock::effect::{Answer, Change, Event};
-use crate::lock::types::{Binding, Mode, Token};
-
-/// How a lock is held, in one word.
-fn kind(mode: Mode) -> String {
-    match mode {
-        Mode::Exclusive => "EXCLUSIVE".to_owned(),
-        Mode::Shared => "SHARED".to_owned(),
-        Mode::Limit(limit) => limit.to_string(),
-    }
-}
-
-/// What binds a hold to its connection, as the stream has it.
-fn bound(binding: Binding) -> String {
-    let cut = binding.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-    let kept = match (binding.is_keepalive, binding.is_running) {
-        (false, _) => "NO",
-        (true, false) => "YES",
-        (true, true) => "RUNS",
-    };
-    format!("{cut} {kept}")
-}
-
-/// The options of an acquire.
-fn asked(how: &How) -> String {
-    let mut text = match how.mode {
-        Mode::Exclusive => String::new(),
-        Mode::Shared => " SHARED".to_owned(),
-        Mode::Limit(limit) => format!(" LIMIT {limit}"),
-    };
-    if how.is_reentrant {
-        text.push_str(" REENTRANT");
-    }
-    if let Some(ms) = how.binding.ephemeral_ms {
-        text.push_str(&format!(" EPHEMERAL {ms}"));
-    }
-    if how.binding.is_keepalive {
-        text.push_str(" KEEPALIVE");
-    }
-    text
-}
+use crate::lock::effect::{Answer, Event};
+use crate::lock::types::{Mode, Token};
 
 /// A hold: whose, with what token, and how much is left of it.
 pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
@@ -113,18 +74,6 @@ pub(super) fn waits(cycle: &[Link]) -> String {
     cycle.iter().map(link).collect()
 }
 
-pub(super) const fn changed(change: Change) -> &'static str {
-    match change {
-        Change::Nothing => "as it was",
-        Change::Signalled => "signalled",
-        Change::Touched => "touched",
-        Change::Renewed => "touched, its TTL removed",
-        Change::Stored(_) => "stored",
-        Change::Lives(_) => "given a time to live",
-        Change::Deleted => "deleted",
-    }
-}
-
 pub(super) const fn published(event: Event) -> &'static str {
     match event {
         Event::Acquired => "lock.acquired",
@@ -158,48 +107,10 @@ pub(super) fn unconfirmed(begun: &Begun) -> String {
     format!("{at} {token} of {owner}, {undo}")
 }
 
-/// A fact as the stream has it.
-pub(super) fn told(fact: &Fact) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let with = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" TOKEN {token}"));
-    match fact {
-        Fact::AcquireMany { keys, owner, lease_ms, mode } => {
-            let keys: Vec<String> = keys.iter().map(|at| at.to_string()).collect();
-            let (count, keys, shared) = (keys.len(), keys.join(" "), asked(&How::of(*mode)));
-            format!("LOCK.MACQUIRE {count} {keys} {owner} PX {lease_ms}{shared}")
-        }
-        Fact::Acquire { at, owner, lease_ms, how } => {
-            format!("LOCK.ACQUIRE {at} {owner} PX {lease_ms}{}", asked(how))
-        }
-        Fact::Release { at, owner, token } => format!("LOCK.RELEASE {at} {owner}{}", with(token)),
-        Fact::Renew { at, owner, token, raise, lease_ms } => {
-            let raise = raise.map_or(String::new(), |raise| format!(" RAISE {raise}"));
-            format!("LOCK.RENEW {at} {owner} PX {lease_ms}{}{raise}", with(token))
-        }
-        Fact::Hold(at, mode, hold) => {
-            let SavedHold { owner, token, left_ms, count, binding } = hold;
-            let is_plain = (*mode, *count, binding.is_none()) == (Mode::Exclusive, 1, true);
-            let kind = if is_plain {
-                String::new()
-            } else {
-                format!(" {} {count} {}", kind(*mode), bound(*binding))
-            };
-            format!("LOCK.APPLY {at} HOLD {token} {left_ms} {}{kind}", text(owner))
-        }
-        Fact::Ended(at, token) => format!("LOCK.APPLY {at} ENDED {token}"),
-        Fact::Empty(at) => format!("LOCK.APPLY {at} EMPTY"),
-        Fact::Outside(what) => match what {
-            Outside::Del(at) => format!("DEL {at}"),
-            Outside::Set(at) => format!("SET {at}"),
-            Outside::Rename(from, to) => format!("RENAME {from} {to}"),
-            Outside::Move(at, db) => format!("MOVE {at} {db}"),
-            Outside::Flush(None, _) => "FLUSHALL".to_owned(),
-            Outside::Flush(Some(db), _) => format!("FLUSHDB in {db}"),
-            Outside::Swap(a, b) => format!("SWAPDB {a} {b}"),
-            Outside::Restore(at, _) => format!("RESTORE {at}"),
-            Outside::Expire(at) => format!("PEXPIRE {at}"),
-        },
-    }
+/// A record as the stream has it.
+pub(super) fn told((db, words): &Record) -> String {
+    let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    if *db == 0 { words.join(" ") } else { format!("in {db}: {}", words.join(" ")) }
 }
 
 /// The words of an input.

@@ -1,69 +1,88 @@
-//! A primary, its clients and the readers of its stream, without a server.
+//! A primary, its clients and the readers of its stream: simulated servers, run by the engine that ships.
 //!
-//! The world does what the edge must do, in its order: key, record, events, answers. It decides nothing.
-//! What came of an input is an [`Outcome`], for scenarios to print and for the [judge](super::judge) and
-//! the [oracle](super::oracle) to compare.
+//! The world says what happens when: which client asks what, when answers reach their clients, when the pump runs,
+//! when time passes. It decides nothing. What came of an input is an [`Outcome`], for stories to print and for the
+//! [judge](super::judge) and the [oracle](super::oracle) to compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
 use super::lowered;
-use super::reader::{Fact, Reader};
-use super::server::{At, Key, Name, Outside, Server};
+use super::reader::Reader;
+use super::server::{At, Key, Name, Outside, Server, name_of};
+use crate::engine::tests::single::Record;
 use crate::lock::codec::{SavedHold, SavedLock, decode, encode};
-use crate::lock::effect::{Answer, Effect, Effects, PendingGrant, UndoRecord, WaiterId};
+use crate::lock::effect::PendingGrant;
 use crate::lock::table::Limits;
-use crate::lock::types::{LockKeyBuf, Mode, Moment, Token};
+use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 
-/// A request that the world's clients wait for.
-#[derive(Clone, Copy)]
-pub(super) struct Wait {
-    pub(super) id: WaiterId,
+/// A client that is blocked, until its answer has reached it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocked {
+    /// The number of its wait in a queue; 0: it was granted at once, and waits for replicas.
     pub(super) number: u32,
     /// The first one, if there are several.
     pub(super) at: At,
     pub(super) owner: Name,
     pub(super) client: u64,
+    /// It knows nothing yet, and what becomes of it was not said in any outcome.
+    pub(super) is_open: bool,
 }
-
-/// So many grants are remembered, to be undone or not.
-const BEGUN_MAX: usize = 16;
 
 /// See the [module](self).
 pub(super) struct World {
     pub(super) server: Server,
     pub(super) readers: Vec<Reader>,
+    /// Grants to those who waited, on their way to their clients.
     pub(super) in_flight: Vec<InFlight>,
     pub(super) limits: Limits,
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) writes: Writes,
     pub(super) quarantine_ms: u64,
     pub(super) confirms: bool,
-    /// What grants did of late that had to be confirmed, the newest last.
+    /// What is not confirmed yet and its client waits for, in the order in which they began to wait.
     pub(super) begun: Vec<Begun>,
-    /// Who was told which token in this step.
-    pub(super) told: Vec<(Token, Name)>,
     pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
     pub(super) time: u64,
-    pub(super) waits: BTreeMap<u64, Wait>,
+    /// Clients that are blocked, by the number that the server has for it.
+    pub(super) blocked: BTreeMap<u64, Blocked>,
     pub(super) wait_count: u32,
     /// The last payload: the name that it was made under, and what it says.
     pub(super) dump: Option<(Name, Option<SavedLock>)>,
-    /// All lock keys and owners that any input named.
-    pub(super) lock_keys: BTreeSet<At>,
+    /// All owners that any input named.
     pub(super) owners: BTreeSet<Name>,
+    /// Everything may be written, and that was so when the pump came last.
+    pub(super) was_open: bool,
     /// Leases that the pump left alone because their slot is not ours: when it looks again.
     pub(super) postponed: BTreeMap<At, u64>,
 }
 
+/// How far ahead of the wall clock a token from outside may be, if nobody sets it otherwise.
+pub(super) const TOKEN_LEAD_US_MAX: u64 = 60_000_000;
+
+/// The names of the keys that are there, or were.
+fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> Vec<&'a [u8]> {
+    before.keys().chain(now.keys()).map(|at| at.name.as_bytes()).collect()
+}
+
+/// Takes as many of each out of a list as there are in the other one.
+fn strike(all: &mut Vec<Begun>, gone: &[Begun]) {
+    for gone in gone {
+        if let Some(place) = all.iter().position(|begun| begun == gone) {
+            all.remove(place);
+        }
+    }
+}
+
+/// How long the pump leaves a lock alone whose slot is not ours.
+const LOOK_AGAIN_MS: u64 = 1_000;
+
 impl World {
     /// A server with nothing in it.
     pub(super) fn new(boot_us: u64, wall_us: u64) -> Self {
-        let mut server = Server::at_clocks(Moment(boot_us), wall_us);
-        server.decides = true;
         Self {
-            server,
+            server: Server::started(Moment(boot_us), wall_us, false),
             readers: Vec::new(),
             in_flight: Vec::new(),
             limits: Limits::default(),
@@ -72,14 +91,13 @@ impl World {
             quarantine_ms: 0,
             confirms: false,
             begun: Vec::new(),
-            told: Vec::new(),
             elsewhere: BTreeSet::new(),
             time: 0,
-            waits: BTreeMap::new(),
+            blocked: BTreeMap::new(),
             wait_count: 0,
             dump: None,
-            lock_keys: BTreeSet::new(),
             owners: BTreeSet::new(),
+            was_open: true,
             postponed: BTreeMap::new(),
         }
     }
@@ -88,6 +106,7 @@ impl World {
     pub(super) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
         lowered::begin_step();
         let mut out = Outcome::default();
+        let mut before = self.unconfirmed();
         match *input {
             Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }
                 if self.refuses(at) => {}
@@ -96,31 +115,87 @@ impl World {
             Input::AcquireMany { .. } => self.acquire_many(input, &mut out)?,
             Input::Release { at, owner, token } => self.release(at, owner, token, &mut out)?,
             Input::Renew { .. } => self.renew(input, &mut out)?,
-            Input::Fence(at) => out.reply = Reply::Token(self.server.live_token(at)),
-            Input::Pump => self.pump(&mut out)?,
-            Input::Undo(begun) => self.undo(begun, &mut out)?,
+            Input::Fence(at) => self.fence(at, &mut out)?,
+            Input::Pump => {
+                self.pump(&mut out)?;
+                strike(&mut before, &out.undone);
+            }
+            Input::Undo(begun) => self.undo(begun)?,
             Input::Close(client) => self.close(client, &mut out),
-            Input::Unblock(client) => self.leave(client),
+            Input::Unblock(client) => self.unblock(client),
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
-        self.note_begun(&mut out)?;
-        for fact in &out.facts {
-            self.readers.iter_mut().for_each(|reader| reader.send(fact.clone()));
-        }
+        self.collect(&mut out, before)?;
         Ok(out)
+    }
+
+    /// What became of keys: what is there now, and what the server was told has changed.
+    fn changes(&mut self, out: &mut Outcome) {
+        let before = std::mem::take(&mut self.server.keys);
+        let was_mortal = std::mem::take(&mut self.server.mortal);
+        self.server.look();
+        let changed = self.server.single.take_changed();
+        if changed.is_empty() {
+            return;
+        }
+        let all: BTreeSet<At> = before.keys().chain(self.server.keys.keys()).copied().collect();
+        for at in all {
+            let names =
+                |(db, words): &Record| *db == at.db && words.iter().any(|word| **word == *at.name.as_bytes());
+            // Who keeps copies of keys hears of names, in whichever database.
+            let is_signalled = changed.iter().flatten().any(|name| **name == *at.name.as_bytes());
+            let is_named = out.facts.iter().any(names);
+            let what = match (before.get(&at), self.server.keys.get(&at)) {
+                (Some(_), None) => "deleted",
+                (before, Some(now)) if before != Some(now) => "stored",
+                _ if !is_signalled || (!is_named && !out.facts.is_empty()) => continue,
+                _ if !is_named => "signalled",
+                _ if was_mortal.contains(&at) && !self.server.mortal.contains(&at) => {
+                    "touched, its TTL removed"
+                }
+                _ => "touched",
+            };
+            out.changes.push((at, what));
+        }
+        // Whose turn it is was told where there is no key.
+        let all: Vec<&[u8]> = all_names(&before, &self.server.keys);
+        let absent = changed.iter().flatten().filter(|name| !all.contains(&&***name));
+        out.changes.extend(absent.map(|name| (At::new(0, name_of(name)), "signalled")));
+    }
+
+    /// What came of a step is gathered.
+    fn collect(&mut self, out: &mut Outcome, before: Vec<Begun>) -> Result<(), String> {
+        for record in self.server.single.take_stream() {
+            let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
+            replicas.for_each(|reader| reader.send(record.clone()));
+            out.facts.push(record);
+        }
+        self.changes(out);
+        for record in self.server.single.take_file() {
+            let files = self.readers.iter_mut().filter(|reader| reader.is_of_file);
+            files.for_each(|reader| reader.send(record.clone()));
+        }
+        for (db, name, event) in self.server.single.take_events() {
+            out.events.push((At::new(db, name_of(&name)), event));
+        }
+        self.answers(out)?;
+        let mut after = self.unconfirmed();
+        strike(&mut after, &before);
+        out.begun = after;
+        Ok(())
     }
 
     /// What happens to keys, clocks and readers, and is not asked of the core.
     fn happen(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
         match *input {
-            Input::Del(at) => self.outside(Outside::Del(at), out),
-            Input::Set(at) => self.outside(Outside::Set(at), out),
-            Input::Rename(from, to) => self.outside(Outside::Rename(from, to), out),
-            Input::Move(at, db) => self.outside(Outside::Move(at, db), out),
-            Input::Flush(db, lazy) => self.outside(Outside::Flush(db, lazy), out),
-            Input::Swap(a, b) => self.outside(Outside::Swap(a, b), out),
-            Input::Expire(at) => self.outside(Outside::Expire(at), out),
+            Input::Del(at) => self.outside(Outside::Del(at), out)?,
+            Input::Set(at) => self.outside(Outside::Set(at), out)?,
+            Input::Rename(from, to) => self.outside(Outside::Rename(from, to), out)?,
+            Input::Move(at, db) => self.outside(Outside::Move(at, db), out)?,
+            Input::Flush(db, lazy) => self.outside(Outside::Flush(db, lazy), out)?,
+            Input::Swap(a, b) => self.outside(Outside::Swap(a, b), out)?,
+            Input::Expire(at) => self.outside(Outside::Expire(at), out)?,
             Input::Dump(at) => {
                 let is_lock = matches!(self.server.keys.get(&at), Some(Key::Lock(_)));
                 if is_lock {
@@ -129,51 +204,87 @@ impl World {
                 out.reply = Reply::Bool(is_lock);
             }
             Input::Payload { .. } => self.receive(input),
-            Input::Restore(at) => match self.payload_for(at) {
-                Some(saved) => self.outside(Outside::Restore(at, saved?), out),
+            Input::Restore(at) => match self.dump.clone() {
+                Some(payload) => self.outside(Outside::Restore(at, payload), out)?,
                 None => out.reply = Reply::Bool(false),
             },
             Input::RestoreTooLate(at) => {
                 if let Some(saved) = self.payload_for(at) {
-                    let is_there = self.server.keys.contains_key(&at);
-                    self.server.restore_too_late(at, saved?.as_ref());
-                    out.reply = Reply::Bool(is_there);
-                    out.facts.extend(is_there.then_some(Fact::Outside(Outside::Del(at))));
+                    let was_there = self.server.single.restore_too_late((at.db, at.name), saved?.as_ref())?;
+                    out.reply = Reply::Bool(was_there);
+                    out.outside.extend(was_there.then_some(Outside::Del(at)));
                 }
             }
-            Input::Forbid(client, true) => drop(self.forbidden.insert(client)),
-            Input::Forbid(client, false) => drop(self.forbidden.remove(&client)),
-            Input::Limit { per_lock, total, holders } => {
-                self.limits =
-                    Limits { waiters_per_lock_max: per_lock, waiters_max: total, holders_max: holders };
-                self.server.table.set_limits(self.limits);
-            }
-            Input::Quarantine(length_ms, is_start) => self.quarantine(length_ms, is_start),
-            Input::Confirm(confirms) => {
-                self.confirms = confirms;
-                self.server.table.set_confirms(confirms);
-            }
-            Input::Writes(writes) => self.writes = writes,
-            Input::Elsewhere(at, true) => drop(self.elsewhere.insert(at)),
-            Input::Elsewhere(at, false) => drop(self.elsewhere.remove(&at)),
-            Input::Pass(us) => {
-                self.time += us;
-                self.server.now.boot.0 += us;
-                self.in_flight.clear();
-                self.readers.iter_mut().for_each(|reader| reader.pass(us));
-            }
-            Input::Wall(wall_us) => self.server.now.wall_us = wall_us,
+            Input::Pass(us) => self.pass(us),
+            Input::Wall(wall_us) => self.server.set_now(Now { wall_us, ..self.server.now }),
             Input::Free => {
-                self.server.free();
+                self.server.single.free();
                 self.readers.iter_mut().for_each(Reader::free);
             }
             Input::NewReplica(ahead) => {
-                self.readers.push(Reader::from_snapshot(&mut self.server, ahead));
+                self.readers.push(Reader::from_snapshot(&self.server, ahead)?);
             }
-            Input::NewFile => self.readers.push(Reader::from_new_file(&mut self.server)?),
+            Input::NewFile => self.readers.push(Reader::from_new_file(&self.server)?),
             Input::NewFileOfReplica => {
                 if let Some(reader) = self.readers.first_mut() {
-                    reader.file = Some(Box::new(Reader::from_new_file(&mut reader.server)?));
+                    reader.file = Some(Box::new(Reader::from_new_file(&reader.server)?));
+                }
+            }
+            _ => self.set(input)?,
+        }
+        Ok(())
+    }
+
+    /// Time passes, and what was on its way to clients arrives.
+    fn pass(&mut self, us: u64) {
+        self.send_answers();
+        self.time += us;
+        let Now { boot, wall_us } = self.server.now;
+        self.server.set_now(Now { boot: Moment(boot.0 + us), wall_us });
+        self.readers.iter_mut().for_each(|reader| reader.pass(us));
+    }
+
+    /// What is set otherwise from here on.
+    fn set(&mut self, input: &Input) -> Result<(), String> {
+        let single = &self.server.single;
+        match *input {
+            Input::Forbid(client, is_forbidden) => {
+                single.forbid(client, is_forbidden);
+                if is_forbidden {
+                    self.forbidden.insert(client);
+                } else {
+                    self.forbidden.remove(&client);
+                }
+            }
+            Input::Limit { per_lock, total, holders } => {
+                self.limits =
+                    Limits { waiters_per_lock_max: per_lock, waiters_max: total, holders_max: holders };
+                single.set_limits(self.limits);
+            }
+            Input::Quarantine(length_ms, is_start) => {
+                self.quarantine_ms = length_ms;
+                single.set_quarantine(length_ms, is_start);
+            }
+            Input::Confirm(confirms) => {
+                self.confirms = confirms;
+                single.set_confirms(confirms);
+            }
+            Input::Confirmed => {
+                single.acknowledges();
+                drop(single.looks_at_replicas());
+                self.send_answers();
+            }
+            Input::Writes(writes) => {
+                self.writes = writes;
+                self.was_open &= writes == Writes::Allowed;
+                single.set_writes(writes == Writes::Refused, writes == Writes::Paused);
+            }
+            Input::Elsewhere(at, is_elsewhere) => {
+                single.set_elsewhere(at.name, is_elsewhere);
+                if is_elsewhere {
+                    self.elsewhere.insert(at);
+                } else {
+                    self.elsewhere.remove(&at);
                 }
             }
             _ => return Err(format!("{input:?} is not of this kind")),
@@ -181,33 +292,30 @@ impl World {
         Ok(())
     }
 
-    fn quarantine(&mut self, length_ms: u64, is_start: bool) {
-        self.quarantine_ms = length_ms;
-        let (table, now) = (&mut self.server.table, self.server.now.boot);
-        if is_start {
-            table.begin_quarantine(now, length_ms);
-        } else {
-            table.set_quarantine(now, length_ms);
+    /// A turn of the event loop: answers reach their clients, then the pump runs.
+    fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
+        let single = &self.server.single;
+        let to_undo = single.looks_at_replicas();
+        self.send_answers();
+        if self.writes == Writes::Allowed {
+            out.undone = to_undo.iter().map(|pending| Self::begun_of(pending)).collect();
         }
+        for &at in &self.elsewhere {
+            if self.writes != Writes::Paused
+                && self.server.saved(at).is_some_and(|saved| !self.is_all_live(at, &saved))
+            {
+                self.postponed.insert(at, self.time + LOOK_AGAIN_MS * 1000);
+            }
+        }
+        self.was_open = self.writes == Writes::Allowed;
+        if self.server.single.pump() {
+            return Ok(());
+        }
+        Err("G3, G6: the pump never comes to an end".to_owned())
     }
 
-    /// What the core says has begun, and who was told of it.
-    fn note_begun(&mut self, out: &mut Outcome) -> Result<(), String> {
-        let told = std::mem::take(&mut self.told);
-        for PendingGrant { lock_key, token, undo, .. } in self.server.table.take_begun() {
-            let told = told.iter().find(|told| told.0 == token).map(|told| told.1);
-            let owner =
-                told.ok_or_else(|| format!("{token} is to be confirmed, and nobody was told of it"))?;
-            let UndoRecord { owner: of, counts, is_upgrade } = undo;
-            if *of != *(if counts || is_upgrade { owner } else { "" }).as_bytes() {
-                return Err(format!("{token} is {owner:?}'s, and {of:?} would have to give it up"));
-            }
-            let at = self.at(&lock_key)?;
-            out.begun.push(Begun { at, token, owner, counts, is_upgrade });
-        }
-        self.begun.extend(&out.begun);
-        self.begun.drain(..self.begun.len().saturating_sub(BEGUN_MAX));
-        Ok(())
+    fn is_all_live(&self, at: At, saved: &SavedLock) -> bool {
+        saved.holds.iter().all(|hold| self.server.is_live(at, hold.token))
     }
 
     /// A payload comes from another server.
@@ -235,6 +343,16 @@ impl World {
         self.writes != Writes::Allowed || self.elsewhere.contains(&at)
     }
 
+    /// Whether a lease is so long that no server could wait until it is over.
+    pub(super) const fn is_longer_than_quarantine(&self, lease_ms: u64) -> bool {
+        self.quarantine_ms > 0 && lease_ms > self.quarantine_ms
+    }
+
+    /// The highest token that is taken from outside now (G14).
+    pub(super) fn highest_from_outside(&self) -> u64 {
+        self.server.table().last_token().max(self.server.now.wall_us + TOKEN_LEAD_US_MAX)
+    }
+
     /// Whether the key holds something else.
     pub(super) fn is_other(&self, at: At) -> bool {
         self.server.keys.get(&at) == Some(&Key::Other)
@@ -250,20 +368,18 @@ impl World {
         self.owners.iter().copied().find(|known| known.as_bytes() == owner)
     }
 
-    pub(super) fn at(&self, lock_key: &LockKeyBuf) -> Result<At, String> {
-        let known = self.lock_keys.iter().find(|at| at.lock_key() == lock_key.as_key());
-        known.copied().ok_or_else(|| format!("nobody named the place {lock_key:?}"))
+    /// Which owner the server makes up next.
+    pub(super) fn next_owner(&self) -> Name {
+        name_of(&self.server.single.next_owner())
     }
 
-    fn outside(&mut self, what: Outside, out: &mut Outcome) {
-        if let Outside::Restore(at, _) = what {
-            self.lock_keys.insert(at);
-        }
-        let is_done = self.server.outside(&what);
+    fn outside(&mut self, what: Outside, out: &mut Outcome) -> Result<(), String> {
+        let is_done = self.server.outside(&what)?;
         out.reply = Reply::Bool(is_done);
         if is_done {
-            out.facts.push(Fact::Outside(what));
+            out.outside.push(what);
         }
+        Ok(())
     }
 
     /// What RESTORE makes of the last payload under this name.
@@ -278,9 +394,8 @@ impl World {
     /// Whether the payload's token is none from the future.
     pub(super) fn is_payload_old(&self) -> bool {
         let saved = self.dump.as_ref().and_then(|(_, saved)| saved.as_ref());
-        saved.is_some_and(|saved| {
-            saved.holds.iter().all(|hold| hold.token.get() <= self.server.table.last_token())
-        })
+        let last_token = self.server.table().last_token();
+        saved.is_some_and(|saved| saved.holds.iter().all(|hold| hold.token.get() <= last_token))
     }
 
     fn promote(&mut self, reader: usize, out: &mut Outcome) -> Result<(), String> {
@@ -288,28 +403,26 @@ impl World {
             out.reply = Reply::Bool(false);
             return Ok(());
         }
-        let mut fx = Effects::default();
-        self.server.table.dismiss_all(&Answer::Demoted, &mut fx);
-        for effect in fx {
-            let Effect::Answer { .. } = &effect else {
-                return Err(format!("{effect:?} when everybody was dismissed"));
-            };
-            self.publish_and_answer(None, vec![effect], out)?;
-        }
-        if let Some(left) = self.waits.values().next() {
+        self.server.single.demote();
+        self.answers(out)?;
+        if let Some(left) = self.blocked.values().find(|blocked| blocked.is_open) {
             return Err(format!("G7: {} still waits at a server that was demoted", left.client));
         }
-        let wall_us = self.server.now.wall_us;
+        let (wall_us, owners) = (self.server.now.wall_us, self.server.single.owners());
         self.server = self.readers.swap_remove(reader).server;
-        self.server.decides = true;
-        self.server.now.wall_us = wall_us;
-        self.server.table.set_limits(self.limits);
-        self.server.table.set_confirms(self.confirms);
-        self.server.table.begin_quarantine(self.server.now.boot, self.quarantine_ms);
-        self.server.table.note_everything();
+        self.server.single.set_owners(owners);
+        self.server.set_now(Now { wall_us, ..self.server.now });
+        let single = &self.server.single;
+        single.set_limits(self.limits);
+        single.set_confirms(self.confirms);
+        single.set_quarantine(self.quarantine_ms, false);
+        self.forbidden.iter().for_each(|&client| single.forbid(client, true));
+        single.set_writes(self.writes == Writes::Refused, self.writes == Writes::Paused);
+        single.promote();
         // Whoever read the old stream starts anew with this one's.
         self.readers.clear();
         self.in_flight.clear();
+        self.blocked.clear();
         out.reply = Reply::Bool(true);
         Ok(())
     }
@@ -322,8 +435,34 @@ impl World {
     /// What is wrong with the world, if anything is: the core's own records, and G13.
     pub(super) fn check(&mut self) -> Result<(), String> {
         self.server.check()?;
-        let (told, has_settled) =
-            (self.server.table.clock().replicated_token(), self.server.table.tasks() == 0);
-        self.readers.iter_mut().try_for_each(|reader| reader.check(&self.server, told, has_settled))
+        if self.was_open && !self.server.single.is_pump_asked() {
+            return Err("G6: there is something to do, and nobody asks for the pump".to_owned());
+        }
+        let (told, has_settled) = {
+            let mut table = self.server.table_mut();
+            (table.clock().replicated_token(), table.tasks() == 0)
+        };
+        self.readers.iter().try_for_each(|reader| reader.check(&self.server, told, has_settled))
+    }
+
+    /// Where a lock is that the engine names.
+    pub(super) fn at(lock_key: LockKey<'_>) -> At {
+        At::new(lock_key.db, name_of(lock_key.name))
+    }
+
+    pub(super) fn at_of(lock_key: &LockKeyBuf) -> At {
+        Self::at(lock_key.as_key())
+    }
+
+    /// What the engine would undo here, in the words of the tests.
+    pub(super) fn begun_of(pending: &PendingGrant) -> Begun {
+        let PendingGrant { lock_key, token, undo, .. } = pending;
+        Begun {
+            at: Self::at_of(lock_key),
+            token: *token,
+            owner: name_of(&undo.owner),
+            counts: undo.counts,
+            is_upgrade: undo.is_upgrade,
+        }
     }
 }
