@@ -202,7 +202,8 @@ fn faults(
         let times = rows + excepted.iter().filter(|name| **name == number.name).count();
         if times != 1 {
             found.push(format!(
-                "{} stands {times} times in the table and in NO_DECISIONS, not once",
+                "{} stands {times} times in the table of docs/ARCHITECTURE.md, Bounds, and in NO_DECISIONS of \
+                 tests/bounds.rs, not once",
                 number.name
             ));
         }

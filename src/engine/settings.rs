@@ -1,6 +1,7 @@
 //! What the user can set (CONTRACT 7): names, ranges, and what follows from them.
 //!
-//! The server keeps the values here and may do so at any time; what has to happen then is [`follow`](super::follow)'s.
+//! The server keeps the values here and may do so at any time. What has to happen then is done by
+//! [`settings_changed`](super::events::settings_changed).
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};

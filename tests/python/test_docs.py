@@ -211,7 +211,8 @@ def test_the_settings_are_those_that_the_readme_lists(cli):
         name.removeprefix("redislock."): value
         for name, value in zip(real[::2], real[1::2])
     }
-    assert {name: default for name, (default, _) in listed.items()} == real
+    shown = {name: default for name, (default, _) in listed.items()}
+    assert shown == real, "README.md, Settings: one row for each setting of src/engine/settings.rs"
     for name, (_, span) in listed.items():
         if " to " not in span:
             continue
@@ -239,10 +240,12 @@ CONF = (ROOT / "redis.conf.example").read_text()
 def test_the_example_configuration_shows_every_setting_with_its_default(cli):
     real = cli("CONFIG GET redislock.*")
     shown = dict(re.findall(r"^(redislock\.[a-z-]+) (\w+)$", CONF, re.MULTILINE))
-    assert shown == dict(zip(real[::2], real[1::2]))
+    real = dict(zip(real[::2], real[1::2]))
+    assert shown == real, "redis.conf.example: one line for each setting of src/engine/settings.rs"
     spans = re.findall(r"^# Range: ([\w, ]+?)(?: \(.*\))?$", CONF, re.MULTILINE)
     listed = [span for _, _, span in SETTING.findall(README)]
-    assert [span.replace(" or ", ", ") for span in spans] == listed
+    spans = [span.replace(" or ", ", ") for span in spans]
+    assert spans == listed, "the ranges of redis.conf.example, in the order of README.md"
 
 
 @pytest.mark.own_server
