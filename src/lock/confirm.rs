@@ -12,6 +12,9 @@
 //! The last request that waits for an unconfirmed grant undoes it, once. An owner that asked again on another
 //! connection waits for the same hold. If that request is answered with the grant, the hold is the owner's.
 
+#[cfg(test)]
+mod looked;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::effect::{PendingGrant, UndoRecord};
@@ -179,20 +182,6 @@ impl Confirmations {
     pub fn is_to_undo(&self, lock_key: super::types::LockKey<'_>, token: Token) -> bool {
         let pending_grants = self.undo.of_token.get(&token).into_iter().flatten();
         pending_grants.map(|pending_grant| pending_grant.lock_key.as_key()).any(|other| other == lock_key)
-    }
-
-    /// All that is to be undone, in its order. For tests.
-    #[cfg(test)]
-    pub fn to_undo(&self) -> Vec<PendingGrant> {
-        let mut left = self.undo.of_token.clone();
-        let next = |token| left.get_mut(token).filter(|all| !all.is_empty()).map(|all| all.remove(0));
-        self.undo.order.iter().filter_map(next).collect()
-    }
-
-    /// What somebody waits to have confirmed. For tests.
-    #[cfg(test)]
-    pub fn pending_grants(&self, wait: WaitId) -> &[PendingGrant] {
-        self.waits.get(&wait).map_or(&[], |wait| &wait.pending_grants)
     }
 
     /// What is to be undone next.

@@ -1,6 +1,8 @@
 //! Puts `src/compares.c` between what is compared and the fuzzer, to which each comparison would be told.
 
 fn main() {
+    // The random lives are a test of the module's, and so is the simulated server that they run on.
+    println!("cargo::rustc-cfg=test");
     println!("cargo::rerun-if-changed=src/compares.c");
     cc::Build::new().file("src/compares.c").compile("compares");
     let sizes = ["1", "2", "4", "8"];

@@ -273,7 +273,7 @@ impl World {
     /// The same, and what is to be undone by now.
     pub(super) fn unconfirmed(&self) -> Vec<Begun> {
         let mut all = self.unconfirmed_of_clients();
-        all.extend(self.server.single.to_undo().iter().map(|pending| Self::begun_of(pending)));
+        all.extend(self.server.single.to_undo().iter().map(Self::begun_of));
         all
     }
 }

@@ -145,16 +145,8 @@ impl Life {
         if self.world.writes != Writes::Allowed && self.random.percent(10) {
             return Input::Writes(Writes::Allowed);
         }
-        if !self.world.begun.is_empty() && self.random.percent(6) {
-            return Input::Undo(self.random.of(&self.world.begun));
-        }
-        if self.world.blocked.values().any(|blocked| blocked.number == 0) && self.random.percent(12) {
-            return Input::Confirmed;
-        }
-        if let Some(grant) = self.world.in_flight.first()
-            && self.random.percent(5)
-        {
-            return Input::Close(grant.client);
+        if let Some(input) = self.in_between() {
+            return input;
         }
         let lease_ms = (1 + self.random.below(40)).min(self.lease_ms_max());
         match self.random.below(100) {
@@ -198,6 +190,22 @@ impl Life {
             96..98 => self.settings(client),
             _ => self.readers(),
         }
+    }
+
+    /// What becomes of what is confirmed, or is on its way, and is not asked for.
+    fn in_between(&mut self) -> Option<Input> {
+        if !self.world.begun.is_empty() && self.random.percent(6) {
+            return Some(Input::Undo(self.random.of(&self.world.begun)));
+        }
+        if self.world.blocked.values().any(|blocked| blocked.number == 0) && self.random.percent(12) {
+            return Some(Input::Confirmed);
+        }
+        if let Some(grant) = self.world.in_flight.first()
+            && self.random.percent(5)
+        {
+            return Some(Input::Close(grant.client));
+        }
+        None
     }
 
     /// A token of another server's: a little below the newest, or above; or just that of a grant which may be undone.

@@ -298,7 +298,7 @@ impl World {
         let to_undo = single.looks_at_replicas();
         self.send_answers();
         if self.writes == Writes::Allowed {
-            out.undone = to_undo.iter().map(|pending| Self::begun_of(pending)).collect();
+            out.undone = to_undo.iter().map(Self::begun_of).collect();
         }
         for &at in &self.elsewhere {
             if self.writes != Writes::Paused

@@ -1,19 +1,23 @@
-//! The sources of the core and the commands, with what fuzzing lets bytes do with them: see `targets/mod.rs`.
+//! The sources of the core, the commands and the engine, and their tests (`build.rs`), with what fuzzing lets bytes do with them: see `targets/mod.rs`.
 
 #[path = "../../../src/command/mod.rs"]
 #[forbid(unsafe_code)]
+#[allow(dead_code, unused_imports)]
 pub mod command;
+#[path = "../../../src/engine/mod.rs"]
+#[forbid(unsafe_code)]
+#[allow(dead_code, unused_imports)]
+pub mod engine;
 #[path = "../targets/mod.rs"]
+#[allow(dead_code, unused_imports)]
 mod fuzz;
 #[path = "../../../src/lock/mod.rs"]
 #[forbid(unsafe_code)]
+#[allow(dead_code, unused_imports)]
 pub mod lock;
 #[path = "../../../src/sabotage.rs"]
-#[allow(dead_code)]
-mod sabotage;
-#[path = "../../../src/lock/tests/mod.rs"]
 #[allow(dead_code, unused_imports)]
-mod tests;
+mod sabotage;
 
 /// 32 megabytes: whatever takes more has believed a length that it read.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
@@ -50,5 +54,5 @@ pub fn records(data: &[u8]) {
 
 /// The choices of a random life.
 pub fn step(data: &[u8]) {
-    live(data, tests::fuzz::run);
+    live(data, lock::tests::fuzz::run);
 }
