@@ -1,6 +1,7 @@
 //! The server's own commands on keys, as a simulated server does them: what they reply, whom they tell, in which order.
 
 use super::inside::{At, Entry, Part, Published, Value};
+use super::sim::Sim;
 use super::world::World;
 use crate::engine::{events, values};
 use crate::lock::codec::{decode, encode};
@@ -20,6 +21,21 @@ pub(super) fn may_write(name: &[u8]) -> bool {
     let readers: [&[u8]; 7] =
         [b"GET", b"EXISTS", b"DUMP", b"LOCK.FENCE", b"LOCK.INFO", b"LOCK.HELDBY", b"CLIENT"];
     !readers.contains(&name)
+}
+
+impl Sim {
+    /// All keys of a database, or of all of them, go.
+    pub(super) fn signal_all(&self, db: Option<u32>) {
+        self.touch_all(db);
+        self.inside.borrow_mut().changed.insert(None);
+    }
+
+    /// The same for those who watch a key that is there.
+    pub(super) fn touch_all(&self, db: Option<u32>) {
+        let mut inside = self.inside.borrow_mut();
+        let keys: Vec<At> = inside.keys.keys().filter(|at| db.is_none_or(|db| db == at.0)).cloned().collect();
+        inside.touch(|watched| keys.contains(watched));
+    }
 }
 
 impl World {
