@@ -159,9 +159,9 @@ impl std::fmt::Debug for Scene {
 }
 
 impl Scene {
-    /// G11: whether a wish can come true, if everybody gives up everything as soon as he can: who waits for
-    /// nothing, or for several things and got one of them, needs his locks no longer. What else he waits for he
-    /// goes on waiting for.
+    /// G11: whether a wish can come true, if every owner gives up everything as soon as it can. An owner that waits for
+    /// nothing, or for several things and got one of them, needs its locks no longer. What else it waits for it goes on
+    /// waiting for.
     ///
     /// It is acted out. Nobody's going ever stands in another one's way, so any order will do.
     pub(super) fn comes_true(&self, wish: usize) -> bool {

@@ -1,7 +1,7 @@
 //! G11 in a small world that is full of it: four owners, three locks of all kinds, several waits of each owner,
-//! and nothing but asking and giving up. Every answer is compared with a search by brute force, which acts out
-//! how everybody gives up everything as soon as he can (see [`super::book::Scene::comes_true`]): who is refused
-//! would have waited for ever, and who waits does not.
+//! and nothing but asking and giving up. Every answer is compared with a search by brute force. It acts out how
+//! every owner gives up everything as soon as it can (see [`super::book::Scene::comes_true`]). An owner that is
+//! refused would have waited for ever, and one that waits does not.
 
 use std::collections::BTreeMap;
 

@@ -73,7 +73,7 @@ impl Judge {
             }
             _ => {}
         }
-        // Whoever came in behind the one who asked, because of it, has a newer token.
+        // An owner that came in behind the one that asked, because of it, has a newer token.
         let came_behind = self.came_behind(input, out, world);
         for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
             self.answered(input, answered, world)?;
@@ -295,7 +295,7 @@ impl Judge {
             let described = world.server.described(at, usize::MAX);
             let there = described.map(|described| described.queue).unwrap_or_default();
             queue.retain(|pending| {
-                // Whoever has not waited at all has lost its entry, and come anew.
+                // A request that has not waited at all has lost its entry, and come anew.
                 let is_its = |view: &WaiterView<'_>| {
                     view.owner == pending.owner.as_bytes() && (view.waited_ms > 0 || !is_late(pending))
                 };

@@ -2,10 +2,10 @@
 //!
 //! # Which seeded bugs are caught by what
 //!
-//! Each was put into a copy of the core by hand, once, and the tests were run: F a test of single facts
-//! (`reader.rs`), S the stories, P the random lives, 1 to 3 the first models below. Where two are in one row,
-//! what caught both. Nothing survived but one: a reader that shortens a lease at a retry. It cannot
-//! matter, because a retry is told only if it makes the lease longer on the primary, and it arrives later.
+//! Each was put into a copy of the core by hand, once, before the models ran on the engine, and the tests were run.
+//! F is a test of single facts (`reader.rs`), S the stories, P the random lives, 1 to 3 the first models below. Where
+//! two are in one row, what caught both. Nothing survived but one: a reader that shortens a lease at a retry. It
+//! cannot matter, because a retry is told only if it makes the lease longer on the primary, and it arrives later.
 //!
 //! | broken | how | caught by |
 //! |---|---|---|

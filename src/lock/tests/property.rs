@@ -1,7 +1,7 @@
 //! Long random lives of a primary and its readers, against the oracle and the judge.
 //!
 //! Every reply, every answer, every key, every queue and every token is compared with the
-//! [oracle](super::oracle) after every step; the [judge](super::judge) holds it to the guarantees; the
+//! [oracle](super::oracle) after every step. The [judge](super::judge) holds it to the guarantees. The
 //! [readers](super::reader) are compared with the primary whenever everything has arrived.
 
 use std::collections::{BTreeMap, BTreeSet};

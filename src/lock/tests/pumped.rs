@@ -55,7 +55,7 @@ impl Oracle {
         for at in others.into_iter().filter(|&at| !world.server.table().is_waited_for(at.lock_key())) {
             self.dismiss(at);
         }
-        // Whoever comes in, or leaves a queue, may make room for others elsewhere.
+        // An owner that comes in, or leaves a queue, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
             let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();

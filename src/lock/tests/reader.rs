@@ -1,4 +1,4 @@
-//! Whoever reads the primary's stream: a replica, or an append-only file that is replayed (G13).
+//! The readers of a primary's stream: a replica, or an append-only file that is replayed (G13).
 //!
 //! A reader is a simulated server of its own, with its own clocks, that is fed with [`Record`]s. A replica may write
 //! an append-only file itself, from what *its* engine says; that file is one more reader behind it.
@@ -43,7 +43,7 @@ impl Reader {
 
     /// A full synchronisation, or the load of an RDB file: the clock's hands are at the head of it.
     ///
-    /// Whoever loads may have been a primary itself, with tokens so far `ahead`: it counts with its new
+    /// A server that loads may have been a primary itself, with tokens so far `ahead`. It counts with its new
     /// primary, and yet must never mint below its own past.
     pub(super) fn from_snapshot(primary: &Server, ahead: u64) -> Result<Self, String> {
         let mut reader = Self::empty(primary);

@@ -45,8 +45,8 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
-/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. Whoever
-/// made the payload knows of the hold all the same: it must not be taken back (G10).
+/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. The
+/// client that made the payload knows of the hold all the same: it must not be taken back (G10).
 #[test]
 fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -85,8 +85,8 @@ fn a_restored_hold_of_another_kind_goes_on() -> Result<(), String> {
     live(&[&told[..], &[release("bob"), Input::Pump]].concat())
 }
 
-/// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step:
-/// the hold is bound to the newer connection, and does not end with the older one.
+/// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step.
+/// The hold is bound to the newer connection, and does not end with the older one.
 #[test]
 fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String> {
     let binding = Binding { ephemeral_ms: Some(0), ..Binding::NONE };
@@ -174,7 +174,7 @@ fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Resul
 }
 
 /// A lease is over while the slot is elsewhere, so its end is put off. When the slot has come back bob has the lock,
-/// and a lease that does not run while he is there: nothing is due when the other one would have been looked at again.
+/// and a lease that does not run while he is there. Nothing is due when the other one would have been looked at again.
 #[test]
 fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Result<(), String> {
     let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..How::PLAIN };
@@ -266,8 +266,8 @@ fn who_holds_what_it_waits_for_passes_a_reservation() -> Result<(), String> {
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
 
-/// Dave waits for two locks. Ann's, of the one, is over in the millisecond in which dave is looked at for the other one,
-/// and is ended by that look; carol, who stands ahead of dave there, must be granted it in the same run (G6).
+/// Dave waits for two locks. Ann's lease of the one is over in the millisecond in which dave is looked at for the other
+/// one, and that look ends it. Carol, who stands ahead of dave there, must be granted it in the same run (G6).
 #[test]
 fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> Result<(), String> {
     const L: At = At::new(0, "l");
@@ -309,7 +309,7 @@ fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> 
 }
 
 /// Alice holds and waits to upgrade; both count. While the upgrade waits, she holds as often as one may but once, and
-/// asks again: had she been granted that, the upgrade would not have counted, and her last RELEASE come too early.
+/// asks again. Had she been granted that, the upgrade would not have counted, and her last RELEASE come too early.
 #[test]
 fn what_waits_to_count_is_counted_before_it_is_granted() -> Result<(), String> {
     let ask = |owner, mode, client| Input::Acquire {

@@ -379,7 +379,7 @@ impl Oracle {
         while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
             let waiter = self.waiters[index];
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
-            // Whoever is replaced or withdrawn is another matter.
+            // A request that is replaced or withdrawn is another matter.
             let told = told.map(|told| &told.answer);
             let told = told.filter(|told| !matches!(told, Answer::Replaced | Answer::Withdrawn));
             let is_multi = waiter.keys.len() > 1;

@@ -1,6 +1,6 @@
 //! Stories that a reader can check: `testdata/*.txt`, one story a file.
 //!
-//! A line that begins with `#` tells the story, one that begins with `>` is an input, and the lines
+//! A line that begins with `#` tells the story, and one that begins with `>` is an input. The lines
 //! under it are everything that came of it: the reply, what became of keys, what replicas and files
 //! were told, events, answers to those who waited. `UPDATE_SCENARIOS=1 cargo test scenario` writes the
 //! outputs anew; read the difference before you commit it. The [judge](super::judge) and the
@@ -22,8 +22,8 @@
 //! > quarantine MS [start]   > confirm on|off   > confirmed   > undo KEY TOKEN   > show   > count
 //! ```
 //!
-//! A key of another database than 0 is written `1:KEY`; a connection is named after its owner unless
-//! the input says otherwise, and a second one `OWNER-2`: a server does not hear one that is blocked. `undo` unblocks
+//! A key of another database than 0 is written `1:KEY`. A connection is named after its owner unless
+//! the input says otherwise. A second one is `OWNER-2`: a server does not hear one that is blocked. `undo` unblocks
 //! the connection that waits for its grant to be confirmed, and the pump runs.
 
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! A simulated server, run by the engine that ships, as the models, the random lives and the stories see it: a keyspace
-//! whose values are numbers of locks, and two clocks. Primary and readers of its stream are both made of it.
+//! A simulated server, run by the engine that ships, as the models, the random lives and the stories see it. It has a
+//! keyspace whose values are numbers of locks, and two clocks. Primary and readers of its stream are both made of it.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -419,7 +419,7 @@ impl World {
         self.forbidden.iter().for_each(|&client| single.forbid(client, true));
         single.set_writes(self.writes == Writes::Refused, self.writes == Writes::Paused);
         single.promote();
-        // Whoever read the old stream starts anew with this one's.
+        // The readers of the old stream start anew with this one's.
         self.readers.clear();
         self.in_flight.clear();
         self.blocked.clear();
