@@ -1,8 +1,8 @@
 //! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It is told what came of a step
-//! to learn two things: which of several grants got which token, and whether the core looked at a queue for which
-//! nothing was freed. Tokens and grants are checked. What clients ask is in [`super::rules`].
+//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It learns two
+//! things from what came of a step: which of several grants got which token, and whether the core looked at a queue
+//! for which nothing was freed. Tokens and grants are checked. What clients ask is in [`super::rules`].
 
 use std::collections::BTreeSet;
 
