@@ -113,7 +113,12 @@ def lines_of(result, names, figure):
 
 def svg(result):
     """The plot of a run."""
-    figure = drawing("growth", f"What grows, and what does not: {result['facts']['measured']}", WIDTH, HEIGHT)
+    title = f"What grows, and what does not: {result['facts']['measured']}"
+    told = (
+        "Two plots over how many there are. On the left the instructions of commands: most lines stay level. On the right "
+        "the longest turn of the event loop after an event, and a line at 5 ms, which some events pass."
+    )
+    figure = drawing("growth", title, told, WIDTH, HEIGHT)
     costs, turns = lines_of(result, COSTS, "cost"), lines_of(result, TURNS, "turn_ms")
     panel = Panel(figure, LEFT, "what it costs", "instructions", costs)
     panel.draw(costs, lambda _, points: points[-1][1] > 2 * points[0][1])
