@@ -51,8 +51,8 @@ def write(owner, sent, answered, before, token):
     return ask("write", "door", owner, sent, answered, before, token=token)
 
 
-def info(owner, sent, answered, kind, *holders, queue=(), lock="door"):
-    seen = Seen(kind, holders, tuple((waiter, "blocked") for waiter in queue))
+def info(owner, sent, answered, kind, *holders, queue=(), lock="door", holds=0):
+    seen = Seen(kind, holders, tuple((waiter, "blocked") for waiter in queue), holds)
     return ask("info", lock, owner, sent, answered, seen)
 
 
@@ -225,6 +225,14 @@ def test_a_lease_that_ended_early():
 def test_who_is_not_shown_as_a_holder():
     held = [shared("a", 0.0, 0.1, 7), shared("b", 0.0, 0.1, 8)]
     only_fault("it was held", *held, info("x", 0.2, 0.3, "shared", ("b", 8, 1)))
+
+
+def test_a_reply_shows_the_oldest_tokens_and_counts_the_others():
+    held = [shared("a", 0.0, 0.1, 7), shared("b", 0.0, 0.1, 8)]
+    assert faults([*held, info("x", 0.2, 0.3, "shared", ("a", 7, 1), holds=2)]) == []
+    only_fault("it was held", *held, info("x", 0.2, 0.3, "shared", ("a", 7, 1), holds=1))
+    only_fault("it was held", *held, info("x", 0.2, 0.3, "shared", ("b", 8, 1), holds=2))
+    only_fault("it was held", *held, info("x", 0.2, 0.3, "limit 3", ("a", 7, 1), holds=2))
 
 
 def test_a_hold_that_lives_on():

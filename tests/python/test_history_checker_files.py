@@ -21,7 +21,7 @@ HISTORY = [
     Request("acquire", ("pool",), "b", 0.2, 0.9, None, mode="limit 3", lease=1.0, block=0.5, reentrant=True),
     Request("acquire", ("gate",), "w", 0.2, 0.9, 9, lease=1.0, block=inf, place=0.5, ephemeral=0.0, keepalive=True),
     Request("macquire", ("door", "gate"), "d", 0.3, 0.4, error="DEADLOCK this wait", lease=1.0, block=1.0),
-    Request("info", ("door",), "x", 0.3, 0.35, Seen("exclusive", (("minted", 7, 1),), (("d", "blocked"),))),
+    Request("info", ("door",), "x", 0.3, 0.35, Seen("exclusive", (("minted", 7, 1),), (("d", "blocked"),), 1)),
     Request("info", ("nothing",), "x", 0.3, 0.35, None),
     Request("heldby", (), "minted", 0.4, 0.5, [("door", "held", "exclusive", 7)]),
     Request("use", ("door",), "minted", 0.4, 0.5, 1, token=7),

@@ -404,4 +404,5 @@ def seen_in(reply):
         kind,
         tuple((holder["owner"], holder["token"], holder["count"]) for holder in holders),
         tuple((waiter["owner"], waiter["state"]) for waiter in queue),
+        info["holds"],
     )

@@ -86,6 +86,7 @@ class Seen(NamedTuple):
     kind: str  # a mode
     holders: tuple  # of (owner, token, count)
     queue: tuple  # of (owner, state)
+    holds: int = 0  # how many hold it, where the reply shows the first of them only
 
 
 class Hold:

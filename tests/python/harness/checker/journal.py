@@ -137,7 +137,8 @@ def completed(request, event):
         return request._replace(answered=answered, error=event["error"])
     reply = event["reply"]
     if request.command == "info" and reply is not None:
-        reply = Seen(reply["kind"], *(tuple(map(tuple, reply[name])) for name in ("holders", "queue")))
+        shown = (tuple(map(tuple, reply[name])) for name in ("holders", "queue"))
+        reply = Seen(reply["kind"], *shown, reply.get("holds", 0))
     if request.command == "heldby":
         reply = [tuple(row) for row in reply]
     return request._replace(answered=answered, reply=reply, owner=event.get("owner", request.owner))

@@ -233,11 +233,14 @@ def is_against(look, spans):
         return look.reply == 0
     if look.reply is None:
         return True
+    if not all(agree(mode, look.reply.kind) for _, _, mode, _ in spans):
+        return True
+    # LOCK.INFO shows the oldest tokens, and counts those that it leaves out.
     seen = {(owner, token) for owner, token, _ in look.reply.holders}
-    return not all(
-        (hold.owner, hold.token) in seen and agree(mode, look.reply.kind)
-        for _, _, mode, hold in spans
-    )
+    missing = [hold.token for _, _, _, hold in spans if (hold.owner, hold.token) not in seen]
+    newest = max((token for _, token in seen), default=0)
+    left_out = max(0, look.reply.holds - len(seen))
+    return len(missing) > left_out or any(token <= newest for token in missing)
 
 
 def wrong_pictures(evidence):
