@@ -76,6 +76,8 @@ pub(crate) enum Rule {
     Forgotten,
     /// Nobody is told that what it began is undone while that is there to be seen (CONTRACT 6).
     UndoneFirst,
+    /// What a later request of an owner relies on is not undone with an earlier one (G1).
+    PassedOn,
     /// The server is asked for nothing while somebody is within what the engine keeps.
     AskedOutside,
 }

@@ -9,14 +9,16 @@
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
-//! The last request that waits for an unconfirmed grant undoes it, once. An owner that asked again on another
-//! connection waits for the same hold. If that request is answered with the grant, the hold is the owner's.
+//! The last request that waits for an unconfirmed grant undoes it, once: see `confirm/asked_again.rs`.
 
+mod asked_again;
 #[cfg(test)]
 mod looked;
+mod undos;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use self::undos::Undos;
 use super::effect::{PendingGrant, UndoRecord};
 use super::types::{LockKeyBuf, Moment, Token};
 use crate::sabotage;
@@ -89,41 +91,9 @@ struct Wait {
 }
 
 impl Wait {
-    fn token(&self) -> Option<Token> {
-        self.pending_grants.first().map(|pending_grant| pending_grant.token)
-    }
-}
-
-/// What is to be undone, in the order in which that was found.
-#[derive(Debug, Default)]
-struct Undos {
-    order: VecDeque<Token>,
-    of_token: HashMap<Token, Vec<PendingGrant>>,
-}
-
-impl Undos {
-    fn push(&mut self, pending_grant: PendingGrant) {
-        self.order.push_back(pending_grant.token);
-        self.of_token.entry(pending_grant.token).or_default().push(pending_grant);
-    }
-
-    fn pop(&mut self) -> Option<PendingGrant> {
-        while let Some(token) = self.order.pop_front() {
-            if let Some(pending_grant) = self.remove(token, |_| true) {
-                return Some(pending_grant);
-            }
-        }
-        None
-    }
-
-    /// The first one with this token that is such.
-    fn remove(&mut self, token: Token, is_it: impl Fn(&PendingGrant) -> bool) -> Option<PendingGrant> {
-        let pending_grants = self.of_token.get_mut(&token)?;
-        let pending_grant = pending_grants.iter().position(is_it).map(|at| pending_grants.remove(at));
-        if pending_grants.is_empty() {
-            self.of_token.remove(&token);
-        }
-        pending_grant
+    /// The tokens of its holds, each once: one grant has one, but its holds may go on under others since.
+    fn tokens(&self) -> BTreeSet<Token> {
+        self.pending_grants.iter().map(|pending_grant| pending_grant.token).collect()
     }
 }
 
@@ -134,7 +104,7 @@ pub struct Confirmations {
     waits: BTreeMap<WaitId, Wait>,
     deadlines: BTreeSet<(Moment, WaitId)>,
     /// Who waits for the hold with this token.
-    of_token: HashMap<Token, Vec<WaitId>>,
+    of_token: HashMap<Token, BTreeSet<WaitId>>,
     /// The last number given.
     last: u64,
     /// What began in this turn, for whoever is told of it to wait for.
@@ -174,14 +144,13 @@ impl Confirmations {
     /// Whether anything is to be undone.
     #[must_use]
     pub fn has_undo(&self) -> bool {
-        !self.undo.of_token.is_empty()
+        !self.undo.is_empty()
     }
 
     /// Whether what began here under this token is to be undone yet. For tests.
     #[cfg(test)]
     pub fn is_to_undo(&self, lock_key: super::types::LockKey<'_>, token: Token) -> bool {
-        let pending_grants = self.undo.of_token.get(&token).into_iter().flatten();
-        pending_grants.map(|pending_grant| pending_grant.lock_key.as_key()).any(|other| other == lock_key)
+        self.undo.with(token).any(|other| other.lock_key.as_key() == lock_key)
     }
 
     /// What is to be undone next.
@@ -213,7 +182,12 @@ impl Confirmations {
 
     /// What a step says has begun: somebody is told of it next.
     pub fn note_begun(&mut self, begun: Vec<PendingGrant>) {
-        self.begun.extend(begun);
+        for pending_grant in begun {
+            if let Some(was) = pending_grant.was {
+                self.goes_on(was, &pending_grant);
+            }
+            self.begun.push(pending_grant);
+        }
     }
 
     /// The turn of the event loop is over: whoever was to be told of what began in it waits by now.
@@ -246,7 +220,9 @@ impl Confirmations {
         let begun = self.begun.iter().position(|begun| begun.token == token && begun.lock_key == lock_key);
         match begun {
             Some(begun) => self.begun.swap_remove(begun),
-            None => PendingGrant { lock_key, token, lease_ms: u64::MAX, undo: UndoRecord::NOTHING },
+            None => {
+                PendingGrant { lock_key, token, was: None, lease_ms: u64::MAX, undo: UndoRecord::NOTHING }
+            }
         }
     }
 
@@ -261,22 +237,18 @@ impl Confirmations {
         rule: Rule,
         mut pending_grants: Vec<PendingGrant>,
     ) -> Option<WaitId> {
-        for pending_grant in
-            pending_grants.iter_mut().filter(|pending_grant| pending_grant.undo == UndoRecord::NOTHING)
-        {
-            let left = self.undo.remove(pending_grant.token, |left| left.lock_key == pending_grant.lock_key);
-            pending_grant.undo = left.map_or(UndoRecord::NOTHING, |left| left.undo);
-        }
+        pending_grants.iter_mut().for_each(|pending_grant| self.undo.pass_on(pending_grant));
         let (needed, counted) = self.counted(now, rule);
         let awaited: Vec<ReplicaName> = counted.cloned().collect();
         let is_hopeless = awaited.len() < needed;
         self.last += 1;
         let id = WaitId(self.last);
-        if let Some(pending_grant) = pending_grants.first() {
-            self.of_token.entry(pending_grant.token).or_default().push(id);
+        let wait = Wait { offset: None, until, needed, awaited, acknowledged: 0, pending_grants };
+        for token in wait.tokens() {
+            self.of_token.entry(token).or_default().insert(id);
         }
         self.deadlines.insert((until, id));
-        self.waits.insert(id, Wait { offset: None, until, needed, awaited, acknowledged: 0, pending_grants });
+        self.waits.insert(id, wait);
         if is_hopeless {
             self.leave(id);
             return None;
@@ -402,55 +374,8 @@ impl Confirmations {
         let wait = self.waits.remove(&id)?;
         self.enough.remove(&id);
         self.deadlines.remove(&(wait.until, id));
-        if let Some(token) = wait.token()
-            && let Some(waits) = self.of_token.get_mut(&token)
-        {
-            waits.retain(|&other| other != id);
-            if waits.is_empty() {
-                self.of_token.remove(&token);
-            }
-        }
+        wait.tokens().into_iter().for_each(|token| self.forget_wait(token, id));
         Some(wait)
-    }
-
-    /// The owner is told. So nothing of what this wait was about, and what another one began, is undone any more.
-    fn confirmed(&mut self, id: WaitId) {
-        for pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
-            if pending_grant.undo == UndoRecord::NOTHING
-                && let Some(other) = self.another(&pending_grant, |undo| *undo != UndoRecord::NOTHING)
-            {
-                other.undo = UndoRecord::NOTHING;
-            }
-        }
-    }
-
-    /// Nobody is told by this wait: it failed, or its client is gone. What it began is to be undone, unless another
-    /// request of the owner waits for it.
-    pub fn leave(&mut self, id: WaitId) {
-        let pending_grants = self.remove(id).map(|wait| wait.pending_grants).unwrap_or_default();
-        for pending_grant in
-            pending_grants.into_iter().filter(|pending_grant| pending_grant.undo != UndoRecord::NOTHING)
-        {
-            match self.another(&pending_grant, |undo| *undo == UndoRecord::NOTHING) {
-                Some(heir) => heir.undo = pending_grant.undo,
-                None => self.undo.push(pending_grant),
-            }
-        }
-    }
-
-    /// The same hold in another wait.
-    fn another(
-        &mut self,
-        pending_grant: &PendingGrant,
-        is_wanted: impl Fn(&UndoRecord) -> bool,
-    ) -> Option<&mut PendingGrant> {
-        let others = self.of_token.get(&pending_grant.token)?;
-        let is_same =
-            |other: &PendingGrant| other.lock_key == pending_grant.lock_key && is_wanted(&other.undo);
-        let id = others
-            .iter()
-            .find(|id| self.waits.get(id).is_some_and(|w| w.pending_grants.iter().any(is_same)))?;
-        self.waits.get_mut(id)?.pending_grants.iter_mut().find(|other| is_same(other))
     }
 
     /// This server decides nothing any more: all waits are over, and nothing is undone here.

@@ -243,6 +243,12 @@ impl UndoRecord {
     /// There is nothing to undo.
     pub const NOTHING: Self = Self { owner: Vec::new(), counts: false, is_upgrade: false };
 
+    /// Whether there is nothing to undo.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        !self.counts && !self.is_upgrade
+    }
+
     /// What there is to undo of what this owner has now.
     #[must_use]
     pub fn of(owner: &[u8], counts: bool, is_upgrade: bool) -> Self {
@@ -257,6 +263,8 @@ pub struct PendingGrant {
     pub lock_key: LockKeyBuf,
     /// Under which token.
     pub token: Token,
+    /// The token that the owner's hold had before, if it goes on under this one.
+    pub was: Option<Token>,
     /// For how long the owner may be told of it, in milliseconds: its lease was asked for to be so long.
     pub lease_ms: u64,
     /// What is to be undone.

@@ -11,6 +11,7 @@ use crate::engine::server::Server;
 use crate::engine::work;
 use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::random::Random;
+use crate::lock::types::Mode;
 use crate::sabotage::{Rule, without};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -22,7 +23,7 @@ const OWNERS: u64 = 7;
 const HOLDERS_MAX: usize = 10_000;
 
 /// Lives, and steps of each.
-const LIVES: u64 = 1_000;
+const LIVES: u64 = 2_000;
 const STEPS: usize = 250;
 
 /// Lives until a bug that was put back has to be found.
@@ -36,6 +37,10 @@ struct Life {
     applied: usize,
     /// Who is blocked, by which number.
     busy: BTreeMap<u64, u64>,
+    /// Which lock was asked for last, by which owner, in which database.
+    last: Option<(&'static str, u64, u32)>,
+    /// Who is to be told that it holds alone, by which number: where, and which owner.
+    alone: BTreeMap<u64, (At, String)>,
     lock_keys: Vec<At>,
     /// What the last rest saw.
     before: View,
@@ -66,6 +71,8 @@ impl Life {
             replica,
             applied: 0,
             busy: BTreeMap::new(),
+            alone: BTreeMap::new(),
+            last: None,
             before: lock_keys.iter().map(|at| (at.clone(), super::look::Lock::default())).collect(),
             lock_keys,
             texts: BTreeMap::new(),
@@ -87,7 +94,9 @@ impl Life {
     }
 
     fn step(&mut self) -> Verdict {
+        // A paused server lets those wait who would write.
         match self.random.below(100) {
+            0..65 if self.primary.sim.is_paused.get() => (),
             0..55 => self.asks(),
             55..65 => self.meddles(),
             65..70 => self.closes(),
@@ -103,7 +112,7 @@ impl Life {
             88..92 => self.primary.turn(),
             _ => return self.rest(),
         }
-        self.hears();
+        self.hears()?;
         if self.random.percent(70) {
             self.acknowledges();
         }
@@ -121,7 +130,11 @@ impl Life {
             return;
         }
         let client = self.random.of(&free);
-        let (name, owner, db) = (self.name(), self.random.below(OWNERS), self.random.of(&DBS));
+        let asks = (self.name(), self.random.below(OWNERS), self.random.of(&DBS));
+        // An owner that was not told yet asks again.
+        let is_again = self.confirms && self.random.percent(50);
+        let (name, owner, db) = self.last.filter(|_| is_again).unwrap_or(asks);
+        self.last = Some((name, owner, db));
         let lease = self.random.of(&[5, 40, 60_000]);
         let text = match self.random.below(10) {
             0..5 => {
@@ -149,7 +162,31 @@ impl Life {
         if let Said::Later(handle) = said {
             self.busy.insert(client, handle);
         }
+        self.notes_wish(db, text, &said);
         said
+    }
+
+    /// Who asked to hold alone shall do so when it is told, unless its owner or somebody who moves keys has changed that.
+    fn notes_wish(&mut self, db: u32, text: &str, said: &Said) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if let Said::Later(handle) = said {
+            // The client that had this number has left.
+            self.alone.remove(handle);
+        }
+        let ["LOCK.ACQUIRE", name, owner, ..] = words[..] else {
+            if !text.starts_with("LOCK.") {
+                self.alone.clear();
+            }
+            return;
+        };
+        let here = (at(db, name), owner.to_owned());
+        if words.contains(&"SHARED") {
+            self.alone.retain(|_, there| *there != here);
+        } else if let Said::Later(handle) = said
+            && !words.contains(&"LIMIT")
+        {
+            self.alone.insert(*handle, here);
+        }
     }
 
     /// Somebody does something to keys.
@@ -227,7 +264,17 @@ impl Life {
     }
 
     /// Clients read their answers.
-    fn hears(&mut self) {
+    fn hears(&mut self) -> Verdict {
+        for (handle, parts) in &self.primary.answers {
+            if let ([Part::Integer(token)], Some((at, _))) = (&parts[..], self.alone.remove(handle)) {
+                let lock = self.primary.look(std::slice::from_ref(&at)).remove(&at).unwrap_or_default();
+                let is_it = |holder: &super::look::Holder| holder.token == Some(*token);
+                let is_open = lock.kind == Some(Mode::Shared) && lock.holders.iter().any(is_it);
+                must(!is_open, || {
+                    format!("G1: told of {token}, that it holds alone, and there is {lock:?}")
+                })?;
+            }
+        }
         let world = &mut self.primary;
         let answered = |handle: &u64| world.answers.iter().any(|(other, _)| other == handle);
         let over: Vec<u64> =
@@ -236,6 +283,7 @@ impl Life {
             self.busy.remove(&client);
         }
         world.answers.clear();
+        Ok(())
     }
 
     /// Nothing is to be done any more, and all must be right.
@@ -254,7 +302,7 @@ impl Life {
         self.passes(60);
         self.primary.cron();
         self.settles()?;
-        self.hears();
+        self.hears()?;
         self.catches_up()?;
         let view = self.primary.look(&self.lock_keys);
         let events = std::mem::take(&mut self.primary.sim.inside.borrow_mut().published);
@@ -380,6 +428,7 @@ fn bugs_that_are_put_back_are_found() {
         Rule::EventOrder,
         Rule::RestoredBroken,
         Rule::WrittenOver,
+        Rule::PassedOn,
         Rule::WakeUp,
         Rule::Disconnect,
         Rule::Replicas,

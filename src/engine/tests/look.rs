@@ -14,7 +14,7 @@ pub(super) struct Holder {
     pub(super) owner: Vec<u8>,
     pub(super) token: Option<u64>,
     left_ms: u64,
-    count: u32,
+    pub(super) count: u32,
     is_paused: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 /// A lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lock {
-    kind: Option<Mode>,
+    pub(super) kind: Option<Mode>,
     pub(super) holders: Vec<Holder>,
     pub(super) queue: Vec<Waiting>,
     until_ms: Option<u64>,

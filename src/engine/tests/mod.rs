@@ -19,6 +19,7 @@
 //! | `preset.rs` | settings, and what `loadmodule` takes |
 //! | `grants.rs` | what readers are told of a grant, and who is blocked; locks of old clients |
 //! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
+//! | `undone.rs` | what is undone of a hold whose owner asked twice |
 //! | `moved.rs` | slots that leave, and what came with them |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -45,4 +46,5 @@ mod sim;
 mod simulation;
 pub(crate) mod single;
 mod stories;
+mod undone;
 mod world;

@@ -189,7 +189,7 @@ fn a_group_of_one_needs_nobody() {
 
 fn pending_grant(name: &str, token: u64, undo: UndoRecord) -> PendingGrant {
     let lock_key = crate::lock::types::LockKeyBuf { db: 0, name: name.as_bytes().into() };
-    PendingGrant { lock_key, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
+    PendingGrant { lock_key, token: Token::new(token).unwrap(), was: None, lease_ms: 1000, undo }
 }
 
 /// What the pump undoes next.

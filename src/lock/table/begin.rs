@@ -28,6 +28,7 @@ impl Table {
         };
         let is_upgrade = mode == Mode::Exclusive && self.held_as(ctx) == Some(Mode::Shared);
         let (count, was, is_longer) = (hold.count(), hold.binding(), hold.ends_before(now, new.lease_ms));
+        let old_token = hold.token();
         self.go_on(now, ctx, holder, mode, new.token)?;
         // It is given up for what it becomes.
         self.stats.grants += 1;
@@ -42,6 +43,7 @@ impl Table {
         }
         self.locks.note_acknowledged(holder, new.client);
         self.note_pending_grant(ctx.lock_key, new.token, (new.owner, new.lease_ms), (counts, is_upgrade));
+        self.note_new_token(ctx.lock_key, new.owner, old_token, new.token);
         Some(self.record_of(ctx, holder))
     }
 
@@ -69,6 +71,21 @@ impl Table {
             ctx.note_begun();
         }
         Some(())
+    }
+
+    /// The token of a hold is no lower than this one from here on, and the clock of tokens neither. Returns the token
+    /// that the hold had, if that was another one.
+    pub(super) fn raise_token(
+        &mut self,
+        ctx: &StepContext<'_>,
+        holder: LockId,
+        raise: Token,
+    ) -> Option<Token> {
+        self.clock.hear(raise);
+        let was = self.locks.hold(holder).map(|hold| hold.token()).filter(|&token| token < raise);
+        // Two holders of one lock never have the same.
+        let lock = ctx.lock.filter(|&lock| self.locks.hold_with(lock, raise).is_none())?;
+        was.filter(|_| self.locks.set_new_token(lock, holder, raise).is_some())
     }
 
     /// A hold begins. `None`: there are too many locks.

@@ -423,8 +423,10 @@ impl Table {
             let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
             self.locks.extend(holder, now.boot, renewal.lease_ms);
             self.locks.note_acknowledged(holder, renewal.client);
-            if let Some(raise) = renewal.raise {
-                self.raise_token(&ctx, holder, raise);
+            if let Some(raise) = renewal.raise
+                && let Some(was) = self.raise_token(&ctx, holder, raise)
+            {
+                self.note_new_token(ctx.lock_key, renewal.owner, was, raise);
             }
             ctx.touch();
             // A reader knows the hold by the token that it had: it is told of another one first.
@@ -437,16 +439,6 @@ impl Table {
         }
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, Some(own.is_some()))
-    }
-
-    /// The token of a hold is no lower than this one from here on, and the clock of tokens neither.
-    pub(super) fn raise_token(&mut self, ctx: &StepContext<'_>, holder: LockId, raise: Token) {
-        let is_lower = self.locks.hold(holder).is_some_and(|hold| hold.token() < raise);
-        // Two holders of one lock never have the same.
-        if let Some(lock) = ctx.lock.filter(|&lock| is_lower && self.locks.hold_with(lock, raise).is_none()) {
-            self.locks.set_new_token(lock, holder, raise);
-        }
-        self.clock.hear(raise);
     }
 
     /// Ends what is over at this key, and lets in whoever can come in.

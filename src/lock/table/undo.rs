@@ -29,7 +29,21 @@ impl Table {
     ) {
         if let Some(begun) = &mut self.begun {
             let undo = UndoRecord::of(owner, counts, is_upgrade);
-            begun.push(PendingGrant { lock_key: lock_key.to_owned(), token, lease_ms, undo });
+            begun.push(PendingGrant { lock_key: lock_key.to_owned(), token, was: None, lease_ms, undo });
+        }
+    }
+
+    /// Takes note that a hold goes on under another token. What was noted of it last is about that.
+    pub(super) fn note_new_token(&mut self, lock_key: LockKey<'_>, owner: &[u8], was: Token, token: Token) {
+        if let Some(begun) = &mut self.begun {
+            let undo = UndoRecord { owner: owner.into(), ..UndoRecord::NOTHING };
+            let lock_key = lock_key.to_owned();
+            match begun.last_mut().filter(|last| last.token == token && last.lock_key == lock_key) {
+                Some(last) => last.was = Some(was),
+                None => {
+                    begun.push(PendingGrant { lock_key, token, was: Some(was), lease_ms: u64::MAX, undo })
+                }
+            }
         }
     }
 

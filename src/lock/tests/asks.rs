@@ -6,7 +6,7 @@ use super::world::{Blocked, World};
 use crate::command::error;
 use crate::engine::tests::single::{Progress, Replied};
 use crate::lock::deadlock::Link;
-use crate::lock::effect::{Answer, PendingGrant, UndoRecord};
+use crate::lock::effect::{Answer, PendingGrant};
 use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS, WRONG_TYPE};
 use crate::lock::types::{Mode, Token};
 
@@ -249,10 +249,14 @@ impl World {
         self.let_go_of_answered();
     }
 
-    /// All who wait for this hold to be confirmed are unblocked: it is undone, as soon as the pump runs.
+    /// All who wait for this hold to be confirmed are unblocked, but those who began something else of it: this is
+    /// undone, as soon as the pump runs.
     pub(super) fn undo(&mut self, begun: Begun) -> Result<(), String> {
         let is_it = |pending: &PendingGrant| {
-            (Self::at_of(&pending.lock_key), pending.token) == (begun.at, begun.token)
+            let mut parts = Self::begun_of(pending).peekable();
+            let is_here = (Self::at_of(&pending.lock_key), pending.token) == (begun.at, begun.token);
+            let is_owners = pending.undo.owner.is_empty() || pending.undo.owner == begun.owner.as_bytes();
+            is_here && is_owners && (parts.peek().is_none() || parts.any(|part| part == begun))
         };
         let waits = |handle: &u64| self.server.single.unconfirmed(*handle).iter().any(is_it);
         let waiting = self.blocked.iter().filter(|(handle, _)| waits(handle));
@@ -267,13 +271,13 @@ impl World {
     /// What clients wait to have confirmed.
     fn unconfirmed_of_clients(&self) -> Vec<Begun> {
         let pending = self.blocked.keys().flat_map(|&handle| self.server.single.unconfirmed(handle));
-        pending.filter(|pending| pending.undo != UndoRecord::NOTHING).map(|p| Self::begun_of(&p)).collect()
+        pending.flat_map(|pending| Self::begun_of(&pending)).collect()
     }
 
     /// The same, and what is to be undone by now.
     pub(super) fn unconfirmed(&self) -> Vec<Begun> {
         let mut all = self.unconfirmed_of_clients();
-        all.extend(self.server.single.to_undo().iter().map(Self::begun_of));
+        all.extend(self.server.single.to_undo().iter().flat_map(Self::begun_of));
         all
     }
 }

@@ -90,7 +90,9 @@ impl Judge {
         };
         let goes_on = goes_on.filter(|hold| is_sure || is_there(hold));
         let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
-        self.begun.push(Begun { at, token, owner, counts, is_upgrade });
+        let parts = [(counts, false), (false, is_upgrade)];
+        let begun = parts.map(|(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade });
+        self.begun.extend(begun);
         self.promise(at, goes_on.unwrap_or(new));
         Ok(())
     }
@@ -111,16 +113,8 @@ impl Judge {
 
     /// A grant is undone: of the hold that it was about goes what it did, and nothing else. Another owner's hold, and
     /// a later one of the same owner, are none of its business (G10).
-    pub(super) fn undone(&mut self, begun: &Begun, out: &Outcome, world: &World) {
+    pub(super) fn undone(&mut self, begun: &Begun, world: &World) {
         let Begun { at, token, owner, counts, is_upgrade } = *begun;
-        // Another undoing before it has made it this owner's turn to hold alone: its hold goes on under a newer token.
-        let goes_on =
-            |new: &Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true) && new.token > token;
-        let is_alone = self.live(at, world).all(|hold| hold.owner == owner);
-        if is_alone && out.begun.iter().any(goes_on) {
-            self.see("undone, nothing left");
-            return;
-        }
         if world.writes == Writes::Paused || world.elsewhere.contains(&at) {
             return;
         }

@@ -69,7 +69,7 @@ impl Judge {
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => {
                 self.let_run(world);
-                out.undone.iter().for_each(|begun| self.undone(begun, out, world));
+                out.undone.iter().for_each(|begun| self.undone(begun, world));
             }
             _ => {}
         }

@@ -433,11 +433,11 @@ fn grants_that_are_undone_states(states: usize) -> Result<(), String> {
 
 #[test]
 fn grants_that_are_undone() -> Result<(), String> {
-    grants_that_are_undone_states(5125)
+    grants_that_are_undone_states(4571)
 }
 
 /// The same where three who hold together are many. There are a few more states, for the pump alone ends leases of many.
 #[test]
 fn grants_that_are_undone_of_whom_two_are_few() -> Result<(), String> {
-    Lowered::FEW.during(|| grants_that_are_undone_states(5128))
+    Lowered::FEW.during(|| grants_that_are_undone_states(4574))
 }

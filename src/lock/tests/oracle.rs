@@ -319,7 +319,10 @@ impl Oracle {
             return;
         }
         self.end_overs(at);
-        let granted = |hold: &Hold| (hold.owner, hold.token) == (owner, token);
+        // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
+        let is_it = |new: &&Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true);
+        let newer = out.begun.iter().find(is_it).map(|new| new.token).filter(|newer| *newer > token);
+        let granted = |hold: &Hold| hold.owner == owner && (hold.token == token || Some(hold.token) == newer);
         if let Some(hold) = self.own(at, owner).filter(|hold| granted(hold)) {
             hold.count -= u32::from(counts);
             if is_upgrade && hold.mode == Mode::Exclusive {

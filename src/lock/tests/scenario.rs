@@ -19,7 +19,7 @@
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
-//! > quarantine MS [start]   > confirm on|off   > confirmed   > undo KEY TOKEN   > show   > count
+//! > quarantine MS [start]   > confirm on|off   > confirmed   > undo KEY TOKEN [OWNER]   > show   > count
 //! ```
 //!
 //! A key of another database than 0 is written `1:KEY`. A connection is named after its owner unless
@@ -29,7 +29,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::input::{How, Input, Outcome, Reply};
+use super::input::{Begun, How, Input, Outcome, Reply};
 use super::judge::Judge;
 use super::server::{Key, Lazy, Name};
 use super::wording::{Words, answered, awaited, held, published, stands, told, unconfirmed, waits};
@@ -76,7 +76,12 @@ impl Story {
             }
             "undo" => {
                 let (at, token) = (words.at()?, words.number()?);
-                let begun = self.world.begun.iter().rfind(|b| (b.at, b.token.get()) == (at, token)).copied();
+                let owner = if words.is_at_end() { None } else { Some(words.next()?) };
+                let is_it = |begun: &&Begun| {
+                    (begun.at, begun.token.get()) == (at, token)
+                        && owner.is_none_or(|owner| begun.owner.as_bytes() == owner.as_bytes())
+                };
+                let begun = self.world.begun.iter().rfind(is_it).copied();
                 match begun {
                     Some(begun) => self.step(&Input::Undo(begun), &mut text)?,
                     None => text.push_str("nobody waits for that\n"),

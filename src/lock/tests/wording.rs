@@ -98,12 +98,9 @@ pub(super) fn answered(answer: &Answer) -> String {
 /// What is to be confirmed, and what is undone if it is not.
 pub(super) fn unconfirmed(begun: &Begun) -> String {
     let Begun { at, token, owner, counts, is_upgrade } = begun;
-    let undo = match (counts, is_upgrade) {
-        (false, false) => "nothing to undo",
-        (true, false) => "one count",
-        (false, true) => "alone",
-        (true, true) => "one count, alone",
-    };
+    let parts = [(*counts, "one count"), (*is_upgrade, "alone")];
+    let undo: Vec<_> = parts.into_iter().filter(|(is_it, _)| *is_it).map(|(_, text)| text).collect();
+    let undo = undo.join(", ");
     format!("{at} {token} of {owner}, {undo}")
 }
 

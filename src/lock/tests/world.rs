@@ -66,13 +66,42 @@ fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> V
     before.keys().chain(now.keys()).map(|at| at.name.as_bytes()).collect()
 }
 
-/// Takes as many of each out of a list as there are in the other one.
+/// Takes as many of each out of a list as there are in the other one. A hold that goes on under a newer token is the
+/// same.
 fn strike(all: &mut Vec<Begun>, gone: &[Begun]) {
+    let mut moved: Vec<&Begun> = Vec::new();
     for gone in gone {
-        if let Some(place) = all.iter().position(|begun| begun == gone) {
+        match all.iter().position(|begun| begun == gone) {
+            Some(place) => drop(all.remove(place)),
+            None => moved.push(gone),
+        }
+    }
+    for gone in moved {
+        let is_it =
+            |begun: &Begun| Begun { token: gone.token, ..*begun } == *gone && begun.token > gone.token;
+        if let Some(place) = all.iter().position(is_it) {
             all.remove(place);
         }
     }
+}
+
+/// Takes out of what was undone what was not: another undoing made it the owner's turn to hold alone. Then the hold goes
+/// on under a newer token, and the request that brought it relies on the first count. Returns that.
+fn take_taken_over(undone: &mut Vec<Begun>, after: &[Begun]) -> Vec<Begun> {
+    let mut taken: Vec<Begun> = Vec::new();
+    undone.retain(|gone| {
+        let is_newer =
+            |begun: &&Begun| (begun.at, begun.owner) == (gone.at, gone.owner) && begun.token > gone.token;
+        let newer: Vec<_> = after.iter().filter(is_newer).collect();
+        let is_upgraded = newer.iter().any(|begun| begun.is_upgrade);
+        let is_first = !taken.iter().any(|other| (other.at, other.owner) == (gone.at, gone.owner));
+        let is_taken = gone.counts && is_upgraded && is_first && newer.iter().any(|begun| begun.counts);
+        if is_taken {
+            taken.push(*gone);
+        }
+        !is_taken
+    });
+    taken
 }
 
 /// How long the pump leaves a lock alone whose slot is not ours.
@@ -182,6 +211,8 @@ impl World {
         self.answers(out)?;
         let mut after = self.unconfirmed();
         strike(&mut after, &before);
+        let taken_over = take_taken_over(&mut out.undone, &after);
+        strike(&mut after, &taken_over);
         out.begun = after;
         Ok(())
     }
@@ -298,7 +329,7 @@ impl World {
         let to_undo = single.looks_at_replicas();
         self.send_answers();
         if self.writes == Writes::Allowed {
-            out.undone = to_undo.iter().map(Self::begun_of).collect();
+            out.undone = to_undo.iter().flat_map(Self::begun_of).collect();
         }
         for &at in &self.elsewhere {
             if self.writes != Writes::Paused
@@ -454,15 +485,13 @@ impl World {
         Self::at(lock_key.as_key())
     }
 
-    /// What the engine would undo here, in the words of the tests.
-    pub(super) fn begun_of(pending: &PendingGrant) -> Begun {
+    /// What the engine would undo here, in the words of the tests: each thing for itself.
+    pub(super) fn begun_of(pending: &PendingGrant) -> impl Iterator<Item = Begun> + use<> {
         let PendingGrant { lock_key, token, undo, .. } = pending;
-        Begun {
-            at: Self::at_of(lock_key),
-            token: *token,
-            owner: name_of(&undo.owner),
-            counts: undo.counts,
-            is_upgrade: undo.is_upgrade,
-        }
+        let (at, token, owner) = (Self::at_of(lock_key), *token, name_of(&undo.owner));
+        [(undo.counts, false), (false, undo.is_upgrade)]
+            .into_iter()
+            .filter(|(counts, is_upgrade)| *counts || *is_upgrade)
+            .map(move |(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade })
     }
 }

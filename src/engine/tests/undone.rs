@@ -1,0 +1,163 @@
+//! What is undone of a hold whose owner asked twice, and what stays.
+
+use super::given::with_clients;
+use super::inside::Part;
+use super::world::{World, at};
+use crate::command::error::GRANT_UNCONFIRMED;
+use crate::lock::types::Mode;
+
+/// One that confirms by its only replica.
+fn that_confirms() -> World {
+    let world = with_clients(4);
+    world.confirms();
+    world
+}
+
+/// The replica has everything that was carried out so far, and says so.
+fn acknowledges(world: &mut World) {
+    let offset = world.sim.inside.borrow().offset;
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    assert!(world.rests());
+}
+
+/// Time passes, and all is done that follows.
+fn passes(world: &mut World, ms: u64) {
+    world.passes(ms);
+    assert!(world.rests());
+}
+
+/// How `k` is held, and by whom how often.
+fn held(world: &World) -> (Mode, Vec<(String, u32)>) {
+    let lock_key = at(0, "k");
+    let seen = world.look(std::slice::from_ref(&lock_key)).remove(&lock_key).unwrap();
+    let holders =
+        seen.holders.iter().map(|hold| (String::from_utf8_lossy(&hold.owner).into_owned(), hold.count));
+    (seen.kind.unwrap_or(Mode::Exclusive), holders.collect())
+}
+
+fn by(mode: Mode, owner: &str, count: u32) -> (Mode, Vec<(String, u32)>) {
+    (mode, vec![(owner.to_owned(), count)])
+}
+
+const NOBODY: (Mode, Vec<(String, u32)>) = (Mode::Exclusive, Vec::new());
+
+fn is_refused(world: &World, handle: u64) -> bool {
+    let told = world.answers.iter().find(|(answered, _)| *answered == handle);
+    told.is_some_and(|(_, parts)| *parts == [Part::Error(GRANT_UNCONFIRMED.to_owned())])
+}
+
+fn is_granted(world: &World, handle: u64) -> bool {
+    let told = world.answers.iter().find(|(answered, _)| *answered == handle);
+    told.is_some_and(|(_, parts)| matches!(parts[..], [Part::Integer(_)]))
+}
+
+#[test]
+fn a_hold_ends_if_its_owner_was_told_neither_of_the_grant_nor_of_the_upgrade() {
+    // CONTRACT 6
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    passes(&mut world, 500);
+    let upgrade = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    passes(&mut world, 501);
+    assert!(is_refused(&world, grant) && !is_refused(&world, upgrade));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the upgrade waits for the replica");
+    passes(&mut world, 500);
+    assert!(is_refused(&world, upgrade));
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn a_hold_ends_though_another_undoing_let_its_owner_upgrade() {
+    // CONTRACT 6: bob's hold is undone first, so alice holds alone under a new token, in the same run.
+    let mut world = that_confirms();
+    let bob = world.waits(1, "LOCK.ACQUIRE k bob PX 30000 SHARED");
+    let alice = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    let upgrade = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
+    passes(&mut world, 1_001);
+    assert!(is_refused(&world, bob) && is_refused(&world, alice));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the upgrade waits for the replica");
+    passes(&mut world, 1_001);
+    assert!(is_refused(&world, upgrade));
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn a_confirmed_upgrade_makes_the_hold_the_owners() {
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    assert!(world.rests());
+    passes(&mut world, 500);
+    let upgrade = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    passes(&mut world, 501);
+    assert!(is_refused(&world, grant));
+    acknowledges(&mut world);
+    assert!(is_granted(&world, upgrade));
+    passes(&mut world, 1_001);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_what_the_first_request_waits_for() {
+    let mut world = that_confirms();
+    world.sets("confirm-timeout", 2_000);
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    world.close(2);
+    assert!(world.rests());
+    assert_eq!(held(&world), by(Mode::Shared, "alice", 1));
+    passes(&mut world, 2_001);
+    assert!(is_refused(&world, grant));
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn a_hold_ends_though_its_token_was_raised_before_its_owner_was_told() {
+    // CONTRACT 6
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    passes(&mut world, 500);
+    let token = world.look(&[at(0, "k")])[&at(0, "k")].holders[0].token.unwrap();
+    let renewal = world.waits(2, &format!("LOCK.RENEW k alice PX 30000 RAISE {}", token + 1_000));
+    passes(&mut world, 501);
+    assert!(is_refused(&world, grant));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the renewal waits for the replica");
+    passes(&mut world, 500);
+    assert!(world.answers.iter().any(|(answered, _)| *answered == renewal));
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn a_renewal_says_nothing_of_a_count_that_came_after_it() {
+    // CONTRACT 6
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    acknowledges(&mut world);
+    assert!(is_granted(&world, grant));
+    let renewal = world.waits(1, "LOCK.RENEW k alice PX 30000");
+    let offset = world.sim.inside.borrow().offset;
+    assert!(world.rests());
+    let counted = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 REENTRANT");
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    assert!(world.rests());
+    assert!(world.answers.iter().any(|(answered, _)| *answered == renewal));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
+    passes(&mut world, 1_001);
+    assert!(is_refused(&world, counted));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+}
+
+#[test]
+fn an_upgrade_stays_that_a_later_request_is_told_of() {
+    // G1: whoever is told that it holds alone does.
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    acknowledges(&mut world);
+    assert!(is_granted(&world, grant));
+    world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let again = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 REENTRANT");
+    world.close(2);
+    acknowledges(&mut world);
+    assert!(is_granted(&world, again));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
+}

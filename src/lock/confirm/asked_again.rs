@@ -1,0 +1,79 @@
+//! What is undone if nobody is told of it.
+//!
+//! An owner may ask for its hold again while its first request waits for replicas. Then several requests wait for one
+//! hold, in the order in which they came. Each has begun something of its own (the hold, one count more, an upgrade),
+//! or nothing. A later request relies on an upgrade, and on a count if it counted nothing itself. So a request that fails
+//! passes on what it began to a later one that relies on it. Where there is none, it is undone. A request that is
+//! confirmed makes its owner's what it relies on. A request says nothing of what came after it.
+//!
+//! A hold that goes on under a new token is the same hold.
+
+use super::{Confirmations, WaitId};
+use crate::lock::effect::PendingGrant;
+use crate::lock::types::Token;
+use crate::sabotage;
+
+impl Confirmations {
+    /// The hold that had this token goes on under another one. So does what is to be undone of it, now or later.
+    pub(super) fn goes_on(&mut self, was: Token, now: &PendingGrant) {
+        let (before, token) = (PendingGrant { token: was, ..now.clone() }, now.token);
+        for id in self.of_token.get(&was).cloned().unwrap_or_default() {
+            let Some(pending_grant) = self.pending_grant_in(id, &before) else {
+                continue;
+            };
+            pending_grant.token = token;
+            let has_others = self.waits.get(&id).is_some_and(|wait| wait.tokens().contains(&was));
+            if !has_others {
+                self.forget_wait(was, id);
+            }
+            self.of_token.entry(token).or_default().insert(id);
+        }
+        self.undo.goes_on(&before, token);
+    }
+
+    pub(super) fn forget_wait(&mut self, token: Token, id: WaitId) {
+        if let Some(waits) = self.of_token.get_mut(&token) {
+            waits.remove(&id);
+            if waits.is_empty() {
+                self.of_token.remove(&token);
+            }
+        }
+    }
+
+    /// The owner is told. So what this wait relies on, and an earlier one began, is not undone any more.
+    pub(super) fn confirmed(&mut self, id: WaitId) {
+        for mut pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
+            for earlier in self.waits_of(&pending_grant).into_iter().take_while(|other| *other < id) {
+                if let Some(other) = self.pending_grant_in(earlier, &pending_grant) {
+                    pending_grant.undo.take_over(&mut other.undo);
+                }
+            }
+        }
+    }
+
+    /// Nobody is told by this wait: it failed, or its client is gone. What it began is to be undone, unless a later
+    /// request of the owner relies on it.
+    pub fn leave(&mut self, id: WaitId) {
+        for mut pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
+            let later = |other: &WaitId| *other > id && !sabotage::removes(sabotage::Rule::PassedOn);
+            for later in self.waits_of(&pending_grant).into_iter().filter(later) {
+                if let Some(heir) = self.pending_grant_in(later, &pending_grant) {
+                    heir.undo.take_over(&mut pending_grant.undo);
+                }
+            }
+            if !pending_grant.undo.is_nothing() {
+                self.undo.push(pending_grant);
+            }
+        }
+    }
+
+    /// The waits for holds with this token, in the order in which they began.
+    fn waits_of(&self, pending_grant: &PendingGrant) -> Vec<WaitId> {
+        self.of_token.get(&pending_grant.token).into_iter().flatten().copied().collect()
+    }
+
+    /// The same hold in another wait.
+    fn pending_grant_in(&mut self, id: WaitId, same: &PendingGrant) -> Option<&mut PendingGrant> {
+        self.waits.get_mut(&id)?.pending_grants.iter_mut().find(|other| other.is_of_hold(same))
+    }
+}
