@@ -67,6 +67,9 @@ impl Undos {
 
     /// A request waits for this hold again: what was about to be undone, and the request relies on, is the request's.
     pub(super) fn pass_on(&mut self, heir: &mut PendingGrant) {
+        if self.is_empty() {
+            return;
+        }
         let of_hold = heir.clone();
         self.change(&of_hold, |left| heir.undo.take_over(&mut left.undo));
     }
@@ -88,6 +91,9 @@ impl Undos {
             if pending_grants.is_empty() {
                 self.of_token.remove(&of_hold.token);
             }
+        }
+        if self.of_token.is_empty() {
+            self.order.clear();
         }
     }
 }
