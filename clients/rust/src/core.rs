@@ -176,7 +176,7 @@ impl Core {
         patience: Patience,
     ) -> Result<Answer, Error> {
         let command = wanted.acquire(lease, Line::Queue(self.keep()));
-        let watch = || place.watch();
+        let watch = |link| place.watch(link);
         let ask = Ask::new(wanted.name(), &command, patience.until());
         let before = watches.then_some(&watch as Before<'_>);
         self.servers.request(Ask { wanted: Some(wanted), before, ..ask }).await

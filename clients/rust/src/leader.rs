@@ -40,6 +40,24 @@ impl Candidate {
     }
 
     /// What it does as the leader. The work is dropped when it leads no more.
+    ///
+    /// The work may be done several times, so it owns what it uses:
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # fn work_of(locks: redislock_client::Locks) {
+    /// let terms = std::sync::Arc::new(AtomicU64::new(0));
+    /// let candidate = locks.leader("nightly-job").on_elected(move |hold| {
+    ///     let terms = terms.clone();
+    ///     async move {
+    ///         terms.fetch_max(hold.token(), Ordering::Relaxed);
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// An `async move |hold|` closure does not do if it uses variables from outside: its future borrows them, and stable
+    /// Rust cannot ask that such a future may go to another thread.
     pub fn on_elected<F, Fut>(mut self, work: F) -> Self
     where
         F: Fn(Hold) -> Fut + Send + Sync + 'static,

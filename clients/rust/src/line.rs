@@ -28,8 +28,9 @@ struct Spot {
 #[derive(Default)]
 struct Line {
     places: BTreeMap<Key, Spot>,
-    /// Whether the server tells of the next change of the lock.
-    is_watched: bool,
+    /// The connection over which the server was asked to tell of the next change of the lock, if it has told of none
+    /// since. Not the server that has the lock now, if the lock has moved meanwhile.
+    watched: Option<u64>,
     /// The connection of the latest request of any of them, and the number of that request. The server behind it may
     /// have lost its queue, or be another one, even one that was connected earlier. So all that have asked over
     /// another connection ask again, one after the other, in the order that they have.
@@ -109,14 +110,14 @@ impl Lines {
             Change::Names(names) => {
                 for name in names {
                     if let Some(line) = lines.get_mut(name) {
-                        line.is_watched = false;
+                        line.watched = None;
                         line.call_first();
                     }
                 }
             }
             Change::Any => {
                 for line in lines.values_mut() {
-                    line.is_watched = false;
+                    line.watched = None;
                     line.call_first();
                 }
             }
@@ -154,14 +155,14 @@ impl Place<'_> {
 
     /// Whether the server tells of the next change.
     pub(crate) fn is_watched(&self) -> bool {
-        self.lines.lines().get(self.name).is_some_and(|line| line.is_watched)
+        self.lines.lines().get(self.name).is_some_and(|line| line.watched == Some(line.link))
     }
 
-    /// What has to be asked before, so that the server tells of the next change.
-    pub(crate) fn watch(&self) -> Option<Cmd> {
+    /// What has to be asked before over this connection, so that the server behind it tells of the next change.
+    pub(crate) fn watch(&self, link: u64) -> Option<Cmd> {
         let mut lines = self.lines.lines();
         let line = lines.get_mut(self.name)?;
-        if std::mem::replace(&mut line.is_watched, true) { None } else { Some(fence(self.name, None)) }
+        if line.watched.replace(link) == Some(link) { None } else { Some(fence(self.name, None)) }
     }
 
     /// The server has it in its line since the request of this number, over this connection.
@@ -177,7 +178,6 @@ impl Place<'_> {
         }
         line.places.insert(self.key, spot);
         if number > line.latest {
-            line.is_watched &= link == line.link;
             (line.link, line.latest) = (link, number);
         }
         // What was meant for the first may have called another one.
@@ -246,9 +246,12 @@ mod tests {
             for place in &mut places {
                 place.asked(next_number(), before);
             }
-            assert!(places[0].watch().is_some());
+            assert!(places[0].watch(before).is_some() && places[0].is_watched());
             places[0].asked(next_number(), after);
             assert!(!places[0].is_watched(), "the other server tells of nothing yet");
+            // The next one asks the server before, and is sent on: the other one has to be asked to tell all the same.
+            assert!(places[1].watch(before).is_none() && places[1].watch(after).is_some());
+            assert!(places[0].is_watched() && places[0].watch(after).is_none());
             let new = lines.join(b"k");
             for number in 1..4 {
                 assert!(is_called(&places[number]) && may_ask(&places[number]));
@@ -288,10 +291,11 @@ mod tests {
     fn who_asked_the_server_first_is_called_though_its_reply_is_seen_later() {
         let lines = Lines::new(4);
         let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
-        two.asked(next_number() + 1, 1);
+        let early = next_number();
+        two.asked(next_number(), 1);
         lines.changed(&Change::Names(vec![b"k".to_vec()]));
         assert!(is_called(&two) && !is_called(&one), "it is the only one that is known to be in line");
-        one.asked(next_number() - 1, 1);
+        one.asked(early, 1);
         assert!(is_called(&one) && one.is_first() && !two.is_first());
     }
 
@@ -322,10 +326,11 @@ mod tests {
     #[test]
     fn a_change_is_asked_for_once_and_calls_the_first() {
         let lines = Lines::new(2);
-        let (one, two) = (lines.join(b"k"), lines.join(b"k"));
-        assert!(one.watch().is_some() && two.watch().is_none() && two.is_watched());
+        let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
+        one.asked(next_number(), 1);
+        assert!(one.watch(1).is_some() && two.watch(1).is_none() && two.is_watched());
         lines.changed(&Change::Any);
         assert!(is_called(&one) && !is_called(&two) && !two.is_watched());
-        assert!(two.watch().is_some());
+        assert!(two.watch(1).is_some());
     }
 }

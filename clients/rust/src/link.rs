@@ -96,8 +96,9 @@ pub(crate) fn next_number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What is asked once there is nothing before it that could change whether it is needed.
-pub(crate) type Before<'a> = &'a (dyn Fn() -> Option<Cmd> + Send + Sync);
+/// What is asked once there is nothing before it that could change whether it is needed, over the connection with this
+/// number.
+pub(crate) type Before<'a> = &'a (dyn Fn(u64) -> Option<Cmd> + Send + Sync);
 
 /// A command, and what is sent with it.
 pub(crate) struct Request<'a> {
@@ -108,8 +109,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn words_before(&self) -> Vec<Cmd> {
-        let before = self.before.and_then(|before| before());
+    fn words_before(&self, link: u64) -> Vec<Cmd> {
+        let before = self.before.and_then(|before| before(link));
         // Only for the very next command.
         before.into_iter().chain(self.asks.then(|| redis::cmd("ASKING"))).collect()
     }
@@ -226,8 +227,11 @@ impl Link {
             let _in_order = lock(&self.order);
             number = next_number();
             // Else a task that has done much might be told to wait here, and others would overtake it.
-            let exchange =
-                unconstrained(exchange(connection.clone(), request.words_before(), request.command));
+            let exchange = unconstrained(exchange(
+                connection.clone(),
+                request.words_before(self.number),
+                request.command,
+            ));
             Pin::new(sending.insert(Box::pin(exchange))).poll(context)
         });
         match reply.await {

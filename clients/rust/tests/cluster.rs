@@ -44,27 +44,61 @@ impl Cluster {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_lock_that_moves_is_called_by_its_new_node() {
+/// As many wait for a lock as have connections of the server's queue to themselves, and its slot moves. All must be
+/// served soon, whether this program holds the lock or another one.
+async fn all_are_served_though_the_slot_moves(is_ours: bool) {
     const WAITERS: usize = 16;
     let cluster = Cluster::start().await;
+    let [from, to] = &cluster.nodes;
     // Its slot is one of the first node's.
     let name = "b";
-    let locks = Locks::builder().cluster([cluster.nodes[1].url()]).build().unwrap();
-    let guard = locks.lock(name).acquire().await.unwrap();
+    let locks = Locks::builder().cluster([to.url()]).build().unwrap();
+    let guard = if is_ours {
+        Some(locks.lock(name).acquire().await.unwrap())
+    } else {
+        from.ask::<u64>(&["LOCK.ACQUIRE", name, "another", "PX", "60000"]);
+        None
+    };
     let mut tasks = JoinSet::new();
     for _ in 0..WAITERS {
         let lock = locks.lock(name).wait(PATIENCE);
         tasks.spawn(async move { lock.acquire().await?.release().await });
     }
-    eventually("they wait", || cluster.nodes[0].waiters(name) == WAITERS as i64).await;
+    eventually("they wait", || from.waiters(name) == WAITERS as i64).await;
     cluster.hand_over(name);
-    eventually("they wait there", || cluster.nodes[1].waiters(name) == WAITERS as i64).await;
+    eventually("they wait there", || to.waiters(name) == WAITERS as i64).await;
     let began = Instant::now();
-    guard.release().await.unwrap();
+    match guard {
+        Some(guard) => guard.release().await.unwrap(),
+        None => assert_eq!(to.ask::<u64>(&["LOCK.RELEASE", name, "another"]), 1),
+    }
     for ended in tasks.join_all().await {
         ended.unwrap();
     }
     // Who is not called asks again after 1.7 s.
     assert!(began.elapsed() < Duration::from_secs(5), "{WAITERS} were served in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_lock_that_moves_is_called_by_its_new_node() {
+    all_are_served_though_the_slot_moves(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_anothers_lock_that_moves_is_called_by_its_new_node() {
+    all_are_served_though_the_slot_moves(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_moves_is_renewed_on_its_new_node() {
+    let cluster = Cluster::start().await;
+    let lease = Duration::from_secs(2);
+    let locks = Locks::builder().cluster([cluster.nodes[1].url()]).build().unwrap();
+    let guard = locks.lock("b").lease(lease).acquire().await.unwrap();
+    cluster.hand_over("b");
+    tokio::time::sleep(2 * lease).await;
+    assert!(guard.check().is_ok(), "it lives though its lease is over twice");
+    let held = cluster.nodes[1].ask::<u64>(&["LOCK.FENCE", "b", &guard.token().to_string()]);
+    assert_eq!(held, 1, "the new node knows it");
+    guard.release().await.unwrap();
 }
