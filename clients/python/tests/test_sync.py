@@ -331,3 +331,85 @@ def test_a_lock_is_entered_once_at_a_time(locks: redislock.Locks) -> None:
 def waiters(server: Any, name: str) -> int:
     found = server.admin("LOCK.INFO", name)
     return int(dict(zip(found[::2], found[1::2], strict=True))["waiters"]) if found else 0
+
+
+@pytest.mark.parametrize("options", [{"timeout": 5}, {"tiemout": 5}, {"blocking_timeout": 5}])
+def test_an_option_that_there_is_not_is_refused(options: Any, locks: redislock.Locks) -> None:
+    with pytest.raises(TypeError, match=f"no option '{next(iter(options))}'; it has wait, lease"):
+        locks.lock("k", **options)
+    with pytest.raises(TypeError, match="no option"):
+        locks.locked("k", **options)
+
+
+@pytest.mark.parametrize("name", ["wait", "lease", "longest"])
+def test_a_time_that_is_none_is_refused_by_its_name(name: str, locks: redislock.Locks) -> None:
+    for value in ("5", float("nan"), True, *([None] if name == "lease" else [])):
+        with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
+            locks.lock("k", **{name: value})  # type: ignore[arg-type]
+    for value in (float("inf"), *([] if name == "lease" else [-1])):
+        with pytest.raises(ValueError, match=f"{name} is a number of seconds, 0 or more"):
+            locks.lock("k", **{name: value})  # type: ignore[arg-type]
+
+
+def test_what_is_no_name_is_refused(locks: redislock.Locks) -> None:
+    for name in (None, 42):
+        with pytest.raises(TypeError, match="a name is str or bytes, not"):
+            locks.lock(name).acquire()  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="many takes several names"):
+        locks.many("account:1")
+
+
+def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.Locks) -> None:
+    async def report(day: str) -> None:
+        raise AssertionError(day)
+
+    def plain(day: str) -> str:
+        return day
+
+    with pytest.raises(TypeError, match="report is asynchronous: use locked of AsyncLocks"):
+        locks.locked("report:{day}")(report)
+    with pytest.raises(ValueError, match="'dya', which is no argument of plain"):
+        locks.locked("report:{dya}")(plain)
+
+
+def test_a_hold_is_a_block_of_its_own(locks: redislock.Locks, client: redis.Redis) -> None:
+    with locks.lock("k").acquire() as hold:
+        assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+    assert client.execute_command("LOCK.FENCE", "k") is None
+
+
+def test_a_loss_stands_beside_the_error_of_the_body(locks: redislock.Locks, client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match="its own") as raised, locks.lock("k") as hold:
+        client.delete("k")
+        eventually(lambda: hold.lost is not None, "it is lost")
+        raise ValueError("its own")
+    assert any("the lock k is held no more" in note for note in raised.value.__notes__)
+
+
+def test_a_refused_request_leaves_nothing_to_do_at_the_end(server: Any) -> None:
+    program = (
+        "import redis, redislock, sys, time\n"
+        "client = redis.Redis(port=int(sys.argv[1]))\n"
+        "client.set('text', 'text')\n"
+        "try:\n"
+        "    redislock.Locks(client).lock('text', wait=1).acquire()\n"
+        "except redislock.ServerRefused:\n"
+        "    print(time.monotonic())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(server.port)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stderr == ""
+    assert time.monotonic() - float(ran.stdout) < 1.5, "it did not wait for what was refused"
+
+
+def test_a_program_without_a_server_ends_with_one_error_only() -> None:
+    program = (
+        "import redis, redislock\n"
+        "try:\n"
+        "    redislock.Locks(redis.Redis('localhost', 1)).lock('k', wait=0).acquire()\n"
+        "except redislock.ConnectionFailed as error:\n"
+        "    print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert (ran.stderr, ran.stdout.count("no server answered in time")) == ("", 1)

@@ -427,13 +427,17 @@ class Core(Keeper):
             wanted.is_doubtful, reply = True, None
         if isinstance(reply, int) and not wanted.is_doubtful:
             return
+        if isinstance(reply, ReplyError) and judge(str(reply)).step is Step.FAIL:
+            return  # there is nothing that could be given up
         # What was sent and not answered may still arrive: then it is given up a little later.
         while clock() - began < min(wanted.lease, 3 * PATIENCE):
             try:
                 await self.request(name, command, clock() + PATIENCE)
                 if not wanted.is_doubtful or self._is_closing:
                     return
-            except (ConnectionFailed, ServerRefused):
+            except ServerRefused:
+                return
+            except ConnectionFailed:
                 pass
             await asyncio.sleep(pause)
             pause *= 2

@@ -53,4 +53,6 @@ class Kinds(ABC, Generic[L]):
 
     def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:
         """All of these locks or none, with one token."""
+        if isinstance(names, str | bytes):
+            raise TypeError(f"many takes several names, not {names!r} alone")
         return self._lock(list(names), "read" if shared else "exclusive", None, options)

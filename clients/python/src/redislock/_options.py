@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import string
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -22,6 +24,29 @@ class Options(TypedDict, total=False):
     longest: float | None
     #: The owner, instead of a fresh one. Use no owner twice.
     owner: Name
+
+
+def check_options(options: Options) -> None:
+    """Refuses an option that there is not, and a time that is none."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise TypeError(f"a lock has no option {name!r}; it has {', '.join(Options.__annotations__)}")
+    for name, least in (("wait", 0.0), ("lease", None), ("longest", 0.0)):
+        value: Any = options.get(name)
+        if value is None and (name != "lease" or name not in options):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise TypeError(f"{name} is a number of seconds, not {value!r}")
+        if math.isinf(value) or (least is not None and value < least):
+            raise ValueError(f"{name} is a number of seconds, 0 or more and not endless, not {value!r}")
+
+
+def check_template(template: str, function: Callable[..., Any]) -> None:
+    """Refuses a name that speaks of an argument that the function does not have."""
+    arguments = inspect.signature(function).parameters
+    for _, field, _, _ in string.Formatter().parse(template):
+        if field is not None and field.split(".")[0].split("[")[0] not in arguments:
+            raise ValueError(f"{template!r} names {field!r}, which is no argument of {function.__name__}")
 
 
 def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:

@@ -70,6 +70,8 @@ def deadline(sent: float, lease: float) -> float:
 
 def as_bytes(name: Name) -> bytes:
     """A name as the server knows it."""
+    if not isinstance(name, bytes | str):
+        raise TypeError(f"a name is str or bytes, not {name!r}")
     return name if isinstance(name, bytes) else name.encode()
 
 

@@ -16,7 +16,7 @@ from ._engine import inherited
 from ._group import Group
 from ._hold import BaseHold
 from ._kinds import Kinds
-from ._options import Options, check_busy, name_of_call, wanted
+from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
@@ -119,6 +119,7 @@ class AsyncLock:
     def __init__(
         self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
     ) -> None:
+        check_options(options)
         self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
         self._hold: AsyncHold | None = None
 
@@ -159,6 +160,8 @@ class AsyncLock:
                 raise
             if was_cancelled:
                 raise lost from error
+            if error is not None:
+                error.add_note(str(lost))
         except RedislockError as failure:
             logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
 
@@ -222,8 +225,11 @@ class AsyncLocks(Kinds[AsyncLock]):
         busy="skip": a call that does not get the lock returns None and does nothing.
         """
         check_busy(busy)
+        check_options(options)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R | None]]:
+            check_template(name, function)
+
             @functools.wraps(function)
             async def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)

@@ -52,6 +52,7 @@ class _Base:
         """What a request of this library's own says."""
         waits = self.blocking if blocking is None else blocking
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        limit = None if limit is None else max(0, limit)
         options: Options = {"wait": limit if waits else 0, "lease": self.timeout or LEASE, "renew": not self.timeout}
         if token is not None:
             options["owner"] = as_bytes(token)

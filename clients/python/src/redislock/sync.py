@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import threading
 import weakref
@@ -19,7 +20,7 @@ from . import hooks as _hooks
 from ._engine import Engine, close_later, current
 from ._hold import BaseHold
 from ._kinds import Kinds
-from ._options import Options, check_busy, name_of_call, wanted
+from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
@@ -64,6 +65,21 @@ class Hold(BaseHold):
             _hooks.call(hooks, "lost", self.name, held, "release")
         raise self._error(self._reason or "release")
 
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))
+        except RedislockError as failure:
+            logger.warning("the release of %s goes on in the background: %s", self.name, failure)
+
     def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
         self.check()
@@ -102,6 +118,7 @@ class Lock:
     """What `with` takes: one lock, or several at once."""
 
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
+        check_options(options)
         self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
         self._hold: Hold | None = None
 
@@ -131,15 +148,8 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hold, self._hold = self._hold, None
-        if hold is None:
-            return
-        try:
-            hold.release()
-        except LockLost:
-            if kind is None:
-                raise
-        except RedislockError as failure:
-            logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
+        if hold is not None:
+            hold.__exit__(kind, error, trace)
 
 
 class Locks(Kinds[Lock]):
@@ -189,8 +199,13 @@ class Locks(Kinds[Lock]):
         busy="skip": a call that does not get the lock returns None and does nothing.
         """
         check_busy(busy)
+        check_options(options)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(f"{function.__name__} is asynchronous: use locked of AsyncLocks")
+            check_template(name, function)
+
             @functools.wraps(function)
             def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
