@@ -1,5 +1,7 @@
 /** What locks on one server (or group) and locks over independent servers have in common. */
 
+import { inspect } from "node:util";
+
 import { now } from "./clock.js";
 import type { Kind } from "./commands.js";
 import { Cancelled, LockLost, LockTimeout } from "./errors.js";
@@ -74,9 +76,17 @@ export class Lock {
    */
   using<T>(body: Body<T>): Promise<T>;
   using<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
-  async using<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
+  using<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
+    return this.run(first, second);
+  }
+
+  /** @internal */
+  async run<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
     const [options, body] = typeof first === "function" ? [{}, first] : [first, second];
-    if (body === undefined) throw new TypeError("using needs a body");
+    if (typeof first === "function" && second !== undefined) {
+      throw new TypeError("using takes its options before its body");
+    }
+    if (typeof body !== "function") throw new TypeError("using needs a body");
     const hold = await this.acquire(options);
     const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
     let outcome: { value: T } | { error: unknown };
@@ -149,10 +159,7 @@ export abstract class Base implements AsyncDisposable {
   using<T>(name: string, body: Body<T>): Promise<T>;
   using<T>(name: string, options: AcquireOptions, body: Body<T>): Promise<T>;
   using<T>(name: string, first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
-    const lock = this.lock(name);
-    if (typeof first === "function") return lock.using(first);
-    if (second === undefined) return Promise.reject(new TypeError("using needs a body"));
-    return lock.using(first, second);
+    return this.lock(name).run(first, second);
   }
 
   /** Stands for election: of all that lead this name, one leads at any time. */
@@ -186,9 +193,12 @@ export abstract class Base implements AsyncDisposable {
   async take(wanted: Wanted, options: AcquireOptions): Promise<Hold> {
     if (this.#closed) throw new Cancelled("the locks were closed");
     const { names } = wanted;
+    checkNames(names);
+    checkOptions(options);
     const lease = options.lease ?? this.lease;
     checked("lease", lease, 1);
     if (options.wait !== undefined) checked("wait", options.wait, 0);
+    if (options.longest !== undefined) checked("longest", options.longest, 0);
     const began = now();
     const { keeper, granting } = this.request(wanted, lease, options);
     const { owner } = keeper;
@@ -246,6 +256,25 @@ export abstract class Base implements AsyncDisposable {
 
 function checked(name: string, value: number, least: number): void {
   if (!(value >= least && Number.isInteger(value))) {
-    throw new TypeError(`${name} must be a whole number of milliseconds, ${least} or more: ${value}`);
+    throw new TypeError(`${name} must be a whole number of milliseconds, ${least} or more: ${inspect(value)}`);
   }
+}
+
+/** Programs without types may name anything. */
+export function checkNames(names: unknown): void {
+  if (!Array.isArray(names)) throw new TypeError(`the names must be an array of strings: ${inspect(names)}`);
+  for (const name of names) {
+    if (typeof name !== "string") throw new TypeError(`a name must be a string: ${inspect(name)}`);
+  }
+}
+
+const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
+
+/** An option that there is not would mean to wait without end. */
+function checkOptions(options: unknown): void {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`the options must be an object: ${inspect(options)}`);
+  }
+  const unknown = Object.keys(options).find((option) => !OPTIONS.includes(option));
+  if (unknown !== undefined) throw new TypeError(`there is no option ${unknown}; there are ${OPTIONS.join(", ")}`);
 }

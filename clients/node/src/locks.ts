@@ -1,7 +1,9 @@
 /** Locks on one server, a primary that Sentinel watches, or a cluster. */
 
+import { inspect } from "node:util";
+
 import { Attempt, type Context } from "./acquire.js";
-import { type AcquireOptions, Base, type BaseOptions, Lock, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, checkNames, Lock, type Wanted } from "./base.js";
 import { now } from "./clock.js";
 import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
@@ -24,7 +26,11 @@ export interface LocksOptions extends BaseOptions {
 
 /** Which driver a client is of. */
 export function driverOf(client: Client, login: Endpoint = {}): Driver {
-  if (typeof (client as IoredisClient).call === "function") return overIoredis(client as IoredisClient);
+  if (typeof (client as IoredisClient | undefined)?.call === "function") return overIoredis(client as IoredisClient);
+  const { sendCommand } = (client ?? {}) as { sendCommand?: unknown };
+  if (typeof sendCommand !== "function") {
+    throw new TypeError(`a client of ioredis or node-redis is needed: ${inspect(client, { depth: 0 })}`);
+  }
   return overNodeRedis(client as NodeRedisClient, login);
 }
 
@@ -134,6 +140,7 @@ export class Locks extends Base {
 
   /** All of these locks or none, with one token. In a cluster they must be in one slot. */
   many(names: readonly string[]): Lock {
+    checkNames(names);
     if (names.length === 0) throw new TypeError("many needs a name");
     return new Lock(this, { names: [...names], kind: "exclusive" });
   }

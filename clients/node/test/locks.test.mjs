@@ -355,3 +355,23 @@ test("close gives up all, and nothing can be taken after it", async (t) => {
   await busy.release();
   await close();
 });
+
+test("what a program without types gets wrong is refused", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const refused = (made, message) => assert.rejects(async () => made(), { name: "TypeError", message });
+  await refused(() => locks.acquire("k", { timeout: 5 }), /no option timeout; there are lease, wait, signal/);
+  await refused(() => locks.acquire("k", 5), /the options must be an object: 5/);
+  await refused(() => locks.using("k", () => 1, { wait: 5 }), /using takes its options before its body/);
+  await refused(() => locks.using("k", { wait: 5 }), /using needs a body/);
+  for (const name of [undefined, null, {}, 42]) {
+    await refused(() => locks.acquire(name), /a name must be a string: /);
+  }
+  await refused(() => locks.many("abc"), /the names must be an array of strings: 'abc'/);
+  await refused(() => locks.acquire("k", { lease: "30000" }), /lease must be a whole number .*: '30000'/);
+  await refused(() => locks.acquire("k", { longest: -1 }), /longest must be a whole number .*: -1/);
+  for (const client of [undefined, "redis://127.0.0.1", { host: "127.0.0.1" }]) {
+    await refused(() => new Locks(client), /a client of ioredis or node-redis is needed: /);
+  }
+  assert.equal(await server.admin.call("DBSIZE"), 0);
+});
