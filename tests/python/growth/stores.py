@@ -79,6 +79,7 @@ AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "
 NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
 RECORDS = "each record is a call of the module, where that of a string is one of the server"
 BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
+BUSY = "a busy machine takes ten times as long"
 AT_ONCE = "the holds that are broken are not worked off in slices"
 
 
@@ -112,7 +113,7 @@ LOCKS = (
     in_slices("FLUSHDB ASYNC", "locks", locks, does("FLUSHDB ASYNC"), is_empty, bounds=LATER),
     in_slices("FLUSHALL ASYNC", "waiters of all locks", many_lines, does("FLUSHALL ASYNC"), nobody_holds,
               sizes=TO_100_000, bounds=turn(60)),
-    in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds, bounds=turn(500)),
+    in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds, bounds=turn(30, BUSY)),
 )
 
 A_SEMAPHORE = "holders of a semaphore"
@@ -128,11 +129,11 @@ HOLDERS = (
     by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
               options=lambda count: ("--lazyfree-lazy-user-del", "no"),
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
-    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(600)),
-    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(150, wanted=2.0)),
-    in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(150)),
-    in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(150)),
-    in_slices("SET over it", A_SEMAPHORE, permits, does("SET pool x"), nobody_holds, bounds=turn(150)),
+    in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(30, BUSY)),
+    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(30, BUSY, wanted=2.0)),
+    in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(30, BUSY)),
+    in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(30, BUSY)),
+    in_slices("SET over it", A_SEMAPHORE, permits, does("SET pool x"), nobody_holds, bounds=turn(30, BUSY)),
 )
 
 EVENTS = (*LOCKS, *HOLDERS)
