@@ -403,8 +403,11 @@ def test_a_refused_request_leaves_nothing_to_do_at_the_end(server: Any) -> None:
     assert time.monotonic() - float(ran.stdout) < 1.5, "it did not wait for what was refused"
 
 
-def test_a_program_without_a_server_ends_with_one_error_only() -> None:
+@pytest.mark.parametrize("pause", [0, 2])
+def test_a_program_without_a_server_ends_with_one_error_only(pause: int) -> None:
+    # The pause comes after the interpreter has ended its pools of threads, and before it ends the library.
     program = (
+        f"import threading, time\nthreading._register_atexit(time.sleep, {pause})\n"
         "import redis, redislock\n"
         "try:\n"
         "    redislock.Locks(redis.Redis('localhost', 1)).lock('k', wait=0).acquire()\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._hold import BaseHold, Keeper
-from ._link import Broken, Link
+from ._link import Broken, Ending, Link
 from ._resp import Command, ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
@@ -435,7 +435,7 @@ class Core(Keeper):
                 await self.request(name, command, clock() + PATIENCE)
                 if not wanted.is_doubtful or self._is_closing:
                     return
-            except ServerRefused:
+            except (ServerRefused, Ending):
                 return
             except ConnectionFailed:
                 pass

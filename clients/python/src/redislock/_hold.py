@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -171,10 +170,8 @@ class Keeper(ABC):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # What is expected, as a server that does not answer, was told to who asked or is told by the deadline. And
-            # while the interpreter ends, it makes no new connection.
-            is_expected = isinstance(error, RedislockError) or not threading.main_thread().is_alive()
-            level = logging.DEBUG if is_expected else logging.ERROR
+            # A server that does not answer is no surprise: the caller was told, or the deadline of the hold tells.
+            level = logging.DEBUG if isinstance(error, RedislockError) else logging.ERROR
             logger.log(level, "work in the background failed: %s", error, exc_info=error)
 
     def _alarm(self, hold: BaseHold) -> None:

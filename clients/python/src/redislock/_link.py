@@ -12,6 +12,7 @@ from typing import Any, cast
 from ._resp import Command, Parser, Push, ReplyError, pack
 from ._rules import Address
 from ._settings import Login
+from .errors import ConnectionFailed
 
 
 class Broken(Exception):
@@ -19,6 +20,10 @@ class Broken(Exception):
 
     #: Whether the request may have reached the server.
     was_sent = False
+
+
+class Ending(ConnectionFailed):
+    """The program ends. asyncio looks host names up in a pool of threads, which ends before all else."""
 
 
 class Link(asyncio.Protocol):
@@ -44,7 +49,10 @@ class Link(asyncio.Protocol):
         *,
         is_told: bool = False,
     ) -> Link:
-        """A new connection; Broken if there is none in time, ReplyError if the server refuses the login."""
+        """A new connection.
+
+        Raises Broken if there is none in time, ReplyError if the server refuses the login, Ending at the program's end.
+        """
         link = cls(on_push, on_end)
         try:
             async with asyncio.timeout(login.timeout):
@@ -55,6 +63,9 @@ class Link(asyncio.Protocol):
         except (OSError, TimeoutError, Broken) as error:
             link.close()
             raise Broken(f"{address[0]}:{address[1]} does not answer: {error or type(error).__name__}") from error
+        except RuntimeError as error:
+            link.close()
+            raise Ending(f"no new connection to {address[0]}:{address[1]}: {error}") from error
         except BaseException:
             link.close()
             raise
