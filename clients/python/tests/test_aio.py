@@ -345,6 +345,42 @@ def test_the_other_driver(server: Any) -> None:
     asyncio.run(main())
 
 
+def test_closing_is_told_to_those_who_hold(server: Any) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        locks, told = redislock.AsyncLocks(client), list[str]()
+
+        async def work() -> None:
+            async with locks.lock("other"):
+                await asyncio.sleep(60)
+
+        async def lead(_: object) -> None:
+            await asyncio.sleep(60)
+
+        async def depose(reason: str) -> None:
+            told.append(reason)
+
+        working = asyncio.create_task(work())
+        leader = locks.leader("job", on_elected=lead, on_lost=depose)
+        leader.start()
+        with pytest.raises(redislock.LockLost, match="close"):
+            async with locks.lock("k") as hold:
+                while leader.hold is None or not await client.exists("other"):
+                    await asyncio.sleep(0.01)
+                await locks.close()
+                assert hold.lost == "close" and not await client.exists("k", "other", "job")
+        with pytest.raises(redislock.LockLost, match="close"):
+            await working
+        with pytest.raises(redislock.ConnectionFailed, match="these locks were closed"):
+            await locks.lock("k").acquire()
+        await asyncio.sleep(0.05)
+        assert told == ["close"] and leader.hold is None
+        await leader.resign()
+        await client.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_another_event_loop_needs_locks_of_its_own(server: Any) -> None:
     locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port))
 

@@ -129,7 +129,7 @@ def test_requests_say_what_was_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"names": ()}, {"lease": 0}, {"kind": "semaphore"}, {"limit": 3}]
+    "wrong", [{"names": ()}, {"names": (b"",)}, {"lease": 0}, {"lease": 0.099}, {"kind": "semaphore"}, {"limit": 3}]
 )  # fmt: skip
 def test_requests_that_make_no_sense_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match=r"."):

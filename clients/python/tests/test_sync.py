@@ -116,10 +116,35 @@ def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) ->
             hold.extend(20)
 
 
-def test_a_grant_that_comes_after_its_lease_is_none(client: redis.Redis, server: Any) -> None:
-    with redislock.Locks(client, lease=0.002) as locks, pytest.raises(redislock.LockLost, match="deadline"):
-        locks.lock("k").acquire()
+def test_a_grant_that_comes_after_its_lease_is_none(locks: redislock.Locks, client: redis.Redis) -> None:
+    with locks.lock("other"):
+        pass  # from now on there is a connection
+    client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
+    with pytest.raises(redislock.LockLost, match="deadline"):
+        locks.lock("k", lease=0.2).acquire()
     eventually(lambda: not client.exists("k"), "it is free")
+
+
+def test_a_lease_is_long_enough_to_be_renewed(locks: redislock.Locks, client: redis.Redis) -> None:
+    refused = pytest.raises(ValueError, match=r"a lease is 0\.1 seconds or more, not 0\.099")
+    with refused:
+        redislock.Locks(client, lease=0.099)
+    with refused:
+        locks.lock("k", lease=0.099).acquire()
+    with locks.lock("k", lease=0.1) as hold, refused:
+        hold.extend(0.099)
+
+
+def test_a_name_is_not_empty(locks: redislock.Locks) -> None:
+    for lock in (locks.lock(""), locks.many(["a", b""])):
+        with pytest.raises(ValueError, match="the name of a lock must not be empty"):
+            lock.acquire()
+
+
+def test_a_hold_says_what_it_is(locks: redislock.Locks) -> None:
+    with locks.lock("k") as hold:
+        assert repr(hold) == f"<Hold 'k' token={hold.token} held>"
+    assert repr(hold).endswith(" given up>")
 
 
 def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
@@ -270,6 +295,28 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     thread.join(10)
     assert len(failed) == 1 and not client.exists("a")
     eventually(lambda: server.info("redislock")["redislock_waiters"] == "0", "nobody waits")
+
+
+def test_closing_is_told_to_those_who_hold(client: redis.Redis) -> None:
+    made, told = redislock.Locks(client), list[str]()
+    with pytest.raises(redislock.LockLost, match="close"), made.lock("k") as hold:
+        hold.on_lost(told.append)
+        made.close()
+        assert hold.lost == "close" and not client.exists("k")
+        eventually(lambda: told == ["close"], "it is told")
+    with pytest.raises(redislock.ConnectionFailed, match="these locks were closed"):
+        made.lock("k").acquire()
+
+
+def test_closing_deposes_a_leader(client: redis.Redis) -> None:
+    made, told = redislock.Locks(client), list[str]()
+    leader = made.leader("job", on_lost=told.append)
+    leader.start()
+    eventually(lambda: leader.hold is not None, "it leads")
+    made.close()
+    eventually(lambda: told == ["close"], "it is told")
+    assert leader.hold is None and not client.exists("job")
+    leader.resign()
 
 
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)"])

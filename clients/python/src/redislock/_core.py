@@ -462,7 +462,7 @@ class Core(Keeper):
         """Gives up all holds and waits, ends all connections."""
         await self.stop_waiting()
         for hold in list(self.holds):
-            if hold._finish():
+            if hold._end("close"):
                 self.abandon(hold._wanted, hold.token)
         await self._stop()
         self.servers.close()

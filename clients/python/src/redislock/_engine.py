@@ -189,7 +189,7 @@ class Engine:
         self.background.run(self.core.stop_waiting())
         for hold in list(self.core.holds):
             # Here, not in the event loop, which can make no new connections when the program is about to end.
-            if hold._finish():
+            if hold._end("close"):
                 try:
                     self.release(hold._wanted, hold.token)
                 except RedislockError as error:

@@ -153,7 +153,7 @@ class Group(Keeper):
         """Gives up all holds, ends all connections."""
         await self.stop_waiting()
         for hold in list(self.holds):
-            if hold._finish():
+            if hold._end("close"):
                 self.abandon(hold._wanted)
         await self._stop()
         await asyncio.gather(*(core.close() for core in self._cores))

@@ -37,6 +37,10 @@ class BaseHold:
         self._count_from(grant.sent)
         keeper.keep(self)
 
+    def __repr__(self) -> str:
+        state = "given up" if not self._alive and self._reason is None else self.lost or "held"
+        return f"<{type(self).__name__} {self.name!r} token={self.token} {state}>"
+
     @property
     def name(self) -> str:
         """The name of the lock, or of the first of them."""
@@ -93,12 +97,17 @@ class BaseHold:
         return True
 
     def _lose(self, reason: str) -> None:
+        if self._end(reason):
+            self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
+
+    def _end(self, reason: str) -> bool:
+        """Whether this call is the one that ended the hold. Its holder is told; the server may still have it."""
         if not self._finish():
-            return
+            return False
         self._reason = reason
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
-        self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         self._tell(reason)
+        return True
 
     def _tell(self, reason: str) -> None:
         """Tells the holder of the loss."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._options import Options
-from ._rules import LEASE, WAITING, Kind, Name
+from ._rules import LEASE, WAITING, Kind, Name, check_lease
 from ._settings import Settings, settings_of
 
 L = TypeVar("L")
@@ -25,6 +25,7 @@ class Kinds(ABC, Generic[L]):
         waiting: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
+        check_lease(lease)
         self.lease, self._waiting = lease, waiting
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]

@@ -19,6 +19,8 @@ from ._resp import Command
 
 #: Seconds that a hold lasts unless it is renewed.
 LEASE = 30.0
+#: The shortest lease, in seconds: it leaves time for a renewal, and 0.03 is more likely a mistake.
+SHORTEST_LEASE = 0.1
 #: The part of a lease that a holder does not count on, for clocks that run at different speeds.
 DRIFT = 0.01
 #: Seconds that it does not count on beside that.
@@ -68,6 +70,12 @@ def deadline(sent: float, lease: float) -> float:
     return sent + lease - (lease * DRIFT + MARGIN)
 
 
+def check_lease(lease: float) -> None:
+    """Refuses a lease that is too short to be renewed."""
+    if lease < SHORTEST_LEASE:
+        raise ValueError(f"a lease is {SHORTEST_LEASE} seconds or more, not {lease!r}")
+
+
 def as_bytes(name: Name) -> bytes:
     """A name as the server knows it."""
     if not isinstance(name, bytes | str):
@@ -95,8 +103,9 @@ class Wanted:
     def __post_init__(self) -> None:
         if not self.names:
             raise ValueError("name at least one lock")
-        if self.lease <= 0:
-            raise ValueError(f"a lease must be longer than 0 seconds, not {self.lease}")
+        if b"" in self.names:
+            raise ValueError("the name of a lock must not be empty")
+        check_lease(self.lease)
         if (self.kind == "semaphore") != (self.limit is not None):
             raise ValueError("a semaphore needs a limit, and nothing else has one")
 

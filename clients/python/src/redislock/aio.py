@@ -17,7 +17,7 @@ from ._group import Group
 from ._hold import BaseHold
 from ._kinds import Kinds
 from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
-from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, clock
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, check_lease, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -40,6 +40,8 @@ class AsyncHold(BaseHold):
         was_held = self._finish()
         if not was_held and self._reason is None:
             return  # it was given up before
+        if self._reason == "close":
+            raise self._error("close")  # the server was told, and the connections are gone
         work = keeper.begin(keeper.release(self._wanted, self.token))
         try:
             was_there = await asyncio.shield(work)
@@ -58,6 +60,7 @@ class AsyncHold(BaseHold):
     async def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
         self.check()
+        check_lease(lease)
         keeper: Core | Group = self._keeper  # type: ignore[assignment]
         self._wanted.lease, before = lease, self._wanted.lease
         if not await keeper.renew(self):
@@ -91,6 +94,8 @@ class AsyncHold(BaseHold):
                 call(reason)
             except Exception:
                 logger.exception("what was to be called at the loss of %s failed", self.name)
+        if reason == "close" and self._body is asyncio.current_task():
+            return  # the body closes its own locks, which must come to an end
         # A moment later, when the body waits for something: it may be the body that has just looked.
         self._keeper.loop.call_soon(self._cancel_body)
 
@@ -186,10 +191,13 @@ class AsyncLocks(Kinds[AsyncLock]):
     ) -> None:
         super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
         self._kept: tuple[Core | Group, int] | None = None
+        self._is_closed = False
 
     def _core(self) -> Core | Group:
         """What talks with the servers, in this event loop of this process."""
         loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise ConnectionFailed("these locks were closed")
         if self._kept is not None:
             core, pid = self._kept
             if pid != os.getpid():
@@ -256,7 +264,11 @@ class AsyncLocks(Kinds[AsyncLock]):
         return [name.decode(errors="replace") for name in names]
 
     async def close(self) -> None:
-        """Gives up all holds and all waits, ends all connections."""
+        """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
+
+        Who still holds loses the lock, with the reason "close".
+        """
+        self._is_closed = True
         kept, self._kept = self._kept, None
         if kept is not None and kept[1] == os.getpid():
             await kept[0].close()
@@ -313,12 +325,13 @@ class AsyncLeader:
             self._task = asyncio.create_task(self._stand())
 
     async def _stand(self) -> None:
-        while True:
+        while not self._locks._is_closed:
             try:
                 self._hold = await self._locks.lock(self._name, lease=self._lease).acquire()
             except RedislockError as failure:
-                logger.warning("standing for %s: %s", self._name, failure)
-                await asyncio.sleep(LONGEST_PAUSE)
+                if not self._locks._is_closed:
+                    logger.warning("standing for %s: %s", self._name, failure)
+                    await asyncio.sleep(LONGEST_PAUSE)
                 continue
             work = asyncio.ensure_future(self._tell(self._on_elected, self._hold))
             try:

@@ -48,7 +48,10 @@ class LockTimeout(RedislockError):
 
 
 class LockLost(RedislockError, _NotOwned):
-    """The hold is over, though its holder did not give it up. `reason`: deadline, renewal, push, release or fork."""
+    """The hold is over, though its holder did not give it up.
+
+    `reason` is what noticed it: deadline, renewal, push, release, close or fork.
+    """
 
     reason: str = ""
 

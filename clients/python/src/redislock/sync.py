@@ -21,7 +21,7 @@ from ._engine import Engine, close_later, current
 from ._hold import BaseHold
 from ._kinds import Kinds
 from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
-from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, clock
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -50,6 +50,8 @@ class Hold(BaseHold):
         was_held = self._finish()
         if not was_held and self._reason is None:
             return  # it was given up before
+        if self._reason == "close":
+            raise self._error("close")  # the server was told, and the connections are gone
         try:
             was_there = self._engine.release(self._wanted, self.token)
         except ConnectionFailed:
@@ -83,6 +85,7 @@ class Hold(BaseHold):
     def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
         self.check()
+        check_lease(lease)
         self._wanted.lease, before = lease, self._wanted.lease
         if not self._engine.background.run(self._engine.core.renew(self)):
             self._wanted.lease = before
@@ -105,7 +108,13 @@ class Hold(BaseHold):
     def _tell(self, reason: str) -> None:
         listeners, self._listeners = self._listeners, []
         for call in listeners:
-            self._keeper.soon(self._keeper.loop.run_in_executor, None, self._call, call, reason)
+            self._keeper.soon(self._begin_call, call, reason)
+
+    def _begin_call(self, call: Callable[[str], object], reason: str) -> None:
+        try:
+            self._keeper.loop.run_in_executor(None, self._call, call, reason)
+        except RuntimeError:
+            logger.debug("the program ends: nobody hears of the loss of %s", self.name)
 
     def _call(self, call: Callable[[str], object], reason: str) -> None:
         try:
@@ -172,9 +181,12 @@ class Locks(Kinds[Lock]):
     ) -> None:
         super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
         self._engines: list[Engine] = []
+        self._is_closed = False
         weakref.finalize(self, close_later, self._engines).atexit = False  # at the end all are closed
 
     def _engine(self) -> Engine:
+        if self._is_closed:
+            raise ConnectionFailed("these locks were closed")
         return current(self._engines, self._settings, self.hooks, self._waiting)
 
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> Lock:
@@ -240,7 +252,11 @@ class Locks(Kinds[Lock]):
         return [name.decode(errors="replace") for name in names]
 
     def close(self) -> None:
-        """Gives up all holds and all waits, ends all connections."""
+        """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
+
+        Who still holds loses the lock, with the reason "close".
+        """
+        self._is_closed = True
         while self._engines:
             self._engines.pop().close()
 
@@ -289,12 +305,13 @@ class Leader:
             self._thread.start()
 
     def _stand(self) -> None:
-        while not self._has_resigned:
+        while not self._has_resigned and not self._locks._is_closed:
             try:
                 hold = self._wait()
             except RedislockError as failure:
-                logger.warning("standing for %s: %s", self._name, failure)
-                self._changed.wait(LONGEST_PAUSE)
+                if not self._locks._is_closed:
+                    logger.warning("standing for %s: %s", self._name, failure)
+                    self._changed.wait(LONGEST_PAUSE)
                 continue
             if hold is not None:
                 self._lead(hold)
