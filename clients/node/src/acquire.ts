@@ -15,7 +15,7 @@ import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
-import { scheduler, sleep } from "./scheduler.js";
+import { pause, scheduler, sleep } from "./scheduler.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
 const PLACE_MS = 5000;
@@ -268,7 +268,7 @@ export class Attempt {
           return await driver.send(name, releaseCommand(name, owner));
         } catch (error) {
           if (meaningOf(error) !== "again" || now() >= until) return undefined;
-          await sleep(pauseBefore(attempt));
+          await pause(pauseBefore(attempt));
         }
       }
     };
@@ -296,7 +296,7 @@ export class Attempt {
         this.#heedLater(promise);
         reject(error);
       };
-      const late = () => leave(new ConnectionFailed("no answer in time"));
+      const late = () => leave(new ConnectionFailed(`no answer in time; the client is ${this.#context.driver.state}`));
       const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, late);
       this.#onStop = leave;
       if (this.#stopError !== undefined) leave(this.#stopError);

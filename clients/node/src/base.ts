@@ -23,7 +23,7 @@ export interface Hooks {
 }
 
 export interface BaseOptions {
-  /** The lease, in milliseconds. Default: 30,000. */
+  /** The lease: 100 milliseconds or more. Default: 30,000. */
   readonly lease?: number | undefined;
   /** For how long a server may be out of reach before a request that does not wait fails. Default: 5,000. */
   readonly timeout?: number | undefined;
@@ -31,7 +31,7 @@ export interface BaseOptions {
 }
 
 export interface AcquireOptions {
-  /** How long the server holds the lock unless it is renewed, in milliseconds. */
+  /** How long the server holds the lock unless it is renewed: 100 milliseconds or more. */
   readonly lease?: number | undefined;
   /** How long to wait for the lock, in milliseconds. 0: not at all. Default: without end. */
   readonly wait?: number | undefined;
@@ -114,6 +114,8 @@ function reasonOf(error: unknown, hold: Hold): unknown {
 }
 
 const LEASE_MS = 30_000;
+/** It leaves time for a renewal, and whoever writes 30 means seconds. */
+const SHORTEST_LEASE_MS = 100;
 const TIMEOUT_MS = 5000;
 /** How long close() waits for what goes on in the background. */
 const CLOSE_MS = 3000;
@@ -169,12 +171,15 @@ export abstract class Base implements AsyncDisposable {
     return leader;
   }
 
-  /** Gives up all holds and requests, and closes the library's own connections. Your client stays open. */
+  /**
+   * Gives up all holds and requests, and closes the library's own connections. Your client stays open. A hold that was
+   * still held is lost, with the reason "close".
+   */
   async close(): Promise<void> {
     this.#closed = true;
     this.stopAttempts(new Cancelled("the locks were closed"));
+    await Promise.all([...this.#holds].map((hold) => hold.close()));
     await Promise.all([...this.#leaders].map((leader) => leader.resign()));
-    await Promise.all([...this.#holds].map((hold) => hold.release()));
     const background = Promise.allSettled(this.#background);
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<void>((resolve) => {
@@ -196,7 +201,7 @@ export abstract class Base implements AsyncDisposable {
     checkNames(names);
     checkOptions(options);
     const lease = options.lease ?? this.lease;
-    checked("lease", lease, 1);
+    checked("lease", lease, SHORTEST_LEASE_MS);
     if (options.wait !== undefined) checked("wait", options.wait, 0);
     if (options.longest !== undefined) checked("longest", options.longest, 0);
     const began = now();
@@ -265,6 +270,7 @@ export function checkNames(names: unknown): void {
   if (!Array.isArray(names)) throw new TypeError(`the names must be an array of strings: ${inspect(names)}`);
   for (const name of names) {
     if (typeof name !== "string") throw new TypeError(`a name must be a string: ${inspect(name)}`);
+    if (name === "") throw new TypeError("a name must not be empty");
   }
 }
 

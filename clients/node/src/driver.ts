@@ -14,6 +14,8 @@ export interface Driver {
   sendToAll(words: readonly string[]): Promise<unknown[]>;
   /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */
   readonly cuts: number;
+  /** What the client says of its connection, in a word. */
+  readonly state: string;
   /** The server said that it is no primary: the client should look for the right one. */
   stale(key: string): void;
 }

@@ -31,8 +31,8 @@ export class LockTimeout extends LockError {
   }
 }
 
-/** Who noticed the loss: the deadline, a renewal, the server's push, or the release. */
-export type LossReason = "deadline" | "renewal" | "push" | "release";
+/** What noticed the loss: the deadline, a renewal, the server's push or the release; or the locks were closed. */
+export type LossReason = "deadline" | "renewal" | "push" | "release" | "close";
 
 /** The hold has ended before its holder released it. */
 export class LockLost extends LockError {

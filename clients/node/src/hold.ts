@@ -2,7 +2,7 @@
 
 import { deadlineOf, now, renewalOf } from "./clock.js";
 import { ConnectionFailed, LockLost, type LossReason, meaningOf } from "./errors.js";
-import { type Entry, scheduler, sleep, within } from "./scheduler.js";
+import { type Entry, pause, scheduler, within } from "./scheduler.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
 export interface Keeper {
@@ -131,6 +131,12 @@ export class Hold implements AsyncDisposable {
     await this.release();
   }
 
+  /** @internal Gives the lock up because its locks are closed, and tells the holder. */
+  async close(): Promise<void> {
+    if (this.#releasing === undefined) this.#lose("close", "its locks were closed");
+    await this.release();
+  }
+
   /** Made when somebody asks for it: most holds are over before that. */
   #controller(): AbortController {
     if (this.#abort === undefined) {
@@ -169,7 +175,7 @@ export class Hold implements AsyncDisposable {
       const verdict = await this.#tryRelease(attempt, cuts);
       if (verdict !== "again") return verdict;
       if (now() >= this.#deadline) return "unknown";
-      await sleep(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
+      await pause(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
     }
   }
 

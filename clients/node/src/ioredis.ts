@@ -27,6 +27,7 @@ interface Redis extends IoredisClient {
 
 interface Cluster extends IoredisClient {
   readonly isCluster: true;
+  readonly status: string;
   readonly slots: readonly (readonly string[] | undefined)[];
   nodes(role: "master"): Redis[];
 }
@@ -81,6 +82,10 @@ class IoredisDriver implements Driver {
     return this.#cut.times;
   }
 
+  get state(): string {
+    return this.redis.status;
+  }
+
   send(_key: string, words: readonly string[]): Promise<unknown> {
     return call(this.redis, words);
   }
@@ -106,6 +111,10 @@ class IoredisClusterDriver implements Driver {
   /** The nodes' connections repeat nothing. */
   readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
+
+  get state(): string {
+    return this.cluster.status;
+  }
 
   async send(key: string, words: readonly string[]): Promise<unknown> {
     // The client does not know where the keys of a module's commands stand, and would ask any node.

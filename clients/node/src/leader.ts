@@ -66,7 +66,7 @@ export class Leader implements AsyncDisposable {
       } catch (error) {
         if (signal.aborted || error instanceof Cancelled) break;
         onError?.(error);
-        await aborted(pause(pauseBefore(failures++)), signal);
+        await aborted(after(pauseBefore(failures++)), signal);
       }
     }
     await this.#hold?.release();
@@ -75,7 +75,7 @@ export class Leader implements AsyncDisposable {
 }
 
 /** Aborted after so many milliseconds. */
-function pause(ms: number): AbortSignal {
+function after(ms: number): AbortSignal {
   const controller = new AbortController();
   scheduler.at(now() + ms, () => controller.abort());
   return controller.signal;

@@ -14,6 +14,8 @@ interface Options {
 }
 
 interface Single extends NodeRedisClient {
+  readonly isOpen: boolean;
+  readonly isReady: boolean;
   readonly options?: Options;
   sendCommand(words: readonly string[]): Promise<unknown>;
 }
@@ -23,6 +25,7 @@ interface Shard {
 }
 
 interface Cluster extends NodeRedisClient {
+  readonly isOpen: boolean;
   readonly slots: readonly (Shard | undefined)[];
   readonly masters: readonly Shard["master"][];
   nodeClient(node: Shard["master"]): Promise<Single> | Single;
@@ -30,6 +33,8 @@ interface Cluster extends NodeRedisClient {
 }
 
 interface Sentinel extends NodeRedisClient {
+  readonly isOpen: boolean;
+  readonly isReady: boolean;
   getMasterNode(): { host: string; port: number } | undefined;
   sendCommand(isReadonly: boolean, words: readonly string[]): Promise<unknown>;
 }
@@ -48,11 +53,20 @@ function endpointOf(options: Options | undefined): Endpoint {
   };
 }
 
+/** A cluster has nodes that are ready, or not, and says of itself only whether it is open. */
+function stateOf({ isOpen, isReady = isOpen }: { isOpen: boolean; isReady?: boolean }): string {
+  return isReady ? "ready" : isOpen ? "connecting" : "closed";
+}
+
 class NodeRedisDriver implements Driver {
   readonly name = "node-redis";
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   constructor(readonly client: Single) {}
+
+  get state(): string {
+    return stateOf(this.client);
+  }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
     return this.client.sendCommand(words);
@@ -76,6 +90,10 @@ class NodeRedisClusterDriver implements Driver {
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
+
+  get state(): string {
+    return stateOf(this.cluster);
+  }
 
   send(key: string, words: readonly string[]): Promise<unknown> {
     return this.cluster.sendCommand(key, false, words);
@@ -107,6 +125,10 @@ class NodeRedisSentinelDriver implements Driver {
     readonly login: Endpoint,
   ) {}
 
+  get state(): string {
+    return stateOf(this.sentinel);
+  }
+
   send(_key: string, words: readonly string[]): Promise<unknown> {
     return this.sentinel.sendCommand(false, words);
   }
@@ -130,5 +152,5 @@ class NodeRedisSentinelDriver implements Driver {
 export function overNodeRedis(client: NodeRedisClient, login: Endpoint): Driver {
   if ("getMasterNode" in client) return new NodeRedisSentinelDriver(client as Sentinel, login);
   if ("nodeClient" in client) return new NodeRedisClusterDriver(client as Cluster);
-  return new NodeRedisDriver(client);
+  return new NodeRedisDriver(client as Single);
 }

@@ -119,6 +119,12 @@ export const sleep = (ms: number): Promise<void> =>
     scheduler.at(now() + ms, resolve, true);
   });
 
+/** Resolves after so many milliseconds, unless the process ends before: it does not stay alive for that. */
+export const pause = (ms: number): Promise<void> =>
+  new Promise((resolve) => {
+    scheduler.at(now() + ms, resolve);
+  });
+
 /**
  * The promise's outcome, or `late()` thrown when the time is over. What the promise becomes later is for its
  * maker to look at. The process does not stay alive for the time, only for what the promise waits for.

@@ -1,8 +1,10 @@
 // Locks on one real server, over each driver.
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+import { promisify } from "node:util";
 
 import {
   Cancelled,
@@ -21,6 +23,13 @@ import {
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, startServer } from "./servers.mjs";
+
+/** What this program prints. It runs in a process of its own, to its end. */
+async function outputOf(program) {
+  const options = { cwd: new URL("..", import.meta.url), timeout: 50_000 };
+  const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program], options);
+  return stdout;
+}
 
 /** Locks over this driver, which end with the test. */
 async function locksOn(t, server, driver, options) {
@@ -356,6 +365,55 @@ test("close gives up all, and nothing can be taken after it", async (t) => {
   await close();
 });
 
+test("close is told to those who hold", async (t) => {
+  const server = await startServer(t);
+  const { client, close } = await connect("ioredis", "single", [server.address]);
+  const locks = new Locks(client);
+  const deposed = [];
+  const leader = locks.leader("job", { onElected: () => undefined, onDeposed: (reason) => deposed.push(reason) });
+  await eventually(() => leader.isLeading, "it leads");
+  const { signal } = leader.hold;
+  const body = locks.using("k", async (hold) => {
+    await locks.close();
+    assert.equal(hold.signal.reason.reason, "close");
+  });
+  await assert.rejects(body, (error) => error instanceof LockLost && error.reason === "close");
+  assert.deepEqual(deposed, ["close"]);
+  assert.ok(signal.aborted && leader.hold === undefined);
+  assert.ok((await server.isFree("k")) && (await server.isFree("job")));
+  await close();
+});
+
+test("after close nothing keeps the process alive", async (t) => {
+  const server = await startServer(t);
+  const program = `
+    import { createClient } from "redis";
+    import { Locks } from "redislock";
+    const client = createClient({ url: "redis://127.0.0.1:${server.port}" });
+    client.on("error", () => undefined);
+    await client.connect();
+    const locks = new Locks(client);
+    await locks.acquire("k", { lease: 40_000 });
+    process.kill(${server.process.pid}, "SIGKILL");
+    await locks.close();
+    client.destroy();
+    const began = Date.now();
+    process.on("exit", () => console.log(Date.now() - began));`;
+  assert.ok(Number(await outputOf(program)) < 15_000, "it does not go on until the lease is over");
+});
+
+test("a failure says how the client is", async () => {
+  const program = `
+    import Redis from "ioredis";
+    import { Locks } from "redislock";
+    const gone = new Redis({ port: 1, maxRetriesPerRequest: null });
+    gone.on("error", () => undefined);
+    await new Locks(gone, { timeout: 300 }).acquire("k", { wait: 0 }).catch((error) => console.log(error.message));
+    gone.disconnect();`;
+  const said = await outputOf(program);
+  assert.match(said, /^k: no server answered in time: no answer in time; the client is (re)?connecting\n$/);
+});
+
 test("what a program without types gets wrong is refused", async (t) => {
   const server = await startServer(t);
   const locks = await locksOn(t, server, "ioredis");
@@ -369,6 +427,8 @@ test("what a program without types gets wrong is refused", async (t) => {
   }
   await refused(() => locks.many("abc"), /the names must be an array of strings: 'abc'/);
   await refused(() => locks.acquire("k", { lease: "30000" }), /lease must be a whole number .*: '30000'/);
+  await refused(() => locks.acquire("k", { lease: 99 }), /lease must be a whole number of milliseconds, 100 or more: 99/);
+  await refused(() => locks.acquire(""), /a name must not be empty/);
   await refused(() => locks.acquire("k", { longest: -1 }), /longest must be a whole number .*: -1/);
   for (const client of [undefined, "redis://127.0.0.1", { host: "127.0.0.1" }]) {
     await refused(() => new Locks(client), /a client of ioredis or node-redis is needed: /);

@@ -193,7 +193,7 @@ impl Engine {
     pub(crate) async fn close(self: &Arc<Self>) {
         self.keeper.stop_acquiring().await;
         for held in self.keeper.all() {
-            self.let_go(&held);
+            self.lose(&held, Loss::Close);
         }
         self.keeper.stop_working().await;
         for core in &self.cores {

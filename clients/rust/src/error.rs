@@ -15,16 +15,19 @@ pub enum Loss {
     Push,
     /// It was over already when its holder gave it up.
     Release,
+    /// Its [`Locks`](crate::Locks) were closed.
+    Close,
 }
 
 impl Loss {
-    /// A word for it: `deadline`, `renewal`, `push` or `release`.
+    /// A word for it: `deadline`, `renewal`, `push`, `release` or `close`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
             Self::Renewal => "renewal",
             Self::Push => "push",
             Self::Release => "release",
+            Self::Close => "close",
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::error::{Error, Loss};
 use crate::keeper::{End, Held};
+use crate::wanted::check_lease;
 
 /// A view of what is held: it can be cloned and given to others, and says whether the hold lasts. The [`Guard`] is what
 /// holds.
@@ -86,6 +87,7 @@ impl Hold {
     /// Begins a lease of so long now, and renews for so long from now on.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
+        check_lease(lease)?;
         self.engine.renew(&self.held, lease).await
     }
 }

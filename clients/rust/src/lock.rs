@@ -32,7 +32,8 @@ impl Lock {
         Self { engine, names, kind, lease, wait: None, renews: true, longest: None, owner: None }
     }
 
-    /// How long the server holds the lock unless it is renewed; default: that of the [`Locks`](crate::Locks).
+    /// How long the server holds the lock unless it is renewed: 100 ms or more. Default: that of the
+    /// [`Locks`](crate::Locks).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

@@ -104,8 +104,9 @@ impl Locks {
         self.engine.held_by(owner.as_ref()).await
     }
 
-    /// Gives up all that is held and waited for, also through clones of this, and closes all connections. Call it before
-    /// the program ends: what is to be done in the background then ends with it.
+    /// Gives up all that is held and waited for, also through clones of this, and closes all connections. What was still
+    /// held is lost ([`Loss::Close`](crate::Loss::Close)), and nothing can be taken afterwards. Call it before the program
+    /// ends: what is to be done in the background then ends with it.
     pub async fn close(&self) {
         self.engine.close().await;
     }

@@ -12,6 +12,8 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::rules::milliseconds;
 
+/// The shortest lease: it leaves time for a renewal, and a shorter one is most likely meant in other units.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest owner that the server takes.
 const LONGEST_OWNER: usize = 256;
 
@@ -22,6 +24,14 @@ static HOST: LazyLock<String> =
 pub(crate) fn new_owner() -> Vec<u8> {
     let owner = format!("{}:{}:{}", *HOST, process::id(), Uuid::new_v4()).into_bytes();
     owner[owner.len().saturating_sub(LONGEST_OWNER)..].to_vec()
+}
+
+/// Refuses a lease that is too short to be renewed.
+pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
+    if lease < SHORTEST_LEASE {
+        return Err(Error::invalid(format!("a lease is {SHORTEST_LEASE:?} or more, not {lease:?}")));
+    }
+    Ok(())
 }
 
 /// How a lock is held.
@@ -68,9 +78,10 @@ impl Wanted {
         if names.is_empty() {
             return Err(Error::invalid("name at least one lock"));
         }
-        if lease.is_zero() {
-            return Err(Error::invalid("a lease must be longer than nothing"));
+        if names.iter().any(Vec::is_empty) {
+            return Err(Error::invalid("the name of a lock must not be empty"));
         }
+        check_lease(lease)?;
         if names.len() > 1 && matches!(kind, Kind::Limit(_)) {
             return Err(Error::invalid("several semaphores cannot be taken together"));
         }
@@ -194,7 +205,11 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         let second = Duration::from_secs(1);
         assert!(Wanted::new(Vec::new(), Kind::Exclusive, second, new_owner()).is_err());
-        assert!(Wanted::new(vec![b"a".into()], Kind::Exclusive, Duration::ZERO, new_owner()).is_err());
+        assert!(Wanted::new(vec![Vec::new()], Kind::Exclusive, second, new_owner()).is_err());
+        let of_lease = |lease| Wanted::new(vec![b"a".into()], Kind::Exclusive, lease, new_owner());
+        assert!(of_lease(SHORTEST_LEASE).is_ok());
+        let refused = of_lease(Duration::from_millis(99)).unwrap_err().to_string();
+        assert!(refused.contains("a lease is 100ms or more, not 99ms"), "{refused}");
         assert!(Wanted::new(vec![b"a".into(), b"b".into()], Kind::Limit(2), second, new_owner()).is_err());
     }
 }

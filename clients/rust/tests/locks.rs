@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, eventually};
@@ -177,10 +178,16 @@ async fn a_user_with_a_password_is_logged_in_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn close_gives_up_all_and_refuses_more() {
+async fn close_gives_up_all_tells_holders_and_refuses_more() {
     let server = Server::start();
     let locks = server.locks();
     let guard = locks.lock("k").acquire().await.unwrap();
+    let (hold, deposed) = (guard.hold(), Arc::new(Mutex::new(Vec::new())));
+    let working = tokio::spawn(async move { hold.run(pending::<()>()).await });
+    let told = deposed.clone();
+    let candidate = locks.leader("job").on_deposed(move |loss| told.lock().unwrap().push(loss));
+    let leader = candidate.stand();
+    eventually("it leads", || leader.is_leading()).await;
     let other = locks.clone();
     let waits = tokio::spawn(async move { other.lock("k").acquire().await });
     let other = locks.clone();
@@ -189,8 +196,12 @@ async fn close_gives_up_all_and_refuses_more() {
     locks.close().await;
     assert!(matches!(waits.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(blocked.await.unwrap(), Err(Error::Closed)));
-    assert!(guard.check().is_err());
-    eventually("all is free", || !server.is_held("k") && server.waiters("k") == 0).await;
+    assert_eq!(guard.loss(), Some(Loss::Close));
+    assert!(matches!(working.await.unwrap(), Err(Error::LockLost { reason: Loss::Close, .. })));
+    eventually("it is deposed", || *deposed.lock().unwrap() == [Loss::Close]).await;
+    leader.resign().await;
+    eventually("all is free", || !server.is_held("job") && !server.is_held("k") && server.waiters("k") == 0)
+        .await;
     assert!(matches!(locks.lock("k").acquire().await, Err(Error::Closed)));
     let clients = || server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
     eventually("no connection is open but our own", || clients() == 1).await;
