@@ -162,3 +162,9 @@ def test_a_place_of_the_page_is_filled_and_others_are_left():
     text = placed(page, lambda name: publish.section([result()]) if name == "growth" else None)
     assert "of before" not in text and "Redis 7.0.15" in text and "<!-- measured: run -->\nrun\n" in text
     assert "\nof before\n" in filled(page, [], {"scenarios": "memory"})
+
+
+def test_the_names_in_the_plot_keep_their_distance_and_stay_inside():
+    assert plot.apart([10, 50], 15, 100) == [10, 50]
+    assert plot.apart([10, 12, 13], 15, 100) == [10, 25, 40]
+    assert plot.apart([10, 95, 96, 99], 15, 100) == [10, 70, 85, 100]

@@ -79,15 +79,23 @@ class Panel:
     def draw(self, lines, is_bad):
         """A line each, with its name at its end; names keep their distance."""
         ends = sorted((self.y(points[-1][1]), name) for name, points in lines.items())
-        lowest = None
-        for at, name in ends:
+        places = apart([at for at, _ in ends], LINE, BOTTOM)
+        for place, (_, name) in zip(places, ends, strict=True):
             points = lines[name]
             path = " L".join(f"{self.x(count)} {self.y(value)}" for count, value in points)
             kind = "bad" if is_bad(name, points) else "a"
             self.figure.parts.append(f'<path d="M{path}" class="{kind}" style="fill:none;stroke-width:2"/>')
-            place = at if lowest is None else max(at, lowest + LINE)
-            lowest = place
             self.figure.text(self.left + PANEL + 8, round(place + 4, 1), name, "ink small")
+
+
+def apart(places, least, end):
+    """These places, in their order, moved as far as needed: `least` apart, and none beyond the end."""
+    moved = []
+    for place in places:
+        moved.append(place if not moved else max(place, moved[-1] + least))
+    for at in reversed(range(len(moved))):
+        moved[at] = min(moved[at], end - (len(moved) - 1 - at) * least)
+    return moved
 
 
 def short(power):
