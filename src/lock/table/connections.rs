@@ -3,7 +3,7 @@
 use super::context::StepContext;
 use super::state::*;
 
-/// How many holds of a connection that has closed are unbound in one step.
+/// How many holds of a connection are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
 
 /// The same; fewer where a test wants it so.
@@ -26,7 +26,7 @@ impl Table {
         let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
         self.closed.push_back(Closed { client, at: now, holds });
         if is_first {
-            self.unbind_some();
+            self.unbind_some(unbound_max());
         }
     }
 
@@ -50,9 +50,10 @@ impl Table {
         }
     }
 
-    /// Goes on with the holds of connections that have closed. A few at a time: there may be a million.
-    pub(super) fn unbind_some(&mut self) {
-        for _ in 0..unbound_max() {
+    /// Goes on with the holds of connections that have closed, so many of them: there may be a million. For each one the
+    /// pump has then something to do. So it asks for one at a time, and a million tasks are never there at once.
+    pub(super) fn unbind_some(&mut self, count_max: usize) {
+        for _ in 0..count_max {
             let Some(Closed { client, at, holds }) = self.closed.front_mut() else {
                 return;
             };

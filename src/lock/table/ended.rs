@@ -32,7 +32,7 @@ impl Table {
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Task> {
         if leases && !self.closed.is_empty() {
-            self.unbind_some();
+            self.unbind_some(1);
             return Some(Task::AskAgain);
         }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;

@@ -13,7 +13,7 @@ pub(crate) struct Lowered {
     pub(crate) steps_max: Option<usize>,
     /// How often one owner holds a lock.
     pub(crate) count_max: Option<u32>,
-    /// How many holds of a connection that closed are unbound in one step.
+    /// How many holds of a connection are unbound at once when it closes.
     pub(crate) unbound_max: Option<usize>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn count_max(usual: u32) -> u32 {
     BOUNDS.get().count_max.unwrap_or(usual)
 }
 
-/// How many holds of a connection that closed are unbound in one step, where that is usually so many.
+/// How many holds of a connection are unbound at once when it closes, where that is usually so many.
 pub(crate) fn unbound_max(usual: usize) -> usize {
     BOUNDS.get().unbound_max.unwrap_or(usual)
 }

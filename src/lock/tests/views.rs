@@ -4,7 +4,7 @@ use super::input::{How, Input, Keys, Reply};
 use super::lowered::Lowered;
 use super::server::{At, Lazy};
 use super::world::World;
-use crate::lock::effect::{Effects, Event, Existing, LockId};
+use crate::lock::effect::{Effects, Event, Existing, LockId, Task};
 use crate::lock::table::{Decision, Notice, Possession, Refusal, Renewal, Table};
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
 
@@ -375,6 +375,33 @@ fn let_go_step_by_step() -> Result<(), String> {
     world.step(&Input::Close(3))?;
     world.server.table_mut().forget_connections();
     assert_eq!(world.server.table().orphaned(0, 99).len(), names.len() - 2 - 1);
+    Ok(())
+}
+
+#[test]
+fn what_readers_are_to_be_told_of_a_closed_connection_does_not_pile_up() -> Result<(), String> {
+    const HOLDS: usize = 500;
+    let mut world = after(&[])?;
+    let how = How { binding: Binding { ephemeral_ms: Some(5), ..Binding::NONE }, ..How::PLAIN };
+    let names: Vec<_> = (0..HOLDS).map(|number| &*format!("k{number}").leak()).collect();
+    for name in &names {
+        world.step(&acquire(At::new(0, name), "ann", 1, how))?;
+    }
+    let now = world.server.now.boot;
+    let mut table = world.server.table_mut();
+    table.disconnected(now, ClientId(1));
+    // The pump does what is due and what was noted by turns.
+    let (mut told, mut most) = (0, 0);
+    while let due @ Some(_) = table.due(now, true) {
+        assert!(matches!(due, Some(Task::AskAgain)), "{due:?}");
+        most = most.max(table.tasks());
+        told += usize::from(matches!(table.next_task(), Some(Task::ReplicateAgain(..))));
+    }
+    while table.next_task().is_some() {
+        told += 1;
+    }
+    assert_eq!(told, HOLDS);
+    assert!(most <= 33, "{most} are noted");
     Ok(())
 }
 
