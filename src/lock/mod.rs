@@ -20,6 +20,7 @@
 //!   decide nothing (G13).
 
 pub mod arena;
+pub mod by_hash;
 pub mod codec;
 pub mod confirm;
 pub mod deadline;

@@ -13,9 +13,10 @@ mod rechecks;
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::DefaultHashBuilder;
 
 use super::arena::{Arena, Id};
+use super::by_hash::ByHash;
 use super::deadline::{Deadlines, Seat, Timed};
 use super::locks::LockId;
 use super::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment};
@@ -128,10 +129,10 @@ pub struct Queue {
 pub struct Queues {
     queues: Arena<Queue>,
     waiters: Arena<Waiter>,
-    by_key: HashMap<LockKeyBuf, QueueId>,
-    by_owner: HashTable<WaiterId>,
+    by_key: ByHash<QueueId>,
+    by_owner: ByHash<WaiterId>,
     /// One request of each owner, the others behind it.
-    owners: HashTable<WaiterId>,
+    owners: ByHash<WaiterId>,
     multis: Arena<Multi>,
     /// Lines that somebody left whose going may let others in.
     left: Vec<QueueId>,
@@ -154,7 +155,8 @@ impl Queues {
         if self.by_key.is_empty() {
             return None;
         }
-        self.by_key.get(&lock_key).copied()
+        let is_at = |id| self.queues.get(id).is_some_and(|queue| queue.lock_key.as_key() == lock_key);
+        self.by_key.find(self.hasher.hash_one(lock_key), is_at)
     }
 
     /// The queue with this number.
@@ -211,11 +213,11 @@ impl Queues {
     #[must_use]
     pub fn of_owner(&self, queue: QueueId, owner: &[u8]) -> Option<WaiterId> {
         let hash = self.hash(queue, owner);
-        let same = |&id: &WaiterId| {
+        let same = |id| {
             let waiter = self.waiters.get(id);
             waiter.is_some_and(|w| w.queue == queue && *w.request.owner == *owner)
         };
-        self.by_owner.find(hash, same).copied()
+        self.by_owner.find(hash, same)
     }
 
     fn hash(&self, queue: QueueId, owner: &[u8]) -> u64 {
@@ -293,7 +295,7 @@ impl Queues {
                 head: None,
                 tail: None,
             });
-            self.by_key.insert(lock_key.to_owned(), queue);
+            self.by_key.insert(self.hasher.hash_one(lock_key), queue);
             queue
         })
     }
@@ -353,10 +355,7 @@ impl Queues {
             queue.multis += usize::from(multi.is_some());
             queue.is_plain &= is_plain;
         }
-        let (waiters, hasher) = (&self.waiters, &self.hasher);
-        self.by_owner.insert_unique(hash, id, |&id| {
-            waiters.get(id).map_or(0, |w| hasher.hash_one((w.queue, &*w.request.owner)))
-        });
+        self.by_owner.insert(hash, id);
         self.enlist(id);
         if let Some(until) = until {
             self.timeouts.set(&mut self.waiters, id, until);
@@ -404,9 +403,7 @@ impl Queues {
             let waiter = self.waiters.get(id)?;
             self.hash(waiter.queue, &waiter.request.owner)
         };
-        if let Ok(entry) = self.by_owner.find_entry(hash, |&other| other == id) {
-            entry.remove();
-        }
+        self.by_owner.remove(hash, id);
         self.delist(id);
         self.leave_rank(id);
         let waiter = self.waiters.remove(id)?;
@@ -424,26 +421,16 @@ impl Queues {
             self.look_at(waiter.queue, None);
         }
         if is_empty && let Some(queue) = self.queues.remove(waiter.queue) {
-            self.by_key.remove(&queue.lock_key.as_key());
+            self.by_key.remove(self.hasher.hash_one(queue.lock_key.as_key()), waiter.queue);
         }
-        self.give_back_memory();
         Some(waiter)
-    }
-
-    /// After a storm the maps shrink again.
-    fn give_back_memory(&mut self) {
-        if self.waiters.is_empty() && self.by_owner.capacity() > 1024 {
-            self.by_owner = HashTable::new();
-            self.owners = HashTable::new();
-            self.by_key = HashMap::new();
-        }
     }
 
     /// Tells what is wrong with the queues, if anything is.
     pub fn check(&self) -> Result<(), String> {
         let mut count = 0;
         for (id, queue) in self.queues.iter() {
-            if self.by_key.get(&queue.lock_key.as_key()) != Some(&id) {
+            if self.at(queue.lock_key.as_key()) != Some(id) {
                 return Err(format!("line {id:?} is not found by its place"));
             }
             let mut ahead = None;

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
 
 use super::id::LockId;
 use crate::lock::arena::{Arena, Id};
+use crate::lock::by_hash::ByHash;
 use crate::lock::types::{Mode, Token};
 
 impl LockId {
@@ -59,7 +60,7 @@ enum Ids {
 #[derive(Debug, Default)]
 struct Many {
     by_token: BTreeMap<Token, LockId>,
-    by_owner: HashTable<(u64, LockId)>,
+    by_owner: ByHash<LockId>,
 }
 
 /// All lists of holders.
@@ -118,7 +119,7 @@ impl HolderLists {
             Ids::Many(many) => {
                 let hash = self.hasher.hash_one(owner);
                 many.by_token.insert(holder.0, holder.1);
-                many.by_owner.insert_unique(hash, (hash, holder.1), |entry| entry.0);
+                many.by_owner.insert(hash, holder.1);
             }
         }
         self.listed += 1;
@@ -138,10 +139,10 @@ impl HolderLists {
             return;
         };
         if let Ids::Few(few) = &mut holders.ids {
-            let mut many = Many { by_token: few.drain(..).collect(), by_owner: HashTable::new() };
+            let mut many = Many { by_token: few.drain(..).collect(), by_owner: ByHash::default() };
             for (&holder, owner) in many.by_token.values().zip(owners) {
                 let hash = self.hasher.hash_one(&**owner);
-                many.by_owner.insert_unique(hash, (hash, holder), |entry| entry.0);
+                many.by_owner.insert(hash, holder);
             }
             holders.ids = Ids::Many(Box::new(many));
         }
@@ -169,9 +170,7 @@ impl HolderLists {
             Ids::Many(many) => {
                 many.by_token.remove(&token)?;
                 let hash = self.hasher.hash_one(owner);
-                if let Ok(entry) = many.by_owner.find_entry(hash, |entry| entry.1 == holder) {
-                    entry.remove();
-                }
+                many.by_owner.remove(hash, holder);
                 if many.by_token.len() == few_max() / 2 {
                     let few = std::mem::take(&mut many.by_token).into_iter().collect();
                     holders.ids = Ids::Few(few);
@@ -212,7 +211,7 @@ impl HolderLists {
             Ids::Few(few) => few.iter().map(|entry| entry.1).find(|&holder| is_of(holder)),
             Ids::Many(many) => {
                 let hash = self.hasher.hash_one(owner);
-                many.by_owner.find(hash, |entry| entry.0 == hash && is_of(entry.1)).map(|entry| entry.1)
+                many.by_owner.find(hash, is_of)
             }
         }
     }
@@ -287,7 +286,7 @@ impl Holders {
                 Ids::Few(few) => few.capacity() * size_of::<(Token, LockId)>(),
                 Ids::Many(many) => {
                     let of_tree = many.by_token.len() * 3 / 2 * size_of::<(Token, LockId)>();
-                    size_of::<Many>() + of_tree + many.by_owner.allocation_size()
+                    size_of::<Many>() + of_tree + many.by_owner.bytes()
                 }
             }
     }
@@ -430,8 +429,8 @@ mod tests {
         let Ids::Many(many) = &holder_lists.get(id).expect("there").ids else {
             panic!("a hundred are many");
         };
-        let table = many.by_owner.allocation_size();
-        assert!(table >= 100 * size_of::<(u64, LockId)>());
-        assert_eq!(bytes(&holder_lists), size_of::<Holders>() + size_of::<Many>() + 150 * entry + table);
+        let by_owner = many.by_owner.bytes();
+        assert!(by_owner >= 100 * size_of::<(u64, LockId)>());
+        assert_eq!(bytes(&holder_lists), size_of::<Holders>() + size_of::<Many>() + 150 * entry + by_owner);
     }
 }

@@ -1,7 +1,7 @@
 //! What few holds have: a count above one, a binding to a connection. It lies beside the record, so that the usual hold
 //! does not pay for it.
 
-use std::collections::{BTreeSet, btree_set};
+use std::collections::{BTreeMap, BTreeSet, btree_set};
 
 use hashbrown::HashMap;
 
@@ -47,7 +47,8 @@ pub(super) type Bound = HashMap<ClientId, BTreeSet<LockId>>;
 /// All of it, by the index of the record.
 #[derive(Default)]
 pub(super) struct Overflows {
-    of: HashMap<u32, Overflow>,
+    /// A tree, because a hash table of a million doubles in one piece.
+    of: BTreeMap<u32, Overflow>,
     bound: Bound,
     /// How many holds are orphaned.
     orphaned: usize,
@@ -88,9 +89,6 @@ impl Overflows {
             self.orphaned -= usize::from(overflow.is_orphaned());
             self.with_binding -= usize::from(!overflow.binding.is_none());
             self.unbind(id, overflow.bound_to);
-        }
-        if self.of.is_empty() && self.of.capacity() > 1024 {
-            self.of = HashMap::new();
         }
     }
 
@@ -203,24 +201,5 @@ mod tests {
             overflows.remove(lock(index));
         }
         assert_eq!((told(&overflows), overflows.all_bound()), ((false, false, 0), vec![]));
-    }
-
-    #[test]
-    fn memory_comes_back_when_all_are_gone() {
-        let mut overflows = Overflows::default();
-        for index in 0..5_000 {
-            bind(&mut overflows, index, CUT, Some(7));
-        }
-        assert!(overflows.of.capacity() >= 5_000);
-        for index in 0..5_000 {
-            // How much room the map reports while entries go depends on where chance has put them.
-            assert!(overflows.of.capacity() > 0 && overflows.get(index).is_some());
-            overflows.remove(lock(index));
-        }
-        assert_eq!(overflows.of.capacity(), 0);
-        // A few do not cost an allocation each.
-        bind(&mut overflows, 1, CUT, None);
-        overflows.remove(lock(1));
-        assert!(overflows.of.capacity() > 0);
     }
 }

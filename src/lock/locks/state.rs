@@ -1,8 +1,7 @@
 //! All locks as they are kept: see the [module](super).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashMap;
 use zerocopy::FromBytes;
 
 use super::holders::HolderLists;
@@ -27,7 +26,8 @@ pub struct Locks {
     pub(super) epoch: Epoch,
     pub(super) records: Records,
     pub(super) prefixes: Prefixes,
-    pub(super) spilled: HashMap<u32, Spilled>,
+    /// A tree, because a hash table of a million doubles in one piece.
+    pub(super) spilled: BTreeMap<u32, Spilled>,
     pub(super) leases: Wheel,
     /// Leases that are over and were to be left alone until this moment (ms).
     pub(super) postponed: BTreeSet<(u64, LockId)>,
@@ -207,9 +207,6 @@ impl Locks {
     pub(super) fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
         if shape == SPILLED {
             self.spilled.remove(&index);
-            if self.spilled.is_empty() {
-                self.spilled = HashMap::new();
-            }
         } else {
             self.prefixes.give_back(prefix);
         }

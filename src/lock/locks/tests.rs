@@ -326,7 +326,7 @@ impl World {
         }
         self.own.clear();
         self.look_at_all();
-        assert!(self.locks.is_empty() && self.locks.spilled.is_empty() && self.locks.spilled.capacity() == 0);
+        assert!(self.locks.is_empty() && self.locks.spilled.is_empty());
         assert!(self.locks.prefixes.uses().all(|uses| uses == 0));
         assert_eq!(self.locks.leases.next_tick(), None);
         self.now = self.now.plus_ms(3_000);

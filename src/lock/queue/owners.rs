@@ -2,8 +2,6 @@
 
 use std::hash::BuildHasher;
 
-use hashbrown::hash_table::Entry;
-
 use super::{Queues, Waiter};
 use crate::lock::effect::WaiterId;
 
@@ -11,8 +9,8 @@ impl Queues {
     /// All requests of this owner, in all queues.
     pub fn all_of_owner(&self, owner: &[u8]) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         let hash = self.hasher.hash_one(owner);
-        let is_same = |&id: &WaiterId| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
-        let first = self.owners.find(hash, is_same).copied();
+        let is_same = |id| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
+        let first = self.owners.find(hash, is_same);
         std::iter::successors(first, |&id| self.waiters.get(id)?.same_behind)
             .filter_map(|id| Some((id, self.waiters.get(id)?)))
     }
@@ -24,28 +22,21 @@ impl Queues {
 
     /// All owners who wait for anything, in no order.
     pub fn all_waiting_owners(&self) -> impl Iterator<Item = &[u8]> {
-        self.owners.iter().filter_map(|&id| Some(&*self.waiters.get(id)?.request.owner))
+        self.owners.iter().filter_map(|id| Some(&*self.waiters.get(id)?.request.owner))
     }
 
     /// Makes a request be found by its owner.
     pub(super) fn enlist(&mut self, id: WaiterId) {
-        let (waiters, hasher) = (&self.waiters, &self.hasher);
-        let Some(owner) = waiters.get(id).map(|w| &*w.request.owner) else {
+        let Some(owner) = self.waiters.get(id).map(|w| &*w.request.owner) else {
             return;
         };
-        let hash = hasher.hash_one(owner);
-        let is_same = |&id: &WaiterId| waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
-        let hash_of = |&id: &WaiterId| waiters.get(id).map_or(0, |w| hasher.hash_one(&*w.request.owner));
-        let before = match self.owners.entry(hash, is_same, hash_of) {
-            Entry::Occupied(mut entry) => Some(std::mem::replace(entry.get_mut(), id)),
-            Entry::Vacant(entry) => {
-                entry.insert(id);
-                None
-            }
-        };
-        if let Some(next) = before {
+        let hash = self.hasher.hash_one(owner);
+        let is_same = |id| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
+        if let Some(next) = self.owners.find(hash, is_same) {
+            self.owners.remove(hash, next);
             self.link_same(Some(id), Some(next));
         }
+        self.owners.insert(hash, id);
     }
 
     /// Makes a request not be found by its owner any more.
@@ -56,11 +47,9 @@ impl Queues {
         let (before, behind) = (waiter.same_before, waiter.same_behind);
         if before.is_none() {
             let hash = self.hasher.hash_one(&*waiter.request.owner);
-            if let Ok(mut entry) = self.owners.find_entry(hash, |&other| other == id) {
-                match behind {
-                    Some(behind) => *entry.get_mut() = behind,
-                    None => _ = entry.remove(),
-                }
+            self.owners.remove(hash, id);
+            if let Some(behind) = behind {
+                self.owners.insert(hash, behind);
             }
         }
         self.link_same(before, behind);

@@ -22,24 +22,6 @@ fn request(owner: &[u8], until: Option<Moment>) -> Request {
 }
 
 #[test]
-fn memory_comes_back_when_nobody_waits_any_more() {
-    let mut queues = Queues::default();
-    let names: Vec<Vec<u8>> = (0..3_000_u32).map(|n| n.to_string().into_bytes()).collect();
-    let waiters: Vec<_> = names.iter().map(|name| queues.join(lock_key(name), request(name, None))).collect();
-    for &waiter in &waiters {
-        let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_key.capacity()];
-        assert!(capacities.into_iter().all(|capacity| capacity > 1_024), "{capacities:?}");
-        assert!(queues.leave(waiter).is_some());
-    }
-    let capacities = [queues.by_owner.capacity(), queues.owners.capacity(), queues.by_key.capacity()];
-    assert_eq!((queues.waiters(), capacities), (0, [0, 0, 0]));
-    // One waiter after the other costs no allocation each.
-    let waiter = queues.join(lock_key(b"k"), request(b"ann", None));
-    queues.leave(waiter);
-    assert!(queues.by_owner.capacity() > 0 && queues.by_key.capacity() > 0);
-}
-
-#[test]
 fn who_waits_for_several_times_out_once() {
     let mut queues = Queues::default();
     let until = Moment(5_000);

@@ -14,7 +14,7 @@ from statistics import median
 from bench import report as bench_report
 from bench.servers import ROOT
 
-from . import beside, crowds, ends, stores
+from . import beside, crowds, ends, stores, takes
 from .fit import Point, judged
 from .measure import happened, instructions, turns
 from .report import told
@@ -22,7 +22,7 @@ from .rows import Row, short
 from .stage import Stage, release
 
 SCENES = beside.SCENES
-EVENTS = (*stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
+EVENTS = (*takes.EVENTS, *stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
 RESULTS = ROOT / "results" / "growth"
 
 #: Beyond so many, one round is enough: what comes between is little beside it.
