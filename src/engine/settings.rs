@@ -320,7 +320,7 @@ impl Settings {
         let number = numbers
             .iter()
             .find(|number| number.name.to_bytes() == name.as_bytes())
-            .ok_or_else(|| format!("loadmodule argument {name} is not a setting of redislock"))?;
+            .ok_or_else(|| unknown(name))?;
         let parsed = integer(text)
             .and_then(|value| i64::try_from(value).ok())
             .filter(|value| (number.min..=number.max).contains(value))
@@ -331,6 +331,13 @@ impl Settings {
         number.set(parsed);
         Ok(())
     }
+}
+
+/// Why an argument of this name is refused. CONFIG SET and configuration files have a prefix, the line that loads a module
+/// has not.
+fn unknown(name: &str) -> String {
+    let hint = name.strip_prefix("redislock.").map(|bare| format!("; write {bare}"));
+    format!("loadmodule argument {name} is not a setting of redislock{}", hint.unwrap_or_default())
 }
 
 impl Default for Settings {

@@ -90,6 +90,10 @@ fn what_is_wrong_with_an_argument_is_said() {
         ("leaving maybe", "loadmodule argument leaving must be yes or no"),
         ("confirm some", "loadmodule argument confirm must be local, all or majority"),
         ("what 1", "loadmodule argument what is not a setting of redislock"),
+        (
+            "redislock.quarantine 5",
+            "loadmodule argument redislock.quarantine is not a setting of redislock; write quarantine",
+        ),
         ("max-lease 500 Max-Lease 600", "loadmodule argument max-lease is given twice"),
         ("max-lease 500 quarantine", "loadmodule argument quarantine needs a value"),
     ] {
