@@ -266,7 +266,7 @@ class AsyncLocks(Kinds[AsyncLock]):
     async def close(self) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
 
-        Who still holds loses the lock, with the reason "close".
+        A hold that was not given up is lost, with the reason "close".
         """
         self._is_closed = True
         kept, self._kept = self._kept, None
