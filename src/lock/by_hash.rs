@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use super::arena::Id;
-use super::locks::LockId;
 
 /// What has a number that stands for it.
 pub trait Numbered: Copy {
@@ -15,16 +14,6 @@ pub trait Numbered: Copy {
     fn number(self) -> u64;
     /// What has this number.
     fn of_number(number: u64) -> Self;
-}
-
-impl Numbered for LockId {
-    fn number(self) -> u64 {
-        self.number()
-    }
-
-    fn of_number(number: u64) -> Self {
-        Self::from_number(number)
-    }
 }
 
 impl<T> Numbered for Id<T> {
@@ -97,8 +86,11 @@ impl<T: Numbered> ByHash<T> {
 mod tests {
     use super::*;
 
-    const fn lock(number: u64) -> LockId {
-        LockId::from_number(number)
+    /// What is numbered.
+    type Lock = Id<()>;
+
+    const fn lock(number: u64) -> Lock {
+        Lock::from_number(number)
     }
 
     #[test]
