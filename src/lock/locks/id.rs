@@ -1,7 +1,5 @@
 //! The numbers of locks.
 
-use crate::lock::by_hash::Numbered;
-
 /// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
 ///
 /// It finds its lock and no other one: it carries the generation of its slot, which counts how often the slot was occupied, and the number
@@ -52,16 +50,6 @@ impl LockId {
     #[must_use]
     pub const fn is_list(self) -> bool {
         self.0 & Self::RECORD == 0
-    }
-}
-
-impl Numbered for LockId {
-    fn number(self) -> u64 {
-        self.number()
-    }
-
-    fn of_number(number: u64) -> Self {
-        Self::from_number(number)
     }
 }
 

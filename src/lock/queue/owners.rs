@@ -33,10 +33,11 @@ impl Queues {
         let hash = self.hasher.hash_one(owner);
         let is_same = |id| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
         if let Some(next) = self.owners.find(hash, is_same) {
-            self.owners.remove(hash, next);
+            self.owners.replace(hash, next, id);
             self.link_same(Some(id), Some(next));
+        } else {
+            self.owners.insert(hash, id);
         }
-        self.owners.insert(hash, id);
     }
 
     /// Makes a request not be found by its owner any more.
@@ -47,10 +48,10 @@ impl Queues {
         let (before, behind) = (waiter.same_before, waiter.same_behind);
         if before.is_none() {
             let hash = self.hasher.hash_one(&*waiter.request.owner);
-            self.owners.remove(hash, id);
-            if let Some(behind) = behind {
-                self.owners.insert(hash, behind);
-            }
+            match behind {
+                Some(behind) => self.owners.replace(hash, id, behind),
+                None => self.owners.remove(hash, id),
+            };
         }
         self.link_same(before, behind);
     }
