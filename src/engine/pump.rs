@@ -170,8 +170,9 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN
 }
 
-/// What there is to do in one run, in the order in which it is done. First undoes what was not confirmed. Then does
-/// what is due and what was noted, in turns, so that a million leases do not keep the others waiting.
+/// What there is to do in one run, in the order in which it is done. First undoes what was not confirmed, and takes back
+/// what nobody was told of. Then does what is due and what was noted, in turns, so that a million leases do not keep the
+/// others waiting.
 struct ToDo<'a, S: Server> {
     admission: Admission<'a, S>,
     /// Grants may be left that are to be undone.
@@ -198,7 +199,8 @@ impl<'a, S: Server> ToDo<'a, S> {
             confirm::answer_unconfirmed(server);
             self.count(server);
         }
-        if std::mem::take(&mut self.is_notes_turn)
+        if (std::mem::take(&mut self.is_notes_turn)
+            || server.with(|state| state.table.takes_back()) == Some(true))
             && let Some(note) = self.next_note(server)
         {
             return Some(note);

@@ -178,9 +178,10 @@ impl Table {
         Some(if lock.is_list() { Record::Holder(lock, holder) } else { Record::Hold(lock) })
     }
 
-    /// A grant could not be delivered: the pump is to take it back.
+    /// A grant could not be delivered: the pump is to take it back, before it looks at anything else. Or another
+    /// request of its owner could go on with a hold that nobody was told of.
     pub fn note_undelivered(&mut self, lock_key: LockKeyBuf, token: Token) {
-        self.tasks.push_back(Task::TakeBack(lock_key, token));
+        self.undelivered.push_back(Task::TakeBack(lock_key, token));
     }
 
     /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.
@@ -337,13 +338,13 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
-        !(self.tasks.is_empty() && self.outbox.is_empty())
+        !(self.tasks.is_empty() && self.undelivered.is_empty() && self.outbox.is_empty())
     }
 
     /// How many keys the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks.len()
+        self.undelivered.len() + self.tasks.len()
     }
 
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
@@ -352,11 +353,18 @@ impl Table {
         self.locks.postpone(id, at);
     }
 
+    /// Whether a grant that could not be delivered is what the pump is to look at next.
+    #[must_use]
+    pub fn takes_back(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
-        let task = self.tasks.pop_front();
-        if self.tasks.is_empty() && self.tasks.capacity() > TASKS_KEPT {
-            self.tasks = VecDeque::new();
+        let from = if self.undelivered.is_empty() { &mut self.tasks } else { &mut self.undelivered };
+        let task = from.pop_front();
+        if from.is_empty() && from.capacity() > TASKS_KEPT {
+            *from = VecDeque::new();
         }
         if let Some(Task::Settle(lock_key)) = &task
             && let Some(queue) = self.queues.at(lock_key.as_key())
@@ -379,6 +387,7 @@ impl Table {
     /// Answers everybody who waits anywhere with the same, and drops what the pump was to look at.
     pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Effects) {
         self.note_everything();
+        self.undelivered.clear();
         for task in std::mem::take(&mut self.tasks) {
             if let Task::Settle(lock_key) = task {
                 self.dismiss(lock_key.as_key(), answer, fx);
@@ -403,14 +412,19 @@ mod tests {
         let mut table = Table::default();
         for count in [1, 40, 40, 5_000] {
             for _ in 0..count {
+                table.tasks.push_back(Task::Settle(lock_key()));
                 table.note_undelivered(lock_key(), Token::new(1).expect("valid"));
             }
-            for left in (0..count).rev() {
+            assert_eq!(table.tasks(), 2 * count);
+            for left in (0..2 * count).rev() {
+                assert_eq!((table.has_tasks(), table.takes_back()), (true, left >= count), "{count}: {left}");
                 assert!(table.tasks.capacity() >= count, "{count}: {left} left");
-                assert!(table.next_task().is_some());
+                let task = table.next_task().expect("there is one");
+                assert_eq!(matches!(task, Task::TakeBack(..)), left >= count, "{count}: {left}");
             }
             // Room for a few is kept for the next ones.
-            assert_eq!((table.tasks.capacity() == 0, table.tasks()), (count > TASKS_KEPT, 0), "{count}");
+            let is_gone = (table.tasks.capacity() == 0, table.undelivered.capacity() == 0);
+            assert_eq!((is_gone, table.tasks()), ((count > TASKS_KEPT, count > TASKS_KEPT), 0), "{count}");
         }
     }
 }
