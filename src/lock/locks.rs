@@ -14,6 +14,7 @@ mod pack;
 mod record;
 mod several;
 mod slab;
+mod sought;
 mod state;
 mod terms;
 #[cfg(test)]

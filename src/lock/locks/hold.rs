@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use zerocopy::FromBytes;
+
 use super::id::LockId;
 use super::overflow::Overflow;
 use super::pack;
@@ -185,8 +187,8 @@ impl Locks {
 
     /// All locks, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
-        self.records.0.iter().filter_map(|index| {
-            let (head, tail) = self.records.head(index)?;
+        self.records.0.iter().filter_map(|(index, bytes)| {
+            let (head, tail) = Head::ref_from_prefix(bytes).ok()?;
             Some((self.id(index, head.generation()), Lock { locks: self, index, head, tail }))
         })
     }

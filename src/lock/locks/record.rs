@@ -24,7 +24,7 @@ const NAME_MAX: usize = 108;
 /// Says that name and owner are kept elsewhere.
 pub(super) const SPILLED: u8 = 0;
 
-const UUID_OWNER: u8 = 0x80;
+pub(super) const UUID_OWNER: u8 = 0x80;
 /// Latest end of a lease, in microseconds: 8.9 years after the clock's beginning.
 pub(super) const UNTIL_MAX: u64 = (1 << 48) - 1;
 
@@ -319,15 +319,15 @@ pub(super) enum Owner<'a> {
 
 /// How many bytes of the tail are the name, of a record that is not spilled.
 #[inline]
-fn name_len(head: &Head) -> usize {
-    let shape = usize::from(head.shape & !UUID_OWNER);
+pub(super) fn name_len(shape: u8) -> usize {
+    let shape = usize::from(shape & !UUID_OWNER);
     if shape <= DIGITS_MAX { pack::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 }
 }
 
 /// Reads the name of a record that is not spilled.
 pub(super) fn name<'a>(head: &Head, tail: &'a [u8]) -> Option<Name<'a>> {
     let shape = usize::from(head.shape & !UUID_OWNER);
-    let name = tail.get(..name_len(head))?;
+    let name = tail.get(..name_len(head.shape))?;
     if shape <= DIGITS_MAX {
         let number = name.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
         return Some(Name::Packed(head.prefix, shape, number));
@@ -339,7 +339,7 @@ pub(super) fn name<'a>(head: &Head, tail: &'a [u8]) -> Option<Name<'a>> {
 /// Reads the owner of a record that is not spilled.
 #[inline(always)]
 pub(super) fn owner<'a>(head: &Head, tail: &'a [u8]) -> Option<Owner<'a>> {
-    let rest = tail.get(name_len(head)..)?;
+    let rest = tail.get(name_len(head.shape)..)?;
     if head.shape & UUID_OWNER != 0 {
         return Some(Owner::Uuid(rest.first_chunk()?));
     }

@@ -219,10 +219,8 @@ impl Locks {
     /// All holds of this owner, with their records and how they hold. Goes through all records.
     #[must_use]
     pub fn all_of_owner(&self, owner: &[u8]) -> Vec<(Mode, super::Lock<'_>, Hold<'_>)> {
-        let own =
-            |(id, lock): (LockId, super::Lock<'_>)| lock.hold().filter(|hold| hold.is_of(owner)).map(|_| id);
-        let own = self.iter().filter_map(own).filter(|&id| !self.is_detached(id));
-        let own: Vec<LockId> = own.collect();
+        let mut own = self.records_of_owner(owner);
+        own.retain(|&id| !self.is_detached(id));
         let mode_of = self.modes_of(&own);
         let with_mode = |id: LockId| Some((mode_of(id), self.get(id)?, self.hold(id)?));
         own.into_iter().filter_map(with_mode).collect()

@@ -251,12 +251,14 @@ impl Slab {
         None
     }
 
-    /// The numbers of all occupied slots, in no particular order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
-        self.pages.iter().enumerate().flat_map(move |(number, page)| {
-            (0..page.fresh)
-                .map(move |slot| (number as u32) << SLOT_BITS | u32::from(slot))
-                .filter(|&index| self.get(index).is_some())
+    /// All occupied slots, in no particular order: their numbers, and their bytes, the generation first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.pages.iter().zip(0_u32..).flat_map(|(page, number)| {
+            let slots = page.bytes.chunks_exact(usize::from(page.size).max(1)).take(usize::from(page.fresh));
+            slots.zip(number << SLOT_BITS..).filter_map(|(bytes, index)| {
+                let is_occupied = bytes.first().is_some_and(|generation| generation & OCCUPIED != 0);
+                is_occupied.then_some((index, bytes))
+            })
         })
     }
 }
@@ -334,7 +336,7 @@ mod tests {
             }
         }
         assert_eq!(slab.len(), oracle.len());
-        assert!(slab.iter().eq(oracle.keys().copied()));
+        assert!(slab.iter().eq(oracle.keys().map(|&index| (index, slab.get(index).expect("there")))));
     }
 
     #[test]

@@ -16,7 +16,7 @@ PING = command("PING", "PING -> +")
 HELDBY = command(
     "HELDBY of an owner", "LOCK.HELDBY owner:0000005 -> *", times=5,
     exponent=LINEAR,
-    turn=Bound(60, TURN_MS, "it goes through all holds: there is no index of owners, which every acquire would pay for"),
+    turn=Bound(25, TURN_MS, "it goes through all holds: there is no index of owners, which every acquire would pay for"),
 )
 #: Of a thousand, a thousand are shown, of more, two thousand.
 SHOWN = Bound(0.3)
