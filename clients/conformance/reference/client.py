@@ -122,10 +122,10 @@ class Locks:
                 at_once = time.monotonic() + 1
             try:
                 reply = await self._ask_at_once(hold, at_once)
-            except Quarantine:
-                if wait_ms == 0:
+            except Quarantine as refused:
+                if time.monotonic() + refused.left_ms / 1000 >= until:
                     raise
-                reply = None  # who waits waits for its end, too
+                reply = None  # a longer wait lasts beyond the quarantine
             if reply is None and wait_ms == 0:
                 raise LockTimeout(f"{hold.names} is taken")
             if reply is None:

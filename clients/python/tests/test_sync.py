@@ -193,6 +193,16 @@ def test_many_locks_are_waited_for_together(locks: redislock.Locks, client: redi
         pass
 
 
+def test_a_wait_shorter_than_the_quarantine_says_so(start_server: Any) -> None:
+    server = start_server(module_arguments=("quarantine", 600_000))
+    with redis.Redis(port=server.port) as client, redislock.Locks(client, lease=3) as locks:
+        for wait in (0, 0.3):
+            for lock in (locks.lock("a", wait=wait), locks.many(["a", "b"], wait=wait)):
+                with pytest.raises(redislock.Quarantine) as refused:
+                    lock.acquire()
+                assert 500 < refused.value.left <= 600
+
+
 def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
     @locks.locked("report:{number}", wait=0, busy="skip")
     def report(number: int) -> str:

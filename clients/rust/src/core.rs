@@ -104,11 +104,22 @@ impl Core {
         patience: Patience,
     ) -> Result<Option<Grant>, Error> {
         if patience.wait == Some(Duration::ZERO) {
-            self.attempt(wanted).await
-        } else if wanted.names.len() > 1 {
-            self.wait_blocked(wanted, patience).await
+            return self.attempt(wanted).await;
+        }
+        let waited = if wanted.names.len() > 1 {
+            self.wait_blocked(wanted, patience).await?
         } else {
-            self.wait_in_line(wanted, patience).await
+            self.wait_in_line(wanted, patience).await?
+        };
+        if waited.is_some() { Ok(waited) } else { self.attempt_last(wanted).await }
+    }
+
+    /// Asks once without a wait: only such a request is told of a quarantine, by an error that says how long.
+    async fn attempt_last(&self, wanted: &Arc<Wanted>) -> Result<Option<Grant>, Error> {
+        match self.attempt(wanted).await {
+            Ok(granted) => Ok(granted),
+            Err(error @ Error::Quarantine { .. }) => Err(error),
+            Err(_) => Ok(None), // the time is over, whatever else is wrong now
         }
     }
 

@@ -54,6 +54,18 @@ async fn who_does_not_get_it_is_told_in_time() {
     eventually("nobody waits", || server.waiters("k") == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_shorter_than_the_quarantine_says_so() {
+    let server = Server::with(&["quarantine", "600000"]);
+    let locks = server.locks();
+    for wait in [Duration::ZERO, Duration::from_millis(300)] {
+        for lock in [locks.lock("a"), locks.many(["a", "b"])] {
+            let refused = lock.lease(Duration::from_secs(3)).wait(wait).acquire().await.unwrap_err();
+            assert!(matches!(refused, Error::Quarantine { left } if left.as_secs() > 500), "{refused}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn futures_that_are_dropped_leave_nothing() {
     let server = Server::start();

@@ -52,11 +52,14 @@ def the_line_is_full(stage):
 
 @case(8)
 def the_server_is_in_quarantine(stage):
-    """The server grants nothing yet: Quarantine, with the time that is left; who waits is granted after it."""
+    """Quarantine with the time left, also after a wait that is shorter; one that is longer is granted after it."""
     _, _, adapter = stage.single(module_arguments=("quarantine", 60_000), lease_ms=2000)
     refused = adapter.refusal("acquire", hold="h0", name="k", lease_ms=2000, wait_ms=0)
     assert refused.kind == "Quarantine", f"answered with {refused}"
     assert 0 < refused.error.get("left_ms", 0) <= 60_000, f"the time left is {refused.error.get('left_ms')}"
+    for names in ({"name": "k"}, {"names": ["k", "l"]}):
+        refused = adapter.refusal("acquire", hold="h0", lease_ms=2000, wait_ms=500, **names)
+        assert refused.kind == "Quarantine", f"after a wait for {names} answered with {refused}"
     _, _, adapter = stage.single(module_arguments=("quarantine", 5000), lease_ms=2000)
     adapter("acquire", hold="h1", name="k", lease_ms=2000, wait_ms=25_000)
     adapter("release", hold="h1")

@@ -33,7 +33,15 @@ from ._rules import (
 )
 from ._servers import Servers
 from ._settings import Settings
-from .errors import ConnectionFailed, LockLost, LockTimeout, Quarantine, ServerRefused, translate
+from .errors import (
+    ConnectionFailed,
+    LockLost,
+    LockTimeout,
+    Quarantine,
+    RedislockError,
+    ServerRefused,
+    translate,
+)
 
 #: How long a wait without an end is asked for in one request over a connection of its own.
 LONG = 60.0
@@ -168,6 +176,8 @@ class Core(Keeper):
                 grant = await self._wait_blocked(wanted, wait, began)
             else:
                 grant = await self._wait_in_line(wanted, wait, began)
+            if grant is None and is_waiting:
+                grant = await self._try_last(wanted)
             if grant is not None:
                 self._refuse_if_closing()
                 return grant
@@ -183,6 +193,15 @@ class Core(Keeper):
     async def _try(self, wanted: Wanted) -> Grant | None:
         answer = await self.request(wanted.names[0], wanted.acquire(), clock() + WAIT_MARGIN, wanted)
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
+
+    async def _try_last(self, wanted: Wanted) -> Grant | None:
+        """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
+        try:
+            return await self._try(wanted)
+        except Quarantine:
+            raise
+        except RedislockError:
+            return None  # the time is over, whatever else is wrong now
 
     async def _wait_in_line(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
         """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
