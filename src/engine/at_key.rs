@@ -34,7 +34,7 @@ pub fn ask_and<S: Server, R>(
     let mut admission = Admission::of_command(server);
     let (step, fx) = server.with(|state| {
         let step = decide(&mut state.table, now, existing, &mut admission, &mut state.fx);
-        let fx = state.settle(step.change, existing);
+        let fx = state.after_step(step.change, existing);
         (step, fx)
     })?;
     before(&step.reply);

@@ -306,7 +306,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
             Task::Expire(_, lock) => table.settle(now, lock_key, existing, Some(*lock), &mut admission, fx),
             _ => table.settle(now, lock_key, existing, None, &mut admission, fx),
         };
-        let fx = state.settle(step.change, existing);
+        let fx = state.after_step(step.change, existing);
         (step, fx)
     });
     if let Some((step, fx)) = done {

@@ -27,7 +27,7 @@ pub fn at_all<S: Server, R>(
     let (reply, steps) = server.with(|state| {
         let (reply, steps) = decide(&mut state.table, &refs, &mut effects);
         for (step, key_ref) in steps.iter().zip(&refs) {
-            state.settle(step.change, key_ref.existing);
+            state.after_step(step.change, key_ref.existing);
         }
         (reply, steps)
     })?;

@@ -126,7 +126,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     /// After a step, does for the core what is left to do at what was found. Forgets a lock without a key, and has
     /// the pump run when the next thing ends. Returns the effects.
     #[inline]
-    pub fn settle(&mut self, change: Change, existing: Existing) -> Effects {
+    pub fn after_step(&mut self, change: Change, existing: Existing) -> Effects {
         match (change, existing) {
             (Change::Deleted, Existing::Lock(lock)) => _ = self.table.forget_free(lock),
             _ => self.rearm(),

@@ -1,5 +1,5 @@
 //! Carries out what a step decided, in one fixed order: the key, the record for replicas and files, the events, the
-//! answers, the alarm.
+//! answers. The alarm is set before that, by `State::after_step`.
 
 use super::clients::Reply;
 use super::server::{Key, Server};
