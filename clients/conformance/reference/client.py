@@ -123,7 +123,7 @@ class Locks:
             try:
                 reply = await self._ask_at_once(hold, at_once)
             except Quarantine as refused:
-                if time.monotonic() + refused.left_ms / 1000 >= until:
+                if time.monotonic() + refused.more["left_ms"] / 1000 >= until:
                     raise
                 reply = None  # a longer wait lasts beyond the quarantine
             if reply is None and wait_ms == 0:
