@@ -19,6 +19,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "lock/locks/id.rs RECORD",
             "lock/locks/id.rs SHIFT",
             "lock/locks/record.rs FLAGS_SHIFT",
+            "lock/locks/sought.rs SHAPE_AT",
             "lock/locks/record.rs HEAD",
             "lock/locks/record.rs IN_SECONDS",
             "lock/locks/record.rs LINK_EXTRA",
