@@ -239,7 +239,7 @@ def test_waits_that_end_together_end_in_several_turns(start_large):
 
 def test_a_waiter_takes_some_forty_kilobytes_and_a_kept_position_half_of_one(server, cli):
     cli("LOCK.ACQUIRE door alice PX 600000")
-    # Positions first: after some seconds the server takes the buffers of clients that wait away.
+    # Positions first: after some seconds the server frees the buffers of clients that wait.
     before = used_memory(server)
     for number in range(1000):
         assert cli("LOCK.ACQUIRE", "door", f"kept-{number:031}", "PX", 60000, "QUEUE", 60000) is None

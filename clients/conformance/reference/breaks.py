@@ -29,6 +29,7 @@ BREAKS = {
     "one-kind-of-error": (8, "the-kind-of-the-lock"),
     "unconfirmed-is-held": (8, "replicas-that-stand-still-confirm-nothing"),
     "unconfirmed-is-asked-again": (8, "replicas-that-stand-still-confirm-nothing"),
+    "quarantine-is-a-timeout": (8, "the-server-is-in-quarantine"),
     "counts-nothing": (9, "hooks-count"),
     "keeps-a-kilobyte": (9, "ten-thousand-locks-leave-no-trace"),
 }
