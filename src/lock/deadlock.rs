@@ -12,10 +12,10 @@
 //! crosses out what comes true where it stands in the way. It assumes that what lies beyond the bound can come true.
 //! So it does not find a longer cycle, and reports none that is not there.
 
+mod cycle;
 mod effort;
 mod usual;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use hashbrown::HashMap;
@@ -204,7 +204,16 @@ impl<'a> Graph<'a> {
             (self.queues, self.requests[number].first_entry, self.conditions.len());
         let multi = queues.waiter(first_entry).and_then(|waiter| queues.multi(waiter.multi?));
         match multi {
-            Some(multi) => multi.entries.iter().for_each(|&entry| self.look_at(number, entry)),
+            // It counts once for each of its keys, for each is the work of a request for one lock.
+            Some(multi) => {
+                for &entry in &multi.entries {
+                    self.steps += usize::from(entry != first_entry);
+                    if effort::is_spent(self.steps) {
+                        break;
+                    }
+                    self.look_at(number, entry);
+                }
+            }
             None => self.look_at(number, first_entry),
         }
         self.requests[number].conditions = begin..self.conditions.len();
@@ -212,6 +221,7 @@ impl<'a> Graph<'a> {
 
     /// Finds out what a request waits for in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
+        effort::count(1);
         let queues = self.queues;
         let Some(waiter) = queues.waiter(entry) else {
             return;
@@ -302,8 +312,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the requests that stand ahead, all or as many as there are for several locks. Returns whether one that
-    /// stands there wants the whole lock.
+    /// Notes the requests that stand ahead: all of them, or the nearest one for several locks, which waits for all
+    /// others of its kind itself. Returns whether one that stands there wants the whole lock.
     fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, looked_for: usize) -> bool {
         let (is_all, own) = (looked_for == usize::MAX, usize::from(waiter.multi.is_some()));
         let (mut left, mut is_behind_exclusive) = (looked_for.saturating_sub(own), false);
@@ -314,14 +324,17 @@ impl<'a> Graph<'a> {
             && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
         {
             self.steps += 1;
+            effort::count(1);
             let counts = other.multi.is_some() || is_all;
             left = left.saturating_sub(usize::from(counts));
             if !self.is_left_out(id) {
                 if other.request.mode == Mode::Exclusive {
                     (is_behind_exclusive, must_look) = (true, false);
                 }
-                if counts && let Some(request) = self.request(id) {
-                    self.blockers.push(Blocker::Request(request));
+                if counts {
+                    left = if is_all { left } else { 0 };
+                    let request = self.request(id);
+                    self.blockers.extend(request.map(Blocker::Request));
                 }
             }
             at = self.queues.ahead(id);
@@ -387,94 +400,6 @@ impl<'a> Graph<'a> {
             }
         }
         HeldUp { ends, conditions }
-    }
-
-    /// The shortest way from a wait that cannot end to itself. If there is none, the way to a cycle that it waits
-    /// for: one that a grant has closed, to an owner who waited on several connections.
-    fn cycle(&self, start: usize) -> Vec<Link> {
-        let mut came_by: Vec<Option<(usize, Edge)>> = vec![None; self.requests.len()];
-        // All requests of an owner are reached together.
-        let mut has_reached = vec![false; self.owners.len()];
-        let mut reached = VecDeque::from([start]);
-        while came_by[start].is_none()
-            && let Some(from) = reached.pop_front()
-        {
-            for edge in self.edges(from) {
-                effort::count(1);
-                let mut reach = |to: usize| {
-                    if came_by[to].is_none() {
-                        came_by[to] = Some((from, edge));
-                        reached.push_back(to);
-                    }
-                };
-                match edge.blocker {
-                    Blocker::Request(other) => reach(other),
-                    Blocker::Owner(owner) if !std::mem::replace(&mut has_reached[owner], true) => {
-                        self.requests_of(owner).iter().for_each(|&request| reach(request));
-                    }
-                    Blocker::Owner(_) => {}
-                }
-            }
-        }
-        if came_by[start].is_none() {
-            return self.any_cycle(start);
-        }
-        let (mut cycle, mut at) = (Vec::new(), start);
-        while let Some((from, edge)) = came_by[at].take() {
-            cycle.extend(self.link(edge));
-            at = from;
-        }
-        cycle.reverse();
-        cycle
-    }
-
-    /// From one wait that cannot end to the next, until one comes again.
-    fn any_cycle(&self, start: usize) -> Vec<Link> {
-        let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
-        let mut key_of: Vec<Option<usize>> = vec![None; self.requests.len()];
-        while key_of[request].is_none() {
-            effort::count(1);
-            let Some(edge) = self.edges(request).next() else {
-                break;
-            };
-            key_of[request] = Some(path.len());
-            path.push(edge);
-            request = match edge.blocker {
-                Blocker::Request(other) => other,
-                Blocker::Owner(owner) => self.requests_of(owner).first().copied().unwrap_or(request),
-            };
-        }
-        let first = key_of[request].unwrap_or(0);
-        path.drain(first..).filter_map(|edge| self.link(edge)).collect()
-    }
-
-    fn requests_of(&self, owner: usize) -> &[usize] {
-        &self.requests_of_owners[self.owners[owner].requests.clone()]
-    }
-
-    /// What a request waits for in vain.
-    fn edges(&self, request: usize) -> impl Iterator<Item = Edge> {
-        let conditions = self.conditions[self.requests[request].conditions.clone()].iter();
-        let unmet = conditions.filter(|condition| condition.unmet > 0);
-        unmet.flat_map(|condition| {
-            let blockers = self.blockers[condition.blockers.clone()].iter();
-            let stuck = blockers.filter(|blocker| match **blocker {
-                Blocker::Owner(owner) => !self.owners[owner].can_go_on,
-                Blocker::Request(other) => self.requests[other].unmet > 0,
-            });
-            stuck.map(|&blocker| Edge { at: condition.at, blocker })
-        })
-    }
-
-    fn link(&self, edge: Edge) -> Option<Link> {
-        let waiter = self.queues.waiter(edge.at)?;
-        let awaited = match edge.blocker {
-            Blocker::Owner(owner) => *self.requests_of(owner).first()?,
-            Blocker::Request(other) => other,
-        };
-        let awaited = self.queues.waiter(self.requests[awaited].first_entry)?.request.owner.clone();
-        let lock_key = self.queues.queue(waiter.queue)?.lock_key.clone();
-        Some(Link { owner: waiter.request.owner.clone(), lock_key, awaited })
     }
 }
 

@@ -13,8 +13,9 @@ use super::random::Random;
 use super::server::{At, Name};
 use super::visits;
 use super::world::World;
+use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, LockId};
-use crate::lock::table::{Acquired, Decision, Refusal, Table};
+use crate::lock::table::{Acquired, Decision, KeyRef, Limits, Refusal, Table};
 use crate::lock::types::{LockKey, Mode, Moment, Now};
 
 const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
@@ -147,6 +148,28 @@ impl Graph {
         step.reply
     }
 
+    /// Wants all of these locks at once.
+    fn acquire_all(&mut self, locks: &[usize], owner: usize) -> Acquired {
+        let (names, owner): (Vec<_>, _) =
+            (locks.iter().map(|&lock| name('l', lock)).collect(), name('o', owner));
+        let refs: Vec<KeyRef<'_>> = locks
+            .iter()
+            .zip(&names)
+            .map(|(lock, name)| KeyRef {
+                lock_key: LockKey { db: 0, name },
+                existing: self.locks.get(lock).map_or(Existing::Nothing, |&lock| Existing::Lock(lock)),
+            })
+            .collect();
+        let (ask, mut fx) = (ask(&owner, Mode::Exclusive, Some(1)), vec![Effects::default(); locks.len()]);
+        let (reply, steps) = self.table.acquire_many(NOW, &refs, &ask, &mut |_| Decision::Granted, &mut fx);
+        for (&lock, step) in locks.iter().zip(steps) {
+            if let Change::Stored(stored) = step.change {
+                self.locks.insert(lock, stored);
+            }
+        }
+        reply
+    }
+
     /// Each owner holds the lock of its number, and waits for the next one. Those in front come last.
     fn chain(size: usize) -> Self {
         let mut graph = Self::default();
@@ -201,6 +224,47 @@ fn a_writer_behind_very_many_readers_looks_at_those_who_wait() {
         assert!(matches!(reply, Acquired::Waiting(_)), "{reply:?}");
         assert!(visits < VISITS_MAX * 10, "{visits} for one more behind {}", writer - 10_000);
     }
+}
+
+/// The names of each request for several locks.
+const NAMES: usize = 64;
+
+#[test]
+fn requests_for_the_same_many_locks_do_not_look_through_each_other() {
+    let names: Vec<usize> = (0..NAMES).collect();
+    let mut graph = Graph::default();
+    let many = 1_000 * NAMES;
+    graph.table.set_limits(Limits { waiters_per_lock_max: many, waiters_max: many, holders_max: 1 });
+    assert!(matches!(graph.acquire_all(&names, 0), Acquired::Granted(_)));
+    for owner in 1..=900 {
+        let (visits, reply) = graph.visits(|graph| graph.acquire_all(&names, owner));
+        assert!(matches!(reply, Acquired::Waiting(_)), "{owner}: {reply:?}");
+        // The holder waits for nothing, so each request is looked at with its names: its neighbour and the holder.
+        let linear = VISITS_MAX * NAMES * (owner + 1);
+        assert!(visits < linear.min(VISITS_MAX * STEPS_MAX), "{visits} for one more behind {owner}");
+    }
+}
+
+#[test]
+fn a_deadlock_through_requests_for_many_locks_is_found() {
+    let names: Vec<usize> = (0..NAMES).collect();
+    let is_found = |ahead: usize| {
+        let mut graph = Graph::default();
+        assert!(matches!(graph.acquire_all(&names, 0), Acquired::Granted(_)));
+        assert!(matches!(graph.acquire(NAMES, 1, Mode::Exclusive, false), Acquired::Granted(_)));
+        // The first in line waits for the newcomer, and the others for the first.
+        let first: Vec<usize> = (0..=NAMES).collect();
+        assert!(matches!(graph.acquire_all(&first, 2), Acquired::Waiting(_)));
+        for owner in 3..3 + ahead {
+            assert!(matches!(graph.acquire_all(&names, owner), Acquired::Waiting(_)));
+        }
+        let reply = graph.acquire_all(&names[..2], 1);
+        assert!(matches!(reply, DEADLOCK | Acquired::Waiting(_)), "{reply:?}");
+        reply == DEADLOCK
+    };
+    // Each of them costs three steps a name: the name, the neighbour and the holder.
+    let found = [0, 1, 2, 10, 20, STEPS_MAX / NAMES].map(is_found);
+    assert_eq!(found, [true, true, true, true, true, false]);
 }
 
 #[test]

@@ -153,15 +153,13 @@ EACH = {"exponent": CONSTANT_TIME, "turn": TURN}
 #: The server itself writes to each of them.
 REPLICAS = (1, 2, 4)
 
-MANY_LINES = "the search for deadlocks goes through all who wait in each of the lines"
-
 EVENTS = (
     event("clients let in by a writer's release", "waiting readers, connected", waiting("SHARED"), let_in),
     leaving("waiters of a lock, connected", waiting()),
     leaving("waiters of a lock each, connected", waiting(keys=2)),
     event("a hand-over", "waiters of a lock, connected", waiting(), hand_over, times=TIMES, bounds=EACH),
     event("one more MACQUIRE of the same 64 keys", "waiting requests for many keys", same_keys, more_join, times=TIMES,
-          bounds={"exponent": Bound(1.3, 0.35, MANY_LINES), "turn": Bound(15, TURN_MS, MANY_LINES)}),
+          bounds=EACH),
     event("PING", "pending confirmations", pending, pings, times=PINGS, bounds=EACH, replicas=lambda count: 2),
     event("SET", "pending confirmations", pending, writes, times=PINGS, bounds=EACH, replicas=lambda count: 2),
     event("ACQUIRE + RELEASE, confirmed by all", "replicas", confirms, pairs, times=PINGS, sizes=REPLICAS,
