@@ -26,7 +26,7 @@
 //! cut       milliseconds that are left when the connection closes; 0 without it
 //! ```
 
-use std::collections::HashSet;
+use hashbrown::HashSet;
 
 use super::types::{Binding, COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Token};
 
@@ -91,13 +91,13 @@ pub fn encode(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64))
         write(KIND_PLAIN);
         return encode_hold(hold, &mut write);
     }
-    let (kind, lock_keys) = match lock.mode {
+    let (kind, limit) = match lock.mode {
         Mode::Exclusive => (KIND_EXCLUSIVE, 0),
         Mode::Shared => (KIND_SHARED, 0),
         Mode::Limit(limit) => (KIND_LIMITED, u64::from(limit)),
     };
     write(kind);
-    write(lock_keys);
+    write(limit);
     write(lock.holds.len() as u64);
     for hold in &lock.holds {
         encode_hold(hold, &mut write);
@@ -137,11 +137,11 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
         let lock = SavedLock { mode: Mode::Exclusive, holds: vec![decode_hold(&mut next)?] };
         return Ok(is_same_name.then_some(lock));
     }
-    let (lock_keys, count) = (next()?, next()?);
-    let mode = match (kind, u32::try_from(lock_keys)) {
+    let (limit, count) = (next()?, next()?);
+    let mode = match (kind, u32::try_from(limit)) {
         (KIND_EXCLUSIVE, Ok(0)) if count == 1 => Mode::Exclusive,
         (KIND_SHARED, Ok(0)) => Mode::Shared,
-        (KIND_LIMITED, Ok(limit @ 1..=LIMIT_MAX)) if count <= lock_keys => Mode::Limit(limit),
+        (KIND_LIMITED, Ok(permits @ 1..=LIMIT_MAX)) if count <= limit => Mode::Limit(permits),
         _ => return Err("its kind is not known to this module"),
     };
     if count == 0 || count > HOLDS_MAX {
@@ -149,7 +149,6 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
     }
     // Grows with what is really read, never by what is claimed.
     let mut holds: Vec<SavedHold> = Vec::new();
-    let mut owners = HashSet::new();
     for _ in 0..count {
         let mut hold = decode_hold(&mut next)?;
         hold.count =
@@ -162,15 +161,25 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
         hold.binding.is_keepalive = binding & KEPT_ALIVE != 0;
         hold.binding.is_running = binding & RUNNING != 0;
         hold.binding.ephemeral_ms = (binding & EPHEMERAL != 0).then_some(cut_ms);
-        if holds.last().is_some_and(|last| last.token >= hold.token) || !owners.insert(hold.owner.clone()) {
-            return Err("its holders are not in order");
+        if holds.last().is_some_and(|last| last.token >= hold.token) {
+            return Err(BAD_ORDER);
         }
         holds.push(hold);
+    }
+    if !are_distinct(&holds) {
+        return Err(BAD_ORDER);
     }
     Ok(is_same_name.then_some(SavedLock { mode, holds }))
 }
 
 const BAD_COUNT: &str = "its count is out of range";
+const BAD_ORDER: &str = "its holders are not in order";
+
+/// Whether each owner holds once.
+fn are_distinct(holds: &[SavedHold]) -> bool {
+    let mut owners = HashSet::with_capacity(holds.len());
+    holds.iter().all(|hold| owners.insert(&*hold.owner))
+}
 
 fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<SavedHold, &'static str> {
     let token = Token::new(next()?).ok_or("its token is out of range")?;
@@ -182,11 +191,13 @@ fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<S
     if length == 0 || length > OWNER_BYTES_MAX {
         return Err("its owner is not 1 to 256 bytes long");
     }
-    let mut owner = Vec::with_capacity(OWNER_BYTES_MAX);
-    for _ in 0..length.div_ceil(8) {
-        owner.extend_from_slice(&next()?.to_le_bytes());
+    let mut bytes = [0; OWNER_BYTES_MAX];
+    let filled_up = &mut bytes[..length.next_multiple_of(8)];
+    for chunk in filled_up.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&next()?.to_le_bytes());
     }
-    if owner.drain(length..).any(|byte| byte != 0) {
+    let (owner, filling) = filled_up.split_at(length);
+    if filling.iter().any(|&byte| byte != 0) {
         return Err("its owner is not filled up with zeros");
     }
     Ok(SavedHold { owner: owner.into(), token, left_ms, count: 1, binding: Binding::NONE })

@@ -387,16 +387,16 @@ impl<'a> Graph<'a> {
         for &blocker in &self.blockers {
             ends[node(blocker) + 1] += 1;
         }
-        for lock_key in 1..ends.len() {
-            ends[lock_key] += ends[lock_key - 1];
+        for node in 1..ends.len() {
+            ends[node] += ends[node - 1];
         }
         let (mut next, mut conditions) = (ends.clone(), vec![0; self.blockers.len()]);
         for (number, condition) in self.conditions.iter().enumerate() {
             for &blocker in &self.blockers[condition.blockers.clone()] {
                 effort::count(1);
-                let lock_key = &mut next[node(blocker)];
-                conditions[*lock_key] = number;
-                *lock_key += 1;
+                let at = &mut next[node(blocker)];
+                conditions[*at] = number;
+                *at += 1;
             }
         }
         HeldUp { ends, conditions }

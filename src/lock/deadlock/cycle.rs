@@ -47,20 +47,20 @@ impl Graph<'_> {
     /// From one wait that cannot end to the next, until one comes again.
     fn any_cycle(&self, start: usize) -> Vec<Link> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
-        let mut key_of: Vec<Option<usize>> = vec![None; self.requests.len()];
-        while key_of[request].is_none() {
+        let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
+        while place_of[request].is_none() {
             effort::count(1);
             let Some(edge) = self.edges(request).next() else {
                 break;
             };
-            key_of[request] = Some(path.len());
+            place_of[request] = Some(path.len());
             path.push(edge);
             request = match edge.blocker {
                 Blocker::Request(other) => other,
                 Blocker::Owner(owner) => self.requests_of(owner).first().copied().unwrap_or(request),
             };
         }
-        let first = key_of[request].unwrap_or(0);
+        let first = place_of[request].unwrap_or(0);
         path.drain(first..).filter_map(|edge| self.link(edge)).collect()
     }
 

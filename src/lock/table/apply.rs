@@ -303,13 +303,14 @@ impl Table {
         };
         let mut ctx = StepContext::new(lock_key, Existing::Nothing);
         for hold in &saved.holds {
-            if self.begin(now, &mut ctx, saved.mode, &new_hold(hold)).is_none() {
+            let Some(Record::Hold(holder) | Record::Holder(_, holder)) =
+                self.begin(now, &mut ctx, saved.mode, &new_hold(hold))
+            else {
                 if let Some(lock) = ctx.lock {
                     self.locks.remove(lock, now);
                 }
                 return None;
-            }
-            let holder = self.own(&ctx, &hold.owner).map(|(holder, _)| holder)?;
+            };
             self.clock.raise(hold.token);
             self.locks.set_count(holder, hold.count);
             self.locks.note_acknowledged(holder, None);
