@@ -9,7 +9,21 @@ use super::{clock, docs, events, ffi, guard, info, keeper, legacy, server, setti
 use crate::engine;
 
 const NAME: &std::ffi::CStr = c"redislock";
-const VERSION_NUMBER: c_int = 100;
+
+/// What `MODULE LIST` shows: 10,203 for version 1.2.3.
+const VERSION_NUMBER: c_int = part(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+    + part(env!("CARGO_PKG_VERSION_MINOR")) * 100
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// A part of a version: digits alone, as cargo lets it be.
+const fn part(digits: &str) -> c_int {
+    let (digits, mut at, mut number) = (digits.as_bytes(), 0, 0);
+    while at < digits.len() {
+        number = number * 10 + (digits[at] - b'0') as c_int;
+        at += 1;
+    }
+    number
+}
 
 /// What the server calls when it loads the module.
 ///

@@ -59,6 +59,12 @@ def test_info_everything_has_the_section_too(cli):
     assert "redislock_locks" in cli("INFO everything")
 
 
+def test_module_list_shows_the_version_as_a_number(cli):
+    major, minor, patch = field(module_info(cli), VERSION).split(".")
+    number = int(major) * 10_000 + int(minor) * 100 + int(patch)
+    assert f"'ver', {number}," in str(cli("MODULE LIST")), cli("MODULE LIST")
+
+
 def test_locks_holds_and_waiters_are_what_is_there(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.ACQUIRE gate alice PX 60000")
