@@ -94,6 +94,8 @@ class Locks:
                 self.counts["timeouts"] += 1
             if is_broken("cancelled-and-forgotten"):
                 raise
+            if is_broken("in-vain-and-in-the-queue") and isinstance(error, LockTimeout):
+                raise
             if not isinstance(error, LockTimeout) or wait_ms != 0:
                 try:
                     async with asyncio.timeout(PATIENCE):
@@ -178,7 +180,8 @@ class Locks:
             except LockTimeout:
                 if time.monotonic() >= until:
                     raise
-            sent, place = time.monotonic(), ("QUEUE", KEEP_MS) if len(hold.names) == 1 else ()
+            keep = 10 * KEEP_MS if is_broken("in-vain-and-in-the-queue") else KEEP_MS
+            sent, place = time.monotonic(), ("QUEUE", keep) if len(hold.names) == 1 else ()
             reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place))
             if reply is not None:
                 return sent, reply

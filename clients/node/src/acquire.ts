@@ -130,13 +130,15 @@ export class Attempt {
     const { timeout } = this.#context;
     const limit = this.#waits ? Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout) : timeout;
     const sentAt = now();
+    const before = this.#known;
     this.#known = true;
     try {
       const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
       const token = tokenOf(await this.#inTime(asking, sentAt + limit));
       this.#trouble = undefined;
       if (token !== undefined) return { token, sentAt };
-      this.#known = how.queue !== undefined;
+      // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
+      this.#known = before || how.queue !== undefined;
       return "taken";
     } catch (error) {
       return this.#failed(error);
@@ -239,7 +241,9 @@ export class Attempt {
     const waiting = line.ask(words);
     const until = now() + Math.min(block + MARGIN_MS, believed);
     try {
-      await this.#inTime(waiting, until);
+      const reply = await this.#inTime(waiting, until);
+      // It had taken over the position, which has ended with it.
+      this.#known = tokenOf(reply) !== undefined;
       lines.give(line);
     } catch (error) {
       // An unanswered request is answered soon after its place was asked for anew, or given up.

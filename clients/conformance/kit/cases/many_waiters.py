@@ -113,6 +113,22 @@ def who_waits_for_one_lock_does_not_starve_another(stage):
     served(adapter, {f"h{n}": each for n, each in enumerate(stuck)})
 
 
+@case(5, 6)
+def who_waits_in_vain_keeps_no_position(stage):
+    """More wait than there are connections for, most of them in vain: then they stand in nobody's way."""
+    _, _, adapter = stage.single(waiting_connections=1)
+    stage.hold("k")
+    first = adapter.ask("acquire", hold="first", name="k", wait_ms=60_000)
+    stage.waiting("k", 1)
+    asked = [adapter.ask("acquire", hold=f"h{n}", name="k", wait_ms=1000) for n in range(4)]
+    for each in asked:
+        assert each.kind() == "LockTimeout", f"answered with {each.answer}"
+    # Well before a position ends by itself: until then nobody behind it would get the lock, though it is free.
+    stage.waiting("k", 1, 2)
+    stage.give_up("k")
+    served(adapter, {"first": first})
+
+
 @case(5)
 def a_crowd_that_dies_holds_nobody_up(stage):
     """A process with many waiters is killed: who waits behind them in another process is served soon."""
