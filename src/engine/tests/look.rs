@@ -6,7 +6,7 @@ use super::inside::{At, Entry, Published, Value};
 use super::world::World;
 use crate::engine::server::{Key, Server};
 use crate::lock::effect::Event;
-use crate::lock::types::{LockKey, Mode};
+use crate::lock::types::{LockKey, Mode, Moment};
 
 /// A hold, as LOCK.INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,13 +47,17 @@ pub(super) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
 
 impl World {
     pub(super) fn look(&self, lock_keys: &[At]) -> View {
-        lock_keys.iter().map(|at| (at.clone(), self.look_at(at))).collect()
+        lock_keys.iter().map(|at| (at.clone(), self.look_at(at, self.sim.boot()))).collect()
     }
 
-    fn look_at(&self, at: &At) -> Lock {
+    /// The same, with the holds whose leases are over and that nobody has ended yet.
+    pub(super) fn look_at_unended(&self, lock_keys: &[At]) -> View {
+        lock_keys.iter().map(|at| (at.clone(), self.look_at(at, Moment(0)))).collect()
+    }
+
+    fn look_at(&self, at: &At, now: Moment) -> Lock {
         self.sim.db.set(at.0);
         let existing = self.sim.open_to_read(&at.1).existing();
-        let now = self.sim.boot();
         let lock_key = LockKey { db: at.0, name: &at.1 };
         let entry = self.sim.inside.borrow().keys.get(at).cloned();
         let seen = self.sim.with(|state| {

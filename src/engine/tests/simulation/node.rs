@@ -1,9 +1,10 @@
 //! A server of the group: the engine on a simulated server, its role, who is connected to it, its files, its clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::disk::Snapshot;
-use super::super::inside::{self, Told, Value};
+use super::super::inside::{self, Published, Told, Value};
+use super::super::look::View;
 use super::super::world::{World, set_number};
 use super::asks::Request;
 use super::plan::Plan;
@@ -101,6 +102,19 @@ pub(super) struct Node {
     pub(super) closed_at: Option<u64>,
     /// Something happened here since its last turn.
     pub(super) news: bool,
+    pub(super) story: Story,
+}
+
+/// What a server that decides has published since it was last at rest.
+#[derive(Default)]
+pub(super) struct Story {
+    /// The server's term when it was last at rest.
+    pub(super) term: Option<u32>,
+    /// Its locks at that time.
+    pub(super) before: View,
+    pub(super) told: Vec<Published>,
+    /// Locks that have left with their slots, of which nothing need be published.
+    pub(super) left: BTreeSet<inside::At>,
 }
 
 impl Node {
@@ -125,6 +139,7 @@ impl Node {
             balance: 0,
             closed_at: None,
             news: false,
+            story: Story::default(),
         }
     }
 

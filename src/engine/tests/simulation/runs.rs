@@ -182,6 +182,7 @@ fn bugs_that_are_put_back_are_seen() {
         Rule::Disconnect,
         Rule::Replicas,
         Rule::ExpiryLate,
+        Rule::EventOrder,
     ];
     for rule in rules {
         let seen = first_without(rule);

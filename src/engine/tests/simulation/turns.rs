@@ -1,16 +1,19 @@
 //! What a server of the group does in the turns of its event loop, and what comes of whatever it did: records for its
 //! stream and its log, grants, answers.
 
-use super::super::inside::{Part, Published};
-use super::super::world::Fate;
+use std::collections::BTreeSet;
+
+use super::super::inside::{At, Part, Published};
+use super::super::world::{Fate, at as key_at};
 use super::asks::{Kind, Request, Sent};
-use super::node::Blocked;
+use super::node::{Blocked, Node};
 use super::points::Point;
-use super::{Group, Verdict};
+use super::{Group, LOCKS, Verdict};
 use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
+use crate::lock::tests::server::At as Lock;
 use crate::lock::types::Token;
 
 /// More turns than anything takes that is due at once.
@@ -64,6 +67,7 @@ impl Group {
         if !self.nodes[n].decides() {
             return Ok(());
         }
+        self.judge_story(n)?;
         if self.cannot_confirm(n) {
             return Ok(());
         }
@@ -74,6 +78,39 @@ impl Group {
             return Ok(());
         }
         self.nobody_waits_for_what_is_free(n)
+    }
+
+    /// What was published of each lock since the server was last at rest can have led from the holds of then to those
+    /// of now (G15).
+    fn judge_story(&mut self, n: usize) -> Verdict {
+        // A key that is gone from a slot on its way has left with it, for all that the server knows.
+        let has_left = |at: &Lock| !self.is_ours(n, *at);
+        let left: Vec<At> = LOCKS.into_iter().filter(has_left).map(|at| key_at(at.db, at.name)).collect();
+        let Node { world, story, term, .. } = &mut self.nodes[n];
+        story.left.extend(left);
+        let told = std::mem::take(&mut story.told);
+        let mut lock_keys: BTreeSet<At> = world.sim.inside.borrow().keys.keys().cloned().collect();
+        lock_keys.extend(story.before.keys().cloned());
+        lock_keys.extend(told.iter().filter_map(|published| match published {
+            Published::Lock(at, _) | Published::Key(at, _) => Some(at.clone()),
+            Published::All(_) => None,
+        }));
+        let lock_keys: Vec<At> = lock_keys.into_iter().collect();
+        let view = world.look_at_unended(&lock_keys);
+        let mut before = std::mem::replace(&mut story.before, view);
+        let mut after = story.before.clone();
+        for at in std::mem::take(&mut story.left) {
+            before.remove(&at);
+            after.remove(&at);
+        }
+        // What it held before it began to decide was not published here.
+        if story.term.replace(*term) == Some(*term) {
+            if !told.is_empty() {
+                self.seen.see(Point::StoryTold);
+            }
+            world.events_tell_the_story(&before, &after, &told)?;
+        }
+        Ok(())
     }
 
     /// Whether nothing could be confirmed now.
@@ -165,8 +202,11 @@ impl Group {
             node.files.log.append(&mut inside.file);
         }
         for published in inside.published.drain(..) {
-            if matches!(published, Published::Lock(_, Event::Expired)) && decides {
-                self.seen.see(Point::Expired);
+            if decides {
+                if matches!(published, Published::Lock(_, Event::Expired)) {
+                    self.seen.see(Point::Expired);
+                }
+                node.story.told.push(published);
             }
         }
         inside.log.clear();
