@@ -175,7 +175,7 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             format!("LOCKQUEUE {max} requests wait on this server already (redislock.max-waiters)").into()
         }
         Refusal::OtherKind(mode) => {
-            format!("LOCKKIND this lock is {} now; all who hold or wait for a lock must agree", kind(mode))
+            format!("LOCKKIND this lock is {} now; all its holders and waiters must use that kind", kind(mode))
                 .into()
         }
         Refusal::Quarantine(left_ms) => format!(
@@ -257,7 +257,7 @@ pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took ove
 pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the new one";
 
 /// Too few replicas are there, or have been for long enough.
-pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected to confirm a grant or a renewal, or they or this primary are younger than the quarantine (see INFO redislock); nothing was done";
+pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected, or they connected less than a quarantine ago, or this server became primary less than a quarantine ago (see INFO redislock); nothing was done";
 
 /// Nobody can wait for replicas here.
 pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is impossible in MULTI, in a script or on a connection that must not block; nothing was done";

@@ -17,7 +17,7 @@ use crate::lock::token::TokenClock;
 pub fn refusal_of_setting<S: Server>(server: &S, leaves: bool, has_type: bool) -> Option<&'static str> {
     let is_stuck = !server.quirks().has_optional_aux && has_type;
     (is_stuck && !leaves && !server.shared().must_write_clock.is_set()).then_some(
-        "redislock.leaving cannot be set to no while Redis 7.0 runs that was started with yes: its files keep no \
+        "redislock.leaving cannot be set to no now: this Redis 7.0 was started with yes, and its files keep no \
          token clock; set no in the configuration and restart the server",
     )
 }

@@ -221,7 +221,7 @@ static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary:
-            c"Makes the lease of an owner's hold last exactly this long from now; 1, or 0 if it held nothing.",
+            c"Makes an owner's lease last exactly the given time from now; 1, or 0 if the owner held nothing.",
         complexity: c"O(1)",
         args: &[arg(c"key", KEY), arg(c"owner", TEXT), LEASE, optional(WHICH_TOKEN)],
     },
@@ -234,7 +234,8 @@ static COMMANDS: [Command; 10] = [
         categories: categories!("read fast"),
         arity: -2,
         tips: c"",
-        summary: c"Returns the fencing token of the live hold, or whether a token is that of a live hold.",
+        summary:
+            c"Returns the fencing token of the live hold, or tells whether a token belongs to a live hold.",
         complexity: c"O(1)",
         args: &[arg(c"key", KEY), Arg { is_optional: true, ..arg(c"token", NUMBER) }],
     },
@@ -248,7 +249,8 @@ static COMMANDS: [Command; 10] = [
         categories: categories!("write slow"),
         arity: BY_PARSER,
         tips: c"",
-        summary: c"Runs a command if a token is that of a live hold, in one step; else an error.",
+        summary:
+            c"Runs a command if a token belongs to a live hold, in one step; otherwise returns an error.",
         complexity: c"O(1), and that of the command",
         args: &[
             arg(c"key", KEY),

@@ -44,7 +44,7 @@ test("a token is a number, also where the driver gives text", () => {
 test("each of the server's errors has a class of its own", () => {
   const meaning = (text) => errors.meaningOf(new Error(text));
   const kinds = {
-    LockKindMismatch: "LOCKKIND this lock is LIMIT 2 now; all who hold or wait for a lock must agree",
+    LockKindMismatch: "LOCKKIND this lock is LIMIT 2 now; all its holders and waiters must use that kind",
     QueueFull: "LOCKQUEUE too many wait",
     NotConfirmed: "NOREPLICAS too few replicas",
     Fenced: "FENCED the token is not live",
