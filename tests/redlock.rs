@@ -94,7 +94,7 @@ fn a_minority_may_be_down_and_without_a_majority_nothing_is_left() {
 }
 
 #[test]
-fn it_is_renewed_by_a_majority_that_has_the_token() {
+fn a_majority_that_has_the_token_renews_the_lock() {
     let servers = five();
     let mut redlock = redlock(&servers);
     let mut guard = redlock.acquire("door", LONG).unwrap();

@@ -213,7 +213,7 @@ fn core_commands_and_engine_forbid_unsafe() {
 }
 
 #[test]
-fn nothing_points_back() {
+fn no_layer_uses_one_above_it() {
     assert_none(&places(&shipped("src/lock"), &["crate::redis", "crate::engine", "crate::command"]));
     assert_none(&places(&shipped("src/command"), &["crate::redis", "crate::engine"]));
     assert_none(&places(&shipped("src/engine"), &["crate::redis", "super::super"]));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_of_the_module_runs_within_it() {
+    fn exec_refuses_the_modules_own_commands() {
         for name in ["LOCK.EXEC", "lock.exec", "Lock.Release", "LOCK.", "lock.apply", "LOCK.whatever"] {
             assert_eq!(parse(&["7", name, "door"]), Err(Invalid::Nested(name.to_owned())));
         }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn first_come_is_first_answered_and_who_went_is_passed_over() {
+    fn clients_are_answered_in_order_and_removed_ones_are_skipped() {
         let mut clients = Clients::default();
         for number in 1..=6 {
             push(&mut clients, number);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn their_memory_comes_back_when_nobody_is_blocked() {
+    fn memory_of_clients_comes_back_when_nobody_is_blocked() {
         for count in [3, 1_000] {
             let mut clients = Clients::default();
             for number in 1..=count {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_for_most_comes_first_and_0_forgets() {
+    fn the_most_contended_lock_comes_first_and_0_forgets_all() {
         let mut contended = Contended::default();
         contended.set_names_max(2);
         note(&mut contended, "a", 1);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_stores_beside_each_other_no_number_is_another_ones() {
+    fn served_and_staged_stores_never_share_a_number() {
         for generation in
             [0, 1, 6, 7, GENERATION_MAX - 9, GENERATION_MAX - 8, GENERATION_MAX - 1, GENERATION_MAX]
         {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_map_under_random_use() {
+    fn a_store_agrees_with_a_map_under_random_use() {
         let mut arena = Arena::default();
         let mut oracle = std::collections::BTreeMap::new();
         let mut live: Vec<Id<u64>> = Vec::new();

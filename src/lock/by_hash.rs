@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_a_set_has_while_tables_come_and_go() {
+    fn entries_are_found_as_in_a_set_while_tables_come_and_go() {
         let mut random = Random::new(12);
         let (mut found, mut set) = (ByHash::default(), BTreeSet::new());
         assert_eq!((found.remove(1, 1), found.bytes(), found.iter().next()), (false, 0, None));

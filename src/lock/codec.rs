@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn under_another_name_it_is_an_empty_lock() {
+    fn a_payload_under_another_name_is_an_empty_lock() {
         assert_eq!(read(b"other", &written(b"k", Some(&hold(b"a")))), Ok(None));
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_range_to_the_last_is_read_and_what_is_beyond_is_not() {
+    fn a_payload_at_a_limit_is_read_and_one_beyond_it_is_not() {
         let mut longest = hold(b"a");
         longest.holds[0].left_ms = LEASE_MS_MAX;
         assert_eq!(read(b"k", &written(b"k", Some(&longest))), Ok(Some(longest)));

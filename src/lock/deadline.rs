@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_sorted_set_under_random_use() {
+    fn deadlines_agree_with_a_sorted_set_under_random_use() {
         let mut arena = Arena::default();
         let mut deadlines = Deadlines::default();
         let mut oracle = std::collections::BTreeSet::new();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_follows_closely_is_never_behind_the_wall_clock() {
+    fn a_clock_that_follows_closely_is_never_behind_the_wall_clock() {
         let mut clock = TokenClock::default();
         clock.follow_closely();
         assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Explicit));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_server_counts() {
+    fn a_busy_server_mints_tokens_by_counting() {
         let mut clock = TokenClock::default();
         mint(&mut clock, 5_000_000);
         assert_eq!(mint(&mut clock, 5_000_900), (5_000_001, Travel::Implicit));

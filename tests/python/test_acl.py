@@ -80,7 +80,7 @@ def test_scripts_run_with_the_rights_of_the_user(server, cli):
     [["-lock.acquire"], ["resetkeys", "~jobs:*"], ["nocommands"], ["%R~door"]],
     ids=" ".join,
 )
-def test_who_lost_the_right_while_waiting_is_not_granted(server, cli, loss):
+def test_a_waiter_that_lost_its_right_is_not_granted(server, cli, loss):
     # CONTRACT 4: grants out of the queue make the checks that commands make
     make_user(cli, "bob", "~*", "+lock.acquire")
     cli("LOCK.ACQUIRE door alice PX 60000")
@@ -97,7 +97,7 @@ def test_who_lost_the_right_while_waiting_is_not_granted(server, cli, loss):
     assert bob.connection("PING" if loss != ["nocommands"] else "AUTH bob secret")
 
 
-def test_who_lost_the_right_alone_in_line_leaves_the_lock_free(server, cli):
+def test_the_only_waiter_that_lost_its_right_leaves_the_lock_free(server, cli):
     make_user(cli, "bob", "~*", "+lock.acquire")
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")
@@ -130,7 +130,7 @@ def test_a_deleted_user_leaves_the_queue(server, cli):
     assert isinstance(carol.answer(), int)
 
 
-def test_who_waits_for_several_needs_the_right_to_the_command_it_sent(server, cli):
+def test_a_waiter_for_several_needs_the_right_to_the_command_it_sent(server, cli):
     # CONTRACT 4: a grant out of the line asks what the server had asked
     cli("ACL SETUSER worker on >secret ~* +lock.macquire +client")
     take(cli, "a", "h")
@@ -139,7 +139,7 @@ def test_who_waits_for_several_needs_the_right_to_the_command_it_sent(server, cl
     assert isinstance(request.answer(), int)
 
 
-def test_who_lost_the_right_to_ask_for_several_is_not_granted(server, cli):
+def test_a_waiter_that_lost_the_right_to_ask_for_several_is_not_granted(server, cli):
     # CONTRACT 4
     cli("ACL SETUSER worker on >secret ~* +lock.macquire +lock.acquire +client")
     take(cli, "a", "h")

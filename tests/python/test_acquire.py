@@ -165,7 +165,7 @@ def test_asking_again_mints_no_token(cli):
     assert tokens[-1] > tokens[0]
 
 
-def test_who_holds_again_after_a_release_has_a_new_token(cli):
+def test_an_owner_that_holds_again_after_a_release_has_a_new_token(cli):
     # G4
     first = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.RELEASE door alice")

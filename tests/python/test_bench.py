@@ -48,7 +48,7 @@ def test_figures_of_different_rounds_are_not_compared():
         ours.over(other)
 
 
-def test_ours_on_the_same_server_is_the_baseline_and_else_ours_elsewhere():
+def test_the_baseline_is_ours_on_the_same_server_or_else_on_another():
     ours = [hand_overs(OURS, 1.0, server=server) for server in ("Redis 7.0.15", "Valkey 9.1.2")]
     here, elsewhere = hand_overs("BLPOP token", 1.0, server="Valkey 9.1.2"), hand_overs("GET_LOCK", 1.0, server="MariaDB 11")
     block = [*ours, here, elsewhere]
@@ -64,13 +64,13 @@ def verdicts(*figures):
 @pytest.mark.parametrize(("server", "ours", "holds"), [
     ("Redis 7.0.15", 100.0, True), ("Redis 7.0.15", 101.0, False), ("Valkey 9.1.2", 91.0, False), ("Valkey 9.1.2", 90.0, True),
 ])
-def test_fewer_instructions_hold(server, ours, holds):
+def test_a_bound_on_instructions_holds_with_fewer(server, ours, holds):
     seen = verdicts(instructions(OURS, ours, server=server), instructions("SET NX PX + DEL", 100.0, server=server))
     assert seen == [(server, holds)]
 
 
 @pytest.mark.parametrize(("ours", "holds"), [(95.0, True), (85.0, False)])
-def test_more_hand_overs_hold(ours, holds):
+def test_a_bound_on_hand_overs_holds_with_more(ours, holds):
     assert verdicts(hand_overs(OURS, ours), hand_overs("BLPOP token", 100.0)) == [("Redis 7.0.15", holds)]
 
 

@@ -110,7 +110,7 @@ def made(scenery, *faults):
     return injector
 
 
-def test_faults_meet_who_hears_them_and_rather_the_primary():
+def test_faults_meet_servers_that_hear_them_and_rather_the_primary():
     scenery = Scenery("a", "b", "c")
     made(scenery, fault("pause", 0, 60.0), fault("flush", 0), fault("flush", 2, at_primary=True), fault("cut", 2, 60.0))
     assert scenery.log == [("pause", "a"), ("flush", "b"), ("flush", "c"), ("cut", "c"), ("over", "a"), ("over", "c")]
@@ -127,7 +127,7 @@ def test_what_was_refused_is_not_counted_as_made():
     assert (injector.made, injector.refused) == ({"flush": 1, "cut": 1}, {"delete": 1})
 
 
-def test_all_that_last_are_ended():
+def test_all_lasting_faults_are_ended():
     scenery = Scenery("a", "b")
     injector = Injector(scenery, iter([fault("cut", 0, 0.1), fault("cut", 1, 0.2), fault("flush")]))
     injector.run(0.0)
@@ -142,7 +142,7 @@ def request(owner, sent, answered, lock="door"):
     return Request("acquire", (lock,), owner, sent, answered, 7, lease=1.0)
 
 
-def test_who_may_have_been_broken_is_not_asked_whether_its_lease_ended_early():
+def test_a_hold_that_may_be_broken_is_not_judged_for_an_early_end():
     history = [request("alice", 1.0, 1.1), request("alice", 2.0, 2.1), request("bob", 2.2, 2.3)]
     assert never_broken(history, [Break(None, 1.5, 1.6)]) == history[2:]
     assert never_broken(history, [Break("door", 2.05, 9.0)]) == []
@@ -173,7 +173,7 @@ def test_a_run_in_which_little_happened_is_not_good():
     assert too_little(summed([outcome(2, 3)])) == ["only 2 faults", "only 3 grants"]
 
 
-def test_of_redlock_only_the_tokens_of_one_lock_are_compared():
+def test_tokens_of_redlock_are_compared_within_one_lock_only():
     # G4
     load = RedlockLoad([], ["door", "gate"], "1")
     load.history = [request("alice", 1.0, 1.1), request("bob", 3.0, 3.1, "gate")]
@@ -192,7 +192,7 @@ def library(tmp_path_factory):
 
 
 @real
-def test_what_one_server_does_not_promise_is_seen(start_server, library):
+def test_two_primaries_that_both_grant_are_seen(start_server, library):
     # G1: two primaries that do not know of each other, with nothing set that would help
     topology = Replicated(start_server, library, LOCAL, "1")
     silence = fault("stall", 0, 4.0, at_primary=True)._replace(detail="both ways")
@@ -220,7 +220,7 @@ def test_a_server_that_forgets_is_seen(start_server, library):
     assert any("two holders" in text or "ended early" in text for text in outcome.wrong), outcome
 
 
-def test_who_waits_for_what_is_free_is_seen(start_server):
+def test_a_waiter_beside_a_free_lock_is_seen(start_server):
     # G6: a server in quarantine shows what a server without one must not show for long
     strict = start_server(module_arguments=("quarantine", 60_000))
     waiter = strict.ask("LOCK.ACQUIRE", "door", "bob", "PX", 500, "BLOCK", 0)

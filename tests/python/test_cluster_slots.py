@@ -73,7 +73,7 @@ def test_holders_keep_what_they_have(cluster, way):
 
 
 @by_all_ways
-def test_there_and_back_again(cluster, way):
+def test_holders_move_there_and_back_with_their_slot(cluster, way):
     # G13: nothing of the first stay is left
     source, target = (node.connect() for node in cluster.nodes)
     fill(source)
@@ -182,7 +182,7 @@ def test_what_happens_during_the_move_is_not_lost(cluster):
 
 
 @by_all_ways
-def test_all_who_wait_are_sent_on(cluster, way):
+def test_all_waiters_of_a_slot_that_moves_are_redirected(cluster, way):
     # G1, G7
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()
@@ -215,7 +215,7 @@ def test_all_who_wait_are_sent_on(cluster, way):
 
 
 @by_all_ways
-def test_who_waits_where_no_key_is_yet_is_sent_on(cluster, way):
+def test_waiters_are_redirected_where_no_key_is_yet(cluster, way):
     # CONTRACT 4, G7: nothing is deleted here that could tell of the move
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()
@@ -272,7 +272,7 @@ def test_a_request_for_a_lock_that_is_not_there_yet_is_sent_on(cluster):
 
 
 @pytest.mark.parametrize("kind", ["SHARED", "LIMIT 3"])
-def test_a_crowd_that_moves_lets_nobody_in_meanwhile(cluster, kind):
+def test_a_moving_lock_of_several_holders_lets_nobody_in(cluster, kind):
     # G1: the old node has forgotten all holders
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()

@@ -101,7 +101,7 @@ def test_a_grant_that_is_not_confirmed_is_undone(group, name):
     assert isinstance(take(cli, "door", "bob", lease_ms=LEASE_MS), int), "it goes on"
 
 
-def test_nothing_is_live_of_what_is_told_to_be_undone(group):
+def test_no_grant_is_live_once_it_is_told_to_be_undone(group):
     # CONTRACT 6: undone first, told then
     primary, first, second = group
     cli = primary.connect()
@@ -308,7 +308,7 @@ def test_an_owner_that_asks_again_just_before_the_undoing_keeps_its_hold(group):
     assert bob.waits()
 
 
-def test_whoever_fails_and_asks_again_at_once_is_told_a_live_token(group):
+def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
     # Hundreds fail together, so that some ask again before the pump has come to theirs.
     primary, _, second = group
     cli = primary.connect()
@@ -337,7 +337,7 @@ def test_nobody_waits_for_longer_than_its_lease(group):
                 primary.ask(*request.split()).answer()
 
 
-def test_who_waited_in_line_is_not_told_of_a_lease_that_is_over(group):
+def test_a_waiter_is_not_told_of_a_lease_that_is_over(group):
     primary, _, second = group
     cli = primary.connect()
     take(cli, "door", "alice", lease_ms=LEASE_MS)
@@ -371,7 +371,7 @@ def test_client_unblock_ends_the_wait_for_replicas(group, how):
         eventually(lambda: cli("DBSIZE") == 0, "the grant is undone")
 
 
-def test_who_cannot_wait_is_refused(group):
+def test_a_request_that_cannot_wait_for_replicas_is_refused(group):
     primary = group[0]
     cli = primary.connect()
     take(cli, "held", "alice", lease_ms=LEASE_MS)
@@ -402,7 +402,7 @@ def test_keepalive_is_refused(group):
     assert cli("DBSIZE") == 0
 
 
-def test_who_waits_with_keepalive_leaves_when_its_turn_comes(group):
+def test_a_waiter_with_keepalive_leaves_when_its_turn_comes(group):
     primary = group[0]
     cli = primary.connect()
     cli("CONFIG SET redislock.confirm local")
@@ -450,7 +450,7 @@ def acknowledgements(replica):
     return int(stats.partition("calls=")[2].partition(",")[0])
 
 
-def test_a_primary_that_is_demoted_answers_who_waits_for_replicas(group):
+def test_a_demoted_primary_answers_waits_for_replicas(group):
     # G7
     primary, first, second = group
     with frozen(second):

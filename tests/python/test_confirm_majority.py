@@ -84,7 +84,7 @@ def test_a_primary_that_has_just_started_confirms_nothing(start_server):
 
 
 @pytest.mark.parametrize("how", ["its link broke", "it followed another one", "it restarted"])
-def test_a_replica_that_came_back_counts_after_a_season(group, how):
+def test_a_replica_that_came_back_counts_after_a_quarantine(group, how):
     # T4 (ii): it may have been promoted meanwhile, and have granted what we grant
     primary, first, second = group
     if how == "its link broke":
@@ -118,7 +118,7 @@ def test_one_replica_that_came_back_does_not_count_for_a_grant_from_before(group
     assert isinstance(request.answer(), int), "the other one counts"
 
 
-def test_after_a_promotion_nothing_is_confirmed_for_a_season(group):
+def test_after_a_promotion_nothing_is_confirmed_for_a_quarantine(group):
     # The table of CONTRACT 6: holders cannot renew during the quarantine after a failover.
     primary, first, second = group
     for server in (first, second):
@@ -162,7 +162,7 @@ def grants_for_a_moment(cli):
         return False
 
 
-def test_after_a_promotion_all_lets_holders_renew(start_server):
+def test_with_confirm_all_holders_renew_right_after_a_promotion(start_server):
     # T3: also in the quarantine
     primary, (first, second) = confirming(start_server, "all", quarantine_ms=60_000)
     cli = primary.connect()

@@ -20,7 +20,7 @@ def contended(server, cli):
     return cli
 
 
-def test_it_tells_nothing_unless_it_is_asked_to(server, cli):
+def test_no_contended_lock_is_named_unless_that_is_asked_for(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("LOCK.ACQUIRE door bob PX 60000") is None
     assert told(server) == []

@@ -55,7 +55,7 @@ def test_the_wait_that_closes_a_cycle_is_refused(server, cli, size, block_ms):
         release(cli, f"l{n}", f"o{n}")
 
 
-def test_the_refused_one_may_ask_without_waiting(server, cli):
+def test_a_refused_owner_may_ask_without_waiting(server, cli):
     # an error only for a wait
     chain(server, cli, 2)
     assert take(cli, "l0", "o1") is None
@@ -117,7 +117,7 @@ def test_a_lease_that_is_over_is_no_hold(server, cli):
     assert ask(server, "a", "bob").waits()
 
 
-def test_who_waits_for_two_locks_may_get_the_other(server, cli):
+def test_a_waiter_for_two_locks_may_get_the_other(server, cli):
     # no false alarm: an owner with two connections can go on with one of them
     take(cli, "a", "alice")
     take(cli, "b", "bob")
@@ -233,7 +233,7 @@ def test_a_request_for_several_that_closes_a_cycle_leaves_no_trace(server, cli):
     assert count(cli, "waiters") == 1
 
 
-def test_who_stands_behind_a_request_for_several_waits_for_it(server, cli):
+def test_a_waiter_behind_a_request_for_several_waits_for_it(server, cli):
     # bob holds a and would wait for b, which is free, but alice is ahead, and she waits for a
     take(cli, "a", "bob")
     alice = ask_all(server, "a b", "alice")
@@ -261,7 +261,7 @@ def test_two_requests_for_several_are_no_cycle(server, cli):
     assert isinstance(second.answer(), int)
 
 
-def test_two_who_hold_something_and_ask_for_several(server, cli):
+def test_two_holders_that_ask_for_several_can_be_a_cycle(server, cli):
     take(cli, "a", "alice")
     take(cli, "b", "bob")
     assert ask_all(server, "b c", "alice").waits()
@@ -413,7 +413,7 @@ def lowered(cli, limit):
         "LOCK.MACQUIRE 2 door gate bob PX 60000 BLOCK 0",
     ],
 )
-def test_who_is_refused_in_a_full_line_keeps_the_older_place(server, cli, newer):
+def test_an_owner_refused_by_a_full_line_keeps_its_older_place(server, cli, newer):
     take(cli, "door", "alice")
     bob, cem, dee = (ask(server, "door", owner, block_ms=0) for owner in ("bob", "cem", "dee"))
     lowered(cli, 1)
@@ -429,7 +429,7 @@ def test_who_is_refused_in_a_full_line_keeps_the_older_place(server, cli, newer)
     assert cem.waits() and dee.waits()
 
 
-def test_who_is_refused_for_a_deadlock_keeps_the_older_place(server, cli):
+def test_an_owner_refused_for_a_deadlock_keeps_its_older_place(server, cli):
     take(cli, "lamp", "bob")
     take(cli, "door", "alice")
     take(cli, "gate", "cem")
@@ -444,7 +444,7 @@ def test_who_is_refused_for_a_deadlock_keeps_the_older_place(server, cli):
     assert cem.waits()
 
 
-def test_who_is_accepted_takes_over_all_of_the_older_request(server, cli):
+def test_an_accepted_request_takes_over_all_of_the_older_one(server, cli):
     take(cli, "door", "alice")
     take(cli, "gate", "alice")
     older = ask_all(server, "door gate", "bob", block_ms=0)

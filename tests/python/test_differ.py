@@ -127,7 +127,7 @@ def test_lives_that_no_lock_can_have(start, text, end):
     assert judges.disordered(view(), view(), events("acquired released", B)) == []
 
 
-def test_a_grant_over_what_was_written_is_seen():
+def test_a_grant_over_a_written_value_is_seen():
     # CONTRACT 5
     written = view({A: Place("string", -1)})
     assert judges.overwritten(written, [(A, "set")]) == []
@@ -137,7 +137,7 @@ def test_a_grant_over_what_was_written_is_seen():
     assert judges.overwritten(view(), [(A, "set")]) == [f"overwritten: {A}: what was written is gone"]
 
 
-def test_a_grant_that_was_published_late_is_not_held_to_be_one_over_what_was_written():
+def test_a_grant_published_late_is_not_taken_for_one_over_a_written_value():
     # G15: a key goes in a script, a lock is taken there, and somebody writes over it, all in one turn of the server
     late = [(A, "del"), (A, "set"), *events("broken acquired broken")]
     assert judges.overwritten(view({A: Place("string", -1)}), late) == []
@@ -148,7 +148,7 @@ def test_a_grant_that_was_published_late_is_not_held_to_be_one_over_what_was_wri
 # Counts
 
 
-def test_info_and_heldby_are_what_info_lists():
+def test_info_and_heldby_agree_with_lock_info():
     # G15
     seen = view({A: lock(hold("o1"), queue=[waiter("o2")]), B: lock(hold("o1"))})
     assert judges.miscounted(seen) == []
@@ -195,7 +195,7 @@ READ = lock(hold("h"), kind="shared", queue=[waiter("w"), waiter("r", "shared", 
     lock(hold("h"), kind="limit", limit=3, queue=[queued("q", "limit"), waiter("r", "limit")]),
     Place("string", -1, "exclusive", None, (), (waiter("w"),)),
 ])  # fmt: skip
-def test_whoever_waits_for_what_is_free_is_seen(place):
+def test_a_waiter_for_a_free_lock_is_seen(place):
     # G6
     assert len(judges.idle(view({A: place}), MOST)) == 1
 
@@ -211,12 +211,12 @@ def test_whoever_waits_for_what_is_free_is_seen(place):
     lock(hold("h"), hold("i"), kind="limit", limit=2, queue=[waiter("r", "limit")]),
     lock(hold("h"), kind="shared", queue=[queued("q"), waiter("r", "shared")]),
 ])  # fmt: skip
-def test_whoever_has_to_wait_is_not_accused_of_it(place):
+def test_a_waiter_that_has_to_wait_is_no_fault(place):
     # G5
     assert judges.idle(view({A: place}), MOST) == []
 
 
-def test_readers_stop_at_the_setting():
+def test_a_reader_beyond_max_holders_has_to_wait():
     place = lock(hold("h"), hold("i"), kind="shared", queue=[waiter("r", "shared")])
     assert judges.idle(view({A: place}), 2) == [] and judges.idle(view({A: place}), 3) != []
 

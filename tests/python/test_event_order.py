@@ -70,7 +70,7 @@ def commands_of(way, cli):
 
 @every_way
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_takes_a_broken_lock_at_once_is_heard_of_behind_its_end(cli, heard, way, kind):
+def test_a_grant_of_a_broken_lock_is_published_after_its_end(cli, heard, way, kind):
     take(cli, "door", "alice", KINDS[kind])
     if kind in ("shared", "limit"):
         take(cli, "door", "cem", KINDS[kind])
@@ -87,7 +87,7 @@ def test_who_takes_a_broken_lock_at_once_is_heard_of_behind_its_end(cli, heard, 
 
 
 @every_way
-def test_who_waits_for_a_broken_lock_is_heard_of_behind_its_end(server, cli, heard, way):
+def test_a_waiters_grant_of_a_broken_lock_is_published_after_its_end(server, cli, heard, way):
     take(cli, "door", "alice")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     assert heard() == ["acquired"]
@@ -100,7 +100,7 @@ def test_who_waits_for_a_broken_lock_is_heard_of_behind_its_end(server, cli, hea
 
 @every_way
 @pytest.mark.parametrize("around", ["MULTI", "EVAL"])
-def test_in_one_step_of_the_server_too(cli, heard, way, around):
+def test_events_keep_their_order_in_one_step_of_the_server(cli, heard, way, around):
     take(cli, "door", "alice")
     assert heard() == ["acquired"]
     commands = ["LOCK.ACQUIRE door alice PX 90000", *commands_of(way, cli)]
@@ -133,7 +133,7 @@ def test_a_lease_that_nobody_has_ended_when_its_key_goes(cli, heard):
     assert heard() == ["expired", "acquired"]
 
 
-def test_what_happens_to_other_locks_comes_behind_too(cli, heard):
+def test_events_of_other_locks_are_published_after_a_break_too(cli, heard):
     take(cli, "door", "alice")
     assert heard() == ["acquired"]
     cli.pipeline("DEL door", "LOCK.ACQUIRE other bob PX 60000", "LOCK.RELEASE other bob")

@@ -38,13 +38,13 @@ def fenced(cli):
 # The token
 
 
-def test_it_runs_under_a_live_token(cli, token):
+def test_a_command_runs_under_a_live_token(cli, token):
     assert run(cli, token, "SET x 1") == "OK"
     assert run(cli, token, "INCRBY x 41") == 42
     assert cli("GET x") == "42"
 
 
-def test_it_does_not_run_after_a_release(cli, token):
+def test_a_command_does_not_run_after_a_release(cli, token):
     cli("LOCK.RELEASE door alice")
     before = fenced(cli)
     with refused("FENCED", str(token), "nobody"):
@@ -53,7 +53,7 @@ def test_it_does_not_run_after_a_release(cli, token):
     assert fenced(cli) == before + 1
 
 
-def test_it_does_not_run_when_a_newer_token_is_live(cli, token):
+def test_a_command_does_not_run_when_a_newer_token_is_live(cli, token):
     cli("LOCK.RELEASE door alice")
     newer = cli("LOCK.ACQUIRE door bob PX 60000")
     with refused("FENCED", str(token), "newer", str(newer)):
@@ -62,7 +62,7 @@ def test_it_does_not_run_when_a_newer_token_is_live(cli, token):
     assert cli("GET x") == "2"
 
 
-def test_the_token_of_another_lock_is_none(cli, token):
+def test_the_token_of_another_lock_is_not_live(cli, token):
     gate = cli("LOCK.ACQUIRE gate alice PX 60000")
     with pytest.raises(ServerError) as error:
         run(cli, gate, "SET x 1")
@@ -74,7 +74,7 @@ def test_the_token_of_another_lock_is_none(cli, token):
     assert cli("EXISTS x") == 0
 
 
-def test_it_does_not_run_after_the_lease(cli):
+def test_a_command_does_not_run_after_the_lease(cli):
     token = cli("LOCK.ACQUIRE door alice PX 1")
     eventually(lambda: cli("DBSIZE") == 0, "the lease ends")
     with refused("FENCED", "nobody"):
@@ -105,7 +105,7 @@ def test_a_lease_that_the_server_had_no_time_to_end_is_over(cli):
 
 
 @pytest.mark.parametrize("kind", ["SHARED", "LIMIT 2"])
-def test_each_of_several_holders_may(cli, kind):
+def test_each_of_several_holders_may_run_a_command(cli, kind):
     first = cli(f"LOCK.ACQUIRE door alice PX 60000 {kind}")
     second = cli(f"LOCK.ACQUIRE door bob PX 60000 {kind}")
     assert run(cli, first, "INCR x") == 1
@@ -148,7 +148,7 @@ def test_asking_in_vain_is_no_miss_of_the_keyspace(server, cli, token):
     assert cli("DBSIZE") == 1
 
 
-def test_it_does_not_touch_the_lock(server, cli, token):
+def test_a_command_does_not_touch_the_lock(server, cli, token):
     # Who watches the lock, or has its fence in a cache, is not disturbed.
     cli("WATCH door")
     assert run(server.connect(), token, "SET x 1") == "OK"
@@ -162,7 +162,7 @@ def test_it_does_not_touch_the_lock(server, cli, token):
 
 
 @pytest.mark.parametrize("bad", ["0", "-1", "x", "", "1.5", "9007199254740992", "01", "+1", " 1"])
-def test_a_token_that_is_none(cli, token, bad):
+def test_an_invalid_token_is_refused(cli, token, bad):
     for words in (["SET", "x", "1"], ["NOPE"], ["LOCK.EXEC"]):
         with refused("ERR", "token must be an integer from 1 to 9007199254740991"):
             run(cli, bad, *words, "")
@@ -416,7 +416,7 @@ def test_a_large_reply(cli, token):
 # Other modules
 
 
-def test_it_does_not_run_within_itself_by_way_of_another_module(start_server, neighbour_path):
+def test_exec_does_not_run_within_itself_by_way_of_another_module(start_server, neighbour_path):
     cli = start_server("--loadmodule", neighbour_path).connect()
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     assert run(cli, token, "NEIGHBOUR.RUN SET x 1") == "OK"
@@ -457,7 +457,7 @@ def test_a_command_that_blocks_is_refused_whoever_brought_it(start_server, neigh
 # Transactions and scripts
 
 
-def test_in_a_transaction(cli, token):
+def test_exec_runs_in_a_transaction(cli, token):
     replies = cli.pipeline(
         "MULTI",
         ("LOCK.EXEC", "door", token, "INCR", "x"),
@@ -474,7 +474,7 @@ def test_in_a_transaction(cli, token):
     assert cli("GET x") == "1"
 
 
-def test_in_a_transaction_the_lease_can_end_between_two(cli):
+def test_a_lease_can_end_between_two_commands_of_a_transaction(cli):
     token = cli("LOCK.ACQUIRE door alice PX 100")
     increment = ("LOCK.EXEC", "door", token, "INCR", "x")
     replies = cli.pipeline("MULTI", increment, "DEBUG SLEEP 0.2", increment, "EXEC")[-1]
@@ -492,7 +492,7 @@ def test_the_script_that_the_page_shows_does_all_or_nothing(cli, token):
     assert (cli("GET total"), cli("LRANGE log 0 -1")) == ("5", ["five"])
 
 
-def test_in_a_script(cli, token):
+def test_exec_runs_in_a_script(cli, token):
     script = "return redis.call('LOCK.EXEC', KEYS[1], ARGV[1], unpack(ARGV, 2))"
 
     def call(*words):
@@ -520,7 +520,7 @@ def test_a_script_gets_maps_as_it_asked_for_them(cli, token):
     assert cli("EVAL", script, 1, "door", token) == "b"
 
 
-def test_a_script_that_may_not_write_may_not_run_it(cli, token):
+def test_a_script_that_may_not_write_may_not_run_exec(cli, token):
     script = "return redis.call('LOCK.EXEC', KEYS[1], ARGV[1], 'GET', 'x')"
     with refused("ERR"):
         cli("EVAL_RO", script, 1, "door", token)

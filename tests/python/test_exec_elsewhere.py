@@ -146,7 +146,7 @@ def test_a_replica_agrees_whatever_the_command_does_to_the_lock(pair):
     assert "cmdstat_lock.exec" not in replica.info("commandstats")
 
 
-def test_a_replica_refuses_it(pair):
+def test_a_replica_refuses_exec(pair):
     primary, replica = pair
     token = primary.connect()("LOCK.ACQUIRE door alice PX 3600000")
     caught_up(primary, replica)
@@ -162,7 +162,7 @@ def test_a_replica_refuses_it(pair):
     assert there("EXISTS x") == 0
 
 
-def test_a_promoted_replica_runs_it(pair):
+def test_a_promoted_replica_runs_exec(pair):
     primary, replica = pair
     token = primary.connect()("LOCK.ACQUIRE door alice PX 3600000")
     caught_up(primary, replica)
@@ -173,7 +173,7 @@ def test_a_promoted_replica_runs_it(pair):
         run(there, token - 1, "SET x 2")
 
 
-def test_who_waited_is_granted_behind_what_the_command_did(pair):
+def test_a_waiter_is_granted_after_what_the_command_did(pair):
     # The hand-over must not come before its cause, or a replica would delete the new hold.
     primary, replica = pair
     cli = primary.connect()
@@ -240,7 +240,7 @@ def test_a_token_lives_on_after_a_restart(start_server):
     assert run(server.connect(), token, "INCR x") == 2
 
 
-def test_in_a_file_it_is_no_record_and_does_nothing(start_server):
+def test_exec_in_a_file_is_no_record_and_does_nothing(start_server):
     server = start_server(*AOF)
     token = server.connect()("LOCK.ACQUIRE door alice PX 3600000")
     server.stop()
@@ -297,7 +297,7 @@ def test_another_nodes_lock_is_redirected(cluster):
     assert run(there, token, "SET {a}x 1", door="{a}door") == "OK"
 
 
-def test_while_the_slot_moves(cluster):
+def test_exec_is_redirected_while_the_slot_moves(cluster):
     source, target = (node.connect() for node in cluster)
     ids = [cli("CLUSTER MYID") for cli in (source, target)]
     slot = source("CLUSTER KEYSLOT {b}door")
@@ -328,7 +328,7 @@ def test_while_the_slot_moves(cluster):
 # Threads
 
 
-def test_with_threads_for_the_connections(start_server):
+def test_exec_runs_with_threads_for_the_connections(start_server):
     # Servers may ask for the keys of a command on a thread that reads it.
     options = ["--io-threads", "4", "--cluster-enabled", "yes"]
     if not at_least(redis=(8, 6), valkey=(8, 1)):

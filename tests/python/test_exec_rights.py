@@ -104,7 +104,7 @@ def test_rules_of_subcommands_and_channels(server, token):
             bob(*run, *words)
 
 
-def test_scripts_run_it_with_the_rights_of_their_user(server, cli, token):
+def test_scripts_run_exec_with_the_rights_of_their_user(server, cli, token):
     bob = user(server, "~mine:*", "~door", "+eval", "+lock.exec", "+incr")
     script = "return redis.call('LOCK.EXEC', KEYS[1], ARGV[1], unpack(ARGV, 2))"
     call = ("EVAL", script, 1, "door", token)
@@ -227,7 +227,7 @@ def test_no_writes_without_enough_replicas(cli, token):
     assert cli("EXISTS x") == 0
 
 
-def test_while_writes_are_paused_it_waits(server, cli, token):
+def test_exec_waits_while_writes_are_paused(server, cli, token):
     cli("CLIENT PAUSE 60000 WRITE")
     waiting = server.ask("LOCK.EXEC", "door", token, "GET", "x")
     assert waiting.waits()
@@ -239,7 +239,7 @@ def test_while_writes_are_paused_it_waits(server, cli, token):
 
 
 @pytest.mark.timeout(180)
-def test_no_command_of_the_server_harms_it(start_server):
+def test_no_command_of_the_server_harms_exec(start_server):
     # G14: every command there is, with arguments that mean something to some of them
     server = start_server()
     cli = server.connect()

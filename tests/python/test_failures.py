@@ -268,7 +268,7 @@ def test_what_nobody_was_told_of_is_not_granted_under_its_old_token(start_group,
 # One server's word
 
 
-def test_alone_a_dead_primary_is_survived_by_whoever_lacks_its_grants(start_group):
+def test_alone_a_promoted_replica_without_the_last_grants_makes_no_second_holder(start_group):
     # T1
     group = start_group("local")
     old, other, wrong = group.nodes

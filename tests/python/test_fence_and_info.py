@@ -205,7 +205,7 @@ def test_asking_changes_nothing(server, cli):
 
 
 @pytest.mark.parametrize("comparison, written", [("<=", [1, 1, 0]), ("<", [1, 0, 0])])
-def test_what_a_database_refuses(cli, tmp_path, comparison, written):
+def test_a_database_turns_a_late_holder_away(cli, tmp_path, comparison, written):
     # docs/commands/fence.md: <= lets one hold write often, < once; either turns a late holder away
     with sqlite3.connect(tmp_path / "db", isolation_level=None) as database:
         database.execute("CREATE TABLE account (balance INTEGER, fence INTEGER)")

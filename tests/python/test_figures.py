@@ -18,7 +18,7 @@ def check(folder):
     return subprocess.run([folder / "scripts" / "figures", "--check"], capture_output=True, text=True)
 
 
-def test_they_are_what_the_script_draws():
+def test_figures_are_what_the_script_draws():
     assert check(ROOT).returncode == 0
 
 
@@ -40,7 +40,7 @@ def test_a_figure_that_is_changed_missing_or_too_many_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
-def test_they_can_be_read_in_the_dark_and_by_ear(path):
+def test_figures_can_be_read_in_the_dark_and_by_ear(path):
     text = path.read_text()
     assert "prefers-color-scheme: dark" in text
     tree = ElementTree.fromstring(text)
@@ -51,5 +51,5 @@ def test_they_can_be_read_in_the_dark_and_by_ear(path):
     assert shown and set(shown) == {title}
 
 
-def test_there_are_some():
+def test_there_are_four_figures():
     assert len(FIGURES) == 4

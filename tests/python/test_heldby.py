@@ -27,7 +27,7 @@ def test_rows_of_locks_held_and_waited_for(server, protocol):
     assert rows[1] == ["gate", "waiting", "exclusive", None, None]
 
 
-def test_who_has_nothing_has_no_rows(cli):
+def test_an_owner_without_locks_has_no_rows(cli):
     assert cli("LOCK.HELDBY nobody") == []
     take(cli, "door", "alice")
     assert cli("LOCK.HELDBY bob") == []
@@ -86,7 +86,7 @@ def test_an_upgrade_is_held_and_waited_for(server, cli):
     ]
 
 
-def test_it_follows_what_happens(server, cli):
+def test_heldby_follows_what_happens(server, cli):
     take(cli, "door", "alice")
     bob = ask(server, "door", "bob")
     assert held_by(cli, "bob") == [("door", "waiting", "exclusive", None)]
@@ -129,7 +129,7 @@ def test_owners_of_any_bytes(cli):
     assert cli("LOCK.HELDBY", owner[:-1]) == []
 
 
-def test_star_is_nobody(cli):
+def test_the_owner_star_holds_nothing(cli):
     owner, token = take(cli, "door", "*")
     assert held_by(cli, owner) == [("door", "held", "exclusive", token)]
     assert cli("LOCK.HELDBY *") == []
@@ -147,7 +147,7 @@ def test_other_databases(server, cli):
 
 
 @pytest.mark.parametrize("owner", ["", "x" * 257])
-def test_an_owner_that_is_none(cli, owner):
+def test_an_invalid_owner_is_refused(cli, owner):
     # G14
     with refused("ERR", "owner", "1 to 256"):
         cli("LOCK.HELDBY", owner)
@@ -159,7 +159,7 @@ def test_arity(cli, line):
         cli(line)
 
 
-def test_it_works_on_a_replica_in_scripts_and_reads_only(start_server):
+def test_heldby_works_on_a_replica_in_scripts_and_reads_only(start_server):
     server = start_server("--repl-diskless-sync-delay", "0")
     cli = server.connect()
     token = take(cli, "door", "alice", "SHARED")

@@ -222,7 +222,7 @@ def test_a_lease_that_ended_early():
     only_fault("ended early", kept, renew("a", 3.0, 3.1, 0), close(4.0))
 
 
-def test_who_is_not_shown_as_a_holder():
+def test_a_holder_that_info_does_not_show():
     held = [shared("a", 0.0, 0.1, 7), shared("b", 0.0, 0.1, 8)]
     only_fault("it was held", *held, info("x", 0.2, 0.3, "shared", ("b", 8, 1)))
 
@@ -300,7 +300,7 @@ def test_the_order_of_writes():
 # G5
 
 
-def test_who_passes_in_line():
+def test_a_waiter_that_passes_another_in_line():
     asks = [acquire("b", 0.2, 0.9, 9, block=1.0), acquire("c", 0.3, 0.8, 8, block=1.0, lease=0.01)]
     seen = info("x", 0.4, 0.5, "exclusive", ("a", 7, 1), queue=("b", "c"))
     held = acquire("a", 0.0, 0.1, 7, lease=0.6)
@@ -399,7 +399,7 @@ def test_views_that_cannot_be():
     only_fault("another's token", held[0], info("x", -2.0, -1.0, "limit 2", ("a", 7, 1)))
 
 
-def test_what_is_certain():
+def test_the_spans_in_which_a_hold_is_certain():
     history = [
         acquire("a", 0.0, 0.1, 7), delete(0.3, 0.4), fence("a", 0.35, 0.5, 1, token=7),
         shared("b", 1.0, 1.1, 8, lease=2.0),

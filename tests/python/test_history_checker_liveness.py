@@ -137,7 +137,7 @@ def test_a_resource_that_was_deceived():
 # G3, G8, G13
 
 
-def test_what_is_left_at_the_end():
+def test_counts_and_locks_at_the_end_must_fit_the_history():
     held = acquire("a", 0.0, 0.1, 7)
     fenced = ask("count", "door", "a", 5.0, 5.1, token=7, error="FENCED token 7")
     nil = waits("b", 0.2, 0.4)

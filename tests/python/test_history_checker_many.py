@@ -89,7 +89,7 @@ def test_a_renewal_may_shorten_the_lease_whatever_the_reply():
         assert spans(acquire("alice", 0.0, 0.25, 7), renew("alice", 0.25, 0.5, reply, lease=0.5)) == [(0.25, 0.75)]
 
 
-def test_a_release_ends_it_when_it_is_sent_whatever_the_reply():
+def test_a_release_ends_the_hold_when_it_is_sent_whatever_the_reply():
     for reply in (0, 1, None):
         history = [acquire("alice", 0.0, 0.25, 7), renew("alice", 0.25, 0.5), release("alice", 0.75, 2.0, reply)]
         assert spans(*history) == [(0.25, 0.75), (0.5, 0.75)]
@@ -105,7 +105,7 @@ def test_as_many_as_the_limit_says_are_no_fault_and_one_more_is():
     assert double_holders(history, limits={"gate": 2}), "another lock"
 
 
-def test_who_was_broken_on_purpose_has_no_claim_from_then_on():
+def test_a_hold_broken_on_purpose_has_no_claim_from_then_on():
     history = [acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.6, 0.7, 8)]
     assert double_holders(history, [Break("door", 0.4, 0.5)]) == []
     assert double_holders(history, [Break(None, 0.4, 0.5)]) == [], "all locks"
@@ -177,7 +177,7 @@ def test_what_is_known_of_the_load_is_heeded():
     assert "token went down" in faults([history[0], acquire("bob", 2.0, 2.1, 6)], MANY)[0]
 
 
-def test_a_lease_that_ended_early_is_a_fault_of_who_forgets_nothing():
+def test_a_lease_that_ended_early_is_a_fault_of_a_server_that_forgets_nothing():
     # G2
     for told in (renew("alice", 0.2, 0.3, 0), release("alice", 0.2, 0.3, 0)):
         history = [acquire("alice", 0.0, 0.1, 7, kind="macquire"), told]

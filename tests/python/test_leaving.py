@@ -181,7 +181,7 @@ def test_no_lock_is_granted_on_the_way_out_and_what_is_held_goes_on(cli):
     assert cli("SCAN 0 TYPE redislock")[1] == []
 
 
-def test_who_waits_is_told_and_places_are_dropped(server, cli):
+def test_waiters_are_told_and_places_dropped_on_the_way_out(server, cli):
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.ACQUIRE hall alice PX 60000")
     waiting = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
@@ -199,7 +199,7 @@ def test_who_waits_is_told_and_places_are_dropped(server, cli):
     assert module_info(cli)["waiters"] == "0"
 
 
-def test_who_waits_is_told_while_the_server_is_paused(server, cli):
+def test_waiters_are_told_while_the_server_is_paused(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     waiting = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     cli("CLIENT PAUSE 100000 WRITE")
@@ -237,7 +237,7 @@ def test_what_is_restored_on_the_way_out_stands_in_the_way(cli):
 # And back
 
 
-def test_called_off_locks_are_granted_again_with_higher_tokens(server, cli):
+def test_locks_are_granted_again_with_higher_tokens_once_called_off(server, cli):
     before = cli("LOCK.ACQUIRE door alice PX 60000")
     leave(cli)
     eventually(lambda: "leaving: no lock is granted any more" in server.log_text(), "the log says so")

@@ -28,7 +28,7 @@ def old_takes(cli, key, owner, ms=60000):
     return cli("SET", key, owner, "NX", "PX", ms) == "OK"
 
 
-def test_both_exclude_each_other(cli):
+def test_old_and_new_locks_exclude_each_other(cli):
     # G1
     assert old_takes(cli, "door", "old")
     assert cli("LOCK.ACQUIRE door new PX 60000") is None
@@ -74,7 +74,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_who_waits_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
+def test_a_waiter_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
     # G6
     assert old_takes(cli, "door", "old")
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
@@ -84,7 +84,7 @@ def test_who_waits_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
     assert cli("TYPE door") == "redislock"
 
 
-def test_who_waits_is_granted_when_the_time_to_live_is_over(server, cli):
+def test_a_waiter_is_granted_when_the_old_locks_time_to_live_is_over(server, cli):
     # G3, without anybody touching the key
     assert old_takes(cli, "door", "old", 200)
     assert server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0").answer() > 0
@@ -115,7 +115,7 @@ def test_new_requests_wait_in_order_behind_an_old_lock(server, cli):
     assert second.answer() > 0
 
 
-def test_info_and_fence_show_it(cli):
+def test_info_and_fence_show_an_old_lock(cli):
     assert old_takes(cli, "door", "old")
     info = lock_info(cli, "door")
     (holder,) = info["holders"]
@@ -183,7 +183,7 @@ def test_replicas_and_files_follow(start_server):
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_string_that_lost_its_time_to_live_is_told_to_who_waits(server, cli, is_asked):
+def test_waiters_are_told_of_a_string_that_lost_its_time_to_live(server, cli, is_asked):
     # CONTRACT 5: it is no lock any more, and a grant would overwrite it
     assert old_takes(cli, "door", "old", 60000 if is_asked else 300)
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")

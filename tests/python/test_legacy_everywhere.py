@@ -34,7 +34,7 @@ def old_takes(cli, key, owner="old", ms=60_000):
 # All kinds of requests
 
 
-def test_every_kind_of_request_finds_it_taken(cli):
+def test_every_kind_of_request_finds_an_old_lock_taken(cli):
     # G1
     assert old_takes(cli, "door")
     for options in ("", "SHARED", "REENTRANT", "EPHEMERAL 0", "KEEPALIVE", "SHARED REENTRANT", "QUEUE 1"):
@@ -50,7 +50,7 @@ def test_every_kind_of_request_finds_it_taken(cli):
 
 
 @pytest.mark.parametrize("end", ["DEL door", "LOCK.RELEASE door old", "PEXPIRE door 1", "PEXPIRE door 300", "FLUSHALL", "GETDEL door"])
-def test_readers_come_in_together_when_it_goes(server, cli, end):
+def test_readers_come_in_together_when_an_old_lock_goes(server, cli, end):
     # G6, G5
     assert old_takes(cli, "door")
     readers = [ask(server, "door", f"r{n}", "SHARED") for n in range(3)]
@@ -189,7 +189,7 @@ def test_a_string_without_an_end_is_no_lock(cli):
         cli("DEL door")
 
 
-def test_no_token_lives_of_it(cli):
+def test_no_token_of_an_old_lock_is_live(cli):
     # CONTRACT 2, LOCK.EXEC: as LOCK.FENCE says
     assert old_takes(cli, "door")
     assert cli("LOCK.FENCE door 5") == 0
@@ -201,7 +201,7 @@ def test_no_token_lives_of_it(cli):
 # Replicas, files, clusters
 
 
-def test_on_a_replica_and_after_its_promotion(start_server):
+def test_old_locks_count_on_a_replica_and_after_its_promotion(start_server):
     # G13, G1
     server = start_server(*AT_ONCE, **LEGACY)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}", **LEGACY)

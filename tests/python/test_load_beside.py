@@ -292,7 +292,7 @@ def test_a_killed_primary_leaves_its_replica_one_of_the_two_data_sets(scene, sam
 
 @BOTH
 @pytest.mark.parametrize("ends_well", [True, False], ids=["loaded", "failed"])
-def test_it_may_be_the_first_that_the_module_ever_hears_of(scene, same, ends_well):
+def test_a_load_beside_may_be_the_first_use_of_the_module(scene, same, ends_well):
     s = scene(same, first_use=True)
     s.load_half_of_a_change()
     assert module_info(s.here)["locks"] == "0"

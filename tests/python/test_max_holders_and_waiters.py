@@ -46,7 +46,7 @@ def test_fewer_holders_allowed_sends_nobody_away(server, cli):
     assert isinstance(second.answer(), int)
 
 
-def test_more_holders_allowed_lets_in_who_waits_with_the_next_change(server, cli):
+def test_more_holders_allowed_lets_waiters_in_with_the_next_change(server, cli):
     cli("CONFIG SET redislock.max-holders 1")
     take(cli, "read", "r", "SHARED")
     waiters = [ask(server, "read", f"w{n}", "SHARED") for n in range(3)]
@@ -87,7 +87,7 @@ def test_an_upgrade_and_a_downgrade_under_a_lowered_limit(server, cli):
     assert isinstance(reader.answer(), int)
 
 
-def test_a_limit_of_its_own_is_not_bounded_by_max_holders(cli):
+def test_the_limit_of_a_semaphore_is_not_bounded_by_max_holders(cli):
     # CONTRACT 7: per shared lock
     cli("CONFIG SET redislock.max-holders 1")
     for n in range(3):

@@ -228,7 +228,7 @@ def test_an_old_replica_goes_on_when_the_way_out_is_called_off(start_server, old
 
 @pytest.mark.parametrize("options", [SNAPSHOT, PREAMBLE, NO_PREAMBLE], ids=["rdb", "preamble", "no preamble"])
 @pytest.mark.parametrize("is_rewritten", [False, True], ids=["grown", "rewritten"])
-def test_files_of_one_are_loaded_by_the_other(start_server, both, options, is_rewritten):
+def test_files_of_one_version_are_loaded_by_the_other(start_server, both, options, is_rewritten):
     server = start_server(*options, module=both[0])
     cli = server.connect()
     if is_rewritten and options:

@@ -61,7 +61,7 @@ def test_a_renamed_lock_is_broken(server, cli, lock):
     assert cli("EXISTS elsewhere") == 0
 
 
-def test_an_empty_lock_can_be_taken_by_who_held_it_before_with_a_new_token(cli):
+def test_a_former_holder_can_take_an_empty_lock_with_a_new_token(cli):
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("RENAME door gate")
     assert cli("LOCK.ACQUIRE gate alice PX 60000") > token
@@ -177,7 +177,7 @@ def test_a_restored_lease_ends(cli):
     eventually(lambda: cli("DBSIZE") == 0, "the restored lease ends")
 
 
-def test_who_waits_for_a_restored_lock_is_granted_when_it_is_free(server, cli):
+def test_a_waiter_for_a_restored_lock_is_granted_when_it_is_free(server, cli):
     # G6
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
@@ -251,7 +251,7 @@ def test_all_holders_travel_under_the_same_name(cli, lock, start_server):
         assert target("EXISTS door") == 0
 
 
-def test_under_another_name_it_is_empty(cli, lock):
+def test_a_lock_restored_under_another_name_is_empty(cli, lock):
     # CONTRACT 5: two locks never share a token
     cli("RESTORE", "elsewhere", 0, dump(cli, "door"))
     assert_empty(cli, "elsewhere", lock)
@@ -363,7 +363,7 @@ def test_a_reloaded_lease_ends(cli):
     eventually(lambda: cli("DBSIZE") == 0, "the reloaded lease ends")
 
 
-def test_who_waits_over_a_reload_goes_on_waiting(server, cli):
+def test_a_waiter_goes_on_waiting_over_a_reload(server, cli):
     # G1, G6: the keys are gone for a moment, but nothing is granted while loading
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")

@@ -61,7 +61,7 @@ def test_the_leases_end(cli):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_it_can_be_asked_for_an_owner(server, cli, protocol):
+def test_a_request_for_several_can_ask_for_an_owner(server, cli, protocol):
     asker = server.connect(protocol)
     owner, token = take_all(asker, "a b", "*")
     assert owners_of(cli, "a") == owners_of(cli, "b") == [owner]
@@ -85,7 +85,7 @@ def test_one_key_and_64_keys(cli):
 # Waiting
 
 
-def test_it_waits_for_all_and_holds_none_meanwhile(server, cli):
+def test_a_request_for_several_waits_for_all_and_holds_none_meanwhile(server, cli):
     # G12, G6
     take(cli, "a", "bob")
     newest = take(cli, "c", "carol")
@@ -107,7 +107,7 @@ def test_it_waits_for_all_and_holds_none_meanwhile(server, cli):
         assert line_of(cli, key) == []
 
 
-def test_it_is_granted_when_the_last_lease_ends(server, cli):
+def test_a_request_for_several_is_granted_when_the_last_lease_ends(server, cli):
     # G3, G6
     take(cli, "a", "bob", lease_ms=60)
     take(cli, "b", "carol", lease_ms=120)
@@ -115,7 +115,7 @@ def test_it_is_granted_when_the_last_lease_ends(server, cli):
 
 
 @pytest.mark.parametrize("command", ["DEL b", "FLUSHALL", "RENAME b z", "SWAPDB 0 1", "PEXPIRE b 1"])
-def test_it_is_granted_when_the_last_lock_is_broken(server, cli, command):
+def test_a_request_for_several_is_granted_when_the_last_lock_is_broken(server, cli, command):
     # G6
     take(cli, "b", "bob")
     alice = ask_all(server, "a b", "alice")
@@ -124,7 +124,7 @@ def test_it_is_granted_when_the_last_lock_is_broken(server, cli, command):
     assert [cli("LOCK.FENCE", key, token) for key in "ab"] == [1, 1]
 
 
-def test_it_stands_in_every_line_in_the_order_it_came(server, cli):
+def test_a_request_for_several_stands_in_every_line_in_order(server, cli):
     # G5
     take(cli, "a", "h")
     take(cli, "b", "h")
@@ -148,7 +148,7 @@ def test_it_stands_in_every_line_in_the_order_it_came(server, cli):
 
 
 @pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "withdraw by the last", "UNBLOCK", "UNBLOCK ERROR"])
-def test_when_it_gives_up_all_lines_go_on(server, cli, end):
+def test_all_lines_go_on_when_a_request_for_several_gives_up(server, cli, end):
     # G6, G7, G8
     take(cli, "a", "h")
     both = ask_all(server, "a b c", "both", block_ms=400 if end == "timeout" else 0)
@@ -256,7 +256,7 @@ def test_the_repeated_request_has_its_own_timeout(server, cli):
     assert count(cli, "waiters") == 0
 
 
-def test_who_holds_one_of_them_gets_all_under_one_token(cli):
+def test_a_holder_of_one_lock_gets_all_under_one_token(cli):
     # G9, G12: its own hold stands in nobody's way, and is not doubled
     old = take(cli, "a", "alice")
     token = take_all(cli, "a b", "alice")
@@ -269,7 +269,7 @@ def test_who_holds_one_of_them_gets_all_under_one_token(cli):
     assert cli("DBSIZE") == 0
 
 
-def test_who_holds_one_of_them_keeps_it_while_it_waits(server, cli):
+def test_a_holder_of_one_lock_keeps_it_while_it_waits_for_all(server, cli):
     # G10
     own = take(cli, "a", "alice")
     take(cli, "b", "bob")
@@ -333,7 +333,7 @@ def test_a_downgrade_of_several_locks_keeps_their_one_token(server, cli):
 
 
 @pytest.mark.parametrize("shared", ["", "SHARED"])
-def test_a_semaphore_among_them_is_another_kind(cli, shared):
+def test_a_semaphore_among_several_locks_is_another_kind(cli, shared):
     take(cli, "b", "alice", "LIMIT 5")
     for owner in ("alice", "bob"):
         with refused("LOCKKIND"):
@@ -344,7 +344,7 @@ def test_a_semaphore_among_them_is_another_kind(cli, shared):
 # Many
 
 
-def test_it_is_not_starved_by_requests_for_single_locks(server, cli):
+def test_requests_for_single_locks_do_not_starve_one_for_several(server, cli):
     # G12: two clients for each of three locks keep them busy without a gap
     stop, failures = threading.Event(), []
 
@@ -419,7 +419,7 @@ def test_overlapping_requests_in_any_order_never_deadlock(server, cli):
     assert count(cli, "waiters") == 0
 
 
-def test_info_shows_it_in_every_line(server, cli):
+def test_info_shows_a_request_for_several_in_every_line(server, cli):
     take(cli, "a", "h")
     request = ask_all(server, "a b", "alice", "SHARED")
     for key in "ab":

@@ -59,7 +59,7 @@ def test_bad_input_takes_nothing(cli, line, fragments):
     assert cli("DBSIZE") == 0
 
 
-def test_an_owner_that_is_none(cli):
+def test_an_invalid_owner_is_refused(cli):
     # G14
     for owner in ("", "x" * 257):
         with refused("ERR", "owner"):
@@ -112,7 +112,7 @@ def test_a_user_needs_the_right_to_every_key(server, cli):
     assert isinstance(take_all(connection, "a b", "alice"), int)
 
 
-def test_who_lost_the_right_to_one_key_is_not_granted(server, cli):
+def test_a_waiter_that_lost_the_right_to_one_key_is_not_granted(server, cli):
     # CONTRACT 4
     cli("ACL SETUSER alice on >secret +@all ~a ~b")
     take_all(cli, "a b", "h")

@@ -33,7 +33,7 @@ def test_a_request_for_one_of_several_keys_is_one_like_any_other(server, cli):
 
 
 @pytest.mark.parametrize("way", ["first single", "first several"])
-def test_a_request_for_one_takes_over_the_place_of_the_other_way_to_ask(server, cli, way):
+def test_either_way_to_ask_for_one_key_takes_over_the_others_place(server, cli, way):
     # G9: one owner, one place
     take(cli, "door", "h")
     single, several = (lambda: ask(server, "door", "w")), (lambda: ask_all(server, "door", "w"))

@@ -49,7 +49,7 @@ def test_a_result_holds_until_its_function_or_its_test_changes(tmp_path):
     assert kept.get(MINUS, SOURCE.replace("end - now", "end -  now"), {"a_lease_ends"}) is None
 
 
-def test_who_noticed_others_is_asked_first_and_slow_tests_last():
+def test_tests_that_noticed_others_run_first_and_slow_tests_last():
     seconds = {"slow": 3.0, "quick": 0.1, "slower": 9.0, "also quick": 0.2, "known": 5.0}
     assert tests.batches(seconds, ["known", "gone"]) == [["known"], ["quick", "also quick"], ["slow"], ["slower"]]
 
@@ -92,7 +92,7 @@ def verdict(page, listed, *found):
     return judge(run, MUTANTS, results.reasons(listed), page, False)
 
 
-def test_who_survives_needs_a_reason_and_few_may(tmp_path, monkeypatch):
+def test_a_surviving_mutant_needs_a_reason_and_few_may_survive(tmp_path, monkeypatch):
     killed, survived = results.KILLED, results.SURVIVED
     row = f"| `{MINUS.name}` | nothing comes of it |\n"
     assert verdict(tmp_path, "", killed, results.LATE, killed) == 0

@@ -164,7 +164,7 @@ def test_if_one_cannot_be_released_the_others_can(stage):
     assert owners_of(stage.cli, "lock2") == ["ben"]
 
 
-def test_one_of_ten_gets_all_three(stage):
+def test_one_of_ten_clients_gets_all_three_locks(stage):
     """Redisson: testWaitAndLeaseTimeouts, test."""
     clients = [stage.server.connect() for _ in range(10)]
     command = "LOCK.MACQUIRE 3 lock1 lock2 lock3 owner{} PX 60000"
@@ -174,7 +174,7 @@ def test_one_of_ten_gets_all_three(stage):
     assert len(holders) == 1, "never a part"
 
 
-def test_the_next_gets_all_three(stage):
+def test_the_next_waiter_gets_all_three_locks(stage):
     """Redisson: testMultiThreads, testLockUnlock."""
     first = take_all(stage.cli, "lock1 lock2 lock3", "ann")
     other = stage.server.connect()
@@ -187,7 +187,7 @@ def test_the_next_gets_all_three(stage):
     assert {owners_of(stage.cli, key)[0] for key in KEYS} == {"ben"}
 
 
-def test_who_dines_with_forks_on_both_sides_neither_starves_nor_blocks(stage):
+def test_dining_philosophers_neither_starve_nor_block(stage):
     """The dining philosophers: what a multi lock is for. Each takes its forks in the order in which it sees them."""
     clients = [stage.server.connect() for _ in range(5)]
     forks = [Gauge() for _ in range(5)]
@@ -263,7 +263,7 @@ def test_waits_that_time_out_again_and_again_do_not_delay_who_comes_after(stage)
     assert time.monotonic() - start < 10, "and not after the waits of the others"
 
 
-def test_who_died_in_line_is_skipped_although_its_place_was_kept(stage):
+def test_a_client_that_died_in_line_is_skipped_although_its_place_was_kept(stage):
     """Redisson: testAbandonedTimeoutDrift, testFirstThreadDeathTimeoutDrift. A place by QUEUE lapses."""
     stage.actor("holder").lock()
     stage.cli("LOCK.ACQUIRE mutex dead PX 60000 QUEUE 300")
@@ -372,7 +372,7 @@ def test_a_free_lock_then_the_same_owner_then_another(stage, wait_ms):
         ann.unlock()
 
 
-def test_who_lost_the_lock_is_told_whatever_it_asks(stage):
+def test_a_client_that_lost_the_lock_is_told_whatever_it_asks(stage):
     """Hazelcast: testUnlockFails_whenNewSessionCreated, testGetFenceFails_whenNewSessionCreated."""
     ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben")
     fence = ann.lock()

@@ -42,7 +42,7 @@ def stage(server):
 # Curator
 
 
-def test_all_who_take_part_are_seen(stage):
+def test_all_holders_and_waiters_are_seen(stage):
     """Curator: testGetParticipantNodes."""
     readers = [stage.actor(f"r{n}") for n in range(20)]
     writers = [stage.actor(f"w{n}") for n in range(8)]
@@ -224,7 +224,7 @@ def test_the_lease_stays_full_for_the_writer_and_the_reader_it_becomes(stage):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_waits_gets_in_when_the_lease_ends(stage, mode):
+def test_a_waiter_gets_in_when_the_lease_ends(stage, mode):
     """Redisson: testExpireRead, testExpireWrite, testAutoExpire. The late release is told so."""
     ann, ben = stage.actor("ann", lease_ms=150), stage.actor("ben")
     start = time.monotonic()
@@ -253,7 +253,7 @@ def test_holds_are_counted(stage, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_thread_sees_that_it_is_held_and_not_by_itself(stage, mode):
+def test_a_thread_sees_that_another_one_holds_the_lock(stage, mode):
     """Redisson: testIsHeldByCurrentThreadOtherThread, testIsLocked, testUnlockFail."""
     ann, ben = stage.actor("ann"), stage.actor("ben")
     assert lock_info(stage.cli, "book") is None
@@ -339,7 +339,7 @@ def test_a_holder_enters_again_although_others_wait(stage, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["UNBLOCK", "UNBLOCK ERROR", "KILL", "RELEASE"])
-def test_who_is_interrupted_leaves_the_line_and_holds_nobody_up(stage, mode, way):
+def test_an_interrupted_waiter_leaves_the_line_and_holds_nobody_up(stage, mode, way):
     """JSR 166: testWriteLockInterruptibly_Interruptible, testReadLockInterruptibly_Interruptible."""
     ann = stage.actor("ann")
     ann.write()
@@ -376,7 +376,7 @@ def test_a_wait_ends_in_time(stage, mode):
     assert line_of(stage.cli, "book") == []
 
 
-def test_who_waits_is_seen_in_order(stage):
+def test_waiters_are_seen_in_order(stage):
     """JSR 166: testHasQueuedThreads, testGetQueueLength, testGetQueuedThreads, testHasQueuedThread."""
     ann = stage.actor("ann")
     ann.write()
@@ -394,7 +394,7 @@ def test_who_waits_is_seen_in_order(stage):
 
 
 @pytest.mark.parametrize("stream, lone", [("SHARED", ""), ("", "SHARED")])
-def test_a_stream_of_the_one_does_not_starve_the_other(stage, stream, lone):
+def test_a_stream_of_readers_or_writers_does_not_starve_the_other_kind(stage, stream, lone):
     """JSR 166: testReaderWriterReaderFairFifo, with readers without a gap; and the other way about."""
     stop, started = threading.Event(), threading.Semaphore(0)
     actors = [stage.actor(f"s{n}") for n in range(4)]

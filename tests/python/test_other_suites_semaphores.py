@@ -17,7 +17,7 @@ Some scenarios are only in test_semaphores.py, which asks more of them:
 
 - of Curator testGetParticipantNodes (test_info_shows_the_limit_and_every_holder);
 - of Redisson testTrySetPermits and of Hazelcast testInitFails_whenAlreadyInitialized
-  (test_who_disagrees_with_the_holders_is_told_so);
+  (test_a_request_of_another_kind_than_the_holders_is_refused);
 - of Redisson testBlockingAcquire and of Hazelcast testAcquire_afterRelease
   (test_permits_are_handed_on_in_the_order_of_the_line);
 - of Hazelcast testAcquire_whenNoPermits_andSemaphoreDestroyed and testInitNotifiesWaitingAcquires
@@ -115,7 +115,7 @@ def test_several_permits_at_a_time_are_never_more_than_there_are(stage):
     assert stage.cli("DBSIZE") == 0
 
 
-def test_half_of_them_at_a_time(stage):
+def test_half_of_the_permits_can_be_taken_at_a_time(stage):
     """Curator: testRelease1AtATime. All permits are in use at the height, and every client gets its turn."""
     gauge = Gauge()
     actors = [stage.actor(f"c{n}") for n in range(10)]
@@ -284,7 +284,7 @@ def test_permits_come_back_when_their_leases_end(stage):
 
 
 @pytest.mark.parametrize("first_wait_ms", [0, 100])
-def test_who_waits_gets_a_permit_whose_lease_ended(stage, first_wait_ms):
+def test_a_waiter_gets_a_permit_whose_lease_ended(stage, first_wait_ms):
     """Redisson: testExpire, testExpireTryAcquire, testReleaseExpired."""
     ann, ben = stage.actor("ann", lease_ms=150), stage.actor("ben")
     start = time.monotonic()
@@ -309,7 +309,7 @@ def test_a_timed_request_gets_what_is_given_back_in_time(stage):
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_no_more_than_there_are_and_no_update_is_lost(stage, limit):
+def test_no_permit_too_many_is_given_and_no_update_is_lost(stage, limit):
     """Redisson: testConcurrency_SingleInstance, testConcurrencyLoop(Max)_MultiInstance, testConcurrencyMultiPermits.
     Curator: testThreads; TestInterProcessSemaphoreMutex, which is that of one permit."""
     gauge, total, guard = Gauge(), [0], threading.Lock()
@@ -338,7 +338,7 @@ def test_no_more_than_there_are_and_no_update_is_lost(stage, limit):
 # Hazelcast
 
 
-def test_two_who_wait_for_two(stage):
+def test_two_waiters_for_two_permits_get_them_in_order(stage):
     """Hazelcast: testAcquire_whenNoPermits, testMultipleAcquires_afterRelease, testRelease_whenBlockedAcquireThread."""
     actors = [stage.actor(f"c{n}") for n in range(4)]
     for actor in actors[:2]:

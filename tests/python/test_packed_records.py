@@ -285,7 +285,7 @@ def test_renewed_leases_end_when_they_should(cli):
 # Ways that a lock travels
 
 
-def test_they_survive_a_reload(server, cli):
+def test_packed_records_survive_a_reload(server, cli):
     # G13
     held = fill(server)
     before = cli("DEBUG DIGEST")
@@ -303,7 +303,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("way", OPTIONS)
-def test_they_survive_a_restart(start_server, way):
+def test_packed_records_survive_a_restart(start_server, way):
     # G13
     server = start_server(*OPTIONS[way])
     held = fill(server)

@@ -166,7 +166,7 @@ def test_leases_end_without_memory_too(starved):
     eventually(lambda: cli("DBSIZE") == 0, "the lease ends")
 
 
-def test_who_waits_is_granted_at_the_latest_when_there_is_memory_again(start_server):
+def test_a_waiter_is_granted_at_the_latest_when_there_is_memory_again(start_server):
     # G6, G7
     server = start_server("--maxmemory-policy", "noeviction")
     cli = server.connect()

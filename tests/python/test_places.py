@@ -77,7 +77,7 @@ def test_whatever_frees_the_lock_it_is_reserved(cli, command):
     assert isinstance(take(cli, "door", "bob", KEPT), int)
 
 
-def test_the_call_that_gets_it_needs_no_option(cli):
+def test_the_call_that_gets_a_reserved_lock_needs_no_option(cli):
     take(cli, "door", "alice")
     take(cli, "door", "bob", KEPT)
     release(cli, "door", "alice")
@@ -259,7 +259,7 @@ def test_an_owner_can_change_from_blocking_to_a_place(server, cli):
     assert isinstance(take(cli, "door", "bob", KEPT), int)
 
 
-def test_who_blocks_on_its_reserved_place_gets_it_at_once(server, cli):
+def test_an_owner_that_blocks_on_its_reserved_place_is_granted_at_once(server, cli):
     take(cli, "door", "alice")
     take(cli, "door", "bob", KEPT)
     release(cli, "door", "alice")
@@ -271,7 +271,7 @@ def test_who_blocks_on_its_reserved_place_gets_it_at_once(server, cli):
 
 
 @pytest.mark.parametrize("way", ["MULTI", "script"])
-def test_it_works_in_transactions_and_scripts(cli, way):
+def test_places_work_in_transactions_and_scripts(cli, way):
     def place(owner):
         if way == "MULTI":
             return cli.pipeline("MULTI", f"LOCK.ACQUIRE door {owner} PX 60000 {KEPT}", "EXEC")[-1][0]
@@ -451,7 +451,7 @@ def reserve(cli, count, *options, key="door"):
 
 
 @pytest.mark.parametrize("reserved", [64, 65, 100, 9_000])
-def test_who_fits_beside_reservations_comes_in_however_many_they_are(server, cli, reserved):
+def test_a_waiter_that_fits_beside_any_number_of_reservations_comes_in(server, cli, reserved):
     take(cli, "door", "writer")
     reserve(cli, reserved, "SHARED")
     reader = ask(server, "door", "reader", "SHARED")
@@ -554,7 +554,7 @@ def test_a_permit_whose_reservation_lapses_is_told_once(server, cli):
     assert not last.is_told(), "who had no turn leaves"
 
 
-def test_who_joins_or_leaves_behind_others_is_told_to_nobody(server, cli):
+def test_nobody_is_told_of_owners_that_join_or_leave_behind_them(server, cli):
     take(cli, "door", "alice")
     watching = Poller(server, "first", KEPT)
     assert watching.asks() is None
@@ -567,7 +567,7 @@ def test_who_joins_or_leaves_behind_others_is_told_to_nobody(server, cli):
     assert not watching.is_told()
 
 
-def test_who_asks_only_when_told_is_served_in_order(server, cli):
+def test_owners_that_ask_only_when_told_are_served_in_order(server, cli):
     take(cli, "door", "alice")
     pollers = [Poller(server, f"p{n}", KEPT) for n in range(5)]
     assert [poller.asks() for poller in pollers] == [None] * 5
@@ -609,7 +609,7 @@ def test_places_are_in_the_memory_of_the_primary_only(start_server):
     assert line_of(cli, "door") == []
 
 
-def test_a_place_is_a_new_replicas_no_more(start_server):
+def test_a_server_that_becomes_a_replica_drops_its_places(start_server):
     # CONTRACT 4: at a change of roles queues are gone
     primary, server = start_server(), start_server()
     cli = server.connect()

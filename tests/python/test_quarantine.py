@@ -41,7 +41,7 @@ def test_a_server_that_has_just_started_grants_nothing_new(quarantined):
     assert "quarantine: no new lock is granted for 600000 milliseconds" in quarantined.log_text()
 
 
-def test_who_can_wait_waits_in_order(quarantined):
+def test_requests_that_can_wait_do_so_in_order(quarantined):
     # G5, G6: whoever came first is first when it ends
     cli = quarantined.connect()
     first = ask(quarantined, "door", "first", lease_ms=1000)
@@ -64,7 +64,7 @@ def test_who_can_wait_waits_in_order(quarantined):
     eventually(lambda: "quarantine: it is over" in quarantined.log_text())
 
 
-def test_it_ends_by_itself(start_server):
+def test_a_quarantine_ends_by_itself(start_server):
     server = start_server(module_arguments=("quarantine", "1000"))
     started = time.monotonic()
     cli = server.connect()
@@ -76,7 +76,7 @@ def test_it_ends_by_itself(start_server):
     eventually(lambda: "quarantine: it is over" in server.log_text())
 
 
-def test_it_lasts_as_long_as_it_says(start_server):
+def test_a_quarantine_lasts_as_long_as_it_says(start_server):
     begun = time.monotonic()
     server = start_server(module_arguments=("quarantine", "1500"))
     token = ask(server, "door", "alice", lease_ms=500).answer()
@@ -85,7 +85,7 @@ def test_it_lasts_as_long_as_it_says(start_server):
     assert time.monotonic() - begun >= 1.5
 
 
-def test_no_lease_is_longer(start_server):
+def test_no_lease_is_longer_than_the_quarantine(start_server):
     # what may be forgotten must be over when it ends
     cli = start_server(module_arguments=("quarantine", "200")).connect()
     eventually(lambda: left_ms(cli) == 0)
@@ -99,7 +99,7 @@ def test_no_lease_is_longer(start_server):
         cli("LOCK.RENEW door alice EX 1")
 
 
-def test_who_waits_for_a_longer_lease_leaves_when_its_turn_comes(start_server):
+def test_a_waiter_for_a_longer_lease_leaves_when_its_turn_comes(start_server):
     server = start_server()
     cli = server.connect()
     take(cli, "door", "alice")
@@ -159,7 +159,7 @@ def test_a_promoted_replica_grants_nothing_new_though_it_never_saw_a_lock(start_
     assert "because this server was promoted" in replica.log_text()
 
 
-def test_a_promotion_begins_it_anew(start_server):
+def test_a_promotion_begins_the_quarantine_anew(start_server):
     primary = start_server()
     replica = start_server(module_arguments=("quarantine", "3000"))
     holder = primary.connect()

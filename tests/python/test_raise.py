@@ -40,7 +40,7 @@ def test_all_later_tokens_are_higher(cli):
     assert take(cli, "gate", "bob") > higher
 
 
-def test_it_is_the_owners_own(cli):
+def test_only_the_owner_raises_its_token(cli):
     # G10
     token = take(cli, "door", "alice")
     last = int(module_info(cli)["last_token"])
@@ -51,7 +51,7 @@ def test_it_is_the_owners_own(cli):
 
 
 @pytest.mark.parametrize("kind", ["SHARED", "LIMIT 3"])
-def test_one_of_several_holders(cli, kind):
+def test_one_of_several_holders_raises_its_token(cli, kind):
     first, second = take(cli, "door", "alice", kind), take(cli, "door", "bob", kind)
     assert raised(cli, "door", "alice", second + 5000) == 1
     assert owners_of(cli, "door") == ["bob", "alice"], "in the order of their tokens"

@@ -99,7 +99,7 @@ async def test_without_a_majority_nobody_holds_and_nothing_is_left(five):
 
 
 @on_a_loop
-async def test_who_is_cancelled_leaves_nothing(five):
+async def test_a_cancelled_attempt_leaves_nothing(five):
     lock = five.redlock("door")
     five.freeze(4)
     attempt = asyncio.create_task(lock.attempt())
@@ -282,7 +282,7 @@ async def test_a_client_that_was_paused_for_too_long_is_stopped_by_its_token_alo
 
 
 @on_a_loop
-async def test_steps_of_the_wall_clocks_neither_end_nor_extend_it(start_server, clocks):
+async def test_steps_of_the_wall_clocks_neither_end_nor_extend_a_hold(start_server, clocks):
     servers = Independent(start_server, 5, clocks=clocks)
     async with servers.redlock("door") as lock:
         for steps in ((HOUR, 0, -HOUR, HOUR, 10), (-HOUR, 20 * HOUR, HOUR, 0, -HOUR)):

@@ -20,7 +20,7 @@ def count_of(cli, key, owner):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_takes_as_many_releases_as_acquires(server, cli, kind):
+def test_a_hold_takes_as_many_releases_as_acquires(server, cli, kind):
     token = take(cli, "door", "alice", kind, "REENTRANT")
     assert count_of(cli, "door", "alice") == 1
     for n in range(2, 6):
@@ -113,7 +113,7 @@ def test_a_new_holder_counts_from_one_after_a_deletion(cli):
     assert holder(cli, "door")["count"] == 1
 
 
-def test_it_counts_in_scripts_and_transactions(cli):
+def test_acquires_count_in_scripts_and_transactions(cli):
     script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'alice', 'PX', 60000, 'REENTRANT')"
     token = cli("EVAL", script, 1, "door")
     assert cli("EVAL", script, 1, "door") == token

@@ -132,7 +132,7 @@ def test_after_a_promotion_leases_end_and_waiters_are_granted(start_server):
     eventually(lambda: reader("EXISTS a b") == 0)
 
 
-def test_who_waits_is_told_of_a_demotion(start_server):
+def test_waiters_are_told_of_a_demotion(start_server):
     # CONTRACT 4, G7: all kinds of waits
     server, other = start_server(*AT_ONCE), start_server()
     cli = server.connect()
@@ -263,7 +263,7 @@ def test_roles_go_to_and_fro(start_server, part):
         last, old, new = token, new, old
 
 
-def test_who_waits_is_told_when_roles_change_and_nobody_is_granted(start_server):
+def test_waiters_are_told_and_not_granted_when_roles_change(start_server):
     # G7, G1: leases that end while writes are paused for the change are the new primary's to end
     first, second = start_server(*AT_ONCE), start_server(*AT_ONCE)
     second.admin("REPLICAOF", "127.0.0.1", first.port)
@@ -309,7 +309,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_whatever_is_done_to_keys_everybody_agrees(start_server, command):
+def test_replicas_and_files_agree_whatever_is_done_to_keys(start_server, command):
     # G13: replica, append-only file, RDB, each with waiters behind
     server = start_server(*AT_ONCE, *ALWAYS, *PLAIN)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")

@@ -136,7 +136,7 @@ def test_selectors_are_not_added_up(server, token):
             bob("LOCK.EXEC", "lock:a", token, *words)
 
 
-def test_a_function_runs_it_with_the_rights_of_its_caller(server, cli, token):
+def test_a_function_runs_exec_with_the_rights_of_its_caller(server, cli, token):
     body = """#!lua name=deputy
     redis.register_function('run', function(keys, args)
         return redis.call('LOCK.EXEC', keys[1], args[1], unpack(args, 2))
@@ -221,7 +221,7 @@ def test_a_long_line_is_told_in_full_only_if_asked_for(cli):
     assert len(cli.bytes_of("LOCK.INFO lock:a FULL")) > 25_000
 
 
-def test_who_may_do_nothing_dangerous_may_not_list_what_an_owner_holds(server, cli):
+def test_a_user_without_dangerous_commands_may_not_list_an_owners_locks(server, cli):
     # It names keys that its user may have no right to. Redis 7.0 knows no categories of modules' commands.
     cli("LOCK.ACQUIRE other:a alice PX 60000")
     bob = user_with(server, "~lock:*", "+@all", "-@dangerous")
@@ -290,7 +290,7 @@ def test_owners_and_tokens_are_in_dumps_and_files(start_server):
 # What comes as a fact
 
 
-def test_records_that_are_none_are_passed_over(start_server):
+def test_arguments_that_are_no_record_change_nothing(start_server):
     # G14: an append-only file that somebody has written into
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     token = server.connect()("LOCK.ACQUIRE lock:a alice PX 600000")

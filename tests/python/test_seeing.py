@@ -348,7 +348,7 @@ def test_what_a_closed_connection_held_expires(server, cli, heard):
     assert heard(2) == [("acquired", "door"), ("expired", "door")]
 
 
-def test_a_broken_crowd_is_told(server, cli, heard):
+def test_a_broken_lock_of_many_holders_is_told_before_the_next_grant(server, cli, heard):
     # before the grant that follows
     for n in range(3):
         take(cli, "door", f"r{n}", "SHARED")
@@ -439,7 +439,7 @@ def test_watch_sees_a_lock_taken_and_a_handover(server, cli):
     assert watcher.pipeline("MULTI", "PING", "EXEC")[-1] is None
 
 
-def test_watch_does_not_mind_who_only_looks_or_waits_or_is_refused(server, cli):
+def test_watch_ignores_clients_that_only_look_or_wait_or_are_refused(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     watcher = server.connect()
     watcher("WATCH door")

@@ -52,7 +52,7 @@ def test_info_shows_the_limit_and_every_holder(server, protocol):
 
 @pytest.mark.parametrize("options", ["LIMIT 2", "LIMIT 4", "LIMIT 1", "", "SHARED"])
 @pytest.mark.parametrize("wait", ["", "BLOCK 0", "QUEUE 1000"])
-def test_who_disagrees_with_the_holders_is_told_so(cli, options, wait):
+def test_a_request_of_another_kind_than_the_holders_is_refused(cli, options, wait):
     token = take(cli, "pool", "alice", "LIMIT 3")
     for owner in ("bob", "alice"):
         with refused("LOCKKIND", "LIMIT 3"):
@@ -61,7 +61,7 @@ def test_who_disagrees_with_the_holders_is_told_so(cli, options, wait):
     assert hold_of(cli, "pool", "alice")["token"] == token
 
 
-def test_who_disagrees_with_the_waiters_is_told_so(server, cli):
+def test_a_request_of_another_kind_than_the_waiters_is_refused(server, cli):
     # CONTRACT 2: "while anyone holds or waits"; nobody holds between the DEL and the grant
     take(cli, "pool", "alice", "LIMIT 1")
     bob = ask(server, "pool", "bob", "LIMIT 1")

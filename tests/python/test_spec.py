@@ -69,7 +69,7 @@ def test_what_is_not_as_expected_is_seen(case):
         "another invariant": VIOLATED.replace("OneHolder", "TokensRise") + END.format(70, 12),
     }
 )
-def test_what_is_no_verdict_is_none(case):
+def test_an_output_without_a_verdict_is_refused(case):
     with pytest.raises(SPEC["Wrong"]):
         SPEC["found_in"](case, expecting("holds", 300))
 

@@ -106,7 +106,7 @@ def test_info_shows_the_tie(server, cli):
         assert hold["client-id"] == client_id
 
 
-def test_who_was_granted_out_of_the_queue_is_tied_too(server, cli):
+def test_a_hold_granted_out_of_the_queue_is_tied_too(server, cli):
     take(cli, "door", "alice")
     bob = ask(server, "door", "bob", "EPHEMERAL 0")
     release(cli, "door", "alice")
@@ -116,7 +116,7 @@ def test_who_was_granted_out_of_the_queue_is_tied_too(server, cli):
     eventually(lambda: is_free(cli, "door"), "freed when its connection closes")
 
 
-def test_who_took_its_reserved_place_is_tied_too(server, cli):
+def test_a_hold_taken_from_a_reserved_place_is_tied_too(server, cli):
     take(cli, "door", "alice")
     task = server.connect()
     assert take(task, "door", "bob", "QUEUE 60000 EPHEMERAL 0") is None
@@ -381,7 +381,7 @@ def test_one_kept_holder_among_others(server, cli):
 
 
 @pytest.mark.parametrize("option", ["EPHEMERAL 0", "KEEPALIVE", "SHARED EPHEMERAL 5 KEEPALIVE"])
-def test_in_a_script_it_is_refused(cli, option):
+def test_a_tie_is_refused_in_a_script(cli, option):
     # a clear error, not a hold that is tied to nothing
     script = f"return redis.call('LOCK.ACQUIRE', KEYS[1], 'alice', 'PX', 60000{quoted(option)})"
     with refused("ERR", "EPHEMERAL", "KEEPALIVE", "connection"):
@@ -390,7 +390,7 @@ def test_in_a_script_it_is_refused(cli, option):
 
 
 @pytest.mark.parametrize("option", ["EPHEMERAL 0", "KEEPALIVE"])
-def test_in_a_function_it_is_refused(cli, option):
+def test_a_tie_is_refused_in_a_function(cli, option):
     body = (
         "#!lua name=lib\n"
         "redis.register_function('f', function(keys) "
@@ -407,7 +407,7 @@ def quoted(option):
     return "".join(f", '{word}'" for word in option.split())
 
 
-def test_in_a_transaction_it_is_tied_to_the_connection(server, cli):
+def test_a_hold_of_a_transaction_is_tied_to_the_connection(server, cli):
     task = server.connect()
     replies = task.pipeline(
         "MULTI", "LOCK.ACQUIRE door alice PX 60000 EPHEMERAL 0",

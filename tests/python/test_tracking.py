@@ -104,7 +104,7 @@ both_modes = pytest.mark.parametrize("how", ["as read", "BCAST"])
 
 @both_modes
 @pytest.mark.parametrize("command", CHANGES)
-def test_a_change_is_told_to_who_read_it(server, cli, how, command):
+def test_clients_that_read_a_lock_are_told_of_its_change(server, cli, how, command):
     some_locks(cli)
     watches = [Watch(server, how, read) for read in ("LOCK.INFO", "LOCK.FENCE")]
     watcher = Changes(server, "WATCH")
@@ -291,7 +291,7 @@ def test_a_transaction_guarded_by_a_watched_lock(server, cli):
         assert written == (None if changes else ["OK"]), step
 
 
-def test_who_watches_and_changes_the_lock_itself_is_disturbed_before_only(server, cli):
+def test_a_watching_clients_own_change_disturbs_it_only_before_multi(server, cli):
     token = take(cli, "read", "r1", "SHARED")
     cli("WATCH read")
     replies = cli.pipeline(

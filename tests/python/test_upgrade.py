@@ -86,7 +86,7 @@ def test_holders_of_all_kinds_go_on_after_the_failover(pair):
 
 @pytest.mark.parametrize("options", [SNAPSHOT, PREAMBLE, NO_PREAMBLE], ids=["rdb", "preamble", "no preamble"])
 @pytest.mark.parametrize("is_rewritten", [False, True], ids=["grown", "rewritten"])
-def test_files_of_one_are_loaded_by_the_other(start_server, both, options, is_rewritten):
+def test_files_of_one_version_are_loaded_by_the_other(start_server, both, options, is_rewritten):
     server = start_server(*options, module=both[0])
     tokens = []
     for db, make in enumerate(LOCKS.values()):

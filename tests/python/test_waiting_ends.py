@@ -145,7 +145,7 @@ def request_behind_one_for_several(server, block):
 
 @pytest.mark.parametrize("scene", [reader_behind_a_writer, request_behind_one_for_several])
 @pytest.mark.parametrize("going", GOINGS)
-def test_who_leaves_lets_in_at_once_whom_it_stood_in_the_way_of(unhurried, scene, going):
+def test_a_waiter_that_leaves_lets_in_at_once_those_it_held_up(unhurried, scene, going):
     if going == "CLIENT UNBLOCK" and not HAS_UNBLOCK_TIMEOUT:
         pytest.skip("Redis before 7.4 may lose the answer: there it does nothing")
     cli = unhurried.connect()
@@ -314,7 +314,7 @@ def test_shutdown_ends_with_waiters(start_server):
 # One too many
 
 
-def test_a_lock_has_at_most_so_many_waiters(server, cli):
+def test_a_lock_has_at_most_max_waiters_per_lock(server, cli):
     # CONTRACT 4, 7
     cli("CONFIG SET redislock.max-waiters-per-lock 2")
     line_up(server, cli, "bob", "carol")
@@ -349,7 +349,7 @@ def test_a_repeated_request_needs_no_second_place(server, cli):
     assert new.waits()
 
 
-def test_the_server_has_at_most_so_many_waiters(server, cli):
+def test_the_server_has_at_most_max_waiters(server, cli):
     # CONTRACT 4, 7
     cli("CONFIG SET redislock.max-waiters 3")
     line_up(server, cli, "bob", "carol")

@@ -113,7 +113,7 @@ def test_the_first_waiter_gets_the_lock(server, cli, cause):
 
 
 @pytest.mark.parametrize("cause", OVERWRITES)
-def test_what_is_written_over_a_lock_stays_and_all_who_wait_are_told(server, cli, cause):
+def test_a_value_written_over_a_lock_stays_and_all_waiters_are_told(server, cli, cause):
     # CONTRACT 5: a grant never overwrites a user's value
     dumped = dump_of_a_string(cli)
     cli("LOCK.ACQUIRE gate frank PX 3600000")
@@ -150,7 +150,7 @@ def test_what_is_written_over_a_lock_stays_and_all_who_wait_are_told(server, cli
 
 
 @pytest.mark.parametrize("ask", ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.MACQUIRE"])
-def test_who_asks_before_the_pump_has_seen_it_is_told_as_well(server, cli, ask):
+def test_a_request_before_the_pump_has_seen_the_value_is_told_as_well(server, cli, ask):
     # CONTRACT 5: in one packet with the SET
     cli("LOCK.ACQUIRE door alice PX 3600000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
@@ -169,7 +169,7 @@ def test_who_asks_before_the_pump_has_seen_it_is_told_as_well(server, cli, ask):
 
 
 @pytest.mark.parametrize("cause", ["DEL", "FLUSHALL", "SET and DEL", "RENAME away", "SWAPDB"])
-def test_it_happens_again_to_the_next_holder(server, cli, cause):
+def test_each_break_serves_the_next_waiter(server, cli, cause):
     # G6: ten times over, the queue moves on by one each time
     cli("LOCK.ACQUIRE door w0 PX 3600000")
     waiters = [
@@ -254,7 +254,7 @@ def test_swapdb_serves_the_waiters_where_they_wait(server, cli):
         assert each("LOCK.FENCE", "door", token_1) == 0
 
 
-def test_swapdb_serves_who_waits_where_no_lock_is_afterwards(server, cli):
+def test_swapdb_serves_waiters_where_no_lock_is_afterwards(server, cli):
     cli("LOCK.ACQUIRE door alice PX 3600000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
     server.connect(db=9)("SWAPDB 0 1")
@@ -282,7 +282,7 @@ def test_move_serves_the_waiters_where_they_wait(server, cli):
     assert isinstance(other("LOCK.ACQUIRE door erin PX 3600000"), int)
 
 
-def test_rename_onto_a_lock_serves_who_waits_for_that_name(server, cli):
+def test_rename_onto_a_lock_serves_the_waiters_for_that_name(server, cli):
     door = cli("LOCK.ACQUIRE door alice PX 3600000")
     gate = cli("LOCK.ACQUIRE gate eve PX 3600000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
@@ -321,7 +321,7 @@ def test_the_lease_of_a_broken_hold_ends_nothing_later(cli):
     assert owner_of(cli, "gate") == "bob"
 
 
-def test_who_was_broken_can_take_the_lock_again_with_a_new_token(cli):
+def test_a_broken_holder_can_take_the_lock_again_with_a_new_token(cli):
     first = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("DEL door")
     assert cli("LOCK.RENEW door alice PX 60000") == 0

@@ -66,7 +66,7 @@ def test_a_loss_cancels_the_body_which_ends_in_lock_lost(server: Any) -> None:
     play(server, story)
 
 
-def test_a_body_that_ends_all_the_same_and_one_with_an_error_of_its_own(server: Any) -> None:
+def test_a_lost_lock_raises_unless_the_body_raises_an_error_itself(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         with pytest.raises(redislock.LockLost):
             async with locks.lock("k"):
@@ -88,7 +88,7 @@ def test_a_body_that_ends_all_the_same_and_one_with_an_error_of_its_own(server: 
     play(server, story)
 
 
-def test_who_looks_after_the_deadline_is_told_and_nothing_is_cancelled_later(server: Any) -> None:
+def test_a_look_after_the_deadline_tells_the_loss_and_cancels_nothing_later(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         import time
 
@@ -103,7 +103,7 @@ def test_who_looks_after_the_deadline_is_told_and_nothing_is_cancelled_later(ser
     play(server, story)
 
 
-def test_a_cancellation_from_outside_stays_one(server: Any) -> None:
+def test_a_cancellation_from_outside_stays_a_cancellation(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         inside = asyncio.Event()
 
@@ -223,7 +223,7 @@ def test_five_hundred_tasks_wait_over_one_connection_in_order(server: Any) -> No
     play(server, story, lease=30)
 
 
-def test_who_has_waited_counts_from_a_renewal(server: Any) -> None:
+def test_a_hold_after_a_wait_counts_from_a_renewal(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         before = await calls(client, "lock.renew")
         async with locks.lock("k"):

@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "MIGRATING.md").read_text()
 SHOWN = re.findall(r"<!-- (before|after): python -->\n```python\n(.*?)```", PAGE, re.S)
 
 
-def test_all_of_it_is_found() -> None:
+def test_every_example_of_the_migration_page_is_found() -> None:
     assert [when for when, _ in SHOWN] == ["before", "after", "after", "before", "after"]
 
 
@@ -37,7 +37,7 @@ def runs(source: str, server: Any, pay: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(SHOWN)))
-def test_what_is_shown_works(number: int, server: Any) -> None:
+def test_the_examples_of_the_migration_page_work(number: int, server: Any) -> None:
     _, source = SHOWN[number]
     paid: list[int] = []
     runs(source, server, lambda fence=0: paid.append(fence))
@@ -46,7 +46,7 @@ def test_what_is_shown_works(number: int, server: Any) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (3, 4)])
-def test_before_and_after_exclude_each_other(before: int, after: int, server: Any) -> None:
+def test_old_and_new_code_exclude_each_other(before: int, after: int, server: Any) -> None:
     paid: list[str] = []
 
     def at_once(source: str) -> str:

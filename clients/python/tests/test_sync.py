@@ -116,7 +116,7 @@ def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) ->
             hold.extend(20)
 
 
-def test_a_grant_that_comes_after_its_lease_is_none(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_grant_that_comes_after_its_lease_is_a_loss(locks: redislock.Locks, client: redis.Redis) -> None:
     with locks.lock("other"):
         pass  # from now on there is a connection
     client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
@@ -399,7 +399,7 @@ def test_an_option_that_there_is_not_is_refused(options: Any, locks: redislock.L
 
 
 @pytest.mark.parametrize("name", ["wait", "lease", "longest"])
-def test_a_time_that_is_none_is_refused_by_its_name(name: str, locks: redislock.Locks) -> None:
+def test_an_invalid_time_is_refused_by_its_name(name: str, locks: redislock.Locks) -> None:
     for value in ("5", float("nan"), True, *([None] if name == "lease" else [])):
         with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
             locks.lock("k", **{name: value})  # type: ignore[arg-type]
@@ -429,7 +429,7 @@ def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.L
         locks.locked("report:{dya}")(plain)
 
 
-def test_a_hold_is_a_block_of_its_own(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_hold_can_be_used_as_a_block(locks: redislock.Locks, client: redis.Redis) -> None:
     with locks.lock("k").acquire() as hold:
         assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
     assert client.execute_command("LOCK.FENCE", "k") is None

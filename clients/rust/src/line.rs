@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_late_over_the_connection_before_makes_only_its_own_request_be_asked_again() {
+    fn a_late_answer_of_an_old_connection_repeats_only_its_own_request() {
         let lines = Lines::new(8);
         let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
         let (early, late) = (next_number(), next_number());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_before_it_asks_again_holds_up_nobody() {
+    fn a_waiter_that_leaves_before_it_asks_again_delays_nobody() {
         let lines = Lines::new(8);
         let mut places: Vec<_> = (0..3).map(|_| lines.join(b"k")).collect();
         for place in &mut places {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_the_server_first_is_called_though_its_reply_is_seen_later() {
+    fn the_first_to_ask_is_called_though_its_reply_is_seen_later() {
         let lines = Lines::new(4);
         let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
         let early = next_number();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_later_than_others_hands_on_that_it_was_called() {
+    fn a_waiter_called_before_its_turn_passes_the_call_on() {
         let lines = Lines::new(4);
         let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
         let mut behind = lines.join(b"k");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_calls_the_next_and_lets_one_move_up() {
+    fn a_waiter_that_leaves_calls_the_next_and_lets_one_move_up() {
         let lines = Lines::new(2);
         let places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
         assert_eq!(places.iter().map(may_ask).collect::<Vec<_>>(), [true, true, false, false]);

@@ -80,12 +80,12 @@ async fn all_are_served_though_the_slot_moves(is_ours: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_lock_that_moves_is_called_by_its_new_node() {
+async fn waiters_follow_this_clients_lock_to_its_new_node() {
     all_are_served_though_the_slot_moves(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_anothers_lock_that_moves_is_called_by_its_new_node() {
+async fn waiters_follow_another_clients_lock_to_its_new_node() {
     all_are_served_though_the_slot_moves(false).await;
 }
 

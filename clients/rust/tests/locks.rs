@@ -41,7 +41,7 @@ async fn a_guard_that_is_dropped_gives_the_lock_up_before_the_next_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_get_it_is_told_in_time() {
+async fn a_wait_in_vain_ends_in_time() {
     let server = Server::start();
     let locks = server.locks();
     let _guard = locks.lock("k").acquire().await.unwrap();
@@ -220,7 +220,7 @@ async fn close_gives_up_all_tells_holders_and_refuses_more() {
 }
 
 #[test]
-fn what_is_left_when_the_runtime_ends_does_no_harm() {
+fn guards_that_outlive_their_runtime_do_no_harm() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (locks, guard): (Locks, Guard) = runtime.block_on(async {

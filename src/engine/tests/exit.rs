@@ -39,7 +39,7 @@ fn told(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn who_waits_is_turned_away_and_files_need_no_module_when_all_locks_are_gone() {
+fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     let mut world = with_clients(2);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
@@ -70,7 +70,7 @@ fn who_waits_is_turned_away_and_files_need_no_module_when_all_locks_are_gone() {
 }
 
 #[test]
-fn readers_are_not_told_while_nothing_is_written_or_slots_are_on_their_way_out() {
+fn leaving_is_not_announced_while_writes_pause_or_slots_leave() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.sim.is_paused.set(true);
@@ -89,7 +89,7 @@ fn readers_are_not_told_while_nothing_is_written_or_slots_are_on_their_way_out()
 }
 
 #[test]
-fn while_readers_are_not_told_the_log_waits_and_the_pump_comes_back() {
+fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.number("LOCK.RELEASE k alice");
@@ -137,7 +137,7 @@ fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
 }
 
 #[test]
-fn it_cannot_be_called_off_where_files_keep_no_clock() {
+fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let world = World::started();
     let refusal = |leaves, has_type| leaving::refusal_of_setting(&world.sim, leaves, has_type).is_some();
     let all = || [(false, false), (false, true), (true, false), (true, true)].map(|(l, t)| refusal(l, t));

@@ -13,7 +13,7 @@ fn told_last(world: &World) -> String {
 }
 
 #[test]
-fn readers_are_told_a_request_as_it_was_asked_where_that_is_enough() {
+fn a_grant_is_replicated_as_it_was_asked_where_that_is_enough() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE first alice PX 30000");
     world.number("LOCK.ACQUIRE k alice PX 30000");
@@ -44,7 +44,7 @@ fn readers_of_a_node_are_told_what_each_lock_is() {
 }
 
 #[test]
-fn who_cannot_be_blocked_leaves_the_queue_with_nothing() {
+fn a_client_that_cannot_block_leaves_the_queue_with_nothing() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.sim.inside.borrow_mut().blocks_nobody = true;
@@ -75,7 +75,7 @@ fn a_string_with_a_time_to_live_is_its_owners_lock() {
 }
 
 #[test]
-fn who_waits_for_a_string_is_next_when_its_key_changes() {
+fn a_waiter_for_a_string_is_next_when_the_key_changes() {
     let mut world = with_clients(2);
     world.switches("legacy-strings", true);
     world.told("SET old alice PX 30000");

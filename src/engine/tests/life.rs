@@ -390,7 +390,7 @@ impl Life {
 
 /// How many were confirmed, and how many were not, in some lives that confirm.
 #[test]
-fn lives_confirm_and_fail_to() {
+fn simulated_lives_confirm_some_grants_and_fail_others() {
     let (mut confirmed, mut failed) = (0, 0);
     for seed in (0..60).step_by(3) {
         let mut life = Life::new(seed);

@@ -27,7 +27,7 @@ fn looks(world: &mut World) -> usize {
 }
 
 #[test]
-fn who_waits_where_slots_have_left_is_sent_on_some_at_a_time() {
+fn waiters_of_slots_that_left_are_redirected_some_at_a_time() {
     let mut world = node(8);
     for (name, client) in NAMES.iter().zip(2..) {
         world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
@@ -48,7 +48,7 @@ fn who_waits_where_slots_have_left_is_sent_on_some_at_a_time() {
 }
 
 #[test]
-fn where_there_is_one_slot_nobody_looks() {
+fn a_server_without_slots_looks_at_no_queues() {
     let mut world = World::started();
     (1..3).for_each(|client| world.connect(client));
     world.number("LOCK.ACQUIRE a alice PX 30000");

@@ -69,7 +69,7 @@ fn behind_a_mountain_of_leases_nobody_waits_longer_than_asked_for() {
 }
 
 #[test]
-fn so_many_waits_end_in_one_turn_while_nothing_is_written() {
+fn a_turn_ends_a_limited_number_of_waits_while_writes_pause() {
     let clients = 3 * REPLIES_PER_TURN as u64;
     let mut world = with_clients(clients + 1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
@@ -86,7 +86,7 @@ fn so_many_waits_end_in_one_turn_while_nothing_is_written() {
 }
 
 #[test]
-fn so_many_waits_end_in_one_turn_of_a_server_that_decides() {
+fn a_turn_of_a_primary_ends_a_limited_number_of_waits() {
     let clients = 3 * REPLIES_PER_TURN as u64;
     let mut world = with_clients(clients + 1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
@@ -102,7 +102,7 @@ fn so_many_waits_end_in_one_turn_of_a_server_that_decides() {
 }
 
 #[test]
-fn a_value_that_is_freed_elsewhere_lets_in_who_waits() {
+fn a_lock_freed_by_another_thread_lets_its_waiters_in() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");

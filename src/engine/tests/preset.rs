@@ -15,7 +15,7 @@ fn with(text: &str) -> Settings {
 }
 
 #[test]
-fn nobody_has_set_anything() {
+fn unset_settings_have_their_defaults() {
     let settings = Settings::new();
     assert_eq!(
         settings.in_words(),

@@ -245,7 +245,7 @@ fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
 }
 
 #[test]
-fn who_waits_for_a_replica_that_leaves_is_told_at_once() {
+fn a_wait_for_a_replica_that_leaves_fails_at_once() {
     let mut world = that_confirms();
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     world.turn();

@@ -137,7 +137,7 @@ fn the_clock_of_tokens_follows_what_a_file_says_and_no_client() {
 }
 
 #[test]
-fn an_empty_lock_is_made_where_nothing_is_only() {
+fn an_empty_lock_is_created_only_where_no_key_is() {
     let mut world = with_clients(1);
     let fact = Flags { is_fact: true, ..Flags::default() };
     assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [Part::Ok]);

@@ -33,7 +33,7 @@ fn a_node_of_a_cluster_looks_at_each_command() {
 }
 
 #[test]
-fn who_waits_for_a_role_listens_from_the_start() {
+fn a_server_that_needs_its_role_listens_from_the_start() {
     let set = |name: &'static str| {
         World::started_as(Flags::default(), move |sim| {
             super::world::set_number(&sim.shared().settings, name, 1_000);
@@ -57,7 +57,7 @@ fn who_waits_for_a_role_listens_from_the_start() {
 }
 
 #[test]
-fn what_is_loaded_first_is_looked_around_at_when_it_is_loaded() {
+fn listeners_are_looked_for_once_the_first_data_set_is_loaded() {
     let mut world = World::started();
     world.sim.inside.borrow_mut().is_unheard = true;
     events::loading(&world.sim);
@@ -87,7 +87,7 @@ fn where_nobody_hears_events_none_are_published() {
 }
 
 #[test]
-fn while_a_data_set_is_loaded_beside_the_one_that_is_served_each_command_is_looked_at() {
+fn each_command_is_looked_at_while_a_second_data_set_is_loaded() {
     let mut world = with_clients(1);
     for (what, is_looked_at) in [(events::Beside::Begun, true), (events::Beside::Aborted, false)] {
         world.number("LOCK.ACQUIRE k alice PX 30000");

@@ -92,7 +92,7 @@ fn info_names_the_locks_that_are_asked_for_most() {
 }
 
 #[test]
-fn what_was_freed_elsewhere_is_forgotten_by_and_by() {
+fn locks_freed_by_another_thread_are_forgotten_bit_by_bit() {
     let mut world = with_clients(1);
     for name in ["a", "b", "c", "d", "e"] {
         world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
@@ -157,7 +157,7 @@ fn a_lock_takes_memory() {
 }
 
 #[test]
-fn what_was_freed_elsewhere_is_not_counted_and_the_pump_does_the_rest() {
+fn locks_freed_by_another_thread_are_not_counted_and_the_pump_forgets_them() {
     let mut world = with_clients(1);
     for name in ["a", "b", "c", "d", "e"] {
         world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));

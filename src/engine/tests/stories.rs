@@ -102,7 +102,7 @@ fn what_cannot_be_undone_yet_does_not_keep_the_server_busy() {
 }
 
 #[test]
-fn whoever_waits_for_a_replica_is_told_when_its_server_follows_another() {
+fn waits_for_replicas_end_when_the_primary_is_demoted() {
     // G7
     let mut world = that_confirms();
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
@@ -120,7 +120,7 @@ fn whoever_waits_for_a_replica_is_told_when_its_server_follows_another() {
 }
 
 #[test]
-fn one_turn_answers_so_many_and_the_next_one_the_others() {
+fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     let clients = REPLIES_PER_TURN as u64 + 50;
     let mut world = with_clients(clients + 1);
     world.send(clients + 1, 0, "LOCK.ACQUIRE k writer PX 30000");

@@ -22,7 +22,7 @@ const ALL: Rule = Rule::All { replicas: 2 };
 const MOST: Rule = Rule::Majority { replicas: 1, stable_ms: 100 };
 
 #[test]
-fn all_means_all() {
+fn confirm_all_needs_every_replica() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let wait = all.wait(at(5), at(50), ALL, vec![]).expect("both are there");
     assert!(all.has_new());
@@ -47,7 +47,7 @@ fn what_was_acknowledged_before_does_not_count() {
 }
 
 #[test]
-fn of_many_who_are_confirmed_some_are_told_in_a_later_turn() {
+fn many_confirmed_waits_are_answered_in_several_turns() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let waits: Vec<_> = (0..5).filter_map(|n| all.wait(at(1), at(50 + n), ALL, vec![])).collect();
     all.sent(10);
@@ -89,7 +89,7 @@ fn what_is_told_in_a_later_turn_can_still_be_undone() {
 }
 
 #[test]
-fn when_replicas_left_nobody_waits_who_is_not_looked_at_in_this_turn() {
+fn waits_beyond_one_turn_end_in_the_next_ones_without_replicas() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let waits: Vec<_> = (0..3).filter_map(|_| all.wait(at(1), at(50), ALL, vec![])).collect();
     // Before anything was sent.
@@ -148,7 +148,7 @@ fn too_few_replicas_are_told_at_once() {
 }
 
 #[test]
-fn one_that_left_and_came_back_does_not_count() {
+fn a_replica_that_left_and_came_back_does_not_count() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let wait = all.wait(at(1), at(50), MOST, vec![]);
     assert_eq!(wait, None, "neither is seasoned, nor is the primary");
@@ -212,7 +212,7 @@ fn with_more_replicas_than_the_group_has_all_still_means_all() {
 }
 
 #[test]
-fn one_that_came_back_before_its_old_connection_was_dead_does_not_count() {
+fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() {
     let mut all = primary(&[("a", 0)]);
     let wait = all.wait(at(100), at(500), MOST, vec![]).unwrap();
     all.sent(10);
@@ -240,7 +240,7 @@ fn what_failed_is_undone_by_owner_and_token() {
 }
 
 #[test]
-fn whoever_is_told_of_a_hold_waits_no_longer_than_its_lease() {
+fn a_wait_for_replicas_lasts_no_longer_than_the_lease() {
     let mut all = primary(&[("a", 0)]);
     let begun = PendingGrant { lease_ms: 20, ..pending_grant("x", 7, BEGUN) };
     all.note_begun(vec![pending_grant("x", 6, BEGUN), begun.clone(), pending_grant("y", 8, BEGUN)]);
@@ -369,7 +369,7 @@ fn an_acknowledgement_that_comes_late_is_none() {
 }
 
 #[test]
-fn who_waits_is_told_when_nothing_has_to_be_confirmed_any_more() {
+fn waits_end_when_nothing_has_to_be_confirmed_any_more() {
     let mut all = primary(&[("a", 0)]);
     let failed = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
     let wait = all.wait(at(1), at(50), EITHER, vec![pending_grant("y", 8, BEGUN)]).unwrap();
@@ -416,7 +416,7 @@ fn waits_are_counted() {
 }
 
 #[test]
-fn who_needs_no_replica_is_told_when_it_is_sent() {
+fn a_wait_that_needs_no_replica_ends_when_its_record_is_sent() {
     let mut all = primary(&[]);
     let nobody = Rule::Majority { replicas: 0, stable_ms: 0 };
     let wait = all.wait(at(1), at(50), nobody, vec![]).expect("nobody is needed");

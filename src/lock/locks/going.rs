@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_lease_was_over_does_not_tell_of_the_end_of_its_lock() {
+    fn a_holder_whose_lease_was_over_does_not_tell_of_the_end_of_its_lock() {
         let mut locks = Locks::default();
         let holders = locks.form(Mode::Limit(5));
         for (number, lease_ms) in [(1, 100), (2, 100), (3, 0), (4, 0)] {

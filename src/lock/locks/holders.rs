@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_list_of_up_to_eight_and_again_of_four() {
+    fn holders_are_a_list_up_to_eight_and_again_from_four_down() {
         let mut holder_lists = HolderLists::default();
         let id = holder_lists.form(MODE);
         for number in 1..=8 {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn its_holders_stand_in_the_order_of_their_tokens() {
+    fn holders_stand_in_the_order_of_their_tokens() {
         for count in [5, 8, 12] {
             let mut holder_lists = HolderLists::default();
             let id = holder_lists.form(MODE);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_of_holders_that_is_dissolved_nothing_is_left_but_a_spare_one() {
+    fn a_dissolved_list_of_holders_leaves_only_a_spare_one() {
         let mut holder_lists = HolderLists::default();
         let ids: Vec<_> = (0..SPARE_MAX as u64 + 2).map(|_| holder_lists.form(MODE)).collect();
         for (&id, number) in ids.iter().zip(1..) {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn it_occupies_what_its_holders_need() {
+    fn a_list_of_holders_occupies_what_its_holders_need() {
         let mut holder_lists = HolderLists::default();
         let id = holder_lists.form(MODE);
         let entry = size_of::<(Token, LockId)>();

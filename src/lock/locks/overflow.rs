@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_not_kept() {
+    fn an_empty_overflow_is_not_kept() {
         let mut overflows = Overflows::default();
         assert!(bind(&mut overflows, 1, CUT, None));
         assert!(!bind(&mut overflows, 1, Binding::NONE, None));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_sorted_map_under_random_use() {
+    fn a_wheel_agrees_with_a_sorted_map_under_random_use() {
         let mut records = Records(vec![(NONE, NONE, 0); 2_000]);
         let mut oracle: BTreeMap<u32, u64> = BTreeMap::new();
         let mut wheel = Wheel::default();

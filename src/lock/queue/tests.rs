@@ -22,7 +22,7 @@ fn request(owner: &[u8], until: Option<Moment>) -> Request {
 }
 
 #[test]
-fn who_waits_for_several_times_out_once() {
+fn a_wait_for_several_locks_times_out_once() {
     let mut queues = Queues::default();
     let until = Moment(5_000);
     let (k, l) = (lock_key(b"k"), lock_key(b"l"));
@@ -38,7 +38,7 @@ fn who_waits_for_several_times_out_once() {
 }
 
 #[test]
-fn whose_going_may_let_others_in_is_told() {
+fn a_queue_is_noted_whose_waiters_may_get_in_when_one_leaves() {
     let mut queues = Queues::default();
     let shared = |owner: &[u8]| Request { mode: Mode::Shared, ..request(owner, None) };
     let first = queues.join(lock_key(b"k"), shared(b"ann"));
@@ -57,7 +57,7 @@ fn whose_going_may_let_others_in_is_told() {
 }
 
 #[test]
-fn of_thousands_who_leave_one_queue_no_memory_stays() {
+fn thousands_that_leave_one_queue_leave_no_memory() {
     // 262,144 bytes stayed after 19,000 readers of one lock were let in at once.
     let mut queues = Queues::default();
     let readers: Vec<_> = (0..3_000_u32)

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_fenced_is_counted_and_told_the_live_token() {
+    fn a_fenced_command_is_counted_and_told_the_live_token() {
         let (mut table, mut fx) = (Table::default(), Effects::default());
         let now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
         let lock_key = LockKey { db: 0, name: b"door" };

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_and_nobody_waits_but_what_is_held_is_held_again() {
+    fn leaving_grants_nothing_new_and_repeats_what_is_held() {
         let mut table = Table::default();
         let taken = acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Shared, None));
         let existing = stored(&taken);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_and_who_keeps_a_place_is_turned_away_and_a_free_lock_is_not_granted_to_them() {
+    fn leaving_turns_away_waiters_and_reserved_places_and_grants_neither() {
         let mut table = Table::default();
         let existing = stored(&acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Exclusive, None)));
         let wait = Some(Wait::Block(Block { client: ClientId(2), until: None }));

@@ -52,7 +52,7 @@ impl World {
 }
 
 #[test]
-fn a_cycle_of_very_many_is_not_found_and_one_of_many_is() {
+fn a_long_cycle_is_found_and_one_beyond_the_limit_of_steps_is_not() {
     for (length, is_found) in [(STEPS_MAX as u32 / 2, true), (MORE, false)] {
         let mut world = World::new();
         for owner in 0..length {
@@ -68,7 +68,7 @@ fn a_cycle_of_very_many_is_not_found_and_one_of_many_is() {
 }
 
 #[test]
-fn of_very_many_holders_those_are_looked_at_who_wait() {
+fn a_search_among_very_many_holders_looks_at_those_that_wait() {
     // As many others wait, elsewhere; if those are too many to be looked at, the search ends before it finds the one.
     for (holders, others, is_found) in
         [(STEPS_MAX as u32 / 2, 0, true), (MORE, 0, true), (MORE, 100, true), (MORE, MORE, false)]
@@ -90,7 +90,7 @@ fn of_very_many_holders_those_are_looked_at_who_wait() {
 }
 
 #[test]
-fn beside_as_many_readers_as_there_may_be_another_one_waits_for_them() {
+fn a_reader_beyond_the_most_readers_waits_for_them() {
     for (readers_max, is_found) in [(1, true), (2, false)] {
         let mut world = World::new();
         let many = 4 * STEPS_MAX;
@@ -107,7 +107,7 @@ fn beside_as_many_readers_as_there_may_be_another_one_waits_for_them() {
 
 /// `COUNT_MAX` is far beyond what a test counts up to: a payload brings such a hold.
 #[test]
-fn who_holds_as_often_as_can_be_counted_is_refused_in_each_way() {
+fn an_owner_at_the_highest_count_is_refused_in_every_mode() {
     let ways = [Mode::Exclusive, Mode::Shared].map(|was| [(was, Mode::Exclusive), (was, Mode::Shared)]);
     for (was, mode) in ways.into_iter().flatten() {
         for (count, is_refused) in [(COUNT_MAX - 1, false), (COUNT_MAX, true)] {

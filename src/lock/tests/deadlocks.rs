@@ -268,7 +268,7 @@ fn a_deadlock_through_requests_for_many_locks_is_found() {
 }
 
 #[test]
-fn an_owner_of_many_requests_for_whom_many_wait_is_looked_at_once() {
+fn a_search_looks_at_an_owner_of_many_requests_once() {
     for size in [3, 100, 300, 600] {
         // Owner 0 waits for each of the others, and each of the others for it.
         let mut graph = Graph::default();

@@ -47,7 +47,7 @@ impl Reader {
 }
 
 #[test]
-fn one_more_than_there_are_places_for_ends_the_oldest() {
+fn a_holder_beyond_the_limit_ends_the_oldest_hold() {
     for limit in [1, 2, 3] {
         let mut reader = Reader::new();
         for number in 1..=5 {
@@ -100,7 +100,7 @@ fn take_all(
 }
 
 #[test]
-fn its_own_file_has_several_locks_once_or_each_with_its_token() {
+fn a_file_names_several_locks_by_one_request_or_each_with_its_token() {
     let lock_keys = [b"a", b"b", b"c"].map(|name| LockKey { db: 0, name });
     let as_asked = [Record::AsAsked, Record::Nothing, Record::Nothing];
     let records = |steps: &[Step<()>]| steps.iter().map(|step| step.record).collect::<Vec<_>>();

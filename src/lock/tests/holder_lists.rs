@@ -88,7 +88,7 @@ fn a_list_of_holders_grows_and_shrinks() -> Result<(), String> {
 
 /// What is over and was not ended yet is passed over, but no more of it than a few.
 #[test]
-fn of_very_many_holders_a_few_are_looked_at_and_shown() -> Result<(), String> {
+fn a_view_of_very_many_holders_looks_at_a_few_and_shows_them() -> Result<(), String> {
     let mut world = World::new(1_000_000, 0);
     let shown = |world: &World, max| {
         let lock = world.server.described(K, max).expect("somebody holds");

@@ -58,7 +58,7 @@ fn granted(effects: &[Effect]) -> Vec<(u64, Token)> {
 }
 
 #[test]
-fn it_excludes_everybody_even_an_owner_of_the_same_name() {
+fn an_old_lock_excludes_everybody_even_an_owner_of_the_same_name() {
     let mut table = Table::default();
     for is_own in [false, true] {
         for mode in [Mode::Exclusive, Mode::Shared] {
@@ -72,7 +72,7 @@ fn it_excludes_everybody_even_an_owner_of_the_same_name() {
 }
 
 #[test]
-fn who_waits_is_granted_when_it_is_gone_and_not_before() {
+fn waiters_are_granted_when_an_old_lock_is_gone_and_not_before() {
     let mut table = Table::default();
     for (owner, client) in [(b"bob", 2), (b"eve", 5)] {
         let step = acquire(&mut table, at(0), held(false, 30), &ask(owner, Mode::Exclusive, Some(client)));
@@ -97,7 +97,7 @@ fn who_waits_is_granted_when_it_is_gone_and_not_before() {
 }
 
 #[test]
-fn the_owner_of_its_value_releases_and_renews_it() {
+fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
     let mut table = Table::default();
     let mut fx = Effects::default();
     let step = acquire(&mut table, at(0), held(false, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
@@ -132,7 +132,7 @@ fn the_owner_of_its_value_releases_and_renews_it() {
 }
 
 #[test]
-fn several_are_not_taken_while_one_of_them_is_an_old_clients() {
+fn several_locks_are_not_taken_while_one_is_an_old_lock() {
     let mut table = Table::default();
     let mut take = |existing: Existing| {
         let refs =
@@ -146,7 +146,7 @@ fn several_are_not_taken_while_one_of_them_is_an_old_clients() {
 }
 
 #[test]
-fn it_has_a_holder_and_no_token() {
+fn an_old_lock_has_a_holder_and_no_token() {
     let table = Table::default();
     let view = table.describe(at(10).boot, DOOR, held(false, 30), b"old", 10).expect("it is held");
     assert_eq!(view.mode, Mode::Exclusive);
@@ -156,7 +156,7 @@ fn it_has_a_holder_and_no_token() {
 }
 
 #[test]
-fn nothing_of_it_is_undone() {
+fn an_undoing_leaves_an_old_lock_alone() {
     let mut table = Table::default();
     table.set_confirms(true);
     let step = acquire(&mut table, at(0), Existing::Nothing, &ask(b"old", Mode::Exclusive, None));

@@ -282,7 +282,7 @@ fn readers_and_writers() -> Result<(), String> {
 /// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
 /// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
-fn readers_and_writers_of_whom_two_are_few() -> Result<(), String> {
+fn readers_and_writers_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| readers_and_writers_states(2388))
 }
 
@@ -343,7 +343,7 @@ fn both_or_none() -> Result<(), String> {
 
 /// The same where a search for deadlocks ends after three holders or requests, and misses some.
 #[test]
-fn both_or_none_of_whose_searches_look_at_three() -> Result<(), String> {
+fn both_or_none_with_searches_of_three_steps() -> Result<(), String> {
     Lowered::steps(3).during(|| both_or_none_states(17_285, &["deadlock", "deadlock beyond the search"]))
 }
 
@@ -398,7 +398,7 @@ fn reservations() -> Result<(), String> {
 /// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
 /// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
-fn reservations_of_whom_two_are_few() -> Result<(), String> {
+fn reservations_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| reservations_states(5953))
 }
 
@@ -438,6 +438,6 @@ fn grants_that_are_undone() -> Result<(), String> {
 
 /// The same where three who hold together are many. There are a few more states, for the pump alone ends leases of many.
 #[test]
-fn grants_that_are_undone_of_whom_two_are_few() -> Result<(), String> {
+fn grants_that_are_undone_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| grants_that_are_undone_states(4574))
 }

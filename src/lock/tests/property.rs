@@ -430,7 +430,7 @@ fn live_all(lives: u64, kinds: Kinds, sometimes: &[&str]) -> Result<(), String> 
 }
 
 #[test]
-fn it_agrees_with_the_oracle_and_keeps_every_guarantee_under_random_use() -> Result<(), String> {
+fn the_core_agrees_with_the_oracle_and_keeps_every_guarantee() -> Result<(), String> {
     live_all(100, Kinds::Plain, &SOMETIMES)
 }
 
@@ -451,6 +451,6 @@ fn bugs_that_are_put_back_are_found() {
 
 /// The same with locks of all kinds, and their mixtures.
 #[test]
-fn it_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {
+fn the_core_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {
     live_all(150, Kinds::All, &[&SOMETIMES[..], &SOMETIMES_OF_ALL_KINDS[..]].concat())
 }

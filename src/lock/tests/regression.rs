@@ -123,7 +123,7 @@ fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String>
 /// Carol waits for two locks, and bob behind her for one of them, which is free. The slot of the other one leaves, and
 /// she is sent on: it is bob's turn (G6), though nothing else ever happens.
 #[test]
-fn who_stood_behind_a_request_for_several_that_was_sent_on_is_next() -> Result<(), String> {
+fn a_waiter_behind_a_redirected_request_for_several_is_next() -> Result<(), String> {
     let m = At::new(0, "m");
     let short = Input::Acquire {
         at: K,
@@ -214,7 +214,7 @@ fn alone(owner: &'static str) -> Result<Input, String> {
 /// Alice reads, and waits to hold alone. A RESTORE makes her: she is told of that hold (G9), and does not get another
 /// token for the same.
 #[test]
-fn who_waits_to_hold_alone_is_told_of_its_restored_hold() -> Result<(), String> {
+fn a_waiting_upgrade_is_told_of_its_restored_hold() -> Result<(), String> {
     let all = [read("alice", 1, None), read("bob", 2, None), acquire("alice", 3)];
     live(&[&all[..], &[alone("alice")?, Input::Restore(K), Input::Pump]].concat())
 }
@@ -222,7 +222,7 @@ fn who_waits_to_hold_alone_is_told_of_its_restored_hold() -> Result<(), String> 
 /// Carol waits to read, behind bob who would hold alone. A RESTORE makes her hold alone, and she asks to read on
 /// another connection: her older request is answered, too, though it is not its turn (G9).
 #[test]
-fn who_lets_others_in_waits_to_read_no_longer() -> Result<(), String> {
+fn a_downgrade_answers_the_owners_older_request_to_read() -> Result<(), String> {
     let all = [acquire("alice", 1), acquire("bob", 2), read("carol", 3, Some(0))];
     live(&[&all[..], &[alone("carol")?, Input::Restore(K), Input::Pump, read("carol", 4, None)]].concat())
 }
@@ -231,7 +231,7 @@ fn who_lets_others_in_waits_to_read_no_longer() -> Result<(), String> {
 /// read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
 /// When alice goes he is next (G6), as he would be if he asked now.
 #[test]
-fn who_holds_what_it_waits_for_passes_a_reservation() -> Result<(), String> {
+fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
     let [m, n] = ["m", "n"].map(|name| At::new(0, name));
     let wait = Some(0);
     let elsewhere = |owner, client| Input::Acquire {
@@ -269,7 +269,7 @@ fn who_holds_what_it_waits_for_passes_a_reservation() -> Result<(), String> {
 /// Dave waits for two locks. Ann's lease of the one is over in the millisecond in which dave is looked at for the other
 /// one, and that look ends it. Carol, who stands ahead of dave there, must be granted it in the same run (G6).
 #[test]
-fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> Result<(), String> {
+fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(), String> {
     const L: At = At::new(0, "l");
     let take = |at, owner, lease_ms, client| Input::Acquire {
         at,
@@ -311,7 +311,7 @@ fn who_waits_for_a_lease_that_a_look_at_several_locks_has_ended_is_granted() -> 
 /// Alice holds and waits to upgrade; both count. While the upgrade waits, she holds as often as one may but once, and
 /// asks again. Had she been granted that, the upgrade would not have counted, and her last RELEASE come too early.
 #[test]
-fn what_waits_to_count_is_counted_before_it_is_granted() -> Result<(), String> {
+fn a_waiting_upgrade_keeps_room_for_its_count() -> Result<(), String> {
     let ask = |owner, mode, client| Input::Acquire {
         at: K,
         owner,

@@ -73,7 +73,7 @@ fn load_staged(table: &mut Table) -> [LockId; 3] {
 }
 
 #[test]
-fn what_is_staged_is_not_seen_and_found_by_its_numbers() {
+fn staged_locks_are_not_seen_but_found_by_their_numbers() {
     let (mut table, plain, holders) = replica();
     let before = table.memory_of(plain);
     let new = load_staged(&mut table);
@@ -121,7 +121,7 @@ fn an_empty_lock_and_a_value_that_is_refused_are_of_the_set_that_is_loaded() {
 }
 
 #[test]
-fn once_loaded_it_takes_the_place_of_the_other_as_a_whole() {
+fn a_loaded_data_set_replaces_the_served_one_as_a_whole() {
     let (mut table, plain, holders) = replica();
     let new = load_staged(&mut table);
     let gone = table.complete_staged().expect("there was another");
@@ -148,7 +148,7 @@ fn once_loaded_it_takes_the_place_of_the_other_as_a_whole() {
 }
 
 #[test]
-fn if_it_cannot_be_loaded_all_is_as_it_was() {
+fn a_failed_load_leaves_the_served_locks_as_they_were() {
     let (mut table, plain, holders) = replica();
     let new = load_staged(&mut table);
     assert_eq!(table.abort_staged().map(|gone| gone.len()), Some(3));

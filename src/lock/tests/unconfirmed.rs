@@ -80,7 +80,7 @@ fn what_can_be_confirmed_goes_on_in_a_quarantine() {
 }
 
 #[test]
-fn who_holds_nothing_in_a_quarantine_waits_or_is_told_of_it() {
+fn an_owner_without_a_hold_waits_for_a_quarantine_or_is_told_of_it() {
     let (mut table, existing) = promoted(Mode::Exclusive);
     let left = Acquired::Refused(Refusal::Quarantine(40));
     let bob = |client| unconfirmable(b"bob", Mode::Exclusive, client);

@@ -41,7 +41,7 @@ fn lock_at(world: &World, at: At) -> Result<LockId, String> {
 }
 
 #[test]
-fn who_holds_and_who_waits_is_told() -> Result<(), String> {
+fn a_view_shows_holders_and_waiters() -> Result<(), String> {
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     let token = world.server.live_token(K).ok_or("no token")?;
     let existing = world.server.existing(K);
@@ -114,7 +114,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
 }
 
 #[test]
-fn who_asks_again_has_waited_since_the_first_time() -> Result<(), String> {
+fn a_repeated_request_has_waited_since_the_first_one() -> Result<(), String> {
     let several = |client| both("carol", client, false);
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN), several(3)])?;
     world.step(&Input::Pass(7_000))?;
@@ -135,7 +135,7 @@ fn who_asks_again_has_waited_since_the_first_time() -> Result<(), String> {
 }
 
 #[test]
-fn who_goes_on_beside_others_has_held_since_it_held_alone() -> Result<(), String> {
+fn a_downgraded_holder_has_held_since_it_held_alone() -> Result<(), String> {
     let mut world = after(&[both("ann", 1, false), Input::Pass(5_000_000), both("ann", 1, true)])?;
     world.step(&Input::Pass(2_000))?;
     world.step(&acquire(K, "bob", 2, How::of(Mode::Shared)))?;

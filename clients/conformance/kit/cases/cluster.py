@@ -85,7 +85,7 @@ def several_locks_in_one_slot(stage):
 
 
 @case(7, needs=("cluster", "held"), weight=3)
-def what_an_owner_holds_in_a_cluster(stage):
+def an_owners_locks_are_listed_from_every_node_of_a_cluster(stage):
     """LOCK.HELDBY names no key, so no driver knows where to send it: the library asks each primary."""
     three = Three(stage)
     adapter = three.adapter

@@ -10,7 +10,7 @@ LATE = 1.0
 
 
 @case(2)
-def the_time_on_the_way_is_taken_off(stage):
+def a_slow_reply_shortens_the_remaining_time(stage):
     """A reply that takes long shortens what the holder counts on."""
     _, door, adapter = stage.single()
     adapter("release", hold=adapter_hold(adapter, "warm"))  # connections are made
@@ -38,7 +38,7 @@ def a_grant_after_a_wait_is_counted_from_a_renewal(stage):
 
 
 @case(2, 4)
-def a_paused_server_is_survived_by_nobody(stage):
+def holders_learn_of_their_loss_before_a_stopped_server_ends_the_lease(stage):
     """The server is stopped: the holder is told of the loss before the lease ends on the server."""
     server, door, adapter = stage.single()
     lease = 2

@@ -9,7 +9,7 @@ from . import case
 
 
 @case(8)
-def the_kind_of_the_lock(stage):
+def a_request_of_another_kind_is_refused(stage):
     """A semaphore is asked for as an exclusive lock: LockKindMismatch."""
     _, _, adapter = stage.single()
     stage.hold("k", "LIMIT", 2)
@@ -132,7 +132,7 @@ def tokens_that_are_dead_are_refused(stage):
 
 
 @case(8)
-def what_was_lost_and_what_was_not_to_be_had(stage):
+def a_loss_and_a_wait_in_vain_are_different_errors(stage):
     """LockTimeout for who does not get it, LockLost for who has it no more; a value in its place is another error."""
     _, _, adapter = stage.single()
     stage.hold("k")

@@ -56,7 +56,7 @@ def a_renewal_that_is_never_answered(stage):
 
 
 @case(6, 7)
-def the_end_without_a_server(stage):
+def a_program_without_a_server_ends_well(stage):
     """The server is away when the adapter's input ends: it ends well all the same."""
     _, door, adapter = stage.single()
     stage.hold("busy")
@@ -228,7 +228,7 @@ class Fire:
 
 
 @case(1, 2, 4, 5, 6, 7, weight=6, seconds=150)
-def everything_at_once(stage):
+def many_faults_at_once_do_no_harm(stage):
     """Replies lost, connections cut, silences: who is told that it holds does hold, and nothing is left at the end."""
     _, door, adapter = stage.single(waiting_connections=4)
     fire = Fire(stage, adapter, door)

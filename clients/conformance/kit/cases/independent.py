@@ -61,7 +61,7 @@ def a_minority_is_down(stage):
 
 
 @case(6, 7, needs=("independent",))
-def without_a_majority_nothing_is_left(stage):
+def an_attempt_without_a_majority_leaves_nothing(stage):
     """Two of three cannot be reached: no lock, and nothing is left on the one that granted it."""
     servers = Servers(stage)
     adapter = stage.adapter(*servers.addresses, mode="independent")
@@ -91,7 +91,7 @@ def a_lost_majority_is_told(stage):
 
 
 @case(5, 6, needs=("independent",))
-def one_at_a_time_over_independent_servers(stage):
+def independent_servers_have_one_holder_at_a_time(stage):
     """Two processes want the lock of a majority: one gets it, the other when it is given up."""
     servers = Servers(stage)
     first, second = (stage.adapter(*servers.addresses, mode="independent") for _ in range(2))

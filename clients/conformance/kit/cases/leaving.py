@@ -118,7 +118,7 @@ def a_release_that_fails_hides_nothing(stage):
 
 
 @case(6)
-def the_end_gives_up_all(stage):
+def the_end_of_a_program_gives_up_all_locks(stage):
     """When the adapter's input ends, what it holds and what it waits for is given up, though leases are long."""
     server, _, adapter = stage.single()
     stage.hold("busy")
@@ -135,7 +135,7 @@ def the_end_gives_up_all(stage):
 
 
 @case(6)
-def close_gives_up_all(stage):
+def close_gives_up_all_locks(stage):
     """After close nothing is held, nobody waits, and no connection is open, while the process goes on."""
     _, door, adapter = stage.single()
     stage.hold("busy")
@@ -168,7 +168,7 @@ def a_wait_that_ends_at_the_grant_leaves_nothing(stage):
 
 
 @case(6)
-def all_or_none(stage):
+def several_locks_are_taken_all_or_none(stage):
     """Of several locks of which one is taken nothing is held; then all are, with one token."""
     _, _, adapter = stage.single()
     stage.hold("b")

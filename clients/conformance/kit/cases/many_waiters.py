@@ -96,7 +96,7 @@ def two_processes_with_many_waiters_take_turns(stage):
 
 
 @case(5)
-def who_waits_for_one_lock_does_not_starve_another(stage):
+def waiters_for_one_lock_do_not_starve_those_for_another(stage):
     """As many as may wait for a lock that does not come: who waits for another lock gets that one."""
     _, _, adapter = stage.single(waiting_connections=2)
     stage.hold("never")
@@ -130,7 +130,7 @@ def who_waits_in_vain_keeps_no_position(stage):
 
 
 @case(5)
-def a_crowd_that_dies_holds_nobody_up(stage):
+def waiters_of_a_killed_process_delay_nobody(stage):
     """A process with many waiters is killed: who waits behind them in another process is served soon."""
     _, door, first = stage.single(waiting_connections=4)
     second = stage.adapter(door.address)

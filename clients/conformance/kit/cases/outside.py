@@ -22,7 +22,7 @@ def a_child_has_no_holds(stage):
 
 
 @case(9, needs=("stats",))
-def hooks_count(stage):
+def hooks_see_every_event(stage):
     """The library's hooks have seen each grant, each time-out, each loss, each release and each wait."""
     _, _, adapter = stage.single()
     for number in range(3):
@@ -45,7 +45,7 @@ def hooks_count(stage):
 
 
 @case(9, needs=("held",))
-def what_an_owner_holds(stage):
+def an_owners_locks_are_listed(stage):
     """LOCK.HELDBY through the library."""
     _, _, adapter = stage.single()
     owner = adapter("acquire", hold="h", names=["a", "b"], wait_ms=0)["owner"]

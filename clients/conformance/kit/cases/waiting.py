@@ -129,7 +129,7 @@ def a_reply_that_never_comes(stage):
 
 
 @case(5)
-def who_dies_while_it_waits_leaves_nothing(stage):
+def a_client_that_dies_while_it_waits_leaves_nothing(stage):
     """The process of a waiter is killed: the lock passes it over."""
     _, _, adapter = stage.single()
     stage.hold("k")
@@ -143,7 +143,7 @@ def who_dies_while_it_waits_leaves_nothing(stage):
 
 
 @case(5)
-def who_dies_just_after_its_grant_leaves_nothing(stage):
+def a_client_that_dies_just_after_its_grant_leaves_nothing(stage):
     """The process is killed between the grant and the reply: the lease is cut short (EPHEMERAL)."""
     _, door, adapter = stage.single()
     stage.hold("k")
