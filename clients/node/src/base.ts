@@ -5,8 +5,9 @@ import { inspect } from "node:util";
 import { now } from "./clock.js";
 import type { Kind } from "./commands.js";
 import { Cancelled, LockLost, LockTimeout } from "./errors.js";
-import { type Grant, Hold, type Keeper, type Terms, type Told } from "./hold.js";
+import { type Grant, Hold, type Keeper, type Life, lifeOf, type Terms, type Told } from "./hold.js";
 import { Leader, type LeaderOptions } from "./leader.js";
+import { scheduler } from "./scheduler.js";
 
 /** What a program may want to count. All are called synchronously; what they throw is ignored. */
 export interface Hooks {
@@ -20,6 +21,8 @@ export interface Hooks {
   lost?(event: { hold: Hold; error: LockLost }): void;
   /** A hold was given up by its holder. */
   released?(event: { hold: Hold; heldMs: number }): void;
+  /** A hold was collected, though it was not given up: it is renewed no more, and ends with its lease. */
+  forgotten?(event: { names: readonly string[]; owner: string; token: number }): void;
 }
 
 export interface BaseOptions {
@@ -88,6 +91,7 @@ export class Lock {
     }
     if (typeof body !== "function") throw new TypeError("using needs a body");
     const hold = await this.acquire(options);
+    hold.keep();
     const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
     let outcome: { value: T } | { error: unknown };
     try {
@@ -124,7 +128,7 @@ export abstract class Base implements AsyncDisposable {
   protected readonly lease: number;
   protected readonly timeout: number;
   readonly #hooks: Hooks;
-  readonly #holds = new Set<Hold>();
+  readonly #lives = new Set<Life>();
   readonly #leaders = new Set<Leader>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #told: Told;
@@ -136,13 +140,14 @@ export abstract class Base implements AsyncDisposable {
     this.#hooks = options.hooks ?? {};
     this.#told = {
       lost: (hold, error) => {
-        this.#holds.delete(hold);
+        this.#lives.delete(lifeOf(hold));
         this.#call(() => this.#hooks.lost?.({ hold, error }));
       },
       released: (hold) => {
-        this.#holds.delete(hold);
+        this.#lives.delete(lifeOf(hold));
         this.#call(() => this.#hooks.released?.({ hold, heldMs: now() - hold.heldSince }));
       },
+      forgotten: (life) => this.#forgotten(life),
       background: (work) => this.background(work),
     };
   }
@@ -178,7 +183,13 @@ export abstract class Base implements AsyncDisposable {
   async close(): Promise<void> {
     this.#closed = true;
     this.stopAttempts(new Cancelled("the locks were closed"));
-    await Promise.all([...this.#holds].map((hold) => hold.close()));
+    const holds: Hold[] = [];
+    for (const life of this.#lives) {
+      const { hold } = life;
+      if (hold === undefined) this.background(life.giveUp(0));
+      else holds.push(hold);
+    }
+    await Promise.all(holds.map((hold) => hold.close()));
     await Promise.all([...this.#leaders].map((leader) => leader.resign()));
     const background = Promise.allSettled(this.#background);
     let timer: NodeJS.Timeout | undefined;
@@ -219,7 +230,7 @@ export abstract class Base implements AsyncDisposable {
     const { renew = true, longest } = options;
     const terms: Terms = { lease, renew, longest };
     const hold = new Hold(keeper, grant, terms, this.#told);
-    this.#holds.add(hold);
+    this.#lives.add(lifeOf(hold));
     this.#call(() => this.#hooks.granted?.({ names, owner, token: grant.token, waitedMs: now() - began }));
     if (this.#closed) {
       await hold.release();
@@ -248,6 +259,15 @@ export abstract class Base implements AsyncDisposable {
         this.#background.delete(settled);
       });
     this.#background.add(settled);
+  }
+
+  /** Tells of it. The program may still work under the lock, so that it is left to its lease. */
+  #forgotten(life: Life): void {
+    const { names, owner } = life.keeper;
+    const what = `the hold of ${names.join(", ")} was forgotten: nothing refers to it any more, so it is not renewed`;
+    process.emitWarning(`${what}. Keep the hold until you release it, or use locks.using().`, "RedislockWarning");
+    this.#call(() => this.#hooks.forgotten?.({ names, owner, token: life.token }));
+    life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
   }
 
   #call(hook: () => void): void {

@@ -34,6 +34,8 @@ export interface Terms {
 export interface Told {
   lost(hold: Hold, error: LockLost): void;
   released(hold: Hold): void;
+  /** Nothing refers to the hold any more, and it was not given up. */
+  forgotten(life: Life): void;
   /** Work that goes on after its caller has left. */
   background(work: Promise<unknown>): void;
 }
@@ -47,25 +49,121 @@ const ANSWER_MS = 2000;
 /** The shortest pause between two attempts to renew. */
 const RENEW_PAUSE_MS = 20;
 
+/**
+ * What the scheduler, the servers' pushes and the locks know of a hold. They refer to the hold through this alone: so
+ * one that its user has forgotten can be collected, once this refers to it weakly.
+ */
+export class Life {
+  readonly token: number;
+  #kept: Hold | undefined;
+  #weak: WeakRef<Hold> | undefined;
+  deadline: number;
+  entry: Entry | undefined;
+  stopListening: (() => void) | undefined;
+
+  constructor(
+    hold: Hold,
+    readonly keeper: Keeper,
+    readonly told: Told,
+    grant: Grant,
+    lease: number,
+  ) {
+    this.#kept = hold;
+    this.token = grant.token;
+    this.deadline = deadlineOf(grant.sentAt, lease);
+  }
+
+  /** The hold, unless it was forgotten. */
+  get hold(): Hold | undefined {
+    return this.#kept ?? this.#weak?.deref();
+  }
+
+  /** From now on the hold lasts only as long as something else refers to it. */
+  loosen(hold: Hold): void {
+    this.#kept = undefined;
+    this.#weak = new WeakRef(hold);
+    forgotten.register(hold, this, this);
+  }
+
+  /** From now on the hold lasts until its end: somebody is told of its loss, or works under it. */
+  keep(hold: Hold): void {
+    this.#kept = hold;
+  }
+
+  /** Nothing is done for it any more. */
+  stop(): void {
+    if (this.#weak !== undefined) forgotten.unregister(this);
+    scheduler.cancel(this.entry);
+    this.stopListening?.();
+    this.stopListening = undefined;
+  }
+
+  /** Sets the timer for what comes next. */
+  plan(at: number, due: (hold: Hold) => void): void {
+    scheduler.cancel(this.entry);
+    this.entry = scheduler.at(at, () => {
+      const { hold } = this;
+      if (hold !== undefined) due(hold);
+    });
+  }
+
+  /** Asks the servers until they answer, or until the lease is over anyway. */
+  async giveUp(attempts: number): Promise<Verdict> {
+    const { cuts } = this.keeper;
+    for (let attempt = attempts; ; attempt++) {
+      const verdict = await this.tryRelease(attempt, cuts);
+      if (verdict !== "again") return verdict;
+      if (now() >= this.deadline) return "unknown";
+      await pause(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
+    }
+  }
+
+  /** Asks the servers once. */
+  async tryRelease(attempt: number, cuts: number): Promise<Verdict | "again"> {
+    const late = () => new ConnectionFailed("no answer to a release");
+    try {
+      const held = await within(this.keeper.release(this.token, attempt), now() + ANSWER_MS, late);
+      // A repeated release finds nothing if the first one's reply was lost.
+      return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
+    } catch (error) {
+      return isConnection(error) ? "again" : "gone";
+    }
+  }
+}
+
+/** Ends the renewal of what was forgotten: nobody can give it up any more, and it would lock out all others. */
+const forgotten = new FinalizationRegistry<Life>((life) => {
+  life.stop();
+  life.told.forgotten(life);
+});
+
+/** @internal What the locks keep of a hold. */
+export let lifeOf: (hold: Hold) => Life;
+
 export class Hold implements AsyncDisposable {
   readonly token: number;
   readonly owner: string;
   readonly names: readonly string[];
   readonly heldSince: number = now();
+  #life: Life;
   #keeper: Keeper;
   #terms: Terms;
   #told: Told;
-  #deadline: number;
   #renewAt: number;
   #listenAt: number;
-  #stopListening: (() => void) | undefined;
-  #entry: Entry | undefined;
+  /** Whether it lasts until its end, though nothing refers to it. */
+  #isKept: boolean;
   #renewing = false;
   /** Renewals that failed in a row. */
   #failures = 0;
   #abort: AbortController | undefined;
   #loss: LockLost | undefined;
   #releasing: Promise<boolean> | undefined;
+
+  // Private, so that nobody prints or serializes the client of the driver with a hold.
+  static {
+    lifeOf = (hold) => hold.#life;
+  }
 
   /** @internal */
   constructor(keeper: Keeper, grant: Grant, terms: Terms, told: Told) {
@@ -75,7 +173,9 @@ export class Hold implements AsyncDisposable {
     this.token = grant.token;
     this.owner = keeper.owner;
     this.names = keeper.names;
-    this.#deadline = deadlineOf(grant.sentAt, terms.lease);
+    this.#life = new Life(this, keeper, told, grant, terms.lease);
+    // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
+    this.#isKept = !terms.renew;
     this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.lease) : Number.POSITIVE_INFINITY;
     this.#listenAt = this.heldSince + LISTEN_AFTER_MS;
     this.#plan();
@@ -89,12 +189,19 @@ export class Hold implements AsyncDisposable {
   /** For how many milliseconds more it is surely held, unless it is renewed; 0 if it is lost or released. */
   get remaining(): number {
     if (this.#loss !== undefined || this.#releasing !== undefined) return 0;
-    return Math.max(this.#deadline - now(), 0);
+    return Math.max(this.#life.deadline - now(), 0);
   }
 
   /** Aborted when the lock is lost; its reason is the `LockLost`. Not aborted by a release. */
   get signal(): AbortSignal {
+    this.keep();
     return this.#controller().signal;
+  }
+
+  /** @internal It lasts until its end, though nothing may refer to it. */
+  keep(): void {
+    this.#isKept = true;
+    this.#life.keep(this);
   }
 
   /** @internal Lets another signal abort this one, too; returns how to stop that. */
@@ -115,7 +222,7 @@ export class Hold implements AsyncDisposable {
   check(): void {
     if (this.#loss !== undefined) throw this.#loss;
     if (this.#releasing !== undefined) throw this.#lossOf("release", "was released");
-    if (now() >= this.#deadline) throw this.#lose("deadline", "its lease ended before it was renewed");
+    if (now() >= this.#life.deadline) throw this.#lose("deadline", "its lease ended before it was renewed");
   }
 
   /**
@@ -150,13 +257,13 @@ export class Hold implements AsyncDisposable {
     this.#stop();
     if (this.#loss !== undefined) {
       // The names that were not lost, and what the server still counts as held.
-      this.#told.background(this.#giveUp(0));
+      this.#told.background(this.#life.giveUp(0));
       return false;
     }
     const began = now();
-    let verdict = await this.#tryRelease(0, this.#keeper.cuts);
+    let verdict = await this.#life.tryRelease(0, this.#keeper.cuts);
     if (verdict === "again") {
-      const releasing = this.#giveUp(1);
+      const releasing = this.#life.giveUp(1);
       const late = () => new Error("the servers did not answer in time");
       verdict = await within(releasing, began + RELEASE_MS, late).catch(() => {
         this.#told.background(releasing);
@@ -168,49 +275,33 @@ export class Hold implements AsyncDisposable {
     return verdict === "held";
   }
 
-  /** Asks the servers until they answer, or until the lease is over anyway. */
-  async #giveUp(attempts: number): Promise<Verdict> {
-    const { cuts } = this.#keeper;
-    for (let attempt = attempts; ; attempt++) {
-      const verdict = await this.#tryRelease(attempt, cuts);
-      if (verdict !== "again") return verdict;
-      if (now() >= this.#deadline) return "unknown";
-      await pause(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
-    }
-  }
-
-  /** Asks the servers once. */
-  async #tryRelease(attempt: number, cuts: number): Promise<Verdict | "again"> {
-    const late = () => new ConnectionFailed("no answer to a release");
-    try {
-      const held = await within(this.#keeper.release(this.token, attempt), now() + ANSWER_MS, late);
-      // A repeated release finds nothing if the first one's reply was lost.
-      return held || attempt > 0 || this.#keeper.cuts !== cuts ? "held" : "gone";
-    } catch (error) {
-      return isConnection(error) ? "again" : "gone";
-    }
-  }
-
   /** Sets the timer for what comes next. */
   #plan(): void {
-    scheduler.cancel(this.#entry);
-    const at = Math.min(this.#deadline, this.#renewing ? this.#deadline : this.#renewAt, this.#listenAt);
-    this.#entry = scheduler.at(at, () => this.#due());
+    const { deadline } = this.#life;
+    this.#life.plan(Math.min(deadline, this.#renewing ? deadline : this.#renewAt, this.#listenAt), Hold.#due);
   }
 
-  #due(): void {
+  // Static, as what the servers call: neither may refer to the hold.
+  static #due(hold: Hold): void {
     const time = now();
-    if (time >= this.#deadline) {
-      this.#lose("deadline", "its lease ended before it was renewed");
+    if (time >= hold.#life.deadline) {
+      hold.#lose("deadline", "its lease ended before it was renewed");
       return;
     }
-    if (time >= this.#listenAt) {
-      this.#listenAt = Number.POSITIVE_INFINITY;
-      const told = () => void this.#lose("push", "the server says that it has ended");
-      this.#stopListening = this.#keeper.listen(this.token, told);
+    if (time >= hold.#listenAt) {
+      hold.#listenAt = Number.POSITIVE_INFINITY;
+      hold.#life.stopListening = hold.#keeper.listen(hold.token, Hold.#push(hold.#life));
+      if (!hold.#isKept) hold.#life.loosen(hold);
     }
-    if (time >= this.#renewAt && !this.#renewing) void this.#renew();
-    this.#plan();
+    if (time >= hold.#renewAt && !hold.#renewing) void hold.#renew();
+    hold.#plan();
+  }
+
+  static #push(life: Life): () => void {
+    return () => {
+      const { hold } = life;
+      if (hold !== undefined) hold.#lose("push", "the server says that it has ended");
+    };
   }
 
   async #renew(): Promise<void> {
@@ -230,7 +321,7 @@ export class Hold implements AsyncDisposable {
         return;
       }
       this.#failures = 0;
-      this.#deadline = Math.max(this.#deadline, deadlineOf(sentAt, lease));
+      this.#life.deadline = Math.max(this.#life.deadline, deadlineOf(sentAt, lease));
       this.#renewAt = renewalOf(sentAt, lease);
     } catch (error) {
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
@@ -263,9 +354,7 @@ export class Hold implements AsyncDisposable {
   }
 
   #stop(): void {
-    scheduler.cancel(this.#entry);
-    this.#stopListening?.();
-    this.#stopListening = undefined;
+    this.#life.stop();
   }
 }
 

@@ -57,6 +57,7 @@ export class Leader implements AsyncDisposable {
         const hold = await this.#lock.acquire({ lease, owner, signal });
         failures = 0;
         this.#hold = hold;
+        hold.keep();
         if (signal.aborted) break;
         onElected(hold);
         await aborted(hold.signal, signal);
