@@ -289,7 +289,7 @@ def test_locks_that_nobody_has_any_more_end_their_connections(server: Any, clien
 
 def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     made = redislock.Locks(client)
-    made.lock("a").acquire()
+    held = made.lock("a").acquire()
     failed: list[BaseException] = []
 
     def wait() -> None:
@@ -303,7 +303,7 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     eventually(lambda: waiters(server, "a") == 1, "it waits")
     made.close()
     thread.join(10)
-    assert len(failed) == 1 and not client.exists("a")
+    assert len(failed) == 1 and not client.exists("a") and held.lost == "close"
     eventually(lambda: server.info("redislock")["redislock_waiters"] == "0", "nobody waits")
 
 

@@ -157,7 +157,7 @@ class Core(Keeper):
                 line.is_watched = False
                 line.call_first()
         changed = None if names is None else set(names)
-        for hold in list(self.keeper.holds):
+        for hold in self.keeper.holds:
             if changed is None or not changed.isdisjoint(hold._wanted.names):
                 hold._watch_at = clock()
                 self.keeper._alarm(hold)
@@ -477,12 +477,14 @@ class Core(Keeper):
             names += [row[0] for row in rows if row[1] == b"held"]
         return names
 
-    async def close(self) -> None:
+    async def close(self, *, gives_up_forgotten: bool = True) -> None:
         """Gives up all holds and waits, ends all connections."""
         await self.stop_waiting()
-        for hold in list(self.holds):
+        for hold in self.holds:
             if hold._end("close"):
                 self.abandon(hold._wanted, hold.token)
+        for wanted, token in self.left if gives_up_forgotten else ():
+            self.abandon(wanted, token)
         await self._stop()
         self.servers.close()
 

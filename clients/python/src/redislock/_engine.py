@@ -187,27 +187,27 @@ class Engine:
             inherited.append(self)
             return
         self.background.run(self.core.stop_waiting())
-        for hold in list(self.core.holds):
+        ended = [(hold._wanted, hold.token) for hold in self.core.holds if hold._end("close")]
+        for wanted, token in [*ended, *self.core.left]:
             # Here, not in the event loop, which can make no new connections when the program is about to end.
-            if hold._end("close"):
-                try:
-                    self.release(hold._wanted, hold.token)
-                except RedislockError as error:
-                    logger.warning("%s was not given up: %s", hold.name, error)
-        self.background.run(self.core.close())
+            try:
+                self.release(wanted, token)
+            except RedislockError as error:
+                logger.warning("%s was not given up: %s", wanted.names[0].decode(errors="replace"), error)
+        self.background.run(self.core.close(gives_up_forgotten=False))
         if self.pool is not None:
             self.pool.close()
 
 
 def close_later(engines: list[Engine]) -> None:
-    """Ends the connections of locks that nobody has any more."""
+    """Ends the connections of locks that nobody has any more. Somebody may still work under a lease that is left."""
     for engine in engines:
         if engine.pid != os.getpid():
             inherited.append(engine)
             continue
         if engine.pool is not None:
             engine.pool.close()
-        engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close()))
+        engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close(gives_up_forgotten=False)))
 
 
 @atexit.register

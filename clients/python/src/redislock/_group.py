@@ -149,12 +149,14 @@ class Group(Keeper):
         said = await asyncio.gather(*(core.held(owner) for core in self._cores), return_exceptions=True)
         return sorted({name for names in said if isinstance(names, list) for name in names})
 
-    async def close(self) -> None:
+    async def close(self, *, gives_up_forgotten: bool = True) -> None:
         """Gives up all holds, ends all connections."""
         await self.stop_waiting()
-        for hold in list(self.holds):
+        for hold in self.holds:
             if hold._end("close"):
                 self.abandon(hold._wanted)
+        for wanted, _ in self.left if gives_up_forgotten else ():
+            self.abandon(wanted)
         await self._stop()
         await asyncio.gather(*(core.close() for core in self._cores))
 

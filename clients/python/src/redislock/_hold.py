@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
+import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from . import hooks as _hooks
@@ -16,16 +20,25 @@ from .errors import ConnectionFailed, LockLost, RedislockError
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
+_numbers = itertools.count(1)
+#: What is said of a hold that was forgotten: it may be the first that its user hears of it.
+_FORGOTTEN = (
+    "the hold of %s was forgotten: nothing refers to it any more, so it is renewed no more and ends with its lease. "
+    "Keep what acquire() returns until you release it, or use a block."
+)
 
 
 class BaseHold:
     """One or several locks that are held together, until they are given up or lost."""
 
+    #: What else is to be done when nobody holds it any more. It must not refer to the hold.
+    _leave_busy: Callable[[], object] = staticmethod(lambda: None)
+
     def __init__(
         self, keeper: Keeper, wanted: Wanted, grant: Grant, *, renew: bool = True, longest: float | None = None
     ) -> None:
         self._keeper, self._wanted = keeper, wanted
-        self._pid = os.getpid()
+        self._pid, self._number = os.getpid(), next(_numbers)
         self._alive = [True]  # popped by who ends the hold: one of several threads
         self._reason: str | None = None
         self._listeners: list[Callable[[str], object]] = []
@@ -36,6 +49,8 @@ class BaseHold:
         self._watch_at = self._granted_at + WATCH_AFTER
         self._count_from(grant.sent)
         keeper.keep(self)
+        if not renew:
+            self._pin()  # its lease ends it, whether or not anybody has it
 
     def __repr__(self) -> str:
         state = "given up" if not self._alive and self._reason is None else self.lost or "held"
@@ -88,13 +103,25 @@ class BaseHold:
         return min(self._watch_at, self._renew_at, self._deadline)
 
     def _finish(self) -> bool:
-        """Whether this call is the one that ended the hold."""
+        """Whether this call is the one that ended the hold, which is looked after no more."""
         try:
             self._alive.pop()
         except IndexError:
             return False
         self._keeper.drop(self)
+        self._leave_busy()
         return True
+
+    def _pin(self) -> None:
+        """It lasts although nothing may refer to it: somebody is to be told of its loss, or works under it."""
+        self._keeper.pinned[self] = None
+        if not self._alive:  # it ended in this moment, perhaps in another thread
+            self._keeper.pinned.pop(self, None)
+
+    def _unpin(self) -> None:
+        """It lasts only as long as something refers to it."""
+        if self._is_renewed:
+            self._keeper.pinned.pop(self, None)
 
     def _lose(self, reason: str) -> None:
         if self._end(reason):
@@ -113,12 +140,33 @@ class BaseHold:
         """Tells the holder of the loss."""
 
 
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """What the keeper has of a hold.
+
+    It refers to the hold weakly, and has no finalizer: that would run in any thread, in the middle of anything. The
+    keeper sees for itself that the hold is gone, at the latest when it wants to renew it.
+    """
+
+    number: int
+    hold: weakref.ref[BaseHold]
+    wanted: Wanted
+    token: int
+    granted_at: float
+    leave_busy: Callable[[], object]
+    #: Until when the server may have it, after it was forgotten.
+    left_until: float = _NEVER
+
+
 class Keeper(ABC):
     """Renews all holds of a process or of an event loop, and ends those whose deadline is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
         self.loop, self.hooks = loop, hooks
-        self.holds: dict[BaseHold, None] = {}
+        self._kept: dict[int, _Kept] = {}
+        #: Those that last although nothing else may refer to them.
+        self.pinned: dict[BaseHold, None] = {}
+        self._forgotten: list[_Kept] = []
         self._wake_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -148,6 +196,7 @@ class Keeper(ABC):
     async def stop_waiting(self) -> None:
         """Refuses all who wait, and waits until they have gone."""
         self._is_closing = True
+        self._find_forgotten()
         until = clock() + WAIT_MARGIN
         while self._acquiring and clock() < until:
             self.call_waiters()
@@ -155,12 +204,50 @@ class Keeper(ABC):
 
     def keep(self, hold: BaseHold) -> None:
         """From now on the hold is looked after. Any thread may call this."""
-        self.holds[hold] = None
+        number, leave_busy = hold._number, hold._leave_busy
+        self._kept[number] = _Kept(number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at, leave_busy)
         self._alarm(hold)
 
     def drop(self, hold: BaseHold) -> None:
         """The hold is over. Any thread may call this."""
-        self.holds.pop(hold, None)
+        self._kept.pop(hold._number, None)
+        self.pinned.pop(hold, None)
+
+    @property
+    def holds(self) -> list[BaseHold]:
+        """All that is held, without what was forgotten."""
+        holds = [kept.hold() for kept in list(self._kept.values())]
+        return [hold for hold in holds if hold is not None]
+
+    @property
+    def left(self) -> list[tuple[Wanted, int]]:
+        """What was forgotten, and what the server may have until its lease is over."""
+        return [(kept.wanted, kept.token) for kept in self._forgotten if clock() < kept.left_until]
+
+    def _find_forgotten(self) -> list[BaseHold]:
+        """Tells of each hold that nobody has any more; returns the others. Only the event loop calls this."""
+        holds = []
+        for kept in list(self._kept.values()):
+            if (hold := kept.hold()) is not None:
+                holds.append(hold)
+            # One that another thread has given up in this moment is here no more.
+            elif self._kept.pop(kept.number, None) is not None:
+                self._forget(kept)
+        return holds
+
+    def _forget(self, kept: _Kept) -> None:
+        """It is not given up: its user may still work under the lease that he asked for."""
+        now, name = clock(), kept.wanted.names[0].decode(errors="replace")
+        kept.leave_busy()
+        kept.left_until = now + kept.wanted.lease
+        self._forgotten = [each for each in self._forgotten if now < each.left_until]
+        self._forgotten.append(kept)
+        logger.warning(_FORGOTTEN, name)
+        _hooks.call(self.hooks, "forgotten", name, now - kept.granted_at)
+        try:
+            warnings.warn(_FORGOTTEN % name, ResourceWarning, stacklevel=2)
+        except Exception:
+            logger.debug("the program wants no such warning", exc_info=True)
 
     def soon(self, what: Callable[..., object], *arguments: Any) -> None:
         """Calls this in the event loop, unless that is closed. Any thread may call this."""
@@ -198,7 +285,7 @@ class Keeper(ABC):
     def _tick(self) -> None:
         # From here on who adds a hold raises an alarm, which is heard after this turn.
         self._wake_at, now, first = _NEVER, clock(), _NEVER
-        for hold in list(self.holds):
+        for hold in self._find_forgotten():
             if now >= hold._deadline:
                 hold._lose("deadline")
                 continue
@@ -215,7 +302,7 @@ class Keeper(ABC):
 
     async def _then_alarm(self, work: Coroutine[Any, Any, object], hold: BaseHold) -> None:
         await work
-        if hold in self.holds:
+        if hold._alive:
             self._alarm(hold)
 
     async def _stop(self) -> None:

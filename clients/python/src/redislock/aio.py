@@ -79,7 +79,11 @@ class AsyncHold(BaseHold):
                 future.set_result(reason)
 
         self.on_lost(tell)
-        return await future
+        try:
+            return await future
+        finally:
+            self._listeners.remove(tell)
+            self._unpin()
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason when the hold is lost; at once if it is lost already."""
@@ -87,9 +91,14 @@ class AsyncHold(BaseHold):
             call(self.lost)
         else:
             self._listeners.append(call)
+            self._pin()
+
+    def _unpin(self) -> None:
+        if self._body is None and not self._listeners:
+            super()._unpin()
 
     def _tell(self, reason: str) -> None:
-        for call in self._listeners:
+        for call in list(self._listeners):
             try:
                 call(reason)
             except Exception:
@@ -108,10 +117,12 @@ class AsyncHold(BaseHold):
         """From now on the task that runs is the body, which is cancelled if the lock is lost."""
         self._body = asyncio.current_task()
         self._cancelled_before = self._body.cancelling() if self._body is not None else 0
+        self._pin()
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
         """The body is over. Whether it ended because the loss of the lock cancelled it, and for nothing else."""
         body, self._body = self._body, None
+        self._unpin()
         if body is None or not self._has_cancelled:
             return False
         is_alone = body.uncancel() <= self._cancelled_before

@@ -60,6 +60,7 @@ class _Base:
 
     def _got(self, hold: Hold | AsyncHold) -> Literal[True]:
         self.local.hold, self.local.token = hold, hold._wanted.owner
+        hold._pin()  # as there: the lock outlives this object, and its thread
         return True
 
     def _held(self, doing: str) -> Any:

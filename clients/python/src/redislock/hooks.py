@@ -30,6 +30,9 @@ class Hooks:
     def lost(self, name: str, held: float, reason: str) -> None:
         """A hold was lost."""
 
+    def forgotten(self, name: str, held: float) -> None:
+        """Nothing refers to a hold any more that was not given up: it is renewed no more, and ends with its lease."""
+
 
 class Counters(Hooks):
     """Counts."""

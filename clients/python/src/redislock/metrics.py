@@ -43,6 +43,9 @@ class PrometheusHooks(Hooks):
     def lost(self, name: str, held: float, reason: str) -> None:
         self._holds.labels(self._label(name), f"lost:{reason}").observe(held)
 
+    def forgotten(self, name: str, held: float) -> None:
+        self._holds.labels(self._label(name), "forgotten").observe(held)
+
 
 class OpenTelemetryHooks(Hooks):
     """Histograms for OpenTelemetry's metrics."""
@@ -67,3 +70,6 @@ class OpenTelemetryHooks(Hooks):
 
     def lost(self, name: str, held: float, reason: str) -> None:
         self._holds.record(held, {"lock": self._label(name), "outcome": f"lost:{reason}"})
+
+    def forgotten(self, name: str, held: float) -> None:
+        self._holds.record(held, {"lock": self._label(name), "outcome": "forgotten"})

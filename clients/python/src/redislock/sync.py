@@ -35,13 +35,8 @@ class Hold(BaseHold):
     def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
         # A hold keeps its locks alive: their end would end the hold.
         self._locks, self._engine = locks, engine
+        self._leave_busy = functools.partial(engine.busy.leave, request.names)
         super().__init__(engine.core, grant.wanted or request, grant, **options)
-
-    def _finish(self) -> bool:
-        if not super()._finish():
-            return False
-        self._engine.busy.leave(self._wanted.names)
-        return True
 
     def release(self) -> None:
         """Gives it up. Raises LockLost if it was lost before."""
@@ -94,6 +89,10 @@ class Hold(BaseHold):
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason, in a thread of its own, when the hold is lost."""
+        self._pin()
+        self._listen(call)
+
+    def _listen(self, call: Callable[[str], object]) -> None:
         self._listeners.append(call)
         if self.lost is not None and call in self._listeners:
             self._tell(self.lost)
@@ -101,9 +100,18 @@ class Hold(BaseHold):
     def wait_until_lost(self, timeout: float | None = None) -> str | None:
         """Waits until the hold is lost or given up or the time is over; the reason of the loss, or None."""
         lost = threading.Event()
-        self.on_lost(lambda _: lost.set())
+
+        def tell(_: str) -> None:
+            lost.set()
+
+        self._listen(tell)
         lost.wait(timeout)
-        return self.lost
+        reason = self.lost
+        try:
+            self._listeners.remove(tell)
+        except ValueError:
+            pass  # it was called
+        return reason
 
     def _tell(self, reason: str) -> None:
         listeners, self._listeners = self._listeners, []
