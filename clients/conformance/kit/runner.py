@@ -28,7 +28,7 @@ class TimeIsOver(BaseException):
 
 
 def run_all(cases, command, driver, jobs):
-    """Yields each case with its verdict, as they end; heavy ones begin first."""
+    """Yields each case with its verdict, as they end; heavy and long ones begin first, so that none is left alone."""
     left = sorted(cases, key=lambda case: -case.weight)
     running = {}
     try:

@@ -1,14 +1,5 @@
 // Clients of each driver, made as a user would make them.
 
-import { Cluster, Redis } from "ioredis";
-import { Cluster as Cluster5, Redis as Redis5 } from "ioredis5";
-import { createClient, createCluster, createSentinel } from "redis";
-import {
-  createClient as createClient5,
-  createCluster as createCluster5,
-  createSentinel as createSentinel5,
-} from "redis5";
-
 /** The drivers and versions that are tried; the first is the default. */
 export const DRIVERS = ["ioredis", "node-redis", "ioredis5", "node-redis5"];
 
@@ -44,23 +35,17 @@ async function nodeRedis({ createClient, createCluster, createSentinel }, mode, 
   return { client, close: async () => client.destroy() };
 }
 
+// Each is loaded when it is asked for: a program that starts has no use for the others, and the kit starts hundreds.
+const OPEN = {
+  ioredis: async (...where) => ioredis(await import("ioredis"), ...where),
+  ioredis5: async (...where) => ioredis(await import("ioredis5"), ...where),
+  "node-redis": async (...where) => nodeRedis(await import("redis"), ...where),
+  "node-redis5": async (...where) => nodeRedis(await import("redis5"), ...where),
+};
+
 /** A client, and how to close it. `mode` is single, sentinel or cluster. */
 export async function connect(driver, mode, addresses, service) {
-  switch (driver) {
-    case "ioredis":
-      return ioredis({ Redis, Cluster }, mode, addresses, service);
-    case "ioredis5":
-      return ioredis({ Redis: Redis5, Cluster: Cluster5 }, mode, addresses, service);
-    case "node-redis":
-      return nodeRedis({ createClient, createCluster, createSentinel }, mode, addresses, service);
-    case "node-redis5":
-      return nodeRedis(
-        { createClient: createClient5, createCluster: createCluster5, createSentinel: createSentinel5 },
-        mode,
-        addresses,
-        service,
-      );
-    default:
-      throw new Error(`no driver ${driver}`);
-  }
+  const open = OPEN[driver];
+  if (open === undefined) throw new Error(`no driver ${driver}`);
+  return open(mode, addresses, service);
 }

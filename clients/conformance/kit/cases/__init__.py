@@ -22,7 +22,7 @@ class Case:
 
 
 def case(*points, needs=(), seconds=60, weight=1):
-    """Makes a function a case: for these of the nine points, ended after so many seconds, early if it is heavy."""
+    """Makes a function a case: for these points, ended after so many seconds; heavy and long ones begin first."""
     def add(story):
         new = Case(story, points, needs, seconds, weight)
         assert new.name not in CASES, new.name

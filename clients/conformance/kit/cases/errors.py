@@ -50,7 +50,7 @@ def the_line_is_full(stage):
     stage.server.admin("LOCK.RELEASE", "k", "kit-waits")
 
 
-@case(8)
+@case(8, weight=2)
 def the_server_is_in_quarantine(stage):
     """Quarantine with the time left, also after a wait that is shorter; one that is longer is granted after it."""
     _, _, adapter = stage.single(module_arguments=("quarantine", 60_000), lease_ms=2000)
@@ -148,7 +148,7 @@ def a_loss_and_a_wait_in_vain_are_different_errors(stage):
     assert refused.kind == "Other" and "WRONGTYPE" in refused.message, f"answered with {refused}"
 
 
-@case(7, 8)
+@case(7, 8, weight=2)
 def no_server_is_there(stage):
     """The server is gone: an error within the time, and locks again when it is back."""
     _, door, adapter = stage.single()

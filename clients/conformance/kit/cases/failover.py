@@ -84,7 +84,7 @@ def a_server_that_comes_back_empty(stage):
     adapter("release", hold="w")
 
 
-@case(3, 7)
+@case(3, 7, weight=2)
 def a_server_that_restarts_with_its_file(stage):
     """The server restarts with what its file has: the hold goes on, and no loss is told."""
     server, _, adapter = stage.single("--appendonly", "yes", "--appendfsync", "always")

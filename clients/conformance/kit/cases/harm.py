@@ -10,7 +10,7 @@ from .leaving import is_release
 from .renewal import is_renewal
 
 
-@case(2, 3)
+@case(2, 3, weight=2)
 def a_slow_network(stage):
     """Each reply takes a quarter of a second: a short lease is renewed in time, waits and releases work."""
     _, door, adapter = stage.single()
@@ -25,7 +25,7 @@ def a_slow_network(stage):
     adapter("release", hold="w")
 
 
-@case(2, 4)
+@case(2, 4, weight=2)
 def a_short_silence_is_no_loss(stage):
     """The server is silent for less than a lease: the hold goes on, and no loss is told."""
     _, door, adapter = stage.single()
@@ -42,7 +42,7 @@ def a_short_silence_is_no_loss(stage):
     adapter("release", hold="h")
 
 
-@case(3, 7)
+@case(3, 7, weight=2)
 def a_renewal_that_is_never_answered(stage):
     """A connection falls silent at a renewal: it is repeated over another one before the lease ends."""
     _, door, adapter = stage.single()
@@ -55,7 +55,7 @@ def a_renewal_that_is_never_answered(stage):
     adapter("release", hold="h", within=25)
 
 
-@case(6, 7)
+@case(6, 7, weight=2)
 def a_program_without_a_server_ends_well(stage):
     """The server is away when the adapter's input ends: it ends well all the same."""
     _, door, adapter = stage.single()

@@ -23,7 +23,7 @@ class Servers:
         stage.eventually(lambda: all(node.admin("LOCK.INFO", name) is None for node in alive), f"{name} is free", 5)
 
 
-@case(1, 2, 3, needs=("independent",))
+@case(1, 2, 3, needs=("independent",), weight=2)
 def a_majority_has_the_raised_token(stage):
     """One server's tokens are ahead: a majority has the highest token, it is renewed, and the next one is higher."""
     servers = Servers(stage)
@@ -44,7 +44,7 @@ def a_majority_has_the_raised_token(stage):
     adapter("release", hold="h2")
 
 
-@case(7, needs=("independent",))
+@case(7, needs=("independent",), weight=2)
 def a_minority_is_down(stage):
     """One of three is killed: the lock is held on, and taken anew."""
     servers = Servers(stage)

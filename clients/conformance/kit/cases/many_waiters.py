@@ -129,7 +129,7 @@ def who_waits_in_vain_keeps_no_position(stage):
     served(adapter, {"first": first})
 
 
-@case(5)
+@case(5, weight=2)
 def waiters_of_a_killed_process_delay_nobody(stage):
     """A process with many waiters is killed: who waits behind them in another process is served soon."""
     _, door, first = stage.single(waiting_connections=4)

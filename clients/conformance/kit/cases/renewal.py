@@ -6,7 +6,7 @@ from ..proxy import Call
 from . import case
 
 
-@case(3, 4)
+@case(3, 4, weight=2)
 def a_lock_is_held_far_beyond_its_lease(stage):
     """A hold of four leases is one hold, and no loss is told."""
     _, door, adapter = stage.single()
@@ -42,7 +42,7 @@ def renewal_stops_at_the_longest_hold(stage):
     adapter.ask("release", hold="h1").kind()
 
 
-@case(3, 7)
+@case(3, 7, weight=2)
 def renewals_outlive_broken_connections(stage):
     """Connections are cut and replies to renewals are lost: the lock is held on, and no loss is told."""
     _, door, adapter = stage.single()
@@ -58,7 +58,7 @@ def renewals_outlive_broken_connections(stage):
     adapter("release", hold="h1")
 
 
-@case(3, 5)
+@case(3, 5, weight=2)
 def a_hundred_holds_are_renewed_by_one_scheduler(stage):
     """A hundred holds need neither threads nor connections of their own, and all are renewed."""
     _, door, adapter = stage.single(pool=2, waiting_connections=2)

@@ -61,7 +61,7 @@ def a_wait_ends_in_time(stage):
     stage.give_up("k")
 
 
-@case(5, seconds=60)
+@case(5, seconds=60, weight=2)
 def a_long_wait_is_one_wait(stage):
     """A wait that is longer than drivers' own time-outs goes on, and ends with the grant."""
     _, door, adapter = stage.single()
@@ -128,7 +128,7 @@ def a_reply_that_never_comes(stage):
     stage.free_soon("k", limit=8)
 
 
-@case(5)
+@case(5, weight=2)
 def a_client_that_dies_while_it_waits_leaves_nothing(stage):
     """The process of a waiter is killed: the lock passes it over."""
     _, _, adapter = stage.single()
@@ -142,7 +142,7 @@ def a_client_that_dies_while_it_waits_leaves_nothing(stage):
     assert not any(each.is_answered() for each in asked)
 
 
-@case(5)
+@case(5, weight=2)
 def a_client_that_dies_just_after_its_grant_leaves_nothing(stage):
     """The process is killed between the grant and the reply: the lease is cut short (EPHEMERAL)."""
     _, door, adapter = stage.single()
