@@ -20,7 +20,7 @@ BREAKS = {
     "not-ephemeral": (5, "a-client-that-dies-just-after-its-grant-leaves-nothing"),
     "stays-ephemeral": (5, "a-hold-outlives-the-connection-that-waited-for-it"),
     "last-come-first": (5, "a-thousand-tasks-wait-over-few-connections"),
-    "in-vain-and-in-the-queue": (5, "who-waits-in-vain-keeps-no-position"),
+    "in-vain-and-in-the-queue": (5, "a-wait-in-vain-keeps-no-position"),
     "cancelled-and-forgotten": (6, "cancelled-with-a-grant-on-its-way"),
     "release-hides-the-body": (6, "a-release-that-fails-hides-nothing"),
     "closes-and-keeps": (6, "the-end-of-a-program-gives-up-all-locks"),

@@ -114,7 +114,7 @@ def waiters_for_one_lock_do_not_starve_those_for_another(stage):
 
 
 @case(5, 6)
-def who_waits_in_vain_keeps_no_position(stage):
+def a_wait_in_vain_keeps_no_position(stage):
     """More wait than there are connections for, most of them in vain: then they stand in nobody's way."""
     _, _, adapter = stage.single(waiting_connections=1)
     stage.hold("k")
