@@ -1,5 +1,6 @@
 """docs/OPERATIONS.md is run step by step: see harness/console.py."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,14 +15,20 @@ PAGE = ROOT / "docs" / "OPERATIONS.md"
 SECTIONS = sections_of(PAGE.read_text())
 
 
+@pytest.fixture(scope="session")
+def old():
+    """The module of 0.1.0."""
+    built = subprocess.run([ROOT / "scripts" / "old-module", "0.1.0"], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(built.stdout.strip())
+
+
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, old):
     """Makes a machine: machine("no module")."""
     made = []
 
     def make(begins):
-        built = subprocess.run([ROOT / "scripts" / "old-module"], stdout=subprocess.PIPE, text=True, check=True)
-        made.append(Machine(tmp_path, modules(Path(built.stdout.strip())), begins))
+        made.append(Machine(tmp_path, modules(old), begins))
         return made[0]
 
     yield make
@@ -35,6 +42,29 @@ def test_every_step_does_what_the_page_shows(machine, heading):
     one = machine(begins)
     for step in steps:
         one.check(step)
+
+
+def commands_of(heading, word):
+    """The commands of a section that have this in them."""
+    return [step.command for step in SECTIONS[heading][1] if word in step.command]
+
+
+def settings_of(server):
+    """The names of its module's settings."""
+    return set(server.admin("CONFIG GET redislock.*")[::2])
+
+
+def test_the_way_back_keeps_every_setting_that_the_old_module_knows(start_server, old, tmp_path):
+    # Above all quarantine, confirm and group-size, without which a failover gives locks out twice.
+    known, now = settings_of(start_server(module=old)), settings_of(start_server())
+    assert {"redislock.quarantine", "redislock.confirm", "redislock.group-size"} <= known < now
+    commands = commands_of("Roll back", "sed")
+    assert len(commands) == 2
+    for command in commands:
+        file = tmp_path / "redis.conf"
+        file.write_text("".join(f"{name} 1\n" for name in sorted(now)))
+        subprocess.run(["bash", "-c", re.sub(r"/srv/\w+/redis.conf", str(file), command)], check=True)
+        assert {line.split()[0] for line in file.read_text().splitlines()} == known, command
 
 
 @pytest.mark.once

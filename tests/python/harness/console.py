@@ -3,11 +3,14 @@
 A block fenced as ```console has commands behind "$ "; what follows up to the next command is what it prints. The
 commands are run by bash, word for word but for what the page calls the machine:
 
-    6379, 6380                 the ports of the two servers
-    /srv/one, /srv/two         the directories of the two servers, each with its redis.conf
+    6379, 6380, 6381           the ports of the servers: a primary and its replicas
+    26379                      the port of the sentinel
+    /srv/one, /srv/two, ...    the directories of the servers, each with its redis.conf
     /usr/lib/redis/modules     where the modules are
     redis-server, redis-cli    those of the server under test
-    OLD, NEW                   in output, the commits of the older and of the present module
+
+A remark above the blocks says what there is at first. It begins with the module, or "no module". Behind commas it has
+settings of the module, without "redislock.", and may have "three servers" (instead of two) and "a sentinel".
 
 "..." in a line of output stands for any text, alone on a line for any lines. What only looks (LOOKS) is repeated until it
 prints what the page shows, as an operator would look again. A word behind "console" is the server that the block is for:
@@ -25,13 +28,18 @@ import tty
 from typing import NamedTuple
 
 from .limits import SOON_SECONDS, eventually
-from .server import BINARY, CLI, MODULE, NAME, Port, Server, answers
+from .sentinel import DOWN_AFTER_MS, PERIODS
+from .server import BINARY, CLI, MODULE, NAME, Port, answers
 
 LOOKS = re.compile(
-    r"redis-cli -p \d+ (INFO|SCAN|EXISTS|GET|LOCK\.FENCE|LOCK\.INFO|PING|DBSIZE|ROLE|ACL LIST|CONFIG GET)|grep|tail"
+    r"redis-cli -p \d+ (INFO|SCAN|EXISTS|GET|LOCK\.FENCE|LOCK\.INFO|PING|DBSIZE|ROLE|ACL LIST|CONFIG GET"
+    r"|SENTINEL GET-MASTER-ADDR-BY-NAME)|grep|tail"
 )
 ACTS = re.compile(r"SHUTDOWN|CONFIG SET|CONFIG REWRITE|redis-server|FAILOVER|BGREWRITEAOF|SAVE|sed|echo")
 BUSY = re.compile(r"SHUTDOWN|FAILOVER|BGREWRITEAOF")
+#: The servers of a page and their ports.
+PORTS = {"one": "6379", "two": "6380", "three": "6381"}
+SENTINEL = "26379"
 
 
 class Step(NamedTuple):
@@ -68,25 +76,33 @@ def is_ours(fence):
 
 
 class Machine:
-    """Two servers in directories of their own, and a shell."""
+    """Servers in directories of their own, and a shell."""
 
     def __init__(self, directory, modules, begins):
         self.directory = directory
-        self.ports = {"6379": Port(), "6380": Port()}
-        self.commits = {"OLD": commit_of(modules["redislock-old.so"]), "NEW": commit_of(modules["redislock-new.so"])}
+        module, *rest = begins.split(", ")
+        self.servers = [name for name in PORTS if name != "three" or "three servers" in rest]
+        self.ports = {PORTS[name]: Port() for name in self.servers}
+        if "a sentinel" in rest:
+            self.ports[SENTINEL] = Port()
         self.names = {
             "/srv/": f"{directory}/srv/",
             "/usr/lib/redis/modules/": f"{directory}/modules/",
-            **{shown: str(port.number) for shown, port in self.ports.items()},
+            **{shown: str(self.ports[shown].number) for shown in sorted(self.ports, key=len, reverse=True)},
         }
         self._make_tools()
         (directory / "modules").mkdir()
         for name, path in modules.items():
             (directory / "modules" / name).symlink_to(path)
-        for name, port in (("one", "6379"), ("two", "6380")):
-            self._make_server(name, port, begins)
-        replica = ("redis-cli -p 6380 INFO replication", "master_link_status:up")
-        eventually(lambda: replica[1] in self.run(replica[0]), "the replica has its primary's data")
+        lines = [] if module == "no module" else [f"loadmodule {directory}/modules/{module}"]
+        lines += [f"redislock.{each}" for each in rest if each not in ("three servers", "a sentinel")]
+        for name in self.servers:
+            self._make_server(name, lines)
+        for name in self.servers[1:]:
+            look = f"redis-cli -p {PORTS[name]} INFO replication"
+            eventually(lambda: "master_link_status:up" in self.run(look), "the replica has its primary's data")
+        if SENTINEL in self.ports:
+            self._make_sentinel()
 
     def _make_tools(self):
         tools = self.directory / "bin"
@@ -100,11 +116,11 @@ class Machine:
             "TERM": "dumb",
         }
 
-    def _make_server(self, name, port, begins):
+    def _make_server(self, name, more):
         place = self.directory / "srv" / name
         place.mkdir(parents=True)
         lines = [
-            f"port {self.names[port]}",
+            f"port {self.names[PORTS[name]]}",
             "bind 127.0.0.1",
             f"dir {place}",
             f"logfile {place}/log",
@@ -112,25 +128,41 @@ class Machine:
             "daemonize yes",
             "appendonly yes",
             "repl-diskless-sync-delay 0",
+            *more,
         ]
-        if name == "two":
-            lines.append(f"replicaof 127.0.0.1 {self.names['6379']}")
-        if begins != "no module":
-            lines.append(f"loadmodule {self.directory}/modules/{begins}")
+        if name == "three":
+            lines.append("replica-priority 200")  # so that the sentinel takes the other one
+        if name != "one":
+            lines.append(f"replicaof 127.0.0.1 {self.names[PORTS['one']]}")
         (place / "redis.conf").write_text("\n".join(lines) + "\n")
         self.run(f"redis-server /srv/{name}/redis.conf")
-        eventually(lambda: answers(self.ports[port].number), "the server starts")
+        eventually(lambda: answers(self.ports[PORTS[name]].number), "the server starts")
+
+    def _make_sentinel(self):
+        """One that decides alone, in a hurry, and calls the group mymaster."""
+        place = self.directory / "srv" / "sentinel"
+        place.mkdir()
+        lines = [f"port {self.names[SENTINEL]}", "bind 127.0.0.1", f"dir {place}", f"logfile {place}/log"]
+        lines += [f"pidfile {place}/pid", "daemonize yes"]
+        (place / "redis.conf").write_text("\n".join(lines) + "\n")
+        self.run("redis-server /srv/sentinel/redis.conf --sentinel")
+        eventually(lambda: answers(self.ports[SENTINEL].number), "the sentinel starts")
+        for name, period_ms in PERIODS.items():
+            assert self.run(f"redis-cli -p {SENTINEL} SENTINEL DEBUG {name} {period_ms}") == ["OK"]
+        assert self.run(f"redis-cli -p {SENTINEL} SENTINEL MONITOR mymaster 127.0.0.1 {PORTS['one']} 1") == ["OK"]
+        assert self.run(f"redis-cli -p {SENTINEL} SENTINEL SET mymaster down-after-milliseconds {DOWN_AFTER_MS}") == ["OK"]
+        look = f"redis-cli -p {SENTINEL} SENTINEL REPLICAS mymaster | grep -c master-link-status"
+        eventually(lambda: self.run(look) == [str(len(self.servers) - 1)], "the sentinel knows the replicas")
 
     def check(self, step):
         """Runs a step; what it prints must be what the page shows."""
         deadline = time.monotonic() + SOON_SECONDS
-        expected = [re.sub(r"\b(OLD|NEW)\b", lambda word: self.commits[word[0]], line) for line in step.output]
-        while not is_shown(expected, printed := self.run(step.command)):
+        while not is_shown(step.output, printed := self.run(step.command)):
             if not may_be_repeated(step, printed) or time.monotonic() > deadline:
                 shown = "\n".join(printed)
                 raise AssertionError(f"line {step.line}: {step.command}\n{shown}\n{self.logs()}")
             time.sleep(0.05)
-        name = "one" if re.search(r"6379|/one/", step.command) else "two"
+        name = next((each for each in self.servers if re.search(rf"-p {PORTS[each]}|/{each}/", step.command)), None)
         if "SHUTDOWN" in step.command:
             eventually(lambda: self._process_of(name) is None, "the server has ended")
         if step.command.startswith("redis-server"):
@@ -147,7 +179,7 @@ class Machine:
 
     def _has_started(self, name):
         """Whether a server answers, or has ended because it cannot start."""
-        if answers(self.ports["6379" if name == "one" else "6380"].number):
+        if answers(self.ports[PORTS[name]].number):
             return True
         return (self.directory / "srv" / name / "pid").exists() and self._process_of(name) is None
 
@@ -194,20 +226,11 @@ class Machine:
 
     def close(self):
         """Ends what runs."""
-        for name in ("one", "two"):
+        for name in (*self.servers, "sentinel"):
             if (process := self._process_of(name)) is not None:
                 os.kill(process, signal.SIGKILL)
         for port in self.ports.values():
             port.give_back()
-
-
-def commit_of(module):
-    """Which commit a module says it is of."""
-    server = Server(module=module).start()
-    try:
-        return server.info("redislock")["redislock_commit"]
-    finally:
-        server.finish()
 
 
 def may_be_repeated(step, printed):
@@ -230,4 +253,4 @@ def is_shown(expected, printed):
 
 def modules(old):
     """The modules that pages name."""
-    return {"redislock.so": MODULE, "redislock-new.so": MODULE, "redislock-old.so": old}
+    return {"libredislock.so": MODULE, "libredislock-0.2.0.so": MODULE, "libredislock-0.1.0.so": old}
