@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.console import Machine, is_shown, modules, sections_of
-from harness.server import ROOT
+from harness.server import MODULE, ROOT, StartFailed
 
 pytestmark = pytest.mark.timeout(600)  # the old module may have to be built
 
@@ -65,6 +65,41 @@ def test_the_way_back_keeps_every_setting_that_the_old_module_knows(start_server
         file.write_text("".join(f"{name} 1\n" for name in sorted(now)))
         subprocess.run(["bash", "-c", re.sub(r"/srv/\w+/redis.conf", str(file), command)], check=True)
         assert {line.split()[0] for line in file.read_text().splitlines()} == known, command
+
+
+LEFT = """user app on nopass ~lock:* +lock.acquire +ping
+user other on nopass ~* +@all -@redislock
+user third on nopass ~* +get +LOCK.FENCE
+"""
+
+
+def test_what_keeps_a_server_from_starting_is_found_before_the_module_leaves(start_server, tmp_path):
+    file = tmp_path / "redis.conf"
+    commands = [command.replace("/srv/two/redis.conf", str(file)) for command in commands_of("Uninstall", "/srv/two")]
+    taken_out, looked = (next(each for each in commands if each.startswith(word)) for word in ("sed", "grep -n"))
+    for line in LEFT.splitlines():
+        file.write_text(f"loadmodule {MODULE} max-wait 5\nmaxclients 100\nredislock.max-lease 60000\n{line}\n")
+        subprocess.run(["bash", "-c", taken_out], check=True)
+        found = subprocess.run(["bash", "-c", looked], capture_output=True, text=True).stdout
+        assert found == f"2:{line}\n"
+        with pytest.raises(StartFailed, match="ACL"):
+            start_server(config=file.read_text())
+        file.write_text("maxclients 100\n")
+        assert subprocess.run(["bash", "-c", looked], capture_output=True, text=True).stdout == ""
+        start_server(config=file.read_text())
+
+
+def test_a_rewrite_repeats_a_loadmodule_that_is_included(start_server, tmp_path):
+    included = tmp_path / "redislock.conf"
+    included.write_text(f"loadmodule {MODULE}\nredislock.max-lease 60000\n")
+    server = start_server(config=f"include {included}\n")
+    assert server.admin("CONFIG REWRITE") == "OK"
+    server.stop()
+    with pytest.raises(StartFailed, match="Can't load module from"):
+        server.start()
+    file = server.directory / "server.conf"
+    file.write_text(re.sub(r"^loadmodule .*\n", "", file.read_text(), flags=re.MULTILINE))
+    assert server.start().admin("CONFIG GET redislock.max-lease")[1] == "60000"
 
 
 @pytest.mark.once
