@@ -248,6 +248,15 @@ def test_prometheus_accepts_the_files():
     assert re.search(r"SUCCESS: \d+ rules found", checked.stdout), checked.stdout
 
 
+@pytest.mark.once
+def test_the_page_says_when_each_alert_fires():
+    page = (ROOT / "docs" / "MONITORING.md").read_text()
+    rule = re.compile(r"- alert: (\w+)\n\s+expr: (.*)\n(?:\s+for: (\w+)\n)?")
+    rules = [(name, f"`{expr}`" + (f", for {wait}" if wait else "")) for name, expr, wait in
+             rule.findall((FILES / "alerts.yml").read_text())]
+    assert re.findall(r"^\| `(Redislock\w+)` \| (.*?) \|", page, re.MULTILINE) == rules
+
+
 def test_every_alert_is_explained_and_every_metric_exists(server):
     page = (ROOT / "docs" / "MONITORING.md").read_text()
     rules = (FILES / "alerts.yml").read_text()
