@@ -177,6 +177,8 @@ impl Link {
         info: ConnectionInfo,
         adapt: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig,
     ) -> Result<(), Failure> {
+        #[cfg(feature = "tls")]
+        choose_provider(&info);
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(redis)).map_err(Failure::of)?;
         let config =
@@ -291,6 +293,17 @@ async fn exchange(
     pipeline.add_command(command.clone());
     let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
     Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
+}
+
+/// rustls panics where the program has compiled in several providers, or none, and has chosen none.
+#[cfg(feature = "tls")]
+fn choose_provider(info: &ConnectionInfo) {
+    use rustls::crypto::{CryptoProvider, ring::default_provider};
+
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
+        // It fails if another thread was first.
+        drop(default_provider().install_default());
+    }
 }
 
 fn text_of(error: &redis::ServerError) -> String {

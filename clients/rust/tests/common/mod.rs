@@ -38,6 +38,11 @@ impl Server {
 
     /// With these settings beside.
     pub fn with(settings: &[&str]) -> Self {
+        Self::try_with(settings).expect("a server starts")
+    }
+
+    /// The same; None if it does not start, as one without TLS that is told of certificates.
+    pub fn try_with(settings: &[&str]) -> Option<Self> {
         Self::spawned(|port, _| {
             let mut command = Command::new(binary());
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
@@ -46,18 +51,29 @@ impl Server {
         })
     }
 
+    /// A server that lacks the module.
+    pub fn bare() -> Self {
+        let bare = Self::spawned(|port, _| {
+            let mut command = Command::new(binary());
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            command
+        });
+        bare.expect("a server starts")
+    }
+
     /// A sentinel with this configuration.
     pub fn sentinel(settings: &str) -> Self {
-        Self::spawned(|port, directory| {
+        let sentinel = Self::spawned(|port, directory| {
             let file = directory.join("sentinel.conf");
             fs::write(&file, format!("port {port}\nbind 127.0.0.1\n{settings}\n")).unwrap();
             let mut command = Command::new(binary());
             command.arg(file).arg("--sentinel");
             command
-        })
+        });
+        sentinel.expect("a sentinel starts")
     }
 
-    fn spawned(command: impl Fn(u16, &Path) -> Command) -> Self {
+    fn spawned(command: impl Fn(u16, &Path) -> Command) -> Option<Self> {
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let directory = tempfile::tempdir().unwrap();
@@ -65,10 +81,10 @@ impl Server {
             let child = command.current_dir(directory.path()).stdout(Stdio::null()).spawn().unwrap();
             let mut server = Self { child, port, _directory: directory };
             if server.is_ready() {
-                return server;
+                return Some(server);
             } // else somebody else has taken the port meanwhile
         }
-        panic!("no server could be started");
+        None
     }
 
     fn is_ready(&mut self) -> bool {
@@ -107,6 +123,12 @@ impl Server {
         self.ask::<Option<u64>>(&["LOCK.FENCE", name]).is_some()
     }
 
+    /// Ends the server at once.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// How many wait for the lock.
     pub fn waiters(&self, name: &str) -> i64 {
         let info: Option<std::collections::HashMap<String, redis::Value>> = self.ask(&["LOCK.INFO", name]);
@@ -119,9 +141,16 @@ fn binary() -> String {
     told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned()
 }
 
+/// An address at which nobody listens.
+pub fn nowhere() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("redis://127.0.0.1:{port}")
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        self.child.kill().unwrap();
+        // It may have ended already.
+        drop(self.child.kill());
         self.child.wait().unwrap();
     }
 }

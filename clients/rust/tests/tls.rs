@@ -1,0 +1,69 @@
+//! Connections by TLS, with a certificate authority of one's own.
+#![cfg(feature = "tls")]
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{PATIENCE, Server};
+use redislock_client::redis::{Client, TlsCertificates};
+use redislock_client::{Error, Locks, Loss};
+use tokio::time::timeout;
+
+const CONFIGURATION: &str = "[req]\ndistinguished_name = name\nx509_extensions = ours\n[name]\n\
+    [ours]\nsubjectAltName = IP:127.0.0.1\nbasicConstraints = critical, CA:FALSE\n";
+
+/// A certificate for 127.0.0.1 that signs itself, and its key; None without openssl.
+fn certificate(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let [configuration, certificate, key] = ["cnf", "cert.pem", "key.pem"].map(|name| folder.join(name));
+    fs::write(&configuration, CONFIGURATION).unwrap();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-days", "2"])
+        .arg("-config")
+        .arg(configuration)
+        .arg("-out")
+        .arg(&certificate)
+        .arg("-keyout")
+        .arg(&key)
+        .output()
+        .ok()?;
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Some((certificate, key))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_taken_waited_for_and_lost_by_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((certificate, key)) = certificate(folder.path()) else {
+        return println!("there is no openssl to make a certificate with");
+    };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port_text, [cert_file, key_file]) =
+        (port.to_string(), [&certificate, &key].map(|path| path.to_str().unwrap()));
+    let files = ["--tls-cert-file", cert_file, "--tls-key-file", key_file, "--tls-auth-clients", "no"];
+    let settings = [&["--tls-port", &port_text], &files[..]].concat();
+    let Some(server) = Server::try_with(&settings) else {
+        return println!("this server was built without TLS");
+    };
+    let address = format!("rediss://127.0.0.1:{port}");
+    let root_cert = Some(fs::read(&certificate).unwrap());
+    let client =
+        Client::build_with_tls(&address[..], TlsCertificates { client_tls: None, root_cert }).unwrap();
+    let locks = Locks::from(client);
+    let guard = locks.many(["k", "l"]).wait(PATIENCE).acquire().await.unwrap();
+    let waits = locks.lock("l").wait(Duration::from_millis(100)).acquire().await.unwrap_err();
+    assert!(matches!(waits, Error::LockTimeout { .. }), "{waits}");
+    server.ask::<i64>(&["DEL", "k"]);
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), Some(Loss::Push));
+    // Who trusts nobody whom it does not know.
+    let stranger = Locks::open(&address[..]).unwrap();
+    let refused = stranger.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::ConnectionFailed { message } if message.contains("ertificate")),
+        "{refused}"
+    );
+}
