@@ -3,13 +3,16 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
 use crate::clock::Moment;
 use crate::core::{Core, Look, Patience};
 use crate::error::{Error, Loss};
 use crate::group;
 use crate::hooks::Hooks;
 use crate::keeper::{Busy, Due, End, Grant, Held, Keeper};
-use crate::rules::LONGEST_PAUSE;
+use crate::rules::{LONGEST_PAUSE, NAP, renewal};
 use crate::servers::Topology;
 use crate::wanted::Wanted;
 
@@ -134,6 +137,22 @@ impl Engine {
         }
     }
 
+    /// Waits for the end of the hold. It looks at the deadline itself, and whether holds are looked after: the runtime in
+    /// which they were may have ended before this one.
+    pub(crate) async fn until_end(self: &Arc<Self>, held: &Held) -> End {
+        while Handle::try_current().is_ok() {
+            self.settle();
+            let nap = held.deadline().left().min(renewal(held.lease())).min(NAP);
+            if let Ok(end) = timeout(nap, held.until_end()).await {
+                return end;
+            }
+            if held.deadline().left().is_zero() {
+                self.lose(held, Loss::Deadline);
+            }
+        }
+        held.until_end().await
+    }
+
     /// The hold is over, though its holder did not give it up.
     pub(crate) fn lose(self: &Arc<Self>, held: &Held, reason: Loss) {
         if self.keeper.finish(held, End::Lost(reason)) {
@@ -181,7 +200,8 @@ impl Engine {
     }
 
     /// Gives up in the background whatever this request got or may still get, or the hold that has this token.
-    pub(crate) fn abandon(&self, wanted: &Arc<Wanted>, token: Option<i64>) {
+    pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
+        self.settle();
         // Of independent servers one may have a lower token, where it could not be raised.
         let token = token.filter(|_| !self.is_group());
         for core in &self.cores {
@@ -238,7 +258,7 @@ async fn schedule(engine: Weak<Engine>, keeper: Arc<Keeper>) {
 
 /// A request that is given up when this is dropped, unless it has succeeded.
 pub(crate) struct Attempt<'a> {
-    engine: &'a Engine,
+    engine: &'a Arc<Engine>,
     pub(crate) wanted: Arc<Wanted>,
     token: Option<i64>,
     is_open: bool,
@@ -246,7 +266,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    pub(crate) fn new(engine: &'a Engine, wanted: Arc<Wanted>) -> Self {
+    pub(crate) fn new(engine: &'a Arc<Engine>, wanted: Arc<Wanted>) -> Self {
         Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring() }
     }
 

@@ -47,7 +47,7 @@ fn count(replies: &[Reply], wanted: i64) -> usize {
 
 /// The grant of a majority; tries again at random times, for nobody waits in line here.
 pub(crate) async fn acquire(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     wanted: &Arc<Wanted>,
     patience: Patience,
 ) -> Result<Option<Grant>, Error> {
@@ -83,7 +83,7 @@ fn refusal(engine: &Engine, replies: Vec<Reply>) -> Option<Error> {
     refused.into_iter().next().filter(|_| is_refused)
 }
 
-async fn attempt(engine: &Engine, wanted: Arc<Wanted>) -> (Option<Grant>, Vec<Reply>) {
+async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> (Option<Grant>, Vec<Reply>) {
     let (open, sent, name) = (Attempt::new(engine, wanted.clone()), Moment::now(), wanted.name());
     let command = wanted.acquire(wanted.lease, Line::No);
     let replies = ask(&all(engine), wanted.lease, name, &command, Some(&wanted)).await;
@@ -135,7 +135,7 @@ pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
 }
 
 /// Whether a majority had it still.
-pub(crate) async fn release(engine: &Engine, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
+pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
     let command = wanted.release(wanted.name(), Some(token));
     let replies = ask(&all(engine), wanted.lease, wanted.name(), &command, None).await;
     if count(&replies, 1) < replies.len() {

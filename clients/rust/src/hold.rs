@@ -54,6 +54,7 @@ impl Hold {
 
     /// The time that [remains](Self::remaining); [`Error::LockLost`] if the hold is over. Asks no server.
     pub fn check(&self) -> Result<Duration, Error> {
+        self.engine.settle();
         let is_released = || (self.held.end() == Some(End::Released)).then_some(Loss::Release);
         match self.loss().or_else(is_released) {
             Some(reason) => Err(Error::LockLost { name: self.name(), reason }),
@@ -63,9 +64,9 @@ impl Hold {
 
     /// Waits until the hold is lost, and says why; `None` if it was given up.
     pub fn lost(&self) -> impl Future<Output = Option<Loss>> + Send + use<> {
-        let held = self.held.clone();
+        let hold = self.clone();
         async move {
-            match held.until_end().await {
+            match hold.engine.until_end(&hold.held).await {
                 End::Lost(reason) => Some(reason),
                 End::Released => None,
             }
@@ -77,7 +78,7 @@ impl Hold {
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let done = tokio::select! {
             biased;
-            _ = self.held.until_end() => None,
+            _ = self.engine.until_end(&self.held) => None,
             done = work => Some(done),
         };
         self.check()?;

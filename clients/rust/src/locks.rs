@@ -18,7 +18,8 @@ use crate::wanted::Kind;
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
 ///
 /// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
-/// which it was used first, as long as that lasts.
+/// which it was used first, as long as that lasts. Then it goes on in the next one in which a lock is taken, or in which
+/// [`run`](crate::Hold::run), [`lost`](crate::Hold::lost) or [`check`](crate::Hold::check) is called.
 #[derive(Clone)]
 pub struct Locks {
     engine: Arc<Engine>,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Server, eventually};
 use redislock_client::hooks::Hooks;
 use redislock_client::{Error, Guard, Locks, Loss};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -222,7 +223,7 @@ async fn close_gives_up_all_tells_holders_and_refuses_more() {
 #[test]
 fn guards_that_outlive_their_runtime_do_no_harm() {
     let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     let (locks, guard): (Locks, Guard) = runtime.block_on(async {
         let locks = server.locks();
         let guard = locks.lock("k").lease(SECOND).acquire().await.unwrap();
@@ -243,7 +244,7 @@ fn a_runtime_that_comes_after_another_renews_what_it_holds() {
     let server = Server::start();
     let locks = server.locks();
     for _ in 0..2 {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let guard = locks.lock("k").lease(SECOND).wait(PATIENCE).acquire().await.unwrap();
             sleep(2 * SECOND).await;
@@ -251,6 +252,47 @@ fn a_runtime_that_comes_after_another_renews_what_it_holds() {
         });
         runtime.shutdown_timeout(PATIENCE);
     }
+}
+
+/// These locks were used in another runtime first, which ends while this one holds.
+fn held_when_the_first_runtime_ends(server: &Server, lease: Duration) -> (Runtime, Locks, Guard) {
+    let locks = server.locks();
+    let [first, second] = [Runtime::new().unwrap(), Runtime::new().unwrap()];
+    first.block_on(async { locks.lock("other").acquire().await.unwrap().release().await.unwrap() });
+    let guard = second.block_on(locks.lock("k").lease(lease).acquire()).unwrap();
+    first.shutdown_timeout(PATIENCE);
+    (second, locks, guard)
+}
+
+#[test]
+fn run_renews_what_is_held_when_another_runtime_ends() {
+    let server = Server::start();
+    let (runtime, _locks, guard) = held_when_the_first_runtime_ends(&server, SECOND);
+    runtime.block_on(async { guard.run(sleep(3 * SECOND)).await }).unwrap();
+    assert!(server.is_held("k"));
+}
+
+#[test]
+fn a_loss_is_told_when_another_runtime_has_ended() {
+    let server = Server::start();
+    let (runtime, _locks, guard) = held_when_the_first_runtime_ends(&server, 3 * SECOND);
+    server.ask::<i64>(&["DEL", "k"]);
+    let lost = runtime.block_on(async { timeout(PATIENCE, guard.lost()).await.unwrap() });
+    assert!(lost.is_some());
+    let (runtime, _locks, guard) = held_when_the_first_runtime_ends(&server, SECOND);
+    std::thread::sleep(2 * SECOND);
+    let ended = runtime.block_on(async { guard.run(sleep(PATIENCE)).await });
+    assert!(matches!(ended, Err(Error::LockLost { reason: Loss::Deadline, .. })), "{ended:?}");
+}
+
+#[test]
+fn a_guard_that_is_dropped_gives_the_lock_up_when_another_runtime_has_ended() {
+    let server = Server::start();
+    let (runtime, _locks, guard) = held_when_the_first_runtime_ends(&server, 20 * PATIENCE);
+    runtime.block_on(async {
+        drop(guard);
+        eventually("it is free", || !server.is_held("k")).await;
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
