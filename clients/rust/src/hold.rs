@@ -106,6 +106,9 @@ impl fmt::Debug for Hold {
 
 /// One lock, or several that were taken together. They are given up when this is dropped, in the background, or by
 /// [`release`](Self::release), which can be waited for.
+///
+/// Before `main` ends, wait for `release` or for [`Locks::close`](crate::Locks::close), also on the way out of an error. A
+/// guard that is dropped in the last moment may not get its release out; the lock then stays until its lease ends.
 #[must_use = "the lock is given up when this is dropped"]
 #[derive(Debug)]
 pub struct Guard {
