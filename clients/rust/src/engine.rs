@@ -34,7 +34,14 @@ impl Engine {
         self.cores.len() > 1
     }
 
-    /// Comes before each request of the program.
+    /// Comes before each request of the program, which would panic elsewhere.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<(), Error> {
+        self.settle();
+        let here = Handle::try_current();
+        here.map(drop).map_err(|_| Error::invalid("this needs a tokio runtime: call it in one"))
+    }
+
+    /// Has what is held looked after in this runtime, if it is in none.
     pub(crate) fn settle(self: &Arc<Self>) {
         self.keeper.settle(|| schedule(Arc::downgrade(self), self.keeper.clone()));
     }
@@ -47,7 +54,7 @@ impl Engine {
         wanted: Wanted,
         wait: Option<Duration>,
     ) -> Result<Grant, Error> {
-        self.settle();
+        self.enter()?;
         let patience = Patience::new(wait);
         let attempt = Attempt::new(self, Arc::new(wanted));
         let acquiring = async {
@@ -100,6 +107,7 @@ impl Engine {
 
     /// Begins the lease anew, or loses the hold.
     pub(crate) async fn renew(self: &Arc<Self>, held: &Arc<Held>, lease: Duration) -> Result<(), Error> {
+        self.enter()?;
         let renewed = if self.is_group() {
             group::renew(self, held, lease).await
         } else {
@@ -165,6 +173,7 @@ impl Engine {
 
     /// Gives the hold up; what a server does not answer in time goes on in the background.
     pub(crate) async fn release(self: &Arc<Self>, held: &Held) -> Result<(), Error> {
+        self.enter()?;
         if !self.keeper.finish(held, End::Released) {
             return match held.end() {
                 Some(End::Lost(reason)) => Err(Error::LockLost { name: held.wanted.label(), reason }),
@@ -223,7 +232,8 @@ impl Engine {
 
     // Asking.
 
-    pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
+    pub(crate) async fn fence(self: &Arc<Self>, name: &[u8], token: i64) -> Result<bool, Error> {
+        self.enter()?;
         if self.is_group() {
             group::fence(self, name, token).await
         } else {
@@ -231,7 +241,8 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn held_by(&self, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub(crate) async fn held_by(self: &Arc<Self>, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.enter()?;
         if self.is_group() { group::held_by(self, owner).await } else { self.cores[0].held_by(owner).await }
     }
 }

@@ -19,7 +19,8 @@ use crate::wanted::Kind;
 ///
 /// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
 /// which it was used first, as long as that lasts. Then it goes on in the next one in which a lock is taken, or in which
-/// [`run`](crate::Hold::run), [`lost`](crate::Hold::lost) or [`check`](crate::Hold::check) is called.
+/// [`run`](crate::Hold::run), [`lost`](crate::Hold::lost) or [`check`](crate::Hold::check) is called. Outside of a
+/// runtime each request ends in [`Error::Invalid`].
 #[derive(Clone)]
 pub struct Locks {
     engine: Arc<Engine>,
@@ -89,7 +90,6 @@ impl Locks {
 
     /// [`Error::Fenced`] if the token is not that of a live hold of this lock.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
-        self.engine.settle();
         let name = name.as_ref();
         let is_live = match i64::try_from(token) {
             Ok(token) => self.engine.fence(name, token).await?,
@@ -101,13 +101,16 @@ impl Locks {
 
     /// The names of all locks that this owner holds, on all servers.
     pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        self.engine.settle();
         self.engine.held_by(owner.as_ref()).await
     }
 
     /// Gives up all that is held and waited for, also through clones of this, and closes all connections. What was still
     /// held is lost ([`Loss::Close`](crate::Loss::Close)), and nothing can be taken afterwards. Call it before the program
     /// ends: what is to be done in the background then ends with it.
+    ///
+    /// # Panics
+    ///
+    /// Where something is held or under way, and it is called outside of a tokio runtime.
     pub async fn close(&self) {
         self.engine.close().await;
     }

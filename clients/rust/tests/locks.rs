@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, eventually};
+use futures_util::future::FutureExt;
 use redislock_client::hooks::Hooks;
 use redislock_client::{Error, Guard, Locks, Loss};
 use tokio::runtime::Runtime;
@@ -15,6 +16,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Polls it once, outside of any runtime.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("it ends at once")
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_rise_and_a_release_frees_the_lock() {
@@ -351,6 +357,21 @@ async fn a_leader_that_is_dropped_resigns() {
     eventually("it leads", || leader.is_leading()).await;
     drop(leader);
     eventually("nobody leads", || !server.is_held("job")).await;
+}
+
+#[test]
+fn a_request_outside_of_a_runtime_is_refused() {
+    let server = Server::start();
+    let (locks, runtime) = (server.locks(), Runtime::new().unwrap());
+    let guard = runtime.block_on(locks.lock("k").acquire()).unwrap();
+    let is_invalid = |refused: Error| assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
+    is_invalid(block_on(locks.lock("l").acquire()).unwrap_err());
+    is_invalid(block_on(locks.fence("k", guard.token())).unwrap_err());
+    is_invalid(block_on(locks.held_by("me")).unwrap_err());
+    is_invalid(block_on(guard.extend(SECOND)).unwrap_err());
+    is_invalid(block_on(guard.release()).unwrap_err());
+    // It was given up in the background all the same.
+    runtime.block_on(eventually("it is free", || !server.is_held("k")));
 }
 
 #[test]
