@@ -269,7 +269,7 @@ impl Adapter {
             .on_deposed(move |reason| {
                 say(&json!({"event": "deposed", "leader": deposed, "reason": reason.as_str()}))
             })
-            .stand();
+            .stand()?;
         lock(&self.leaders).insert(id, leader);
         Ok(json!({}))
     }

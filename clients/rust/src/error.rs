@@ -148,13 +148,28 @@ impl Error {
                 Self::Quarantine { left: Duration::from_millis(left) }
             }
             "ERR" if rest.to_ascii_lowercase().starts_with("unknown command") => Self::ModuleMissing {
+                // What follows are the words of the request.
                 message: format!(
-                    "{message}. The module redislock is not loaded on this server: start it with \
-                     `loadmodule /path/to/libredislock.so` in its configuration, or MODULE LOAD it once."
+                    "{}. The module redislock is not loaded on this server: start it with \
+                     `loadmodule /path/to/libredislock.so` in its configuration, or MODULE LOAD it once.",
+                    message.split(", with args").next().unwrap_or_default()
                 ),
             },
             _ => Self::Refused { message },
         }
+    }
+
+    /// Whether it may well be over by itself: who can wait tries again.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionFailed { .. }
+                | Self::LockTimeout { .. }
+                | Self::LockLost { .. }
+                | Self::NotConfirmed { .. }
+                | Self::Quarantine { .. }
+                | Self::QueueFull { .. }
+        )
     }
 
     /// Whether the server refused it: another request would be answered likewise.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::{Future, pending};
+use std::mem::discriminant;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,13 +12,23 @@ use tokio::time::sleep;
 
 use crate::error::{Error, Loss};
 use crate::hold::{Guard, Hold};
-use crate::link::lock;
 use crate::lock::Lock;
 use crate::rules::LONGEST_PAUSE;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 type OnElected = Box<dyn Fn(Hold) -> Work + Send + Sync>;
 type OnDeposed = Box<dyn Fn(Loss) + Send + Sync>;
+type OnError = Box<dyn Fn(&Error) + Send + Sync>;
+
+/// How a candidate fares.
+#[derive(Clone)]
+enum State {
+    /// It waits for its turn.
+    Stands,
+    /// What came of its latest attempt. It tries again.
+    Failed(Error),
+    Leads(Hold),
+}
 
 /// A candidate: who [stands](Self::stand) for election.
 #[must_use = "it does nothing until it stands"]
@@ -26,20 +36,27 @@ pub struct Candidate {
     lock: Lock,
     on_elected: OnElected,
     on_deposed: OnDeposed,
+    on_error: OnError,
 }
 
 impl Candidate {
     pub(crate) fn new(lock: Lock) -> Self {
-        Self { lock, on_elected: Box::new(|_| Box::pin(async {})), on_deposed: Box::new(|_| {}) }
+        Self {
+            lock,
+            on_elected: Box::new(|_| Box::pin(async {})),
+            on_deposed: Box::new(|_| {}),
+            on_error: Box::new(|_| {}),
+        }
     }
 
-    /// How long the server takes it for the leader without having heard of it.
+    /// How long the server takes it for the leader without having heard of it: 100 ms or more.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lock = self.lock.lease(lease);
         self
     }
 
-    /// What it does as the leader. The work is dropped when it leads no more.
+    /// What it does as the leader. The work is dropped when it leads no more. It goes on to lead when the work is done. A
+    /// panic in it gives the lock up and ends the candidacy: [`Leader::is_standing`].
     ///
     /// The work may be done several times, so it owns what it uses:
     ///
@@ -73,14 +90,28 @@ impl Candidate {
         self
     }
 
-    /// Stands for election in the background, until it [resigns](Leader::resign).
-    pub fn stand(self) -> Leader {
-        let (resigned, hold) = (watch::Sender::new(false), Arc::new(Mutex::new(None)));
-        let task = tokio::spawn(self.campaign(resigned.subscribe(), hold.clone()));
-        Leader { resigned, hold, task }
+    /// What is called when an attempt has failed, as the server is away, lacks the module or refuses the password. It
+    /// tries again, and calls this once for failures of the same variant in a row.
+    pub fn on_error(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.on_error = Box::new(call);
+        self
     }
 
-    async fn campaign(self, mut resigned: watch::Receiver<bool>, shown: Arc<Mutex<Option<Hold>>>) {
+    /// Stands for election in the background, until it [resigns](Leader::resign) or the
+    /// [`Locks`](crate::Locks) are closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a name or a lease that no server would take, and outside of a tokio runtime.
+    pub fn stand(self) -> Result<Leader, Error> {
+        self.lock.check()?;
+        let (resigned, (state, shown)) = (watch::Sender::new(false), watch::channel(State::Stands));
+        let task = tokio::spawn(self.campaign(resigned.subscribe(), state));
+        Ok(Leader { resigned, state: shown, task })
+    }
+
+    async fn campaign(self, mut resigned: watch::Receiver<bool>, state: watch::Sender<State>) {
+        let mut told = None;
         loop {
             let elected = tokio::select! {
                 biased;
@@ -89,15 +120,25 @@ impl Candidate {
             };
             match elected {
                 Ok(guard) => {
-                    *lock(&shown) = Some(guard.hold());
+                    told = None;
+                    state.send_replace(State::Leads(guard.hold()));
                     let goes_on = self.lead(guard, &mut resigned).await;
-                    *lock(&shown) = None;
+                    state.send_replace(State::Stands);
                     if !goes_on {
                         return;
                     }
                 }
-                Err(Error::Closed | Error::Invalid { .. }) => return,
-                Err(_) => sleep(LONGEST_PAUSE).await,
+                Err(error) => {
+                    let is_closed = matches!(error, Error::Closed);
+                    if told.replace(discriminant(&error)) != Some(discriminant(&error)) && !is_closed {
+                        (self.on_error)(&error);
+                    }
+                    state.send_replace(State::Failed(error));
+                    if is_closed {
+                        return;
+                    }
+                    sleep(LONGEST_PAUSE).await;
+                }
             }
         }
     }
@@ -136,17 +177,48 @@ async fn until(resigned: &mut watch::Receiver<bool>) {
 
 /// Stands for election, and leads while it holds the lock. When this is dropped it resigns in the background.
 #[must_use = "it resigns when this is dropped"]
-#[derive(Debug)]
 pub struct Leader {
     resigned: watch::Sender<bool>,
-    hold: Arc<Mutex<Option<Hold>>>,
+    state: watch::Receiver<State>,
     task: JoinHandle<()>,
 }
 
 impl Leader {
+    /// Waits until it leads: the hold by which it does.
+    ///
+    /// # Errors
+    ///
+    /// What the server refused in its latest attempt, as [`Error::ModuleMissing`] and [`Error::Refused`] by a wrong
+    /// password: it goes on to stand, but that is unlikely to pass by itself. It waits while no server answers.
+    /// [`Error::Closed`] after the [`Locks`](crate::Locks) were closed, and [`Error::Invalid`] after a panic in a
+    /// callback.
+    pub async fn elected(&self) -> Result<Hold, Error> {
+        let mut state = self.state.clone();
+        loop {
+            let now = state.borrow_and_update().clone();
+            match now {
+                State::Leads(hold) if hold.check().is_ok() => return Ok(hold),
+                State::Failed(error) if !error.may_pass() => return Err(error),
+                _ => {}
+            }
+            if state.changed().await.is_err() {
+                return Err(Error::invalid("this candidate stands no more: a callback of it has panicked"));
+            }
+        }
+    }
+
+    /// Whether it leads, or tries to: `false` after a panic in a callback, and when the [`Locks`](crate::Locks) were closed.
+    pub fn is_standing(&self) -> bool {
+        !self.task.is_finished()
+    }
+
     /// The hold by which it leads now.
     pub fn hold(&self) -> Option<Hold> {
-        lock(&self.hold).clone().filter(|hold| hold.check().is_ok())
+        let now = self.state.borrow().clone();
+        match now {
+            State::Leads(hold) if hold.check().is_ok() => Some(hold),
+            _ => None,
+        }
     }
 
     /// Whether it leads now.
@@ -159,5 +231,14 @@ impl Leader {
         self.resigned.send_replace(true);
         // An error says that the runtime has ended the task, or that a callback has panicked.
         drop(self.task.await);
+    }
+}
+
+impl fmt::Debug for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leader")
+            .field("is_standing", &self.is_standing())
+            .field("hold", &self.hold())
+            .finish()
     }
 }

@@ -64,11 +64,21 @@ impl Lock {
         self
     }
 
+    fn wanted(&self) -> Result<Wanted, Error> {
+        let owner = self.owner.clone().unwrap_or_else(new_owner);
+        Wanted::new(self.names.clone(), self.kind, self.lease, owner)
+    }
+
+    /// Refuses what could never be taken, and what is not called in a runtime.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.wanted()?;
+        self.engine.enter()
+    }
+
     /// Takes the lock: [`Error::LockTimeout`] if it is not to be had in time. If the future is dropped before it is
     /// done, nothing is held, and nobody waits.
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        let (began, owner) = (Moment::now(), self.owner.clone().unwrap_or_else(new_owner));
-        let wanted = Wanted::new(self.names.clone(), self.kind, self.lease, owner)?;
+        let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
         let name = String::from_utf8_lossy(&self.names[0]);
         let grant = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {

@@ -51,11 +51,12 @@ impl Server {
         })
     }
 
-    /// A server that lacks the module.
+    /// A server that lacks the module, but may load it.
     pub fn bare() -> Self {
         let bare = Self::spawned(|port, _| {
             let mut command = Command::new(binary());
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            command.args(["--enable-module-command", "yes"]);
             command
         });
         bare.expect("a server starts")
@@ -121,6 +122,10 @@ impl Server {
     /// Whether anybody holds the lock.
     pub fn is_held(&self, name: &str) -> bool {
         self.ask::<Option<u64>>(&["LOCK.FENCE", name]).is_some()
+    }
+
+    pub fn load_module(&self) {
+        self.ask::<String>(&["MODULE", "LOAD", &told("REDISLOCK_MODULE")]);
     }
 
     /// Ends the server at once.
