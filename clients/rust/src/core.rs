@@ -426,7 +426,7 @@ impl Core {
         let mut command = redis::cmd("LOCK.HELDBY");
         command.arg(owner);
         let mut names = Vec::new();
-        for address in self.servers.primaries().await {
+        for address in self.servers.primaries().await.map_err(error_of)? {
             let link = self.servers.link_to(&address).await.map_err(error_of)?;
             let (reply, _) = link.call(&command, ATTEMPT).await.map_err(error_of)?;
             let Value::Array(rows) = reply else { continue };

@@ -159,6 +159,14 @@ impl Error {
         }
     }
 
+    /// What happened, without the words for the kind of error.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::ConnectionFailed { message } => message.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether it may well be over by itself: who can wait tries again.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(

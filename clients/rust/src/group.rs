@@ -13,7 +13,7 @@ use crate::core::{Core, Look, Patience};
 use crate::engine::{Attempt, Engine};
 use crate::error::Error;
 use crate::keeper::{Grant, Held};
-use crate::rules::{BACK_OFF, each, majority, sure};
+use crate::rules::{BACK_OFF, PATIENCE, each, majority, sure};
 use crate::servers::Ask;
 use crate::wanted::{Kind, Line, Wanted, fence as fence_command};
 
@@ -45,6 +45,26 @@ fn count(replies: &[Reply], wanted: i64) -> usize {
     replies.iter().filter(|reply| matches!(reply, Ok(Value::Int(number)) if *number == wanted)).count()
 }
 
+/// The first error of those that refuse it, so many that there can be no majority of the others.
+fn refused_by_most<'a>(errors: impl Iterator<Item = &'a Error>, servers: usize) -> Option<Error> {
+    let refused: Vec<_> = errors.filter(|error| error.is_refusal()).collect();
+    refused.first().filter(|_| refused.len() > servers - majority(servers)).map(|error| (*error).clone())
+}
+
+fn errors<T>(replies: &[Result<T, Error>]) -> impl Iterator<Item = &Error> {
+    replies.iter().filter_map(|reply| reply.as_ref().err())
+}
+
+/// Why too few of these have answered as they should.
+fn too_few<T>(replies: &[Result<T, Error>]) -> Error {
+    refused_by_most(errors(replies), replies.len()).unwrap_or_else(|| {
+        let mut texts: Vec<_> = errors(replies).map(Error::cause).collect();
+        texts.sort();
+        texts.dedup();
+        Error::connection(format!("too few of {} servers answered: {}", replies.len(), texts.join("; ")))
+    })
+}
+
 /// The grant of a majority; tries again at random times, for nobody waits in line here.
 pub(crate) async fn acquire(
     engine: &Arc<Engine>,
@@ -54,13 +74,24 @@ pub(crate) async fn acquire(
     if wanted.kind != Kind::Exclusive || wanted.names.len() > 1 {
         return Err(Error::invalid("independent servers give exclusive locks, one at a time"));
     }
+    let (servers, mut reached) = (engine.cores.len(), Moment::now());
     for number in 0_u64.. {
         let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await;
         if grant.is_some() {
             return Ok(grant);
         }
-        if patience.is_over() {
-            return refusal(engine, replies).map_or(Ok(None), Err);
+        if let Some(error) = refused_by_most(errors(&replies).filter(|error| !error.may_pass()), servers) {
+            return Err(error);
+        }
+        let is_away = |error: &&Error| !error.is_refusal() || !error.may_pass();
+        if servers - errors(&replies).filter(is_away).count() >= majority(servers) {
+            reached = Moment::now();
+        }
+        let is_unheard = patience.wait.is_none() && reached.age() > PATIENCE;
+        if patience.is_over() || is_unheard {
+            // A majority has answered, and somebody else has the lock.
+            let is_held = replies.iter().filter(|reply| reply.is_ok()).count() >= majority(servers);
+            return if is_held { Ok(None) } else { Err(too_few(&replies)) };
         }
         if number == 0 {
             engine.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
@@ -68,19 +99,6 @@ pub(crate) async fn acquire(
         sleep(at_random(BACK_OFF).min(patience.left())).await;
     }
     Ok(None)
-}
-
-/// What is to be told, if it is not that somebody else has the lock.
-fn refusal(engine: &Engine, replies: Vec<Reply>) -> Option<Error> {
-    let majority = majority(engine.cores.len());
-    let (refused, unheard): (Vec<Error>, Vec<Error>) =
-        replies.iter().filter_map(|reply| reply.clone().err()).partition(Error::is_refusal);
-    if replies.len() - unheard.len() < majority {
-        let last = unheard.last().map(ToString::to_string).unwrap_or_default();
-        return Some(Error::connection(format!("too few of {} servers answered: {last}", replies.len())));
-    }
-    let is_refused = refused.len() == replies.len() - unheard.len();
-    refused.into_iter().next().filter(|_| is_refused)
 }
 
 async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> (Option<Grant>, Vec<Reply>) {
@@ -123,7 +141,7 @@ pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Resu
     } else if count(&replies, 0) > replies.len() - majority {
         Ok(None)
     } else {
-        Err(Error::connection("too few servers answered"))
+        Err(too_few(&replies))
     }
 }
 
@@ -138,6 +156,9 @@ pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
 pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
     let command = wanted.release(wanted.name(), Some(token));
     let replies = ask(&all(engine), wanted.lease, wanted.name(), &command, None).await;
+    if replies.iter().filter(|reply| reply.is_ok()).count() < majority(replies.len()) {
+        return Err(too_few(&replies)); // the caller gives it up in the background
+    }
     if count(&replies, 1) < replies.len() {
         engine.abandon(wanted, None);
     }
@@ -147,12 +168,22 @@ pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i
 /// Whether a majority knows a live hold with this token.
 pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bool, Error> {
     let said = join_all(engine.cores.iter().map(|core| core.fence(name, token))).await;
-    Ok(said.iter().filter(|said| matches!(said, Ok(true))).count() >= majority(said.len()))
+    let count = |wanted| said.iter().filter(|said| matches!(said, Ok(is_live) if *is_live == wanted)).count();
+    if count(true) >= majority(said.len()) {
+        Ok(true)
+    } else if count(false) > said.len() - majority(said.len()) {
+        Ok(false)
+    } else {
+        Err(too_few(&said))
+    }
 }
 
 /// The names of all locks that this owner holds, on any of the servers.
 pub(crate) async fn held_by(engine: &Engine, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let said = join_all(engine.cores.iter().map(|core| core.held_by(owner))).await;
+    if said.iter().filter(|said| said.is_ok()).count() < majority(said.len()) {
+        return Err(too_few(&said));
+    }
     let mut names: Vec<_> = said.into_iter().filter_map(Result::ok).flatten().collect();
     names.sort();
     names.dedup();

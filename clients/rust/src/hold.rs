@@ -127,7 +127,12 @@ impl Guard {
         self.hold.clone()
     }
 
-    /// Gives the hold up. [`Error::LockLost`] if it was lost before; after any other error it goes on in the background.
+    /// Gives the hold up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LockLost`] if it was lost before. After any other error, as [`Error::ConnectionFailed`] when the server, or
+    /// a majority of independent servers, did not answer, it goes on in the background.
     pub async fn release(self) -> Result<(), Error> {
         self.hold.engine.release(&self.hold.held).await
     }

@@ -88,7 +88,8 @@ impl Locks {
         Candidate::new(self.lock(name))
     }
 
-    /// [`Error::Fenced`] if the token is not that of a live hold of this lock.
+    /// [`Error::Fenced`] if the token is not that of a live hold of this lock. Of independent servers a majority says so;
+    /// [`Error::ConnectionFailed`] if too few of them answer to be sure.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
         let is_live = match i64::try_from(token) {
@@ -99,7 +100,8 @@ impl Locks {
         if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
     }
 
-    /// The names of all locks that this owner holds, on all servers.
+    /// The names of all locks that this owner holds, on all servers. An error if any of them does not answer; of
+    /// independent servers, if a majority does not.
     pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
         self.engine.held_by(owner.as_ref()).await
     }

@@ -129,17 +129,17 @@ impl Servers {
     }
 
     /// All servers that grant locks.
-    pub(crate) async fn primaries(&self) -> Vec<Address> {
+    pub(crate) async fn primaries(&self) -> Result<Vec<Address>, Failure> {
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
         if is_cluster || self.known().primary.is_none() {
-            self.find().await;
+            self.find().await.map_err(unknown)?;
         }
         let known = self.known();
         let mut found: Vec<_> = if is_cluster { known.slots.values().cloned().collect() } else { Vec::new() };
         found.extend(known.primary.clone());
         found.sort();
         found.dedup();
-        found
+        Ok(found)
     }
 
     /// This server may be the primary no more.
@@ -159,51 +159,57 @@ impl Servers {
     }
 
     /// Finds the server of this lock, unless another task has just done so.
-    pub(crate) async fn find_for(&self, name: &[u8]) -> Option<Address> {
+    async fn find_for(&self, name: &[u8]) -> Result<Address, Failure> {
         if let Some(address) = self.address(name) {
-            return Some(address);
+            return Ok(address);
         }
         let _alone = self.finding.lock().await;
         if self.address(name).is_none() {
-            self.find().await;
+            self.find().await.map_err(unknown)?;
         }
-        self.address(name)
+        self.address(name).ok_or_else(|| unknown("no node has its slot".to_owned()))
     }
 
-    /// Asks where the primary is, or the primaries of a cluster; leaves it unknown if nobody can tell.
-    async fn find(&self) {
-        let nodes = self.known().nodes.clone();
+    /// Asks where the primary is, or the primaries of a cluster; why it is left unknown if nobody can tell.
+    async fn find(&self) -> Result<(), String> {
+        let (nodes, mut why) = (self.known().nodes.clone(), String::new());
         for (number, node) in nodes.into_iter().enumerate() {
             let found = match &self.topology {
                 Topology::Sentinel { service, .. } => self.ask_sentinel(&node, service).await,
                 Topology::Cluster(_) => self.ask_cluster(&node).await,
-                Topology::Single(_) => return,
+                Topology::Single(_) => return Ok(()),
             };
-            if found.is_some() {
-                // Who answers is asked first.
-                let mut known = self.known();
-                if number < known.nodes.len() {
-                    known.nodes[..=number].rotate_right(1);
-                }
-                return;
+            if let Err(its) = found {
+                why = format!("{}: {its}", address_of(&node));
+                continue;
             }
+            // Who answers is asked first.
+            let mut known = self.known();
+            if number < known.nodes.len() {
+                known.nodes[..=number].rotate_right(1);
+            }
+            return Ok(());
         }
+        Err(why)
     }
 
-    async fn ask_sentinel(&self, sentinel: &ConnectionInfo, service: &str) -> Option<()> {
+    async fn ask_sentinel(&self, sentinel: &ConnectionInfo, service: &str) -> Result<(), String> {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        let Value::Array(found) = ask_once(sentinel, &command).await? else { return None };
-        let [Value::BulkString(host), Value::BulkString(port)] = &found[..] else { return None };
-        let port = String::from_utf8_lossy(port).parse().ok()?;
-        self.known().primary = Some(Address { host: String::from_utf8_lossy(host).into(), port });
-        Some(())
+        let address = match ask_once(sentinel, &command).await? {
+            Value::Array(found) => primary_address(&found),
+            _ => return Err(format!("this sentinel watches no primary named {service}")),
+        };
+        self.known().primary = Some(address.ok_or("its reply is no address")?);
+        Ok(())
     }
 
-    async fn ask_cluster(&self, node: &ConnectionInfo) -> Option<()> {
+    async fn ask_cluster(&self, node: &ConnectionInfo) -> Result<(), String> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let Value::Array(rows) = ask_once(node, &command).await? else { return None };
+        let Value::Array(rows) = ask_once(node, &command).await? else {
+            return Err("its reply is no table of slots".to_owned());
+        };
         let by = address_of(node);
         let (mut slots, mut nodes) = (HashMap::new(), Vec::new());
         for row in rows {
@@ -217,7 +223,7 @@ impl Servers {
             nodes.extend(addresses);
         }
         if slots.is_empty() {
-            return None;
+            return Err("no node that it knows has slots".to_owned());
         }
         let mut known = self.known();
         known.slots = slots;
@@ -226,7 +232,7 @@ impl Servers {
                 known.nodes.push(at(self.topology.login(), &address));
             }
         }
-        Some(())
+        Ok(())
     }
 
     // Connections.
@@ -254,10 +260,7 @@ impl Servers {
 
     /// The connection to the server of this lock. Who is first here, sends first.
     pub(crate) async fn link(&self, name: &[u8]) -> Result<Arc<Link>, Failure> {
-        let Some(address) = self.find_for(name).await else {
-            return Err(Failure::Broken("nobody knows which server is the primary".to_owned()));
-        };
-        self.link_to(&address).await
+        self.link_to(&self.find_for(name).await?).await
     }
 
     /// The connection to this server.
@@ -277,9 +280,7 @@ impl Servers {
 
     /// A connection to the server of this lock for one request that waits.
     pub(crate) async fn own_link(&self, name: &[u8]) -> Result<(Arc<Link>, Address), Failure> {
-        let Some(address) = self.find_for(name).await else {
-            return Err(Failure::Broken("nobody knows which server is the primary".to_owned()));
-        };
+        let address = self.find_for(name).await?;
         let link = Link::plain(at(self.topology.login(), &address)).await?;
         Ok((link, address))
     }
@@ -386,10 +387,25 @@ impl Servers {
     }
 }
 
-/// The reply of a server that is asked nothing else, or None.
-async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Option<Value> {
-    let link = Link::plain(server.clone()).await.ok()?;
-    link.call(command, ATTEMPT).await.ok().map(|(value, _)| value)
+/// The reply of a server that is asked nothing else, or why there is none.
+async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, String> {
+    let asked = async { Link::plain(server.clone()).await?.call(command, ATTEMPT).await };
+    asked.await.map(|(value, _)| value).map_err(|failure| match failure {
+        Failure::Broken(text) | Failure::Refused(text) => text,
+    })
+}
+
+fn unknown(why: String) -> Failure {
+    Failure::Broken(format!("nobody knows which server is the primary: {why}"))
+}
+
+/// The address of a primary as a sentinel names it.
+fn primary_address(found: &[Value]) -> Option<Address> {
+    let [Value::BulkString(host), Value::BulkString(port)] = found else { return None };
+    Some(Address {
+        host: String::from_utf8_lossy(host).into(),
+        port: String::from_utf8_lossy(port).parse().ok()?,
+    })
 }
 
 /// A node as `CLUSTER SLOTS` names it; without a host it is the one that answered.

@@ -146,10 +146,12 @@ fn binary() -> String {
     told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned()
 }
 
-/// An address at which nobody listens.
-pub fn nowhere() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    format!("redis://127.0.0.1:{port}")
+/// Addresses at which nobody listens.
+pub const NOWHERE: [&str; 3] = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
+
+/// The locks that a majority of these grants.
+pub fn independent(servers: [&Server; 3]) -> Locks {
+    Locks::builder().independent(servers.map(Server::url)).build().unwrap()
 }
 
 impl Drop for Server {
