@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::hooks::{Hooks, NoHooks};
 use crate::leader::Candidate;
+use crate::link::address_of;
 use crate::lock::Lock;
 use crate::rules::{LEASE, WAITING};
 use crate::servers::Topology;
@@ -178,9 +179,17 @@ impl Builder {
     }
 
     /// Locks that a majority of these servers grants, which know nothing of each other: Redlock, with one token that
-    /// only rises. These locks are exclusive, one at a time, and there is no queue.
+    /// only rises. These locks are exclusive, one at a time, and there is no queue. The addresses must differ.
     pub fn independent<S: IntoConnectionInfo>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
-        self.servers = infos(servers).map(|infos| infos.into_iter().map(Topology::Single).collect());
+        self.servers = infos(servers).and_then(|infos| {
+            let mut addresses: Vec<_> = infos.iter().map(address_of).collect();
+            addresses.sort();
+            if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
+                let text = format!("independent servers must differ: {} is named twice", pair[0]);
+                return Err(Error::invalid(text));
+            }
+            Ok(infos.into_iter().map(Topology::Single).collect())
+        });
         self
     }
 

@@ -69,3 +69,10 @@ async fn a_wait_without_end_gives_up_when_a_majority_is_out_of_reach() {
     assert!(is_unreached(&refused), "{refused}");
     assert!(began.elapsed() > Duration::from_secs(9), "{:?}", began.elapsed());
 }
+
+#[test]
+fn one_server_counts_but_once() {
+    let addresses = ["redis://127.0.0.1:6379", "redis://127.0.0.1:6380", "redis://:secret@127.0.0.1:6379/1"];
+    let refused = Locks::builder().independent(addresses).build().unwrap_err().to_string();
+    assert_eq!(refused, "independent servers must differ: 127.0.0.1:6379 is named twice");
+}
