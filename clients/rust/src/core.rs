@@ -284,7 +284,7 @@ impl Core {
                 Ok(_) => reached = Moment::now(),
                 Err(Failure::Refused(text)) => return Err(Error::from_reply(&text)),
                 Err(Failure::Broken(why)) => {
-                    let most = patience.wait.map_or(PATIENCE, |wait| wait + WAIT_MARGIN);
+                    let most = patience.wait.map_or(PATIENCE, |wait| wait.saturating_add(WAIT_MARGIN));
                     if reached.age() > most {
                         return Err(Error::connection(why));
                     }
