@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use tokio::sync::Semaphore;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use crate::link::address_of;
 use crate::lock::Lock;
 use crate::rules::{LEASE, WAITING};
 use crate::servers::Topology;
-use crate::wanted::Kind;
+use crate::wanted::{Kind, check_lease};
 
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
 ///
@@ -193,14 +194,15 @@ impl Builder {
         self
     }
 
-    /// The lease of locks that name none; default: 30 seconds.
+    /// The lease of locks that name none: 100 ms or more, and no more than the server allows
+    /// (`redislock.max-lease`, an hour). Default: 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
     /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
-    /// the process. It is also the most connections that wait for several locks at once. Default: 16.
+    /// the process. It is also the most connections that wait for several locks at once. 1 or more; default: 16.
     pub fn waiting(mut self, waiting: usize) -> Self {
         self.waiting = waiting;
         self
@@ -213,13 +215,19 @@ impl Builder {
     }
 
     /// The locks. Connects to no server yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] where no server or no address is named, an address is none, or a number is out of its range.
     pub fn build(self) -> Result<Locks, Error> {
         let mut servers = self.servers?;
         if let (Some(login), [Topology::Sentinel { primary, .. }]) = (self.primary, &mut servers[..]) {
             *primary = login;
         }
-        if self.lease.is_zero() || self.waiting == 0 {
-            return Err(Error::invalid("a lease and a number of waiters must be more than nothing"));
+        check_lease(self.lease)?;
+        if !(1..=Semaphore::MAX_PERMITS).contains(&self.waiting) {
+            let (most, number) = (Semaphore::MAX_PERMITS, self.waiting);
+            return Err(Error::invalid(format!("waiting must be from 1 to {most}, not {number}")));
         }
         Ok(Locks { engine: Arc::new(Engine::new(servers, self.hooks, self.waiting)), lease: self.lease })
     }

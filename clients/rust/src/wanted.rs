@@ -29,7 +29,7 @@ pub(crate) fn new_owner() -> Vec<u8> {
 /// Refuses a lease that is too short to be renewed.
 pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
     if lease < SHORTEST_LEASE {
-        return Err(Error::invalid(format!("a lease is {SHORTEST_LEASE:?} or more, not {lease:?}")));
+        return Err(Error::invalid(format!("lease must be {SHORTEST_LEASE:?} or more, not {lease:?}")));
     }
     Ok(())
 }
@@ -209,7 +209,7 @@ mod tests {
         let of_lease = |lease| Wanted::new(vec![b"a".into()], Kind::Exclusive, lease, new_owner());
         assert!(of_lease(SHORTEST_LEASE).is_ok());
         let refused = of_lease(Duration::from_millis(99)).unwrap_err().to_string();
-        assert!(refused.contains("a lease is 100ms or more, not 99ms"), "{refused}");
+        assert!(refused.contains("lease must be 100ms or more, not 99ms"), "{refused}");
         assert!(Wanted::new(vec![b"a".into(), b"b".into()], Kind::Limit(2), second, new_owner()).is_err());
     }
 }
