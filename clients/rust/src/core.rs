@@ -312,7 +312,7 @@ impl Core {
             }
             Err(Failure::Broken(why)) => {
                 self.servers.forget(Some(&address));
-                return Err(Failure::Broken(why));
+                return Err(Failure::Broken(why).at(&address));
             }
             Err(Failure::Refused(text)) => text,
         };
@@ -320,6 +320,7 @@ impl Core {
         match (longest_wait(&text), judge(&text)) {
             (Some(most), _) => *lock(&self.longest_block) = most,
             (None, Step::Fail) => return Err(Failure::Refused(text)),
+            (None, Step::Moved { .. }) if self.servers.is_single() => return Err(Failure::Refused(text)),
             (None, Step::Moved { slot, host, port }) => self.servers.moved(slot, host, port, Some(&address)),
             (None, _) => {
                 self.servers.forget(Some(&address));
@@ -427,8 +428,8 @@ impl Core {
         command.arg(owner);
         let mut names = Vec::new();
         for address in self.servers.primaries().await.map_err(error_of)? {
-            let link = self.servers.link_to(&address).await.map_err(error_of)?;
-            let (reply, _) = link.call(&command, ATTEMPT).await.map_err(error_of)?;
+            let asked = async { self.servers.link_to(&address).await?.call(&command, ATTEMPT).await };
+            let (reply, _) = asked.await.map_err(|failure| error_of(failure.at(&address)))?;
             let Value::Array(rows) = reply else { continue };
             names.extend(rows.into_iter().filter_map(held_name));
         }

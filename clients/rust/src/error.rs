@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::rules::longest_lease;
+use crate::wanted::SHORTEST_LEASE;
+
 /// Who noticed that a hold is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -118,7 +121,7 @@ pub enum Error {
         /// What the server said.
         message: String,
     },
-    /// The request makes no sense, and was not sent.
+    /// The request makes no sense: nothing was taken.
     Invalid {
         /// Why.
         message: String,
@@ -155,8 +158,27 @@ impl Error {
                     message.split(", with args").next().unwrap_or_default()
                 ),
             },
+            "MOVED" => Self::Refused {
+                message: format!(
+                    "{message}: this server is a node of a cluster: Locks::builder().cluster([..])"
+                ),
+            },
+            "NOAUTH" => Self::Refused {
+                message: "NOAUTH this server wants a password, and its address names none: \
+                          redis://:password@host:port"
+                    .to_owned(),
+            },
             _ => Self::Refused { message },
         }
+    }
+
+    /// The same for a request of this lease: the server says in other words which are too long.
+    pub(crate) fn of_lease(self, lease: Duration) -> Self {
+        let Self::Refused { message } = &self else { return self };
+        let Some(most) = longest_lease(message) else { return self };
+        Self::invalid(format!(
+            "lease must be from {SHORTEST_LEASE:?} to {most:?} (redislock.max-lease of the server), not {lease:?}"
+        ))
     }
 
     /// What happened, without the words for the kind of error.
@@ -199,7 +221,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LockTimeout { name, wait } if wait.is_zero() => {
-                write!(f, "{name} is held, and nobody waited")
+                write!(f, "{name} is held by another, and the request was not to wait")
             }
             Self::LockTimeout { name, wait } => write!(f, "{name} was not to be had in {wait:?}"),
             Self::LockLost { name, reason } => write!(f, "the lock {name} is held no more ({reason})"),
@@ -242,6 +264,15 @@ mod tests {
         assert!(
             matches!(error, Error::Quarantine { left } if left == Duration::from_millis(4711)),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn a_lease_that_is_too_long_is_told_with_its_range() {
+        let text = "ERR PX must be an integer from 1 to 3600000 (milliseconds)";
+        assert_eq!(
+            Error::from_reply(text).of_lease(Duration::from_secs(7200)).to_string(),
+            "lease must be from 100ms to 3600s (redislock.max-lease of the server), not 7200s"
         );
     }
 

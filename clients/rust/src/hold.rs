@@ -85,11 +85,17 @@ impl Hold {
         done.ok_or_else(|| Error::LockLost { name: self.name(), reason: Loss::Release })
     }
 
-    /// Begins a lease of so long now, and renews for so long from now on.
+    /// Begins a lease of so long now, and renews for so long from now on: 100 ms or more, and no more than the server
+    /// allows (`redislock.max-lease`, an hour).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LockLost`] if the hold is over, [`Error::Invalid`] for a lease out of its range, and
+    /// [`Error::ConnectionFailed`] if no server answers; the hold then lasts for as long as before.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;
-        self.engine.renew(&self.held, lease).await
+        self.engine.renew(&self.held, lease).await.map_err(|error| error.of_lease(lease))
     }
 }
 

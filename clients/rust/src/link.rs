@@ -64,6 +64,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The same, with the server that is out of reach.
+    pub(crate) fn at(self, address: &Address) -> Self {
+        match self {
+            Self::Broken(why) => Self::Broken(format!("{address}: {why}")),
+            refused => refused,
+        }
+    }
+
     fn of(error: RedisError) -> Self {
         let text = error.to_string();
         match error.into_server_errors() {

@@ -81,11 +81,12 @@ impl Lock {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
         let name = String::from_utf8_lossy(&self.names[0]);
-        let grant = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
+        let granted = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
             if matches!(error, Error::LockTimeout { .. }) {
                 keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
             }
-        })?;
+        });
+        let grant = granted.map_err(|error| error.of_lease(self.lease))?;
         keeper.tell(|hooks| hooks.granted(&name, began.age()));
         let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.longest));
         guard.check()?; // the reply may have taken as long as the lease

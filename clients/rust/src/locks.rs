@@ -15,7 +15,10 @@ use crate::link::address_of;
 use crate::lock::Lock;
 use crate::rules::{LEASE, WAITING};
 use crate::servers::Topology;
-use crate::wanted::{Kind, check_lease};
+use crate::wanted::{Kind, check_lease, check_owner};
+
+/// Tokens stay below what a double can count.
+const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
 ///
@@ -94,9 +97,10 @@ impl Locks {
     /// [`Error::ConnectionFailed`] if too few of them answer to be sure.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
+        // No server has ever given another one, and it refuses to be asked about it.
         let is_live = match i64::try_from(token) {
-            Ok(token) => self.engine.fence(name, token).await?,
-            Err(_) => false,
+            Ok(token @ 1..=HIGHEST_TOKEN) => self.engine.fence(name, token).await?,
+            _ => false,
         };
         let label = || String::from_utf8_lossy(name).into_owned();
         if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
@@ -105,6 +109,7 @@ impl Locks {
     /// The names of all locks that this owner holds, on all servers. An error if any of them does not answer; of
     /// independent servers, if a majority does not.
     pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
+        check_owner(owner.as_ref())?;
         self.engine.held_by(owner.as_ref()).await
     }
 
@@ -221,8 +226,12 @@ impl Builder {
     /// [`Error::Invalid`] where no server or no address is named, an address is none, or a number is out of its range.
     pub fn build(self) -> Result<Locks, Error> {
         let mut servers = self.servers?;
-        if let (Some(login), [Topology::Sentinel { primary, .. }]) = (self.primary, &mut servers[..]) {
-            *primary = login;
+        match (self.primary, &mut servers[..]) {
+            (Some(login), [Topology::Sentinel { primary, .. }]) => *primary = login,
+            (Some(_), _) => {
+                return Err(Error::invalid("primary(..) goes with sentinel(..), and with nothing else"));
+            }
+            (None, _) => {}
         }
         check_lease(self.lease)?;
         if !(1..=Semaphore::MAX_PERMITS).contains(&self.waiting) {
@@ -251,6 +260,13 @@ fn infos<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<
     if infos.is_empty() { Err(Error::invalid("name at least one server")) } else { Ok(infos) }
 }
 
+/// The driver's errors have no part of the address, and so no password.
 fn invalid(error: redis::RedisError) -> Error {
-    Error::invalid(error.to_string())
+    let text = error.to_string();
+    let hint = if text.contains("TLS, the feature") {
+        "switch on the feature `tls` of redislock-client"
+    } else {
+        "an address is redis://host:port or rediss://user:password@host:port/database"
+    };
+    Error::invalid(format!("{text}: {hint}"))
 }

@@ -120,8 +120,17 @@ fn redirection(is_moved: bool, slot: Option<&str>, address: Option<&str>) -> Opt
 
 /// The longest wait that this server allows (`redislock.max-wait`), if this error tells it.
 pub(crate) fn longest_wait(text: &str) -> Option<Duration> {
-    let rest = text.strip_prefix("ERR QUEUE ").or_else(|| text.strip_prefix("ERR BLOCK "))?;
-    let range = rest.strip_prefix("must be an integer from ")?;
+    most_of("QUEUE", text).or_else(|| most_of("BLOCK", text))
+}
+
+/// The longest lease that this server allows (`redislock.max-lease`), if this error tells it.
+pub(crate) fn longest_lease(text: &str) -> Option<Duration> {
+    most_of("PX", text)
+}
+
+fn most_of(option: &str, text: &str) -> Option<Duration> {
+    let rest = text.strip_prefix("ERR ")?.strip_prefix(option)?;
+    let range = rest.strip_prefix(" must be an integer from ")?;
     let most = range.split_once(" to ")?.1.split_ascii_whitespace().next()?;
     most.parse().ok().map(Duration::from_millis)
 }
@@ -152,7 +161,8 @@ mod tests {
     fn the_longest_wait_is_read_from_the_error() {
         let text = "ERR QUEUE must be an integer from 1 to 3000 (milliseconds)";
         assert_eq!(longest_wait(text), Some(Duration::from_secs(3)));
-        assert_eq!(longest_wait("ERR PX must be an integer from 1 to 3000 (milliseconds)"), None);
+        let text = "ERR PX must be an integer from 1 to 3000 (milliseconds)";
+        assert_eq!((longest_wait(text), longest_lease(text)), (None, Some(Duration::from_secs(3))));
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl Servers {
         lock(&self.known)
     }
 
+    /// Whether there is but one server, which cannot be found anew.
+    pub(crate) fn is_single(&self) -> bool {
+        matches!(self.topology, Topology::Single(_))
+    }
+
     // Where the servers are.
 
     /// The server of this lock, as far as it is known.
@@ -281,8 +286,8 @@ impl Servers {
     /// A connection to the server of this lock for one request that waits.
     pub(crate) async fn own_link(&self, name: &[u8]) -> Result<(Arc<Link>, Address), Failure> {
         let address = self.find_for(name).await?;
-        let link = Link::plain(at(self.topology.login(), &address)).await?;
-        Ok((link, address))
+        let link = Link::plain(at(self.topology.login(), &address)).await;
+        Ok((link.map_err(|failure| failure.at(&address))?, address))
     }
 
     /// Ends all connections, and makes no new ones.
@@ -314,6 +319,7 @@ impl Servers {
                     asking = None;
                     match judge(&text) {
                         Step::Fail => return Err(Error::from_reply(&text)),
+                        Step::Moved { .. } if self.is_single() => return Err(Error::from_reply(&text)),
                         Step::Again => self.leave(address.as_ref(), &text),
                         Step::Moved { slot, host, port } => self.moved(slot, host, port, address.as_ref()),
                         Step::Ask { host, port } => asking = Some(Address { host: host.into(), port }),
@@ -323,7 +329,8 @@ impl Servers {
             };
             let left = ask.until.left();
             if left.is_zero() || self.closed.load(Ordering::Acquire) {
-                return Err(Error::connection(failure));
+                let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
+                return Err(Error::connection(format!("{at}{failure}")));
             }
             sleep(pause.min(left)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -378,8 +385,7 @@ impl Servers {
     /// Looks for the primary anew, after a server said that it is none.
     fn leave(&self, address: Option<&Address>, text: &str) {
         self.forget(address);
-        let is_single = matches!(self.topology, Topology::Single(_));
-        if let Some(address) = address.filter(|_| !is_single && text.starts_with("READONLY"))
+        if let Some(address) = address.filter(|_| !self.is_single() && text.starts_with("READONLY"))
             && let Some(link) = self.door(address).link().take()
         {
             link.close();

@@ -1,6 +1,7 @@
 //! What one acquire asks for, and the commands for it.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::process;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +14,13 @@ use crate::error::Error;
 use crate::rules::milliseconds;
 
 /// The shortest lease: it leaves time for a renewal, and a shorter one is most likely meant in other units.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest owner that the server takes.
 const LONGEST_OWNER: usize = 256;
+/// How many names it takes together,
+const MOST_NAMES: usize = 64;
+/// and how many holders of a semaphore.
+const HIGHEST_LIMIT: u32 = 1_000_000;
 
 static HOST: LazyLock<String> =
     LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
@@ -30,6 +35,15 @@ pub(crate) fn new_owner() -> Vec<u8> {
 pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
     if lease < SHORTEST_LEASE {
         return Err(Error::invalid(format!("lease must be {SHORTEST_LEASE:?} or more, not {lease:?}")));
+    }
+    Ok(())
+}
+
+/// Refuses an owner that no server would take.
+pub(crate) fn check_owner(owner: &[u8]) -> Result<(), Error> {
+    if !(1..=LONGEST_OWNER).contains(&owner.len()) {
+        let text = format!("owner must be from 1 to {LONGEST_OWNER} bytes long, not {}", owner.len());
+        return Err(Error::invalid(text));
     }
     Ok(())
 }
@@ -75,15 +89,28 @@ impl Wanted {
         lease: Duration,
         owner: Vec<u8>,
     ) -> Result<Self, Error> {
-        if names.is_empty() {
-            return Err(Error::invalid("name at least one lock"));
+        if !(1..=MOST_NAMES).contains(&names.len()) {
+            return Err(Error::invalid(format!("many takes 1 to {MOST_NAMES} names, not {}", names.len())));
         }
         if names.iter().any(Vec::is_empty) {
             return Err(Error::invalid("the name of a lock must not be empty"));
         }
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+            let name = String::from_utf8_lossy(twice);
+            return Err(Error::invalid(format!("many takes each name once, and {name} is named twice")));
+        }
         check_lease(lease)?;
-        if names.len() > 1 && matches!(kind, Kind::Limit(_)) {
-            return Err(Error::invalid("several semaphores cannot be taken together"));
+        check_owner(&owner)?;
+        match kind {
+            Kind::Limit(_) if names.len() > 1 => {
+                return Err(Error::invalid("several semaphores cannot be taken together"));
+            }
+            Kind::Limit(limit) if !(1..=HIGHEST_LIMIT).contains(&limit) => {
+                let text = format!("limit must be from 1 to {HIGHEST_LIMIT}, not {limit}");
+                return Err(Error::invalid(text));
+            }
+            _ => {}
         }
         Ok(Self { names, kind, lease, owner, doubtful: AtomicBool::new(false) })
     }
@@ -204,12 +231,33 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let second = Duration::from_secs(1);
-        assert!(Wanted::new(Vec::new(), Kind::Exclusive, second, new_owner()).is_err());
-        assert!(Wanted::new(vec![Vec::new()], Kind::Exclusive, second, new_owner()).is_err());
-        let of_lease = |lease| Wanted::new(vec![b"a".into()], Kind::Exclusive, lease, new_owner());
-        assert!(of_lease(SHORTEST_LEASE).is_ok());
-        let refused = of_lease(Duration::from_millis(99)).unwrap_err().to_string();
-        assert!(refused.contains("lease must be 100ms or more, not 99ms"), "{refused}");
-        assert!(Wanted::new(vec![b"a".into(), b"b".into()], Kind::Limit(2), second, new_owner()).is_err());
+        let wanted = |names: &[&str], kind, owner: &str| {
+            let names = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            Wanted::new(names, kind, second, owner.into())
+        };
+        let refused = |names: &[&str], kind, owner: &str| wanted(names, kind, owner).unwrap_err().to_string();
+        let alone = Kind::Exclusive;
+        assert_eq!(refused(&[], alone, "me"), "many takes 1 to 64 names, not 0");
+        assert!(wanted(&["a"; 65], alone, "me").is_err());
+        assert_eq!(refused(&["a", ""], alone, "me"), "the name of a lock must not be empty");
+        assert_eq!(refused(&["a", "b", "a"], alone, "me"), "many takes each name once, and a is named twice");
+        assert_eq!(refused(&["a"], alone, ""), "owner must be from 1 to 256 bytes long, not 0");
+        let long = "x".repeat(257);
+        assert!(wanted(&["a"], alone, &long[1..]).is_ok());
+        assert_eq!(refused(&["a"], alone, &long), "owner must be from 1 to 256 bytes long, not 257");
+        assert!(wanted(&["a"], Kind::Limit(1_000_000), "me").is_ok());
+        assert_eq!(refused(&["a"], Kind::Limit(0), "me"), "limit must be from 1 to 1000000, not 0");
+        assert_eq!(
+            refused(&["a"], Kind::Limit(1_000_001), "me"),
+            "limit must be from 1 to 1000000, not 1000001"
+        );
+        assert!(wanted(&["a", "b"], Kind::Limit(2), "me").is_err());
+    }
+
+    #[test]
+    fn a_lease_that_is_too_short_to_be_renewed_is_refused() {
+        assert!(check_lease(SHORTEST_LEASE).is_ok());
+        let refused = check_lease(Duration::from_millis(99)).unwrap_err().to_string();
+        assert_eq!(refused, "lease must be 100ms or more, not 99ms");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, eventually};
-use redislock_client::Locks;
+use redislock_client::{Error, Locks};
 use tokio::task::JoinSet;
 
 struct Cluster {
@@ -101,4 +101,18 @@ async fn a_hold_that_moves_is_renewed_on_its_new_node() {
     let held = cluster.nodes[1].ask::<u64>(&["LOCK.FENCE", "b", &guard.token().to_string()]);
     assert_eq!(held, 1, "the new node knows it");
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_names_a_node_of_a_cluster_as_a_server_is_told_at_once() {
+    let cluster = Cluster::start().await;
+    // "foo" is in a slot of the second node.
+    let locks = cluster.nodes[0].locks();
+    for lock in [locks.lock("foo"), locks.many(["{foo}1", "{foo}2"])] {
+        let refused = lock.wait(PATIENCE).acquire().await.unwrap_err();
+        assert!(
+            matches!(&refused, Error::Refused { message } if message.contains("builder().cluster")),
+            "{refused}"
+        );
+    }
 }

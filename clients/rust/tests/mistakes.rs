@@ -39,3 +39,60 @@ fn a_builder_refuses_numbers_out_of_their_range() {
     assert!(built(|it| it.waiting(0)).starts_with("waiting must be from 1 to "));
     assert!(built(|it| it.waiting(usize::MAX)).ends_with(", not 18446744073709551615"));
 }
+
+#[test]
+fn a_builder_refuses_what_does_not_go_together() {
+    let password = "secret";
+    let addresses = [format!("127.0.0.1:6379/{password}"), format!("http://ann:{password}@host")];
+    for told in addresses.map(|address| invalid(Locks::open(address))) {
+        assert!(told.contains("an address is redis://host:port") && !told.contains(password), "{told}");
+    }
+    let single = Locks::builder().server(NOWHERE[0]).primary("redis://ann:secret@any");
+    assert!(invalid(single.build()).starts_with("primary(..) goes with sentinel(..)"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_within_the_range_of_the_server() {
+    let server = Server::start();
+    let locks = server.locks();
+    let range = "lease must be from 100ms to 3600s (redislock.max-lease of the server), not ";
+    for lease in [Duration::from_secs(7200), Duration::MAX] {
+        let told = invalid(locks.lock("k").lease(lease).acquire().await);
+        assert_eq!(told, format!("{range}{lease:?}"));
+        let guard = locks.lock("k").acquire().await.unwrap();
+        assert_eq!(invalid(guard.extend(lease).await), format!("{range}{lease:?}"));
+        guard.check().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_nobody_ever_had_is_fenced() {
+    let server = Server::start();
+    for token in [0, 1, 1 << 53, u64::MAX] {
+        let told = server.locks().fence("k", token).await;
+        assert!(matches!(told, Err(Error::Fenced { .. })), "{told:?}");
+    }
+    invalid(server.locks().held_by("").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_named_with_what_is_wrong_with_it() {
+    let (bare, server) = (Server::bare(), Server::start());
+    let password: String = server.ask(&["CONFIG", "SET", "requirepass", "secret"]);
+    assert_eq!(password, "OK");
+    let told = |locks: Locks| async move {
+        locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string()
+    };
+    let away = told(Locks::open(NOWHERE[0]).unwrap()).await;
+    assert!(away.contains("127.0.0.1:1: ") && away.contains("refused"), "{away}");
+    let named = told(server.locks()).await;
+    assert!(named.starts_with("NOAUTH") && named.contains("redis://:password@host:port"), "{named}");
+    let no_cluster = told(Locks::builder().cluster([bare.url()]).build().unwrap()).await;
+    assert!(no_cluster.contains(&format!("127.0.0.1:{}: ", bare.port)), "{no_cluster}");
+    assert!(no_cluster.contains("cluster support disabled"), "{no_cluster}");
+    let no_sentinel = told(Locks::builder().sentinel([bare.url()], "group").build().unwrap()).await;
+    assert!(no_sentinel.contains("unknown command"), "{no_sentinel}");
+    let nobody = told(Locks::builder().sentinel(NOWHERE, "group").build().unwrap()).await;
+    assert!(nobody.contains("127.0.0.1:3: ") && nobody.contains("refused"), "{nobody}");
+}
