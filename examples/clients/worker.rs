@@ -1,9 +1,8 @@
 //! Workers take payments from a queue, and never work for the same customer at the same time.
 //! Each payment is a read, some work and a write: without the lock some would be lost.
 
-use redis::AsyncCommands;
-use redis::aio::MultiplexedConnection;
 use redislock_client::Locks;
+use redislock_client::redis::{self, AsyncCommands, aio::MultiplexedConnection};
 use std::time::Duration;
 use tokio::time::sleep;
 
