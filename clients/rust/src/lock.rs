@@ -32,8 +32,8 @@ impl Lock {
         Self { engine, names, kind, lease, wait: None, renews: true, longest: None, owner: None }
     }
 
-    /// How long the server holds the lock unless it is renewed: 100 ms or more. Default: that of the
-    /// [`Locks`](crate::Locks).
+    /// How long the server holds the lock unless it is renewed: 100 ms or more, and no more than the server allows
+    /// (`redislock.max-lease`, an hour). Default: that of the [`Locks`](crate::Locks).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -51,14 +51,18 @@ impl Lock {
         self
     }
 
-    /// The longest hold: after it the lease is renewed no more.
+    /// When the last renewal may be: the hold ends at most one lease later. So for 60 s at most it is a lease of 10 s, and
+    /// 50 s here.
     pub fn longest(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
     }
 
-    /// Who holds, in place of `host:pid:uuid`. Requests of the same owner are one and the same for the server, so use
-    /// it for one task. The task then never waits for itself, and the server sees its deadlocks with others.
+    /// Who holds, in place of `host:pid:uuid`: 1 to 256 bytes.
+    ///
+    /// Requests of the same owner are one and the same for the server, so use it for one task. The task then never waits
+    /// for itself, and the server sees its deadlocks with others. But two guards of one owner and one lock are one hold, and
+    /// the first that goes gives it up for both.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.owner = Some(owner.as_ref().to_vec());
         self
@@ -75,8 +79,14 @@ impl Lock {
         self.engine.enter()
     }
 
-    /// Takes the lock: [`Error::LockTimeout`] if it is not to be had in time. If the future is dropped before it is
-    /// done, nothing is held, and nobody waits.
+    /// Takes the lock. If the future is dropped before it is done, nothing is held, and nobody waits.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::LockTimeout`] if it is not to be had in time.
+    /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime.
+    /// - [`Error::ConnectionFailed`] if no server answers: for 10 s where the wait has no end, else until 2 s beyond it.
+    /// - What the server refuses: [`Error::Deadlock`], [`Error::LockKindMismatch`], [`Error::ModuleMissing`] and so on.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;

@@ -72,12 +72,13 @@ impl Locks {
         self.one(name, Kind::Exclusive)
     }
 
-    /// One of so many permits.
+    /// One of so many permits, from 1 to 1,000,000. All who use the name must say the same number, or they are told
+    /// [`Error::LockKindMismatch`].
     pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Lock {
         self.one(name, Kind::Limit(limit))
     }
 
-    /// All of these locks or none, with one token. In a cluster their names must be in one slot: use a hash tag, as
+    /// All of these locks or none, with one token: 1 to 64 names, each once. In a cluster their names must be in one slot: use a hash tag, as
     /// `{account}:1`.
     pub fn many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Exclusive)
@@ -125,7 +126,7 @@ impl Locks {
     }
 }
 
-/// The locks of the server that this client is for. They make connections of their own.
+/// The locks of the server that this client is for. They log in as it does, over connections of their own.
 impl From<Client> for Locks {
     fn from(client: Client) -> Self {
         let servers = vec![Topology::Single(client.get_connection_info().clone())];
