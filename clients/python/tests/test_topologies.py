@@ -250,6 +250,51 @@ def test_independent_servers(start_server: Any) -> None:
     asyncio.run(asynchronously())
 
 
+@pytest.mark.timeout(120)
+def test_too_few_independent_servers(start_server: Any) -> None:
+    servers = [start_server() for _ in range(3)]
+    clients = [redis.Redis(port=server.port) for server in servers]
+    with redislock.Redlock(clients, lease=60) as locks:
+        hold = locks.lock("k", wait=20).acquire()
+        servers[0].kill()
+        locks.fence("k", hold.token)
+        assert locks.held(hold.owner) == ["k"], "a majority answers for all"
+        with pytest.raises(redislock.Fenced):
+            locks.fence("k", hold.token - 1)
+        servers[1].kill()
+        for work in (lambda: locks.fence("k", hold.token), lambda: locks.held("me"), hold.release):
+            with pytest.raises(redislock.ConnectionFailed):
+                work()
+        began = time.monotonic()
+        with pytest.raises(redislock.ConnectionFailed, match="too few of 3"):
+            locks.lock("k").acquire()
+        assert time.monotonic() - began > 9, "a wait without an end is patient"
+
+
+@pytest.mark.timeout(120)
+def test_independent_servers_without_the_module(start_server: Any) -> None:
+    servers = [start_server(), start_server(with_module=False), start_server(with_module=False)]
+    clients = [redis.Redis(port=server.port) for server in servers]
+    with redislock.Redlock(clients, lease=60) as locks:
+        began = time.monotonic()
+        for wait in (None, 20, 0):
+            with pytest.raises(redislock.ModuleMissing):
+                locks.lock("k", wait=wait).acquire()
+        for work in (lambda: locks.fence("k", 1), lambda: locks.held("me")):
+            with pytest.raises(redislock.ModuleMissing):
+                work()
+        assert time.monotonic() - began < 15, "it is told at once"
+
+
+def test_what_is_held_where_nobody_answers(start_server: Any) -> None:
+    server = start_server()
+    server.kill()
+    sentinel = redis.sentinel.Sentinel([("127.0.0.1", server.port)])
+    for client in (redis.Redis(port=server.port), sentinel.master_for(GROUP)):
+        with redislock.Locks(client) as locks, pytest.raises(redislock.ConnectionFailed):
+            locks.held("me")
+
+
 def test_no_module(start_server: Any) -> None:
     server = start_server(with_module=False)
     with redislock.Locks(redis.Redis(port=server.port)) as locks:

@@ -470,8 +470,14 @@ class Core(Keeper):
     async def held(self, owner: bytes) -> list[bytes]:
         """The names of all locks that this owner holds, on all servers."""
         names: list[bytes] = []
-        for address in await self.servers.primaries():
-            rows = await (await self.servers.link(b"", address)).call(("LOCK.HELDBY", owner), ATTEMPT)
+        replies: list[Any] = []
+        try:
+            for address in await self.servers.primaries():
+                link = await self.servers.link(b"", address)
+                replies.append(await link.call(("LOCK.HELDBY", owner), ATTEMPT))
+        except Broken as failure:
+            raise ConnectionFailed(f"no server answered in time: {failure}") from None
+        for rows in replies:
             if isinstance(rows, ReplyError):
                 raise translate(str(rows))
             names += [row[0] for row in rows if row[1] == b"held"]

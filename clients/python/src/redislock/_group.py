@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,17 @@ from . import hooks as _hooks
 from ._core import Core, too_late
 from ._hold import BaseHold, Keeper
 from ._resp import Command
-from ._rules import LONGEST_PAUSE, Grant, Wanted, clock, deadline, majority, new_owner
+from ._rules import LONGEST_PAUSE, PATIENCE, Grant, Wanted, clock, deadline, majority, new_owner
 from ._servers import Answer
 from ._settings import Settings
-from .errors import ConnectionFailed, ServerRefused
+from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
 
 #: The part of a lease for which each server may take to answer, and the most seconds.
 _PART, _MOST = 0.1, 0.5
 #: The longest pause, at random, between two attempts.
 _BACK_OFF = 0.2
+#: What a server refuses now and may grant soon: who waits asks again.
+_PASSES = (NotConfirmed, Quarantine, QueueFull)
 
 
 class Group(Keeper):
@@ -60,6 +62,7 @@ class Group(Keeper):
 
     async def _acquire(self, wanted: Wanted, wait: float | None) -> Grant:
         began, is_first = clock(), True
+        reached = began  # when a majority could last have granted
         while True:
             self._refuse_if_closing()
             grant, answers = await self._attempt(replace(wanted, owner=new_owner(), is_doubtful=False))
@@ -68,14 +71,30 @@ class Group(Keeper):
                     self.abandon(grant.wanted or wanted)
                     self._refuse_if_closing()
                 return grant
-            if wait is not None and clock() - began >= wait:
-                if sum(not isinstance(each, ConnectionFailed) for each in answers) < self._majority:
-                    raise ConnectionFailed(f"too few of {len(self._cores)} servers answered: {answers}")
-                raise _refusal_of_all(answers) or too_late(wanted, wait)
+            away = [each for each in answers if isinstance(each, Exception) and not isinstance(each, _PASSES)]
+            if len(answers) - len(away) >= self._majority:
+                reached = clock()
+            if refusal := self._refusal_of_most(away):
+                raise refusal
+            if clock() - began >= wait if wait is not None else clock() - reached > PATIENCE:
+                if sum(not isinstance(each, Exception) for each in answers) < self._majority:
+                    raise self._too_few(answers)
+                raise too_late(wanted, wait)
             if is_first:
                 _hooks.call(self.hooks, "waiting", wanted.names[0].decode(errors="replace"))
             is_first = False
             await asyncio.sleep(random.uniform(0, _BACK_OFF))
+
+    def _refusal_of_most(self, answers: Sequence[Any]) -> ServerRefused | None:
+        """The first refusal, if so many refuse that there can be no majority of the others."""
+        refusals = [each for each in answers if isinstance(each, ServerRefused)]
+        return refusals[0] if len(refusals) > len(self._cores) - self._majority else None
+
+    def _too_few(self, answers: Sequence[Any]) -> RedislockError:
+        """Why too few of them have answered as they should."""
+        texts = sorted({str(each) for each in answers if isinstance(each, Exception)})
+        few = f"too few of {len(self._cores)} servers answered: {'; '.join(texts)}"
+        return self._refusal_of_most(answers) or ConnectionFailed(few)
 
     async def _attempt(self, wanted: Wanted) -> tuple[Grant | None, list[Any]]:
         sent, (name,) = clock(), wanted.names
@@ -132,6 +151,8 @@ class Group(Keeper):
         said = list(replies.values())
         if said.count(1) < len(said):
             self.abandon(wanted)
+        if said.count(0) + said.count(1) < self._majority:
+            raise self._too_few(said)
         return is_repeated or said.count(0) <= len(said) - self._majority
 
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
@@ -141,13 +162,24 @@ class Group(Keeper):
 
     async def fence(self, name: bytes, token: int) -> bool:
         """Whether a majority knows a live hold with this token."""
-        said = await asyncio.gather(*(core.fence(name, token) for core in self._cores), return_exceptions=True)
-        return said.count(True) >= self._majority
+        said = await self._gather(core.fence(name, token) for core in self._cores)
+        if said.count(True) >= self._majority:
+            return True
+        if said.count(False) <= len(said) - self._majority:
+            raise self._too_few(said)
+        return False
 
     async def held(self, owner: bytes) -> list[bytes]:
         """The names of all locks that this owner holds, on any of the servers."""
-        said = await asyncio.gather(*(core.held(owner) for core in self._cores), return_exceptions=True)
-        return sorted({name for names in said if isinstance(names, list) for name in names})
+        said = await self._gather(core.held(owner) for core in self._cores)
+        found = [names for names in said if isinstance(names, list)]
+        if len(found) < self._majority:
+            raise self._too_few(said)
+        return sorted({name for names in found for name in names})
+
+    @staticmethod
+    async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     async def close(self, *, gives_up_forgotten: bool = True) -> None:
         """Gives up all holds, ends all connections."""
@@ -163,10 +195,3 @@ class Group(Keeper):
 
 def _reply_of(reply: Any) -> Any:
     return reply.reply if isinstance(reply, Answer) else reply
-
-
-def _refusal_of_all(answers: Sequence[Any]) -> ServerRefused | None:
-    """What the servers refuse, if all that answered refuse it."""
-    refusals = [each for each in answers if not isinstance(each, ConnectionFailed)]
-    is_refused = refusals and all(isinstance(each, ServerRefused) for each in refusals)
-    return refusals[0] if is_refused else None

@@ -48,13 +48,15 @@ class Servers:
         return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
 
     async def primaries(self) -> list[Address]:
-        """All servers that grant locks."""
-        if self._settings.mode == "cluster":
+        """All servers that grant locks. Broken if nobody knows one."""
+        if self._settings.mode == "cluster" or self._primary is None:
             await self._find()
-            return sorted(set(self._slots.values()))
-        if self._primary is None:
-            await self._find()
-        return [self._primary] if self._primary else []
+        found = set(self._slots.values())
+        if self._primary is not None:
+            found.add(self._primary)
+        if not found:
+            raise Broken("nobody knows which server is the primary")
+        return sorted(found)
 
     def forget(self, address: Address | None) -> None:
         """This server may be the primary no more."""
