@@ -13,7 +13,16 @@ import {
 } from "./commands.js";
 import type { Client, Driver } from "./driver.js";
 import { Ears } from "./ears.js";
-import { Cancelled, ConnectionFailed, LockTimeout, meaningOf } from "./errors.js";
+import {
+  Cancelled,
+  ConnectionFailed,
+  type LockError,
+  LockTimeout,
+  meaningOf,
+  NotConfirmed,
+  Quarantine,
+  QueueFull,
+} from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
 import { driverOf } from "./locks.js";
 import { sleep, within } from "./scheduler.js";
@@ -178,7 +187,9 @@ export class IndependentLocks extends Base {
       const outcome = await Promise.race([this.#attempt(keeper.request), stopped]);
       if ("token" in outcome) return outcome;
       this.#giveUp(keeper.request);
-      if (now() >= until) throw late(names, outcome);
+      const refusal = this.#refusalOfMost(outcome.troubles.filter((trouble) => !passes(trouble)));
+      if (refusal !== undefined) throw refusal;
+      if (now() >= until) throw this.#late(names, outcome);
       if (number === 0) this.waits(names, owner);
       const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
       await Promise.race([sleep(pause), stopped]);
@@ -190,7 +201,7 @@ export class IndependentLocks extends Base {
     const { owner, lease } = request;
     const name = request.names[0] ?? "";
     const sentAt = now();
-    const vote: Vote = { answered: 0, trouble: undefined };
+    const vote: Vote = { answered: 0, troubles: [] };
     const tokens = await Promise.all(
       this.#servers.map(async (server) => {
         try {
@@ -198,9 +209,7 @@ export class IndependentLocks extends Base {
           vote.answered++;
           return { server, token };
         } catch (error) {
-          const meaning = meaningOf(error);
-          if (meaning !== "again" && meaning.kind === "ModuleMissing") throw meaning;
-          vote.trouble = error;
+          vote.troubles.push(error);
           return { server, token: undefined };
         }
       }),
@@ -219,6 +228,21 @@ export class IndependentLocks extends Base {
     return vote;
   }
 
+  /** The first refusal, if so many refuse that there can be no majority of the others. */
+  #refusalOfMost(troubles: readonly unknown[]): LockError | undefined {
+    const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
+    return refusals.length > this.#servers.length - this.#needed ? refusals[0] : undefined;
+  }
+
+  /** Why there was no lock in time: somebody else has it, if a majority has answered. */
+  #late(names: readonly string[], { answered, troubles }: Vote): Error {
+    const what = names.join(", ");
+    const last = troubles.at(-1);
+    if (answered >= this.#needed) return new LockTimeout(`${what} was not to be had in time`, last);
+    const few = `${what}: too few of ${this.#servers.length} servers answered in time`;
+    return this.#refusalOfMost(troubles) ?? new ConnectionFailed(few, last);
+  }
+
   /** Releases on all servers, also on those that did not answer. */
   #giveUp({ names, owner, lease }: Request): void {
     const name = names[0] ?? "";
@@ -226,14 +250,20 @@ export class IndependentLocks extends Base {
   }
 }
 
-/** How an attempt went that got no lock. */
+/** How an attempt went that got no lock: how many servers said so or granted it, and what the others said. */
 interface Vote {
   answered: number;
-  trouble: unknown;
+  readonly troubles: unknown[];
 }
 
-function late(names: readonly string[], { answered, trouble }: Vote): Error {
-  const what = names.join(", ");
-  if (answered === 0) return new ConnectionFailed(`${what}: no server answered in time`, trouble);
-  return new LockTimeout(`${what} was not to be had in time`, trouble);
+/** What the server has refused, if it has. */
+function refusalOf(trouble: unknown): LockError | undefined {
+  const meaning = meaningOf(trouble);
+  return meaning === "again" || meaning instanceof ConnectionFailed ? undefined : meaning;
+}
+
+/** Whether it may be over soon, by itself. */
+function passes(trouble: unknown): boolean {
+  const refusal = refusalOf(trouble);
+  return [Quarantine, NotConfirmed, QueueFull].some((Kind) => refusal instanceof Kind);
 }

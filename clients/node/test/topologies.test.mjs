@@ -4,7 +4,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { IndependentLocks, LockError, LockLost, Locks, LockTimeout } from "redislock";
+import {
+  ConnectionFailed,
+  IndependentLocks,
+  LockError,
+  LockLost,
+  Locks,
+  LockTimeout,
+  ModuleMissing,
+} from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, startCluster, startSentinels, startServer } from "./servers.mjs";
@@ -144,4 +152,39 @@ test("independent servers: a majority has the lock, with one token that only ris
   const third = await locks.acquire("k");
   await third.release();
   for (const server of servers) await eventually(() => server.isFree("k"), "nothing is left");
+});
+
+/** Locks over these servers, in turn by each driver. */
+async function independent(t, servers) {
+  const drivers = ["ioredis", "node-redis", "ioredis"];
+  const made = await Promise.all(servers.map(({ address }, number) => connect(drivers[number], "single", [address])));
+  let locks;
+  atEnd(t, async () => {
+    await locks?.close();
+    await Promise.all(made.map(({ close }) => close()));
+  });
+  locks = new IndependentLocks(
+    made.map(({ client }) => client),
+    { lease: 20_000 },
+  );
+  return locks;
+}
+
+test("independent servers: a majority without the module is told at once, a minority does no harm", async (t) => {
+  const make = (withModule) => startServer(t, { withModule });
+  const servers = await Promise.all([make(true), make(false), make(false), make(true)]);
+  const locks = await independent(t, servers.slice(0, 3));
+  for (const wait of [0, 20_000, undefined]) await assert.rejects(locks.acquire("k", { wait }), ModuleMissing);
+  const others = await independent(t, [servers[0], servers[1], servers[3]]);
+  const hold = await others.acquire("k", { wait: 20_000 });
+  await hold.release();
+});
+
+test("independent servers: too few that answer are no sign that another one has the lock", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const locks = await independent(t, servers);
+  const hold = await locks.acquire("k", { wait: 20_000 });
+  for (const server of servers.slice(1)) await server.kill();
+  for (const wait of [0, 300]) await assert.rejects(locks.acquire("l", { wait }), ConnectionFailed);
+  assert.equal(await hold.release(), false);
 });
