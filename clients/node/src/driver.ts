@@ -6,6 +6,8 @@ export type DriverName = "ioredis" | "node-redis";
 
 export interface Driver {
   readonly name: DriverName;
+  /** The address of the client's one server; undefined for a cluster and for Sentinel. */
+  readonly server?: string | undefined;
   /** Sends a command to the primary that has this key, over the user's client. */
   send(key: string, words: readonly string[]): Promise<unknown>;
   /** Where the primary that has this key is now. Rejects if the client does not know. */

@@ -133,10 +133,9 @@ export class IndependentLocks extends Base {
     if (clients.length < 3 || clients.length % 2 === 0) {
       throw new TypeError(`an odd number of servers is needed, three or more: ${clients.length}`);
     }
-    this.#servers = clients.map((client) => {
-      const driver = driverOf(client);
-      return { driver, ears: new Ears(driver) };
-    });
+    const drivers = clients.map((client) => driverOf(client));
+    refuseTwice(drivers.map(({ server }) => server));
+    this.#servers = drivers.map((driver) => ({ driver, ears: new Ears(driver) }));
     this.#needed = Math.floor(clients.length / 2) + 1;
   }
 
@@ -266,4 +265,10 @@ function refusalOf(trouble: unknown): LockError | undefined {
 function passes(trouble: unknown): boolean {
   const refusal = refusalOf(trouble);
   return [Quarantine, NotConfirmed, QueueFull].some((Kind) => refusal instanceof Kind);
+}
+
+/** A server that is named twice would be a majority of its own. */
+function refuseTwice(servers: readonly (string | undefined)[]): void {
+  const twice = servers.find((server, index) => server !== undefined && servers.indexOf(server) !== index);
+  if (twice !== undefined) throw new TypeError(`independent servers must differ: ${twice} is named twice`);
 }

@@ -5,7 +5,7 @@ import type { ConnectionOptions } from "node:tls";
 import { now } from "./clock.js";
 import type { Driver, IoredisClient } from "./driver.js";
 import { codeOf } from "./errors.js";
-import type { Endpoint } from "./line.js";
+import { type Endpoint, nameOf } from "./line.js";
 import { slotOf } from "./slot.js";
 
 /** The parts of `Redis` that are used here; all are public. */
@@ -80,6 +80,10 @@ class IoredisDriver implements Driver {
 
   get cuts(): number {
     return this.#cut.times;
+  }
+
+  get server(): string | undefined {
+    return this.redis.options.sentinels?.length ? undefined : nameOf(endpointOf(this.redis));
   }
 
   get state(): string {

@@ -26,7 +26,7 @@ export interface Endpoint {
 }
 
 /** The same text for the same server. */
-export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port}`;
+export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port ?? 6379}`;
 
 interface Waiting {
   resolve: (reply: Reply) => void;

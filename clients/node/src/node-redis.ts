@@ -3,7 +3,7 @@
 import type { ConnectionOptions } from "node:tls";
 
 import type { Driver, NodeRedisClient } from "./driver.js";
-import type { Endpoint } from "./line.js";
+import { type Endpoint, nameOf } from "./line.js";
 import { slotOf } from "./slot.js";
 
 interface Options {
@@ -63,6 +63,10 @@ class NodeRedisDriver implements Driver {
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   constructor(readonly client: Single) {}
+
+  get server(): string {
+    return nameOf(endpointOf(this.client.options));
+  }
 
   get state(): string {
     return stateOf(this.client);

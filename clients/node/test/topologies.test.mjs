@@ -188,3 +188,10 @@ test("independent servers: too few that answer are no sign that another one has 
   for (const wait of [0, 300]) await assert.rejects(locks.acquire("l", { wait }), ConnectionFailed);
   assert.equal(await hold.release(), false);
 });
+
+test("independent servers: one that is named twice is refused", async (t) => {
+  const servers = await Promise.all([0, 1].map(() => startServer(t)));
+  const [one, other] = servers;
+  await assert.rejects(independent(t, [one, other, one]), { name: "TypeError", message: /is named twice$/ });
+  await assert.rejects(independent(t, [one, one, other]), { name: "TypeError", message: /is named twice$/ });
+});

@@ -271,6 +271,12 @@ def test_too_few_independent_servers(start_server: Any) -> None:
         assert time.monotonic() - began > 9, "a wait without an end is patient"
 
 
+def test_an_independent_server_counts_once() -> None:
+    clients = [redis.Redis(port=port, db=db) for port, db in ((7001, 0), (7002, 0), (7001, 1))]
+    with pytest.raises(ValueError, match=r"must differ: localhost:7001 is named twice"):
+        redislock.Redlock(clients)
+
+
 @pytest.mark.timeout(120)
 def test_independent_servers_without_the_module(start_server: Any) -> None:
     servers = [start_server(), start_server(with_module=False), start_server(with_module=False)]

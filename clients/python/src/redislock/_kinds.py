@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, Unpack
 from . import hooks as _hooks
 from ._options import Options
 from ._rules import LEASE, WAITING, Kind, Name, check_lease
-from ._settings import Settings, settings_of
+from ._settings import Settings, settings_of, settings_of_all
 
 L = TypeVar("L")
 
@@ -30,7 +30,7 @@ class Kinds(ABC, Generic[L]):
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]
         is_many = isinstance(client, list | tuple)
-        self._settings = [settings_of(each) for each in client] if is_many else settings_of(client)
+        self._settings = settings_of_all(client) if is_many else settings_of(client)
 
     @abstractmethod
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> L:

@@ -7,7 +7,7 @@ the client, and the retries of the client never repeat a wait.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,6 +77,18 @@ def settings_of(client: Any) -> Settings:
         its = its_pool.connection_kwargs
         sentinels.append((_address(its), _login(its, "SSL" in its_pool.connection_class.__name__)))
     return Settings("sentinel", (), login, most, str(pool.service_name), tuple(sentinels))
+
+
+def settings_of_all(clients: Sequence[Any]) -> list[Settings]:
+    """Those of independent servers. One that is named twice would be a majority of its own."""
+    found = [settings_of(client) for client in clients]
+    seen: set[Address] = set()
+    for address in (address for settings in found for address in settings.addresses):
+        if address in seen:
+            host, port = address
+            raise ValueError(f"independent servers must differ: {f'{host}:{port}' if port else host} is named twice")
+        seen.add(address)
+    return found
 
 
 def _of_cluster(client: Any) -> Settings:
