@@ -170,16 +170,6 @@ impl Queues {
         self.queues.get_mut(queue)
     }
 
-    /// The locks in these databases are gone, though their values may live on for a while.
-    pub fn forget_locks(&mut self, is_concerned: impl Fn(u32) -> bool) {
-        let ids: Vec<QueueId> = self.queues.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            if let Some(queue) = self.queues.get_mut(id).filter(|queue| is_concerned(queue.lock_key.db)) {
-                queue.lock = None;
-            }
-        }
-    }
-
     /// All queues, in no particular order.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter()

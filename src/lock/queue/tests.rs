@@ -70,18 +70,3 @@ fn thousands_that_leave_one_queue_leave_no_memory() {
     }
     assert!(queues.has_left() && queues.left.capacity() < 64, "{}", queues.left.capacity());
 }
-
-#[test]
-fn locks_are_forgotten_in_the_databases_that_were_emptied() {
-    let mut queues = Queues::default();
-    let lock = LockId::from_number(7);
-    for db in [0, 1] {
-        queues.join(LockKey { db, name: b"k" }, request(b"ann", None));
-        let queue = queues.at(LockKey { db, name: b"k" }).expect("a line");
-        queues.queue_mut(queue).expect("a line").lock = Some(lock);
-    }
-    queues.forget_locks(|db| db == 1);
-    let mut known: Vec<_> = queues.queues().map(|(_, queue)| (queue.lock_key.db, queue.lock)).collect();
-    known.sort();
-    assert_eq!(known, [(0, Some(lock)), (1, None)]);
-}

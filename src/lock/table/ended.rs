@@ -2,6 +2,7 @@
 
 use super::state::*;
 use crate::lock::locks::Due;
+use crate::lock::queue::{Queue, QueueId};
 
 /// Room for so many tasks is kept when all are done.
 const TASKS_KEPT: usize = if cfg!(test) { 4 } else { 64 };
@@ -246,8 +247,7 @@ impl Table {
 
     /// No queue in these databases knows a lock any more, and whoever waits there is next.
     pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
-        self.queues.forget_locks(is_concerned);
-        self.note_all(is_concerned);
+        self.note_all(is_concerned, |queue| queue.lock = None);
     }
 
     /// All holds in these databases are broken from outside.
@@ -266,20 +266,21 @@ impl Table {
 
     /// Any waiter may be next.
     pub fn note_everything(&mut self) {
-        self.note_all(|_| true);
+        self.note_all(|_| true, |_| ());
     }
 
-    fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool) {
-        let mut lock_keys: Vec<LockKeyBuf> = self
-            .queues
-            .queues()
-            .filter(|(_, queue)| is_concerned(queue.lock_key.db))
-            .map(|(_, queue)| queue.lock_key.clone())
-            .collect();
-        // The order of a hash map is nobody's business.
-        lock_keys.sort_unstable_by(|a, b| (a.db, &a.name).cmp(&(b.db, &b.name)));
-        for lock_key in lock_keys {
-            self.note(lock_key.as_key());
+    /// Notes all queues in these databases, each changed so.
+    fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
+        let ids: Vec<QueueId> = self.queues.queues().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(queue) = self.queues.queue_mut(id)
+                && is_concerned(queue.lock_key.db)
+            {
+                change(queue);
+                if !std::mem::replace(&mut queue.is_noted, true) {
+                    self.tasks.push_back(Task::Settle(queue.lock_key.clone()));
+                }
+            }
         }
     }
 
@@ -405,6 +406,28 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::tests::legacy::ask;
+
+    #[test]
+    fn queues_of_an_emptied_database_forget_their_locks_and_are_noted() {
+        let mut table = Table::default();
+        let lock = LockId::from_number(7);
+        for db in [0, 1] {
+            let wait = Wait::Block(Block { client: ClientId(1), until: None });
+            let lock_key = LockKey { db, name: b"k" };
+            let ask = ask(b"ann", Mode::Exclusive, Some(1));
+            table.queues.join(lock_key, ask.request(Moment(0), wait, false));
+            let queue = table.queues.at(lock_key).expect("somebody waits there");
+            table.queues.queue_mut(queue).expect("as above").lock = Some(lock);
+        }
+        table.forget_locks_of_queues(|db| db == 1);
+        let known = |queue: &Queue| (queue.lock_key.db, queue.lock, queue.is_noted);
+        let mut known: Vec<_> = table.queues.queues().map(|(_, queue)| known(queue)).collect();
+        known.sort_unstable();
+        assert_eq!(known, [(0, Some(lock), false), (1, None, true)]);
+        assert_eq!(table.next_task(), Some(Task::Settle(LockKey { db: 1, name: b"k" }.to_owned())));
+        assert_eq!(table.next_task(), None);
+    }
 
     #[test]
     fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {

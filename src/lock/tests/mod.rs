@@ -31,7 +31,7 @@ pub(crate) mod fuzz;
 mod holder_lists;
 pub(crate) mod input;
 mod judge;
-mod legacy;
+pub(super) mod legacy;
 mod limits;
 pub(crate) mod lowered;
 mod model;
