@@ -31,6 +31,7 @@ BREAKS = {
     "unconfirmed-is-held": (8, "replicas-that-stand-still-confirm-nothing"),
     "unconfirmed-is-asked-again": (8, "replicas-that-stand-still-confirm-nothing"),
     "quarantine-is-a-timeout": (8, "the-server-is-in-quarantine"),
+    "too-few-are-a-timeout": (8, "an-attempt-without-a-majority-leaves-nothing"),
     "counts-nothing": (9, "hooks-see-every-event"),
     "keeps-a-kilobyte": (9, "ten-thousand-locks-leave-no-trace"),
 }

@@ -7,7 +7,7 @@ import time
 
 from breaks import is_broken
 from client import Hold, Locks, new_owner
-from errors import LockError, LockTimeout
+from errors import ConnectionFailed, LockError, LockTimeout
 
 #: How long one server may take to answer.
 EACH = 0.4
@@ -37,6 +37,8 @@ class Majority(Locks):
                 if hold.token is None:
                     await self._shielded(self._give_up(hold))
             if time.monotonic() + BACK_OFF > until:
+                if hold.answered < self.most and not is_broken("too-few-are-a-timeout"):
+                    raise ConnectionFailed(f"{names}: too few servers answered in time")
                 self.counts["timeouts"] += 1
                 raise LockTimeout(f"{names}: no majority in time")
             await asyncio.sleep(random.uniform(0, BACK_OFF))
@@ -49,6 +51,7 @@ class Majority(Locks):
     async def _attempt(self, hold):
         sent = time.monotonic()
         replies = await self._each(self.nodes, *hold.words("ACQUIRE"))
+        hold.answered = sum(not isinstance(reply, Exception) for reply in replies.values())
         granted = {node: token for node, token in replies.items() if isinstance(token, int)}
         while len(granted) >= self.most:
             highest = max(granted.values())
