@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from harness.confirming import has_replicas
 from harness.group import freeze, is_primary, settings, thaw
 from harness.limits import A_WHILE_SECONDS, VALGRIND, eventually
 from harness.replicas import AT_ONCE, is_linked
@@ -141,6 +142,7 @@ def test_with_all_holds_go_on_as_soon_as_every_replica_follows(start_server):
     old, new, third = servers = three(start_server)
     for server in servers:
         server.admin("CONFIG SET redislock.quarantine 60000 redislock.group-size 3 redislock.confirm all")
+    has_replicas(old, 2)
     assert old.admin("LOCK.ACQUIRE door alice PX 60000") > 0
     fail_over(old, new, "TIMEOUT", 5000)
     eventually(lambda: is_primary(new), "it is promoted")
