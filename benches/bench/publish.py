@@ -1,7 +1,7 @@
-"""Puts the last run into the documentation. The run, the targets and the short tables go into docs/BENCHMARKS.md, where
-marks say what belongs where. The whole report, all figures and the plots go beside it.
+"""Puts the last run into the documentation. What a reader takes away, the run, and what does not hold go into
+docs/BENCHMARKS.md, where marks say what belongs where. The whole report, all figures and the plots go beside it.
 
-A run of some scenarios (`scripts/bench --only`) replaces their tables alone, with a note of when and where it was.
+Only a run of all scenarios is shown: figures of several runs beside each other would be compared.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from .measure import Figure
 from .options import SCENARIOS
-from .report import HOW_TO_READ, head, section, targets
-from .results import blocks, read_csv
+from .report import HOW_TO_READ, head, unmet
+from .results import read_csv
+from .screen import screen
 from .servers import ROOT
 
 LATEST = ROOT / "results" / "bench" / "latest"
@@ -29,24 +30,7 @@ PLACE = re.compile(rf"({MARK.format('([a-z]+)')}\n).*?({END}\n)", re.DOTALL)
 
 #: What `scripts/growth publish` puts there, and the files that it puts beside.
 GROWTH = "growth"
-GROWTH_FILES = ("growth.csv", "growth.svg")
-
-
-def tables(figures: list[Figure], scenario: str) -> Iterator[str]:
-    for name, metric, block in blocks(figures):
-        if name == scenario:
-            yield section(scenario, metric, block)
-
-
-def part(name: str, figures: list[Figure], facts: dict[str, str]) -> str:
-    if name == "run":
-        return f"{head(facts)}\n\n{HOW_TO_READ}"
-    if name == "targets":
-        return targets(figures).partition("\n\n")[2]
-    found = list(tables(figures, name))
-    if not found:
-        raise RuntimeError(f"docs/BENCHMARKS.md wants {name}, which the last run has not measured")
-    return "\n\n".join(found)
+GROWTH_FILES = ("growth.csv", "growth.md", "growth.svg")
 
 
 def is_whole(facts: dict[str, str]) -> bool:
@@ -54,13 +38,19 @@ def is_whole(facts: dict[str, str]) -> bool:
 
 
 def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
-    measured = set(facts["scenarios"].split(", ")) | ({"run", "targets"} if is_whole(facts) else set())
-    apart = "" if is_whole(facts) else f"Measured apart from the rest:\n\n{head(facts)}\n\n"
+    """The page with this run."""
+    texts = {
+        "screen": lambda: screen(figures),
+        "run": lambda: f"{head(facts)}\n\n{HOW_TO_READ}",
+        "unmet": lambda: unmet(figures),
+    }
 
     def text(name: str) -> str | None:
-        if name == GROWTH or (name not in measured and not is_whole(facts)):
+        if name == GROWTH:
             return None
-        return f"{apart}{part(name, figures, facts)}"
+        if name not in texts:
+            raise RuntimeError(f"docs/BENCHMARKS.md wants {name}, which no run has")
+        return texts[name]()
 
     return placed(page, text)
 
@@ -78,9 +68,9 @@ def placed(page: str, text: Callable[[str], str | None]) -> str:
 def publish(latest: Path) -> str:
     figures = read_csv(latest / "figures.csv")
     facts = json.loads((latest / "facts.json").read_text())
-    PAGE.write_text(filled(PAGE.read_text(), figures, facts))
     if not is_whole(facts):
-        return f"{PAGE.relative_to(ROOT)} shows {facts['scenarios']} of the run of {facts['date']}"
+        raise RuntimeError(f"the last one measured {facts['scenarios']} only")
+    PAGE.write_text(filled(PAGE.read_text(), figures, facts))
     BESIDE.mkdir(exist_ok=True)
     for file in BESIDE.iterdir():
         if file.name not in GROWTH_FILES:

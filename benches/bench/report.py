@@ -124,6 +124,15 @@ def targets(figures: list[Figure]) -> str:
     return f"## Targets\n\n{table(columns, target_rows(figures))}"
 
 
+def unmet(figures: list[Figure]) -> str:
+    """The targets that do not hold, and how many do."""
+    rows = target_rows(figures)
+    missed = [row[:-1] for row in rows if row[-1] != "holds"]
+    told = f"{len(rows) - len(missed)} of {len(rows)} hold. These do not:"
+    columns = ("target", "server", "where", "median [low - high]", "bound")
+    return f"{told}\n\n{table(columns, missed)}" if missed else f"All {len(rows)} hold."
+
+
 HOW_TO_READ = (
     "Medians of the rounds, with the lowest and the highest. The subjects took turns; each ratio is the median of the\n"
     "ratios within a round, with their lowest and highest."

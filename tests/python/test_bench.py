@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benches"))
 
-from bench import report, targets  # noqa: E402  (its folder is known only now)
+from bench import publish, report, screen, targets  # noqa: E402  (its folder is known only now)
 from bench.measure import OURS, Figure, in_turns  # noqa: E402
 from bench.results import baseline, compared, read_csv, write_csv  # noqa: E402
 from bench.targets import TARGETS, judged  # noqa: E402
@@ -107,3 +107,46 @@ def test_a_bad_option_is_answered_with_the_accepted_ones(option, accepted):
     done = subprocess.run([sys.executable, "-m", "bench.options", option], cwd=ROOT / "benches", capture_output=True, text=True)
     assert done.returncode == 2
     assert accepted in done.stderr
+
+
+def measured_for(panel):
+    """A figure of ours and of one other for each column of a table."""
+    other = list(panel.subjects)[1]
+    for column in panel.columns:
+        for server, subject, value in (("Redis 7.0.15", OURS, 7.0), ("Redis 7.0.15", other, 9.0), ("Redis 8.6.3", other, 8.0)):
+            yield Figure(column.scenario, server, column.setting, subject, column.metric, (value,))
+
+
+@pytest.mark.parametrize("panel", screen.PANELS, ids=lambda panel: panel.columns[0].scenario)
+def test_a_table_of_the_first_screen_shows_ours_beside_the_others_of_the_same_server(panel):
+    text = screen.panel(panel, list(measured_for(panel)))
+    ours, other = list(panel.subjects.values())[:2]
+    assert f"| {ours} |" + " 7 |" * len(panel.columns) in text
+    assert f"| {other} |" + " 9 |" * len(panel.columns) in text
+    assert len(text.splitlines()) == 2 + 2 + 2, "who was not measured has no row"
+
+
+def test_a_first_screen_without_ours_is_refused():
+    panel = screen.PANELS[0]
+    others = [figure for figure in measured_for(panel) if figure.subject != OURS]
+    with pytest.raises(RuntimeError, match="has nothing for the table"):
+        screen.panel(panel, others)
+
+
+@pytest.mark.parametrize(("ours", "told"), [(101.0, "0 of "), (99.0, "1 of ")])
+def test_the_page_shows_the_targets_that_do_not_hold(ours, told):
+    text = report.unmet([instructions(OURS, ours), instructions("SET NX PX + DEL", 100.0)])
+    assert text.startswith(f"{told}{len(TARGETS)} hold.")
+    assert ("| instructions per pair, against the cheapest | Redis 7.0.15 |" in text) == (ours > 100)
+
+
+def test_a_run_of_some_scenarios_is_not_published(tmp_path):
+    write_csv(tmp_path / "figures.csv", [instructions(OURS, 1.0)])
+    (tmp_path / "facts.json").write_text('{"scenarios": "instructions"}')
+    with pytest.raises(RuntimeError, match="measured instructions only"):
+        publish.publish(tmp_path)
+
+
+def test_each_place_of_the_page_has_a_text():
+    named = set(publish.PLACE.findall(publish.PAGE.read_text()))
+    assert {name for _, name, _ in named} == {"screen", "run", "unmet", publish.GROWTH}

@@ -164,6 +164,12 @@ def test_a_place_of_the_page_is_filled_and_others_are_left():
     assert "\nof before\n" in filled(page, [], {"scenarios": "memory"})
 
 
+def test_the_tables_stand_beside_the_page():
+    tables = report.tables(result())
+    assert tables in publish.whole(result())
+    assert tables not in publish.section([result()])
+
+
 def test_the_names_in_the_plot_keep_their_distance_and_stay_inside():
     assert plot.apart([10, 50], 15, 100) == [10, 50]
     assert plot.apart([10, 12, 13], 15, 100) == [10, 25, 40]

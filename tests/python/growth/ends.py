@@ -105,7 +105,7 @@ def lapsed(stage):
 
 
 SENT_AWAY = "all who wait are sent away in one turn"
-CLOSING = turn(40, "of a thousand turns, of 2 ms each, one is longer, a fifth of the way; why is not known yet")
+CLOSING = turn(40, "of a thousand turns, of 2 ms each, one is longer on some runs; why is not known yet")
 
 EVENTS = (
     in_slices(

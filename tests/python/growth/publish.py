@@ -1,5 +1,5 @@
-"""Puts the last full runs into the documentation: the tables of Redis 7.0 into docs/BENCHMARKS.md, the plot and the
-figures of all servers beside it."""
+"""Puts the last full runs into the documentation. What is not as it is wanted goes into docs/BENCHMARKS.md. The tables of
+Redis 7.0, the plot, and the figures of all servers go beside it."""
 
 import csv
 import json
@@ -42,7 +42,13 @@ def section(results):
     parts = [head(first["facts"]), "What is not as it is wanted:", unmet]
     if others:
         parts.append("On other servers:\n\n" + "\n".join(map(said_of, others)))
-    return "\n\n".join([*parts, report.tables(first)])
+    return "\n\n".join(parts)
+
+
+def whole(result):
+    """The tables, which stand beside the page."""
+    first = "# Growth, row by row\n\nHow to read it stands in [BENCHMARKS.md](../BENCHMARKS.md#growth)."
+    return "\n\n".join([first, head(result["facts"]), report.tables(result)]) + "\n"
 
 
 def write_csv(path, results):
@@ -63,8 +69,9 @@ def publish():
     """Writes the page, and what stands beside it."""
     results = runs()
     PAGE.write_text(placed(PAGE.read_text(), lambda name: section(results) if name == GROWTH else None))
-    table, picture = (BESIDE / name for name in GROWTH_FILES)
+    table, page, picture = (BESIDE / name for name in GROWTH_FILES)
     write_csv(table, results)
+    page.write_text(whole(results[0]))
     picture.write_text(plot.svg(results[0]))
     return f"{PAGE.relative_to(ROOT)} shows the run of {results[0]['facts']['date']}"
 

@@ -112,7 +112,7 @@ LOCKS = (
     in_slices("FLUSHALL ASYNC", "locks", locks, does("FLUSHALL ASYNC"), is_empty, bounds=LATER),
     in_slices("FLUSHDB ASYNC", "locks", locks, does("FLUSHDB ASYNC"), is_empty, bounds=LATER),
     in_slices("FLUSHALL ASYNC", "waiters of all locks", many_lines, does("FLUSHALL ASYNC"), nobody_holds,
-              sizes=TO_100_000, bounds=turn(60)),
+              sizes=TO_100_000, bounds=turn(60, "all queues of the database are noted in one turn")),
     in_slices("SWAPDB of the database with them", "locks", locks, does("SWAPDB 0 1"), nobody_holds, bounds=turn(30, BUSY)),
 )
 

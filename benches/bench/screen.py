@@ -1,0 +1,102 @@
+"""What a reader takes away, on one screen: a few figures of the first server, and of what people use instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .measure import OURS, Figure
+from .report import number, table
+
+ALONE = "1 connection, one command at a time, no persistence"
+MANY = "pipelined by 16, no persistence"
+CROWD = "100 contenders, hold 0 ms"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of each subject."""
+
+    head: str
+    scenario: str
+    setting: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table: a row for each subject, ours first."""
+
+    title: str
+    columns: tuple[Column, ...]
+    #: Subjects by what a reader knows them as.
+    subjects: dict[str, str]
+
+
+PANELS = (
+    Panel(
+        "**A lock that nobody else wants**, acquired and released",
+        (
+            Column("half of them take at most, us", "uncontended", ALONE, "latency p50 of a pair, us"),
+            Column("processor of the server, us, pipelined", "uncontended", f"50 connections, {MANY}", "server CPU per pair, us"),
+            Column("instructions of the server", "instructions", MANY, "instructions per pair"),
+        ),
+        {
+            OURS: "redislock",
+            "SET NX PX + DEL": "`SET NX PX` and `DEL`, which deletes anybody's lock",
+            "SET NX PX + EVALSHA": "`SET NX PX` and a script that compares and deletes",
+            "EVALSHA with INCR + EVALSHA": "two scripts, with a fencing counter",
+        },
+    ),
+    Panel(
+        "**100 clients that want one lock**, each of which takes it and gives it away at once",
+        (
+            Column("hand-overs a second", "handover", CROWD, "hand-overs per second"),
+            Column("half of them take at most, us", "handover", CROWD, "hand-over p50, microseconds"),
+            Column("longest wait, ms", "handover", CROWD, "longest wait, milliseconds"),
+            Column("commands for each", "handover", CROWD, "server commands per hand-over"),
+        ),
+        {
+            OURS: "redislock",
+            "BLPOP token": "a bare `BLPOP`: no lease, no owner, no token",
+            "MariaDB GET_LOCK": "MariaDB `GET_LOCK`",
+            "PostgreSQL pg_advisory_lock": "PostgreSQL `pg_advisory_lock`",
+            "Redisson's algorithm, one process": "Redisson's algorithm, all in one process",
+            "Redisson's algorithm, a process each": "Redisson's algorithm, a process each",
+            "python-redis-lock": "python-redis-lock",
+            "etcd lock service": "etcd",
+            "redis-py Lock": "redis-py's `Lock`",
+            "node-redlock": "node-redlock",
+            "ZooKeeper kazoo Lock": "ZooKeeper (kazoo)",
+        },
+    ),
+    Panel(
+        "**A million locks**",
+        (
+            Column("bytes for each, with its key", "memory", "1,000,000 locks, 1 round", "bytes per held lock"),
+            Column("a PING while all their leases end, p99.9, ms", "scale", "1,000,000 leases end within 1 s, 3 rounds", "PING p99.9, ms"),
+        ),
+        {OURS: "redislock", "SET NX PX": "strings with `PX`", "Redisson's hash": "Redisson's hashes"},
+    ),
+)  # fmt: skip
+
+
+def cell(column: Column, subject: str, figures: list[Figure]) -> str:
+    """The figure of this subject: on the server on which ours was measured first, or on its own."""
+    block = [f for f in figures if (f.scenario, f.setting, f.metric) == (column.scenario, column.setting, column.metric)]
+    first = next((f.server for f in block if f.subject == OURS), None)
+    found = [f for f in block if f.subject == subject]
+    here = [f for f in found if f.server == first] or found
+    return number(here[0].median) if here else ""
+
+
+def panel(one: Panel, figures: list[Figure]) -> str:
+    rows = [(name, *(cell(column, subject, figures) for column in one.columns)) for subject, name in one.subjects.items()]
+    measured = [row for row in rows if any(row[1:])]
+    if not measured or measured[0][0] != one.subjects[OURS]:
+        raise RuntimeError(f"the run has nothing for the table on {one.title}")
+    return f"{one.title}:\n\n{table(('', *(column.head for column in one.columns)), measured)}"
+
+
+def screen(figures: list[Figure]) -> str:
+    """The tables of the page's first screen."""
+    return "\n\n".join(panel(one, figures) for one in PANELS)
