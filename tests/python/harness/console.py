@@ -11,6 +11,7 @@ commands are run by bash, word for word but for what the page calls the machine:
 
 A remark above the blocks says what there is at first. It begins with the module, or "no module". Behind commas it has
 settings of the module, without "redislock.", and may have "three servers" (instead of two) and "a sentinel".
+With "a dead primary" the primary is killed as soon as its replicas follow it.
 
 "..." in a line of output stands for any text, alone on a line for any lines. What only looks (LOOKS) is repeated until it
 prints what the page shows, as an operator would look again. A word behind "console" is the server that the block is for:
@@ -95,7 +96,7 @@ class Machine:
         for name, path in modules.items():
             (directory / "modules" / name).symlink_to(path)
         lines = [] if module == "no module" else [f"loadmodule {directory}/modules/{module}"]
-        lines += [f"redislock.{each}" for each in rest if each not in ("three servers", "a sentinel")]
+        lines += [f"redislock.{each}" for each in rest if each not in ("three servers", "a sentinel", "a dead primary")]
         for name in self.servers:
             self._make_server(name, lines)
         for name in self.servers[1:]:
@@ -103,6 +104,9 @@ class Machine:
             eventually(lambda: "master_link_status:up" in self.run(look), "the replica has its primary's data")
         if SENTINEL in self.ports:
             self._make_sentinel()
+        if "a dead primary" in rest:
+            os.kill(self._process_of("one"), signal.SIGKILL)
+            eventually(lambda: self._process_of("one") is None, "the primary is dead")
 
     def _make_tools(self):
         tools = self.directory / "bin"
