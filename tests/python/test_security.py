@@ -18,7 +18,7 @@ RECIPES = [
 RIGHTS = {
     "app": (
         """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:b lock:c app PX 60000|LOCK.FENCE lock:a T
-        LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING""",
+        LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|CLIENT TRACKING ON""",
         """LOCK.ACQUIRE data:x app PX 60000|LOCK.MACQUIRE 2 lock:d data:x app PX 60000|LOCK.INFO lock:a|DEL lock:a
         LOCK.HELDBY alice|LOCK.EXEC lock:a T GET data:x|SET lock:a x|EXPIRE lock:a 1|RENAME lock:a lock:z
         RESTORE lock:z 0 x|DUMP lock:a|KEYS *|SCAN 0|FLUSHALL|CONFIG GET maxmemory|CLIENT LIST|EVAL return(1) 0
@@ -26,13 +26,14 @@ RIGHTS = {
     ),
     "cluster-app": (
         """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:b lock:c app PX 60000|LOCK.FENCE lock:a T
-        LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|COMMAND COUNT""",
+        LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|COMMAND COUNT|CLIENT TRACKING ON""",
         """LOCK.ACQUIRE data:x app PX 60000|LOCK.INFO lock:a|DEL lock:a|LOCK.HELDBY alice|SET lock:a x|KEYS *
         FLUSHALL|CONFIG GET maxmemory|CLIENT LIST|CLUSTER NODES|CLUSTER FORGET x|CLUSTER RESET|INFO redislock
         MONITOR|PSUBSCRIBE *""",
     ),
     "worker": (
-        """LOCK.ACQUIRE lock:b worker PX 60000|LOCK.RELEASE lock:b worker|LOCK.EXEC lock:a T SET data:x 1
+        """LOCK.ACQUIRE lock:b worker PX 60000|LOCK.RENEW lock:b worker PX 60000|LOCK.RELEASE lock:b worker
+        LOCK.FENCE lock:a T|PING|CLIENT TRACKING ON|LOCK.EXEC lock:a T SET data:x 1
         LOCK.EXEC lock:a T GET data:x|SET data:x 2|GET data:x""",
         """LOCK.EXEC lock:a T SET other:x 1|LOCK.EXEC lock:a T SET lock:a x|LOCK.EXEC lock:a T DEL data:x
         LOCK.EXEC lock:a T FLUSHALL|SET lock:a x|DEL lock:a|SET other:x 1|LOCK.EXEC other:y T SET data:x 1
@@ -53,10 +54,11 @@ RIGHTS = {
     ),
     "admin": (
         """INFO redislock|PING|ROLE|REPLICAOF NO ONE|FAILOVER ABORT|CONFIG SET redislock.max-wait 0
-        CONFIG GET redislock.*|CONFIG REWRITE|CLIENT PAUSE 1 WRITE|CLIENT UNPAUSE|ACL LOG""",
+        CONFIG GET redislock.*|CONFIG REWRITE|CLIENT PAUSE 1 WRITE|CLIENT UNPAUSE|ACL LOG|CLUSTER FAILOVER
+        SCAN 0 TYPE redislock|SAVE|BGREWRITEAOF""",
         """LOCK.ACQUIRE lock:b admin PX 60000|LOCK.RELEASE lock:a alice|LOCK.INFO lock:a|DEL lock:a|SET lock:a x
         GET data:x|FLUSHALL|ACL LIST|ACL SETUSER eve on|MODULE LIST|DEBUG SLEEP 0|CLIENT KILL ID 1|CONFIG RESETSTAT
-        SHUTDOWN NOSAVE|MONITOR|SLOWLOG GET""",
+        MONITOR|SLOWLOG GET""",
     ),
     "watcher": (
         "LOCK.INFO lock:a|INFO redislock|PING|PSUBSCRIBE __keyevent@0__:lock.*",
@@ -79,8 +81,8 @@ def log_in(server, name, password):
     return connection
 
 
-#: What is allowed and has nothing to do here: no failover, no configuration file.
-IN_VAIN = {"FAILOVER": "No failover", "CONFIG": "without a config file"}
+#: What is allowed and has nothing to do here: no failover, no configuration file, no cluster.
+IN_VAIN = {"FAILOVER": "No failover", "CONFIG": "without a config file", "CLUSTER": "cluster support disabled"}
 
 
 @pytest.fixture
