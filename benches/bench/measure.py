@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 #: The subject that all others are compared with.
@@ -48,10 +49,10 @@ class Figure:
         return self.metric.endswith("per second") or "fairness" in self.metric
 
     def over(self, other: Figure) -> Ratio:
-        """This figure as a multiple of another one, round by round."""
+        """This figure as a multiple of another one, round by round: without end of one that was 0."""
         if len(self.values) != len(other.values):
             raise ValueError(f"{self.subject} has {len(self.values)} rounds, {other.subject} {len(other.values)}")
-        ratios = [mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)]
+        ratios = [mine / theirs if theirs else inf for mine, theirs in zip(self.values, other.values, strict=True)]
         return Ratio(median(ratios), min(ratios), max(ratios))
 
 

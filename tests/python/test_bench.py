@@ -41,6 +41,12 @@ def test_ratios_are_taken_within_a_round():
     assert (seen.median, seen.low, seen.high) == (1.0, 0.5, 3.0)
 
 
+def test_a_peer_that_served_nobody_in_a_round_is_compared_all_the_same():
+    ours, other = hand_overs(OURS, 10.0, 30.0, 50.0), hand_overs("node-redlock", 5.0, 10.0, 0.0)
+    seen = compared(other, ours)
+    assert (seen.median, seen.low) == (3.0, 2.0) and "inf" in report.ratio(seen)
+
+
 def test_figures_of_different_rounds_are_not_compared():
     ours, other = instructions(OURS, 1.0, 2.0), instructions("SET NX PX + DEL", 1.0)
     assert baseline(other, [ours, other]) is None
