@@ -238,8 +238,8 @@ impl<'a> Graph<'a> {
             return;
         }
         let begin = self.blockers.len();
-        let looked_for = if holds { usize::MAX } else { queue.multis };
-        let is_behind_exclusive = self.ahead(entry, waiter, looked_for);
+        let has_multis = queue.multis > usize::from(waiter.multi.is_some());
+        let is_behind_exclusive = self.ahead(entry, waiter, holds, has_multis);
         self.close_condition(entry, request, false, begin);
         let held_as = lock.and_then(|lock| self.locks.mode(lock));
         let Some((lock, held_as)) = lock.zip(held_as) else {
@@ -312,27 +312,24 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the requests that stand ahead: all of them, or the nearest one for several locks, which waits for all
-    /// others of its kind itself. Returns whether one that stands there wants the whole lock.
-    fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, looked_for: usize) -> bool {
-        let (is_all, own) = (looked_for == usize::MAX, usize::from(waiter.multi.is_some()));
-        let (mut left, mut is_behind_exclusive) = (looked_for.saturating_sub(own), false);
+    /// Notes the requests that stand ahead: all of them, or, if the queue `has_multis`, the nearest one for several locks,
+    /// which waits for all others of its kind itself. Returns whether one that stands there wants the whole lock.
+    fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, is_all: bool, has_multis: bool) -> bool {
+        let (mut notes, mut is_behind_exclusive) = (is_all || has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
         let mut at = self.queues.ahead(entry);
-        while (left > 0 || must_look)
+        while (notes || must_look)
             && !effort::is_spent(self.steps)
             && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
         {
             self.steps += 1;
             effort::count(1);
-            let counts = other.multi.is_some() || is_all;
-            left = left.saturating_sub(usize::from(counts));
             if !self.is_left_out(id) {
                 if other.request.mode == Mode::Exclusive {
                     (is_behind_exclusive, must_look) = (true, false);
                 }
-                if counts {
-                    left = if is_all { left } else { 0 };
+                if notes && (is_all || other.multi.is_some()) {
+                    notes = is_all;
                     let request = self.request(id);
                     self.blockers.extend(request.map(Blocker::Request));
                 }

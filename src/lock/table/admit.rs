@@ -394,12 +394,8 @@ impl Table {
     #[inline(never)]
     fn note_all_left(&mut self, but: Option<QueueId>) {
         while let Some(queue) = self.queues.next_left() {
-            if Some(queue) == but {
-                continue;
-            }
-            let lock_key = self.queues.queue(queue).map(|queue| queue.lock_key.clone());
-            if let Some(lock_key) = lock_key {
-                self.note(lock_key.as_key());
+            if Some(queue) != but {
+                self.note_queue(queue);
             }
         }
     }

@@ -277,9 +277,7 @@ impl Table {
                 && is_concerned(queue.lock_key.db)
             {
                 change(queue);
-                if !std::mem::replace(&mut queue.is_noted, true) {
-                    self.tasks.push_back(Task::Settle(queue.lock_key.clone()));
-                }
+                self.note_queue(id);
             }
         }
     }
@@ -326,11 +324,16 @@ impl Table {
 
     /// Asks the pump to look at a key, if somebody waits there.
     pub fn note(&mut self, lock_key: LockKey<'_>) {
-        let queue = self.queues.at(lock_key);
-        if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue))
-            && !queue.is_noted
+        if let Some(queue) = self.queues.at(lock_key) {
+            self.note_queue(queue);
+        }
+    }
+
+    /// Asks the pump to look at a queue.
+    pub(super) fn note_queue(&mut self, queue: QueueId) {
+        if let Some(queue) = self.queues.queue_mut(queue)
+            && !std::mem::replace(&mut queue.is_noted, true)
         {
-            queue.is_noted = true;
             self.tasks.push_back(Task::Settle(queue.lock_key.clone()));
         }
     }

@@ -1,6 +1,6 @@
 //! A server of the group: the engine on a simulated server, its role, who is connected to it, its files, its clocks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::super::disk::Snapshot;
 use super::super::inside::{self, Published, Told, Value};
@@ -113,8 +113,6 @@ pub(super) struct Story {
     /// Its locks at that time.
     pub(super) before: View,
     pub(super) told: Vec<Published>,
-    /// Locks that have left with their slots, of which nothing need be published.
-    pub(super) left: BTreeSet<inside::At>,
 }
 
 impl Node {

@@ -218,7 +218,7 @@ impl Group {
         if self.nodes[from].table(|table| table.is_waited_for(at.lock_key())) {
             self.see(Point::MovedWaitedFor);
         }
-        self.delete_what_left(from, at)?;
+        self.do_outside(from, &[b"DEL", at.name.as_bytes()])?;
         let terms = [from, to].map(|n| self.nodes[n].term);
         self.judge.moved(at, terms, self.time);
         self.hear_of_move(at);
@@ -230,15 +230,9 @@ impl Group {
         for at in LOCKS {
             if !self.is_ours(n, at) && self.nodes[n].has(at) {
                 self.see(Point::StrangerDeleted);
-                self.delete_what_left(n, at)?;
+                self.do_outside(n, &[b"DEL", at.name.as_bytes()])?;
             }
         }
-        Ok(())
-    }
-
-    fn delete_what_left(&mut self, n: usize, at: At) -> Verdict {
-        self.nodes[n].story.left.insert(key_at(at.db, at.name));
-        self.do_outside(n, &[b"DEL", at.name.as_bytes()])?;
         Ok(())
     }
 

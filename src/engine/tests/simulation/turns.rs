@@ -87,7 +87,6 @@ impl Group {
         let has_left = |at: &Lock| !self.is_ours(n, *at);
         let left: Vec<At> = LOCKS.into_iter().filter(has_left).map(|at| key_at(at.db, at.name)).collect();
         let Node { world, story, term, .. } = &mut self.nodes[n];
-        story.left.extend(left);
         let told = std::mem::take(&mut story.told);
         let mut lock_keys: BTreeSet<At> = world.sim.inside.borrow().keys.keys().cloned().collect();
         lock_keys.extend(story.before.keys().cloned());
@@ -99,9 +98,9 @@ impl Group {
         let view = world.look_at_unended(&lock_keys);
         let mut before = std::mem::replace(&mut story.before, view);
         let mut after = story.before.clone();
-        for at in std::mem::take(&mut story.left) {
-            before.remove(&at);
-            after.remove(&at);
+        for at in &left {
+            before.remove(at);
+            after.remove(at);
         }
         // What it held before it began to decide was not published here.
         if story.term.replace(*term) == Some(*term) {
