@@ -51,6 +51,11 @@ fn refused_by_most<'a>(errors: impl Iterator<Item = &'a Error>, servers: usize) 
     refused.first().filter(|_| refused.len() > servers - majority(servers)).map(|error| (*error).clone())
 }
 
+/// Whether a majority of these did not end in an error.
+fn most_answered<T>(replies: &[Result<T, Error>]) -> bool {
+    replies.iter().filter(|reply| reply.is_ok()).count() >= majority(replies.len())
+}
+
 fn errors<T>(replies: &[Result<T, Error>]) -> impl Iterator<Item = &Error> {
     replies.iter().filter_map(|reply| reply.as_ref().err())
 }
@@ -90,8 +95,7 @@ pub(crate) async fn acquire(
         let is_unheard = patience.wait.is_none() && reached.age() > PATIENCE;
         if patience.is_over() || is_unheard {
             // A majority has answered, and somebody else has the lock.
-            let is_held = replies.iter().filter(|reply| reply.is_ok()).count() >= majority(servers);
-            return if is_held { Ok(None) } else { Err(too_few(&replies)) };
+            return if most_answered(&replies) { Ok(None) } else { Err(too_few(&replies)) };
         }
         if number == 0 {
             engine.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
@@ -156,7 +160,7 @@ pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
 pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
     let command = wanted.release(wanted.name(), Some(token));
     let replies = ask(&all(engine), wanted.lease, wanted.name(), &command, None).await;
-    if replies.iter().filter(|reply| reply.is_ok()).count() < majority(replies.len()) {
+    if !most_answered(&replies) {
         return Err(too_few(&replies)); // the caller gives it up in the background
     }
     if count(&replies, 1) < replies.len() {
@@ -181,7 +185,7 @@ pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bo
 /// The names of all locks that this owner holds, on any of the servers.
 pub(crate) async fn held_by(engine: &Engine, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let said = join_all(engine.cores.iter().map(|core| core.held_by(owner))).await;
-    if said.iter().filter(|said| said.is_ok()).count() < majority(said.len()) {
+    if !most_answered(&said) {
         return Err(too_few(&said));
     }
     let mut names: Vec<_> = said.into_iter().filter_map(Result::ok).flatten().collect();

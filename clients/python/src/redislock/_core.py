@@ -485,13 +485,7 @@ class Core(Keeper):
 
     async def close(self, *, gives_up_forgotten: bool = True) -> None:
         """Gives up all holds and waits, ends all connections."""
-        await self.stop_waiting()
-        for hold in self.holds:
-            if hold._end("close"):
-                self.abandon(hold._wanted, hold.token)
-        for wanted, token in self.left if gives_up_forgotten else ():
-            self.abandon(wanted, token)
-        await self._stop()
+        await self._end_all(gives_up_forgotten)
         self.servers.close()
 
 

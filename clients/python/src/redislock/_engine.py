@@ -187,8 +187,7 @@ class Engine:
             inherited.append(self)
             return
         self.background.run(self.core.stop_waiting())
-        ended = [(hold._wanted, hold.token) for hold in self.core.holds if hold._end("close")]
-        for wanted, token in [*ended, *self.core.left]:
+        for wanted, token in [*self.core.end_holds(), *self.core.left]:
             # Here, not in the event loop, which can make no new connections when the program is about to end.
             try:
                 self.release(wanted, token)

@@ -183,13 +183,7 @@ class Group(Keeper):
 
     async def close(self, *, gives_up_forgotten: bool = True) -> None:
         """Gives up all holds, ends all connections."""
-        await self.stop_waiting()
-        for hold in self.holds:
-            if hold._end("close"):
-                self.abandon(hold._wanted)
-        for wanted, _ in self.left if gives_up_forgotten else ():
-            self.abandon(wanted)
-        await self._stop()
+        await self._end_all(gives_up_forgotten)
         await asyncio.gather(*(core.close() for core in self._cores))
 
 

@@ -202,6 +202,17 @@ class Keeper(ABC):
             self.call_waiters()
             await asyncio.sleep(PAUSE)
 
+    def end_holds(self) -> list[tuple[Wanted, int]]:
+        """Ends all holds; returns what the servers still have of them."""
+        return [(hold._wanted, hold.token) for hold in self.holds if hold._end("close")]
+
+    async def _end_all(self, gives_up_forgotten: bool) -> None:
+        """Gives up all holds and waits, and what was forgotten if that is wanted, and ends all work."""
+        await self.stop_waiting()
+        for wanted, token in [*self.end_holds(), *(self.left if gives_up_forgotten else ())]:
+            self.abandon(wanted, token)
+        await self._stop()
+
     def keep(self, hold: BaseHold) -> None:
         """From now on the hold is looked after. Any thread may call this."""
         number, leave_busy = hold._number, hold._leave_busy
