@@ -58,13 +58,27 @@ def test_the_way_back_keeps_every_setting_that_the_old_module_knows(start_server
     # Above all quarantine, confirm and group-size, without which a failover gives locks out twice.
     known, now = settings_of(start_server(module=old)), settings_of(start_server())
     assert {"redislock.quarantine", "redislock.confirm", "redislock.group-size"} <= known < now
-    commands = commands_of("Roll back", "sed")
+    commands = commands_of("Roll back", "/d'")
     assert len(commands) == 2
     for command in commands:
         file = tmp_path / "redis.conf"
         file.write_text("".join(f"{name} 1\n" for name in sorted(now)))
         subprocess.run(["bash", "-c", re.sub(r"/srv/\w+/redis.conf", str(file), command)], check=True)
         assert {line.split()[0] for line in file.read_text().splitlines()} == known, command
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("heading, before, after", [("Upgrade", "0.1.0", "0.2.0"), ("Roll back", "0.2.0", "0.1.0")])
+def test_the_line_is_changed_whatever_name_the_module_has(heading, before, after, tmp_path):
+    commands = commands_of(heading, "sed -i '/^loadmodule")
+    assert len(commands) == 2
+    for command in commands:
+        for name in ("libredislock.so", f"libredislock-{before}.so"):
+            file = tmp_path / "redis.conf"
+            others = f"dir {tmp_path}\nloadmodule /opt/other.so a\n"
+            file.write_text(f"{others}loadmodule /opt/redislock/{name} max-lease 5\n")
+            subprocess.run(["bash", "-c", re.sub(r"/srv/\w+/redis.conf", str(file), command)], check=True)
+            assert file.read_text() == f"{others}loadmodule /opt/redislock/libredislock-{after}.so max-lease 5\n"
 
 
 LEFT = """user app on nopass ~lock:* +lock.acquire +ping
