@@ -16,7 +16,7 @@ PING = command("PING", "PING -> +")
 HELDBY = command(
     "HELDBY of an owner", "LOCK.HELDBY owner:0000005 -> *", times=5,
     exponent=LINEAR,
-    turn=Bound(25, TURN_MS, "it goes through all holds: there is no index of owners, which every acquire would pay for"),
+    turn=Bound(25, TURN_MS, "it reads the record of every hold, 50 bytes each; an index of owners would cost every acquire"),
 )
 #: Of a thousand, a thousand are shown, of more, two thousand.
 SHOWN = Bound(0.3)
