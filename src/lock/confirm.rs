@@ -165,6 +165,14 @@ impl Confirmations {
         counted.count() >= needed
     }
 
+    /// How many replicas more would have to be connected, and for long enough, to confirm what is carried out now.
+    #[must_use]
+    pub fn replicas_missing(&self, now: Moment, rule: Rule) -> usize {
+        let (Rule::All { replicas: needed } | Rule::Majority { replicas: needed, .. }) = rule;
+        let (_, counted) = self.counted(now, rule);
+        needed.saturating_sub(counted.count())
+    }
+
     /// How many acknowledgements are needed, and whose count.
     fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
         let (needed, since_max) = match rule {

@@ -506,6 +506,21 @@ def test_a_group_that_is_said_too_small_is_told(group):
         assert primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS).waits()
 
 
+def test_replicas_that_are_missing_are_counted(group):
+    primary, first, second = group
+    assert counted(primary, "confirm_replicas_missing") == 0
+    assert counted(first, "confirm_replicas_missing") == 0, "a replica confirms nothing"
+    second.stop()
+    eventually(lambda: counted(primary, "confirm_replicas_missing") == 1, "one is missing")
+    failures = counted(primary, "confirm_failures")
+    with refused("NOREPLICAS"):
+        primary.admin("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+    assert counted(primary, "confirm_failures") == failures, "what is refused at once is not counted"
+    primary.admin("CONFIG SET redislock.group-size 2")
+    assert counted(primary, "confirm_replicas_missing") == 0
+    assert primary.admin("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS) > 0
+
+
 def test_a_group_of_one_waits_for_nobody(start_server):
     server = start_server()
     set_rule(server, "all", 1, 60_000, 60_000)

@@ -110,6 +110,9 @@ fn more_replicas_than_the_group_has_are_told_when_they_come() {
     have_replicas(&world, &["replica:1"]);
     assert!(world.logged().is_empty());
     assert_eq!(world.field("confirm_replicas_too_many"), Value::Number(0));
+    assert_eq!(world.field("confirm_replicas_missing"), Value::Number(0));
+    have_replicas(&world, &[]);
+    assert_eq!(world.field("confirm_replicas_missing"), Value::Number(1));
     // Where nothing is confirmed it does not matter.
     world.sim.shared().settings.set_confirm(0);
     events::settings_changed(&world.sim, true);
