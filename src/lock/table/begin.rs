@@ -7,6 +7,9 @@ use crate::lock::types::count_max;
 impl Table {
     /// A hold begins by this server's own decision. `None`: there are too many locks.
     ///
+    /// All grants come by here but those of the short path. A rule that forbids a grant is asserted here, so that tests
+    /// notice a step that did not ask it.
+    ///
     /// A hold that the owner has here already goes on under the new token. It lasts no shorter than before (G2), and
     /// takes as many releases, one more if this request `counts`. It keeps its binding unless another one is asked
     /// for.
@@ -19,6 +22,7 @@ impl Table {
         bind_to: Option<ClientId>,
         counts: bool,
     ) -> Option<Record> {
+        debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
         let own = self.own(ctx, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((holder, hold)) = own else {
             let record = self.begin(now, ctx, mode, new)?;

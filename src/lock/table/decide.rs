@@ -98,6 +98,7 @@ impl Table {
         over: Option<Token>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
+        debug_assert!(!self.is_restricted, "the short path knows none of these rules");
         if existing == Existing::Other {
             return Step::unchanged(Refused(Refusal::WrongType));
         }

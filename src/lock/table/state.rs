@@ -160,6 +160,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Option<Step<()>> {
+        debug_assert!(!self.is_restricted, "the short path knows none of these rules");
         let queue = self.queues.at(lock_key)?;
         if self.dismiss_from_other(lock_key, existing, fx) {
             return None;
