@@ -334,6 +334,34 @@ fn every_guarantee_has_a_test_that_names_it() {
     assert!(bare.is_empty(), "no test names {bare:?}");
 }
 
+/// The names of the functions that call one of these.
+fn callers(sources: &[Source], called: &[&str]) -> Vec<String> {
+    let mut callers = Vec::new();
+    for source in sources {
+        let mut name = "";
+        for line in source.code.lines() {
+            let is_item = |before: &str| before.trim().is_empty() || before.trim().starts_with("pub");
+            if let Some((_, rest)) = line.split_once("fn ").filter(|(before, _)| is_item(before)) {
+                name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            } else if called.iter().any(|called| has_word(line, called)) && line.contains('(') {
+                callers.push(name.to_string());
+            }
+        }
+    }
+    callers
+}
+
+// A rule of who gets a lock is asked in all of them, so who adds one has to know them.
+#[test]
+fn contributing_names_all_functions_that_grant() {
+    let granting = callers(&shipped("src/lock/table"), &["begin_or_go_on", "begin_hold"]);
+    assert_eq!(granting, ["grant_waiter", "take_free", "take", "begin_all", "grant_in_queue"]);
+    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let section = page.split("\n## ").find(|section| section.starts_with("Add a rule")).unwrap();
+    let missing: Vec<_> = granting.iter().filter(|name| !section.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "CONTRIBUTING.md says where a rule is asked, and does not name {missing:?}");
+}
+
 /// The sections of the contract that a text cites: `CONTRACT 5`.
 fn cited(text: &str) -> Vec<u32> {
     let behind = text.split("CONTRACT ").skip(1);
