@@ -43,7 +43,7 @@ fn info_tells_what_has_happened_and_what_is() {
     assert!(histogram.contains("le_inf=1,sum=7"), "{histogram}");
     assert_eq!(text(&world, "role"), "primary");
     let names: Vec<&str> = fields(&world.sim).into_iter().map(|(name, _)| name).collect();
-    assert_eq!((names.len(), names[0], names[names.len() - 1]), (33, "role", "top_contended"));
+    assert_eq!((names.len(), names[0], names[names.len() - 1]), (34, "role", "top_contended"));
 }
 
 #[test]
