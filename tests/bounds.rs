@@ -42,6 +42,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "lock/deadline.rs CHILDREN",
             "lock/locks/pack.rs FACTOR",
             "lock/locks/pack.rs NO_PREFIX",
+            "lock/locks/pack.rs TO_LETTER",
             "lock/locks/pack.rs UUID_TEXT",
             "lock/locks/slab.rs FINE_MAX",
             "lock/locks/slab.rs PAGE_BYTES",

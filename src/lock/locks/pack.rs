@@ -21,55 +21,79 @@ const fn each(byte: u8) -> u64 {
     0x0101_0101_0101_0101 * byte as u64
 }
 
-/// Where each group of four digits begins.
-const FOURS: [(usize, usize); 4] = [(0, 4), (9, 14), (19, 24), (28, 32)];
-
-/// Two groups of four digits of a UUID's text.
+/// A UUID's text without its hyphens: eight digits to a word.
 #[inline(always)]
-fn eight(text: &[u8; UUID_TEXT], (first, second): (usize, usize)) -> u64 {
+fn words(text: &[u8; UUID_TEXT]) -> [u64; 4] {
     let four = |at: usize| text[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
-    u64::from(four(first)) | u64::from(four(second)) << 32
+    let eight = |first, second| u64::from(four(first)) | u64::from(four(second)) << 32;
+    [eight(0, 4), eight(9, 14), eight(19, 24), eight(28, 32)]
 }
 
-/// The hyphens of a UUID's text, and those that should be there.
+/// Whether a UUID's text has its hyphens.
 #[inline(always)]
-const fn hyphens(text: &[u8; UUID_TEXT]) -> (u32, u32) {
+const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
     let [a, b, c, d] = HYPHENS;
-    (u32::from_le_bytes([text[a], text[b], text[c], text[d]]), u32::from_le_bytes([b'-'; 4]))
+    u32::from_le_bytes([text[a], text[b], text[c], text[d]]) == u32::from_le_bytes([b'-'; 4])
 }
 
-/// The 16 bytes of a UUID in its canonical text: lower case, with hyphens. `None`: it is something else.
+/// From the value of a digit to its letter, behind what stands between '0' and 10: 'a' is '0' + 10 + 39.
+const TO_LETTER: u64 = 39;
+
+/// What eight digits mean, a byte each; in the second, what is not 0 where one is no digit.
+#[inline(always)]
+const fn values(word: u64) -> (u64, u64) {
+    // Bit 6 tells a letter from a digit.
+    let letter = (word >> 6) & each(1);
+    let values = word.wrapping_sub(letter * TO_LETTER).wrapping_sub(each(b'0'));
+    // A letter means 10 at least, a digit less. Sums that spoil a neighbour's are those of bytes that are refused.
+    let is_wrong = (values.wrapping_add(each(6)) ^ (letter << 4)) & each(0x10) | values & each(0xf0);
+    (values, is_wrong)
+}
+
+/// The text of eight digits that mean this.
+#[inline(always)]
+const fn written(values: u64) -> u64 {
+    let letter = ((values + each(6)) >> 4) & each(1);
+    values + each(b'0') + letter * TO_LETTER
+}
+
+/// What two words of digits mean, in one word.
+#[inline(always)]
+const fn half(low: u64, high: u64) -> Option<u64> {
+    let ((low, is_low_wrong), (high, is_high_wrong)) = (values(low), values(high));
+    if is_low_wrong | is_high_wrong != 0 {
+        return None;
+    }
+    Some(low | high << 4)
+}
+
+/// The two words of digits of which this is the meaning.
+#[inline(always)]
+const fn halves(half: u64) -> (u64, u64) {
+    (half & each(0x0f), half >> 4 & each(0x0f))
+}
+
+/// The 16 bytes that stand for the canonical text of a UUID: lower case, with hyphens. `None`: it is something else.
 ///
-/// Eight digits at once: digit by digit it would cost four times as much, and this is in the path of every
-/// acquire.
+/// They are not in the order of the UUID's own bytes. Each byte has a digit of one word of the text, and in its high
+/// half the digit at the same place of the next word. So no digit has to move beside its neighbour, and eight are
+/// worked on at once: this is in the path of every acquire.
 #[inline(always)]
 pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; UUID_TEXT] = text.try_into().ok()?;
-    let (found, right) = hyphens(text);
-    let mut is_right = each(0x80);
-    // Bytes that are no ASCII: their sums below may spoil their neighbours', but nothing is accepted then.
-    let mut is_wide = 0;
-    let values = FOURS.map(|groups| {
-        let word = eight(text, groups);
-        is_wide |= word;
-        // The high bit of each sum tells whether the byte is at least so large.
-        let (from_0, from_colon) =
-            (word.wrapping_add(each(0x80 - b'0')), word.wrapping_add(each(0x80 - b':')));
-        let (from_a, from_g) = (word.wrapping_add(each(0x80 - b'a')), word.wrapping_add(each(0x80 - b'g')));
-        is_right &= from_0 & !from_g & (!from_colon | from_a);
-        // Bit 6 tells a letter from a digit; the low half of 'a' is 1, and means 10.
-        let letter = (word >> 6) & each(1);
-        let digits = (word & each(0x0f)) + (letter << 3) + letter;
-        // Two digits to a byte, then the four bytes next to one another.
-        let pairs = (digits << 4 | digits >> 8) & 0x00ff_00ff_00ff_00ff;
-        let pairs = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
-        (pairs | pairs >> 16) as u32
-    });
-    if found != right || is_right & !is_wide & each(0x80) != each(0x80) {
+    if !has_hyphens(text) {
         return None;
     }
-    let [a, b, c, d] = values.map(u128::from);
-    Some((a | b << 32 | c << 64 | d << 96).to_le_bytes())
+    let [a, b, c, d] = words(text);
+    let (first, second) = (half(a, b)?, half(c, d)?);
+    Some((u128::from(first) | u128::from(second) << 64).to_le_bytes())
+}
+
+/// The two words that 16 bytes are.
+#[inline(always)]
+fn both_halves(bytes: &[u8; 16]) -> (u64, u64) {
+    let both = u128::from_le_bytes(*bytes);
+    (both as u64, (both >> 64) as u64)
 }
 
 /// Whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
@@ -78,33 +102,22 @@ pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
     let Ok(text) = <&[u8; UUID_TEXT]>::try_from(text) else {
         return false;
     };
-    let all = u128::from_le_bytes(*bytes);
-    let (found, right) = hyphens(text);
-    let mut differing = u64::from(found ^ right);
-    for (number, groups) in (0..).zip(FOURS) {
-        // Each half byte to a byte, the higher half first.
-        let word = u64::from((all >> (32 * number)) as u32);
-        let pairs = (word | word << 16) & 0x0000_ffff_0000_ffff;
-        let pairs = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
-        let digits = (pairs >> 4 | pairs << 8) & each(0x0f);
-        // From 10 on a letter: 'a' is '0' + 10 + 39.
-        let letter = ((digits + each(6)) >> 4) & each(1);
-        let written = digits + each(b'0') + letter * 39;
-        differing |= written ^ eight(text, groups);
-    }
-    differing == 0
+    let (first, second) = both_halves(bytes);
+    let ((a, b), (c, d), found) = (halves(first), halves(second), words(text));
+    // One word after the other: taken together, the compiler makes vectors of them, which take more to fill.
+    written(a) == found[0]
+        && written(b) == found[1]
+        && written(c) == found[2]
+        && written(d) == found[3]
+        && has_hyphens(text)
 }
 
 /// The canonical text of a UUID.
 pub(super) fn uuid_text(bytes: &[u8; 16]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(UUID_TEXT);
-    for &byte in bytes {
-        if HYPHENS.contains(&text.len()) {
-            text.push(b'-');
-        }
-        text.extend([byte >> 4, byte & 0x0f].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
-    }
-    text
+    let (first, second) = both_halves(bytes);
+    let ((a, b), (c, d)) = (halves(first), halves(second));
+    let [a, b, c, d] = [a, b, c, d].map(|values| written(values).to_le_bytes());
+    [&a[..], b"-", &b[..4], b"-", &b[4..], b"-", &c[..4], b"-", &c[4..], &d].concat()
 }
 
 /// Most digits of a number at the end of a name that are packed.
@@ -126,7 +139,10 @@ pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
         let is_other = ((low + each(0x80 - b':')) | !(low + each(0x80 - b'0')) | word) & each(0x80);
         if is_other != 0 {
             let digits = is_other.leading_zeros() as usize / 8;
-            return (digits > 0).then(|| (&name[..name.len() - digits], digits, eight_digits(word, digits)));
+            if digits == 0 {
+                return None;
+            }
+            return Some((name.get(..name.len() - digits)?, digits, eight_digits(word, digits)));
         }
     }
     split_long_number(name)
@@ -144,6 +160,7 @@ fn eight_digits(word: u64, digits: usize) -> u64 {
     (fours * 10_000 + (fours >> 32)) & 0xffff_ffff
 }
 
+#[inline(never)]
 fn split_long_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     let mut value = 0;
     let mut unit = 1;
@@ -154,6 +171,19 @@ fn split_long_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
         unit *= 10;
     }
     (start < name.len()).then(|| (&name[..start], name.len() - start, value))
+}
+
+/// Whether two words are the same: those of 8 to 16 bytes, as most are, by two looks at eight bytes instead of a call.
+#[inline(always)]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let ends = |word: &[u8]| Some((*word.first_chunk::<8>()?, *word.last_chunk::<8>()?));
+    match (ends(one), ends(other)) {
+        (Some(own), Some(others)) if one.len() <= 16 => own == others,
+        _ => *one == *other,
+    }
 }
 
 /// Longest word that is kept in [`Prefixes`].
@@ -209,11 +239,11 @@ impl Prefixes {
         let seat = Self::seat_of(db, bytes);
         let prefix = &mut self.seats[usize::from(seat)];
         if prefix.uses == 0 {
-            if *prefix.bytes != *bytes {
+            if !is_same(&prefix.bytes, bytes) {
                 prefix.bytes = bytes.into();
             }
             prefix.db = db;
-        } else if prefix.db != db || *prefix.bytes != *bytes || prefix.uses == u32::MAX {
+        } else if prefix.db != db || !is_same(&prefix.bytes, bytes) || prefix.uses == u32::MAX {
             return None;
         }
         prefix.uses += 1;
@@ -301,10 +331,10 @@ mod tests {
         for number in 0..10_000_u128 {
             let bytes = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)).to_be_bytes();
             let text = uuid::Uuid::from_bytes(bytes).hyphenated().to_string();
-            assert_eq!(uuid_bytes(text.as_bytes()), Some(bytes), "{text}");
-            assert_eq!(uuid_text(&bytes), text.as_bytes());
-            assert!(is_uuid_text(&bytes, text.as_bytes()));
-            let mut other = bytes;
+            let packed = uuid_bytes(text.as_bytes()).expect("canonical");
+            assert_eq!(uuid_text(&packed), text.as_bytes());
+            assert!(is_uuid_text(&packed, text.as_bytes()));
+            let mut other = packed;
             other[number as usize % 16] ^= 1 << (number % 8);
             assert!(!is_uuid_text(&other, text.as_bytes()));
         }
