@@ -48,6 +48,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "lock/locks/slab.rs PAGE_BYTES",
             "lock/locks/slab.rs SIZE_MAX",
             "lock/locks/slab.rs SIZE_MIN",
+            "lock/locks/wheel.rs ALL",
             "lock/locks/wheel.rs LEVELS",
             "lock/locks/wheel.rs LEVEL_BITS",
             "lock/locks/wheel.rs LIST",

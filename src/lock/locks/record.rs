@@ -53,7 +53,8 @@ pub(super) struct Head {
     /// From the low end: 8 bits of generation, which is the slab's; 3 of flags; 53 of token.
     word: U64,
     /// When the lease ends, in microseconds: the low 40 bits. The links have the others.
-    until: [u8; 5],
+    until_low: U32,
+    until_middle: u8,
     since: U32,
     /// The low half of the connection's number; 0: not known.
     client: U32,
@@ -86,16 +87,17 @@ impl Head {
     /// The end of the lease, in microseconds.
     #[inline]
     pub(super) fn until_us(&self) -> u64 {
-        let [a, b, c, d, e] = self.until;
+        let low = u64::from(self.until_low.get()) | u64::from(self.until_middle) << 32;
         let high = (self.next.get() & LINK_EXTRA) >> 4 | (self.previous.get() & LINK_EXTRA) >> 8;
-        u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]) | u64::from(high >> 20) << 40
+        low | u64::from(high >> 20) << 40
     }
 
     #[inline]
     pub(super) fn set_until_us(&mut self, us: u64) {
-        let [a, b, c, d, e, high, ..] = us.min(UNTIL_MAX).to_le_bytes();
-        self.until = [a, b, c, d, e];
-        let high = u32::from(high);
+        let us = us.min(UNTIL_MAX);
+        self.until_low = U32::new(us as u32);
+        self.until_middle = (us >> 32) as u8;
+        let high = (us >> 40) as u32;
         self.next = U32::new(self.next.get() & !LINK_EXTRA | high >> 4 << INDEX_BITS);
         self.previous = U32::new(self.previous.get() & !LINK_EXTRA | high << INDEX_BITS);
     }
@@ -141,7 +143,7 @@ impl Head {
     }
 
     /// Begins a hold, with these neighbours on the wheel.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(
         &mut self,
         hold: &NewHold<'_>,
@@ -261,23 +263,20 @@ impl<'a> Tail<'a> {
         let Some(len) = self.len() else {
             return false;
         };
-        let Some((name, owner)) =
-            tail.get_mut(..len).and_then(|tail| tail.split_at_mut_checked(self.name_len()))
-        else {
+        if len > tail.len() {
             return false;
-        };
+        }
+        // The number in one piece if there is room, and then the owner over what is too much of it.
+        match tail.first_chunk_mut() {
+            Some(word) => *word = self.number.to_le_bytes(),
+            None => tail.iter_mut().zip(self.number.to_le_bytes()).for_each(|(byte, part)| *byte = part),
+        }
+        let (name, owner) = tail[..len].split_at_mut(self.name_len());
         let mut shape = self.digits;
         if self.prefix == NO_PREFIX {
             name[..4].copy_from_slice(&self.lock_key.db.to_le_bytes());
             name[4..].copy_from_slice(self.lock_key.name);
             shape = DIGITS_MAX + 1 + self.lock_key.name.len();
-        } else {
-            // A loop of a few bytes, and no call for so few.
-            let mut number = self.number;
-            for byte in name {
-                *byte = number as u8;
-                number >>= 8;
-            }
         }
         match self.short_owner {
             Some(short) => {

@@ -55,6 +55,8 @@ struct Page {
     fresh: u16,
     /// The slot that was vacated last; each vacant slot names the next one.
     vacant: u16,
+    /// The class of its size.
+    class: u8,
 }
 
 impl Page {
@@ -125,18 +127,19 @@ impl Slab {
             None => self.open_page(class)?,
         };
         let page = self.pages.get_mut(number as usize)?;
-        let slot = if page.vacant == NO_SLOT {
-            page.fresh += 1;
-            page.fresh - 1
-        } else {
-            page.vacant
-        };
+        let is_fresh = page.vacant == NO_SLOT;
+        let slot = if is_fresh { page.fresh } else { page.vacant };
         let start = usize::from(slot) * usize::from(page.size);
         let bytes = page.bytes.get_mut(start..start + usize::from(page.size))?;
-        if page.vacant == slot {
-            page.vacant = u16::from_le_bytes([bytes[1], bytes[2]]);
+        let [generation, low, high, ..] = bytes else {
+            return None;
+        };
+        if is_fresh {
+            page.fresh += 1;
+        } else {
+            page.vacant = u16::from_le_bytes([*low, *high]);
         }
-        bytes[0] = bytes[0].wrapping_add(1) | OCCUPIED;
+        *generation = generation.wrapping_add(1) | OCCUPIED;
         page.live += 1;
         if page.live == page.slots {
             self.open[class].pop();
@@ -158,6 +161,7 @@ impl Slab {
             live: 0,
             fresh: 0,
             vacant: NO_SLOT,
+            class: class as u8,
         };
         let number = match self.gone.pop() {
             Some(number) => number,
@@ -193,27 +197,45 @@ impl Slab {
 
     /// Vacates a slot.
     pub(super) fn remove(&mut self, index: u32) {
+        self.remove_if(index, |_| Some(()));
+    }
+
+    /// Vacates a slot if `look` finds in its bytes what makes it so, and returns that. One search for the slot serves
+    /// both.
+    #[inline(always)]
+    pub(super) fn remove_if<R>(&mut self, index: u32, look: impl FnOnce(&[u8]) -> Option<R>) -> Option<R> {
         let (number, slot) = (page_of(index), slot_of(index));
-        let Some(page) = self.pages.get_mut(number) else {
-            return;
-        };
-        let was_full = page.is_full();
+        let page = self.pages.get_mut(number)?;
         let start = slot * usize::from(page.size);
-        let Some(bytes) = page.bytes.get_mut(start..start + usize::from(page.size)) else {
-            return;
-        };
-        if bytes.first().is_none_or(|generation| generation & OCCUPIED == 0) {
-            return;
+        let bytes = page.bytes.get_mut(start..start + usize::from(page.size))?;
+        if bytes.first()? & OCCUPIED == 0 {
+            return None;
         }
-        bytes[0] &= !OCCUPIED;
-        bytes[1..3].copy_from_slice(&page.vacant.to_le_bytes());
+        let found = look(bytes)?;
+        if let [generation, low, high, ..] = bytes {
+            *generation &= !OCCUPIED;
+            [*low, *high] = page.vacant.to_le_bytes();
+        }
+        let was_full = page.is_full();
         page.vacant = slot as u16;
         page.live -= 1;
         self.len -= 1;
-        let (is_empty, class) = (page.live == 0, class_of(usize::from(page.size)));
+        if was_full || page.live == 0 {
+            let (class, is_empty) = (usize::from(page.class), page.live == 0);
+            self.page_changed(class, number, was_full, is_empty);
+        }
+        Some(found)
+    }
+
+    /// A page was full, or is empty: it has room now, or is not needed.
+    #[inline]
+    fn page_changed(&mut self, class: usize, number: usize, was_full: bool, is_empty: bool) {
+        let Some(open) = self.open.get_mut(class) else {
+            return;
+        };
         if was_full {
-            self.open[class].push(number as u32);
-        } else if is_empty && self.open[class].len() > 1 {
+            open.push(number as u32);
+        } else if is_empty && open.len() > 1 {
             self.close_page(class, number);
         }
     }

@@ -39,7 +39,8 @@ pub struct Locks {
 
 /// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
 pub(super) const fn tick(until_us: u64) -> u64 {
-    until_us.div_ceil(1_000)
+    // Half the instructions of `div_ceil`, and the same but for the last millisecond that there is.
+    until_us.saturating_add(999) / 1_000
 }
 
 /// When a lease of this length ends that begins now.
@@ -115,23 +116,26 @@ impl Locks {
         }
         let tail = Tail::new(&mut self.prefixes, lock_key, owner);
         let Some(len) = tail.len() else {
-            return self.insert_spilled(now, lock_key, hold, &tail);
+            self.prefixes.give_back(tail.prefix());
+            // A copy: the address of the hold itself would keep it from being in registers all the way here.
+            return self.insert_spilled(now, lock_key, hold.copied().as_ref());
         };
         let Some((index, slot)) = self.records.0.insert(HEAD + len) else {
             self.prefixes.give_back(tail.prefix());
             return None;
         };
         let (head, rest) = Head::mut_from_prefix(slot).ok()?;
-        head.clear();
         tail.write(head, rest);
         let id = LockId::new(self.epoch, index, head.generation());
-        if let Some(hold) = hold {
-            let until = end_of(now, hold.lease_ms);
-            let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
-            head.begin(hold, now, until, (last, list));
-            self.begun(index, last, hold.client);
-            self.bind_new(id, hold);
-        }
+        let Some(hold) = hold else {
+            head.clear();
+            return Some(id);
+        };
+        let until = end_of(now, hold.lease_ms);
+        let (last, list) = self.leases.enter(index, tick(until), now.0 / 1_000);
+        head.begin(hold, now, until, (last, list));
+        self.begun(index, last, hold.client);
+        self.bind_new(id, hold);
         Some(id)
     }
 
@@ -141,9 +145,7 @@ impl Locks {
         now: Moment,
         lock_key: LockKey<'_>,
         hold: Option<&NewHold<'_>>,
-        tail: &Tail<'_>,
     ) -> Option<LockId> {
-        self.prefixes.give_back(tail.prefix());
         let (index, slot) = self.records.0.insert(HEAD)?;
         let (head, _) = Head::mut_from_prefix(slot).ok()?;
         head.clear();
@@ -189,7 +191,7 @@ impl Locks {
     }
 
     /// A hold has begun in this record, behind that one on the wheel.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begun(&mut self, index: u32, last: u32, client: Option<ClientId>) {
         if last < LIST {
             self.records.set_next(last, index);
@@ -203,13 +205,19 @@ impl Locks {
     }
 
     /// Gives back what the name of a record takes outside of its slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
         if shape == SPILLED {
-            self.spilled.remove(&index);
+            self.forget_spilled(index);
         } else {
             self.prefixes.give_back(prefix);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn forget_spilled(&mut self, index: u32) {
+        self.spilled.remove(&index);
     }
 
     /// Ends the hold of a lock, if it has one.
@@ -266,19 +274,23 @@ impl Locks {
     }
 
     /// Takes a lock away if nobody holds it. Returns whether nobody does.
-    #[inline]
+    #[inline(always)]
     pub fn remove_free(&mut self, id: LockId) -> bool {
-        let Some((head, _)) = self.head(id) else {
-            // A list of holders is somebody's as long as it is there.
-            return self.holder_lists.get(id).is_none();
-        };
-        if head.has(Flag::Held) {
-            return false;
+        let (epoch, mut is_held) = (self.epoch, false);
+        let removed = self.records.0.remove_if(id.index(), |slot| {
+            let (head, _) = Head::ref_from_prefix(slot).ok()?;
+            if !id.has_generation(epoch, head.generation()) {
+                return None;
+            }
+            is_held = head.has(Flag::Held);
+            (!is_held).then_some((head.shape, head.prefix))
+        });
+        if let Some((shape, prefix)) = removed {
+            self.forget_name(id.index(), shape, prefix);
+            return true;
         }
-        let (shape, prefix) = (head.shape, head.prefix);
-        self.forget_name(id.index(), shape, prefix);
-        self.records.0.remove(id.index());
-        true
+        // A list of holders is somebody's as long as it is there.
+        !is_held && self.holder_lists.get(id).is_none()
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! What ends next: the leases (G3).
 //!
-//! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). It has seven
+//! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). It uses seven
 //! levels of 64 lists, a millisecond a list on the lowest, 64 times as much a list on each level above. A lease goes
 //! into the list of the lowest level on which its end and the wheel's present differ. When the present comes to a
 //! list above the lowest, its leases are sorted into the lists below. So beginning, renewing and ending a lease cost
@@ -10,7 +10,7 @@
 //! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`]
 //! moves at most one, so that a million leases in one list keep nobody waiting.
 
-// There are seven levels of 64 lists.
+// There are few levels of 64 lists.
 #![allow(clippy::cast_possible_truncation)]
 
 use super::slab::{INDEX_BITS, INDEX_END};
@@ -23,11 +23,13 @@ pub(super) const LIST: u32 = INDEX_END;
 
 const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
-/// Seven levels reach 2^42 ms.
-const LEVELS: usize = 7;
+/// Seven levels reach 2^42 ms. There is room for one more: numbers below a power of two need no check and no division.
+const LEVELS: usize = 8;
+/// Lists on all levels.
+const ALL: usize = LEVELS * LISTS;
 
-/// Where a list is: level and number on the level.
-type List = (usize, usize);
+/// The number of a list: those of the lowest level come first.
+type List = usize;
 
 /// Where the wheel keeps a record's neighbours.
 pub(super) trait Links {
@@ -57,7 +59,7 @@ pub(super) enum Next {
 /// The wheel. See the [module](self).
 pub(super) struct Wheel {
     /// The first and the last record of each list. Of an empty list they say nothing.
-    ends: Box<[[(u32, u32); LISTS]; LEVELS]>,
+    ends: Box<[(u32, u32); ALL]>,
     /// A bit for each list that is not empty.
     occupied: [u64; LEVELS],
     /// A bit for each level that has one.
@@ -71,7 +73,7 @@ pub(super) struct Wheel {
 impl Default for Wheel {
     fn default() -> Self {
         Self {
-            ends: Box::new([[(NONE, NONE); LISTS]; LEVELS]),
+            ends: Box::new([(NONE, NONE); ALL]),
             occupied: [0; LEVELS],
             levels: 0,
             present: 0,
@@ -93,7 +95,7 @@ impl Wheel {
 
     /// Puts a record into its list, and leaves the links to the caller. They are those of the record to the two that
     /// are returned, and that of the first of them, if it is a record, to this one as its next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(&mut self, index: u32, tick: u64, now: u64) -> (u32, u32) {
         if self.levels == 0 {
             self.present = self.present.max(now);
@@ -102,8 +104,9 @@ impl Wheel {
         let differing = (tick ^ self.present) | (LISTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / LEVEL_BITS) as usize % LEVELS;
         let list = (tick >> (level as u32 * LEVEL_BITS)) as usize % LISTS;
-        let name = LIST + (level * LISTS + list) as u32;
-        let ends = &mut self.ends[level][list];
+        let number = level * LISTS + list;
+        let name = LIST + number as u32;
+        let ends = &mut self.ends[number];
         let is_first = self.occupied[level] & 1 << list == 0;
         self.occupied[level] |= 1 << list;
         self.levels |= 1 << level;
@@ -128,19 +131,20 @@ impl Wheel {
     }
 
     /// A record with these links leaves its list; its own links are the caller's to set.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave(&mut self, links: &mut impl Links, previous: u32, next: u32) {
         if next < LIST {
             links.set_previous(next, previous);
         } else {
-            let (level, list) = Self::list(next);
-            self.ends[level][list].1 = previous;
+            let list = Self::list(next);
+            self.ends[list].1 = previous;
             if previous == next {
-                self.occupied[level] &= !(1 << list);
+                let level = list / LISTS;
+                self.occupied[level] &= !(1 << (list % LISTS));
                 if self.occupied[level] == 0 {
                     self.levels &= !(1 << level);
                 }
-                if self.sorting == Some((level, list)) {
+                if self.sorting == Some(list) {
                     self.sorting = None;
                 }
             }
@@ -148,15 +152,13 @@ impl Wheel {
         if previous < LIST {
             links.set_next(previous, next);
         } else {
-            let (level, list) = Self::list(previous);
-            self.ends[level][list].0 = next;
+            self.ends[Self::list(previous)].0 = next;
         }
     }
 
     /// The list with this name.
     const fn list(name: u32) -> List {
-        let number = (name - LIST) as usize;
-        (number / LISTS % LEVELS, number % LISTS)
+        (name - LIST) as usize % ALL
     }
 
     /// The first list that is not empty, and when the present comes to it.
@@ -173,7 +175,7 @@ impl Wheel {
         let list = self.occupied[level].trailing_zeros();
         let shift = level as u32 * LEVEL_BITS;
         let around = self.present >> shift >> LEVEL_BITS << LEVEL_BITS;
-        Some(((level, list as usize), (around | u64::from(list)) << shift))
+        Some((level * LISTS + list as usize, (around | u64::from(list)) << shift))
     }
 
     /// When the wheel has to be looked at next, in milliseconds: never later than the first end.
@@ -183,15 +185,15 @@ impl Wheel {
 
     /// Brings the present nearer to `now` by one step.
     pub(super) fn next_due(&mut self, links: &mut impl Links, now: u64) -> Next {
-        let Some(((level, list), tick)) = self.first().filter(|first| first.1 <= now) else {
+        let Some((list, tick)) = self.first().filter(|first| first.1 <= now) else {
             return Next::Nothing;
         };
         self.present = self.present.max(tick);
-        let index = self.ends[level][list].0;
-        if level == 0 {
+        let index = self.ends[list].0;
+        if list < LISTS {
             return Next::Due(index);
         }
-        self.sorting = Some((level, list));
+        self.sorting = Some(list);
         self.remove(links, index);
         let tick = links.tick(index);
         self.insert(links, index, tick, self.present);
@@ -200,13 +202,11 @@ impl Wheel {
 
     /// Calls `see` with each record in a list.
     pub(super) fn for_each(&self, links: &impl Links, mut see: impl FnMut(u32)) {
-        for level in 0..LEVELS {
-            for list in (0..LISTS).filter(|list| self.occupied[level] & 1 << list != 0) {
-                let mut index = self.ends[level][list].0;
-                while index < LIST {
-                    see(index);
-                    index = links.links(index).1;
-                }
+        for list in (0..ALL).filter(|list| self.occupied[list / LISTS] & 1 << (list % LISTS) != 0) {
+            let mut index = self.ends[list].0;
+            while index < LIST {
+                see(index);
+                index = links.links(index).1;
             }
         }
     }
