@@ -3,9 +3,10 @@
 //! # Safety of this file
 //!
 //! Every function of the API is a static pointer. The server fills it in before our `OnLoad` goes on, and nobody
-//! writes it afterwards; [`api`] reads it and calls it if it is there. Handles ([`Ctx`], [`Key`], [`Str`]) are made
-//! only from pointers that the server passed to us for the length of a callback. All of this runs on the server's
-//! main thread. So the `SAFETY` comments below say only what is particular to a call.
+//! writes it afterwards. [`api`] reads it and calls it if it is there; [`calls`] has those of the usual commands at
+//! hand. Handles ([`Ctx`], [`Key`], [`Str`]) are made only from pointers that the server passed to us for the length of
+//! a callback. All of this runs on the server's main thread. So the `SAFETY` comments below say only what is particular
+//! to a call.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
+use super::hot::calls;
 use super::{ffi, kind};
 use crate::engine;
 use crate::lock::effect::{Existing, LockId};
@@ -56,15 +58,13 @@ impl<'a> Str<'a> {
         self.0.as_ptr()
     }
 
+    #[inline]
     pub(crate) fn bytes(self) -> &'a [u8] {
         let mut len = 0;
         // SAFETY: the string lives for 'a, and nothing changes it meanwhile.
         unsafe {
-            let start = api!(RedisModule_StringPtrLen, self.as_ptr(), &raw mut len);
-            match start {
-                Some(start) if !start.is_null() => std::slice::from_raw_parts(start.cast(), len),
-                _ => &[],
-            }
+            let start = (calls().string_ptr_len)(self.as_ptr(), &raw mut len);
+            if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast(), len) }
         }
     }
 }
@@ -119,8 +119,8 @@ impl Ctx {
 
     pub(crate) fn db(&self) -> u32 {
         // SAFETY: a live context.
-        let db = unsafe { api!(RedisModule_GetSelectedDb, self.0) };
-        db.and_then(|db| u32::try_from(db).ok()).unwrap_or(0)
+        let db = unsafe { (calls().selected_db)(self.0) };
+        u32::try_from(db).unwrap_or(0)
     }
 
     pub(crate) fn select_db(&self, db: u32) -> bool {
@@ -204,15 +204,17 @@ impl<'a> Key<'a> {
         Self::open(ctx, name, raw::REDISMODULE_READ)
     }
 
+    #[inline]
     fn open(ctx: &'a Ctx, name: Str<'_>, mode: u32) -> Self {
         // SAFETY: a live context and string. Null is a key that is not there, in read mode.
-        let key = unsafe { api!(RedisModule_OpenKey, ctx.0, name.as_ptr(), mode as c_int) };
+        let key = unsafe { (calls().open_key)(ctx.0, name.as_ptr(), mode as c_int) };
         let is_for_writing = mode & raw::REDISMODULE_WRITE != 0;
-        Self { key: key.unwrap_or(null_mut()).cast(), ctx, is_for_writing, is_changed: Cell::new(false) }
+        Self { key, ctx, is_for_writing, is_changed: Cell::new(false) }
     }
 }
 
 impl engine::server::Key for Key<'_> {
+    #[inline]
     fn existing(&self) -> Existing {
         if self.key.is_null() {
             return Existing::Nothing;
@@ -220,12 +222,11 @@ impl engine::server::Key for Key<'_> {
         // SAFETY: 1. an open key; a type is told only of a module's value; 2. the value is asked for only if
         // it is of our type; 3. it is a number, which nobody follows as a pointer.
         unsafe {
-            if api!(RedisModule_ModuleTypeGetType, self.key) == Some(lock_type()) {
-                let value = api!(RedisModule_ModuleTypeGetValue, self.key);
-                return Existing::Lock(lock_of(value.unwrap_or(null_mut())));
+            if (calls().type_of)(self.key) == lock_type() {
+                return Existing::Lock(lock_of((calls().value_of)(self.key)));
             }
-            match api!(RedisModule_KeyType, self.key) {
-                Some(kind) if kind as isize == raw::REDISMODULE_KEYTYPE_EMPTY => Existing::Nothing,
+            match (calls().key_type)(self.key) {
+                kind if kind as isize == raw::REDISMODULE_KEYTYPE_EMPTY => Existing::Nothing,
                 _ => Existing::Other,
             }
         }
@@ -276,13 +277,13 @@ impl engine::server::Key for Key<'_> {
     fn store(&self, lock: LockId) {
         self.touch();
         // SAFETY: a key open for writing; the value is a number that the type's callbacks understand.
-        unsafe { api!(RedisModule_ModuleTypeSetValue, self.key, lock_type(), value_of(lock)) };
+        unsafe { (calls().set_value)(self.key, lock_type(), value_of(lock)) };
     }
 
     fn delete(&self) {
         self.touch();
         // SAFETY: a key open for writing.
-        unsafe { api!(RedisModule_DeleteKey, self.key) };
+        unsafe { (calls().delete_key)(self.key) };
     }
 
     fn persist(&self) {
@@ -308,7 +309,7 @@ impl Drop for Key<'_> {
             self.ctx.set_options(Signals::Never);
         }
         // SAFETY: it was opened by us and is closed once.
-        unsafe { api!(RedisModule_CloseKey, self.key) };
+        unsafe { (calls().close_key)(self.key) };
         if is_silent {
             self.ctx.set_options(Signals::WhenClosed);
         }

@@ -18,7 +18,8 @@ static LOOKED: AtomicU64 = AtomicU64::new(0);
 fn micros(time: Timespec) -> u64 {
     // A time before the beginning of its clock is none.
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds.wrapping_mul(1_000_000).wrapping_add(u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000)
+    // Nanoseconds are never negative.
+    seconds.wrapping_mul(1_000_000).wrapping_add(time.tv_nsec.cast_unsigned() / 1_000)
 }
 
 /// What leases and waits run on.
@@ -48,7 +49,7 @@ pub(crate) fn wall_us() -> u64 {
 /// with the other one in between. Each reading costs as much as a tenth of a whole request.
 pub(crate) fn now() -> Now {
     let boot = boot();
-    if boot.0.saturating_sub(LOOKED.load(Ordering::Relaxed)) >= JUMP_US {
+    if boot.0.wrapping_sub(LOOKED.load(Ordering::Relaxed)) >= JUMP_US {
         let ahead = wall_us().wrapping_sub(boot.0).cast_signed();
         AHEAD.store(ahead, Ordering::Relaxed);
         LOOKED.store(boot.0, Ordering::Relaxed);

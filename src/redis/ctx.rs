@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, Key, OwnedStr, Str, api};
+use super::hot::calls;
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
 use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
@@ -157,9 +158,10 @@ impl Server for Ctx {
         cluster::redirection(self, name)
     }
 
+    #[inline]
     fn replicate_as_asked(&self) {
         // SAFETY: a live context of a running command.
-        unsafe { api!(RedisModule_ReplicateVerbatim, self.as_ptr()) };
+        unsafe { (calls().replicate_verbatim)(self.as_ptr()) };
     }
 
     fn replicate_hold(&self, name: Str<'_>, mode: Mode, hold: &SavedHold) {
@@ -196,9 +198,10 @@ impl Server for Ctx {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent, self.as_ptr(), class, text.as_ptr(), name.as_ptr()) };
     }
 
+    #[inline]
     fn client(&self) -> Option<ClientId> {
         // SAFETY: a live context.
-        let id = unsafe { api!(RedisModule_GetClientId, self.as_ptr()) }?;
+        let id = unsafe { (calls().client_id)(self.as_ptr()) };
         (id != 0 && id != u64::MAX).then_some(ClientId(id))
     }
 
@@ -233,10 +236,11 @@ impl Server for Ctx {
         unsafe { api!(RedisModule_ReplyWithError, self.as_ptr(), text.as_ptr()) };
     }
 
+    #[inline]
     fn reply_integer(&self, number: u64) {
         let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
         // SAFETY: a live context.
-        unsafe { api!(RedisModule_ReplyWithLongLong, self.as_ptr(), number) };
+        unsafe { (calls().reply_integer)(self.as_ptr(), number) };
     }
 
     fn reply_null(&self) {

@@ -9,6 +9,7 @@ use super::api::Ctx;
 use crate::engine::server::Server;
 
 /// Runs a command; a panic becomes an error reply.
+#[inline(always)]
 pub(crate) fn command(ctx: &Ctx, run: impl FnOnce()) -> c_int {
     // Unwind safety: a panic half way through a step may leave the table inconsistent. That is a bug
     // that the reply reports; a server that lives on with all its other data is still the better end.

@@ -9,13 +9,15 @@ use super::guard;
 use crate::engine::server::Server;
 use crate::engine::{acquire, commands, describe};
 
-/// Runs a command that has a key as its first argument.
+/// Runs a command that has a key as its first argument. Each command has a copy of it: a call by a pointer would keep
+/// the handler from being compiled into it.
+#[inline(always)]
 fn run(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
     arity: std::ops::RangeInclusive<usize>,
-    handler: fn(&Ctx, Str<'_>, &[Str<'_>]),
+    handler: impl FnOnce(&Ctx, Str<'_>, &[Str<'_>]),
 ) -> c_int {
     // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };

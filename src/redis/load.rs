@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
-use super::{clock, docs, events, ffi, guard, info, keeper, legacy, server, settings, soon, value, wakeup};
+use super::{
+    clock, docs, events, ffi, guard, hot, info, keeper, legacy, server, settings, soon, value, wakeup,
+};
 use crate::engine;
 
 const NAME: &std::ffi::CStr = c"redislock";
@@ -60,6 +62,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     require_api()?;
+    hot::begin();
     #[cfg(feature = "sabotage")]
     if let Some(rule) = crate::sabotage::begin()? {
         ctx.log(ffi::SERVER_LOG_WARNING, &format!("this module leaves out a rule, for tests: {rule:?}"));

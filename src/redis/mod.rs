@@ -20,6 +20,7 @@ mod exec;
 mod ffi;
 mod guard;
 mod handlers;
+mod hot;
 mod info;
 mod keeper;
 mod kind;

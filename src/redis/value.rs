@@ -13,6 +13,7 @@ use super::replicate::emit_hold;
 use super::{ffi, guard, kind, soon};
 use crate::engine::values;
 use crate::lock::codec::{self, SavedLock};
+use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, Mode};
 
 /// Nine letters, as the server wants them; also the module's name.
@@ -188,16 +189,28 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let lock = lock_of(value.cast_mut());
     if !SHARED.is_letting_go(lock) {
-        guard::callback((), || values::unlinked(&anywhere(), lock));
+        unlinked(lock);
     }
+}
+
+// Apart from the callback, which for the key of a lock that is released only finds that there is nothing to do.
+#[inline(never)]
+fn unlinked(lock: LockId) {
+    guard::callback((), || values::unlinked(&anywhere(), lock));
 }
 
 /// The value is gone for good. May come on a thread of the server's own.
 extern "C" fn free(value: *mut c_void) {
     let lock = lock_of(value);
     if !SHARED.is_letting_go(lock) {
-        guard::callback((), || values::freed(&anywhere(), lock));
+        freed(lock);
     }
+}
+
+// Apart, as `unlinked`.
+#[inline(never)]
+fn freed(lock: LockId) {
+    guard::callback((), || values::freed(&anywhere(), lock));
 }
 
 /// At the head of an RDB file: how far the clock of tokens is.
