@@ -21,8 +21,17 @@ impl Bounds {
 pub const WAIT_MS_MAX: u64 = TOKEN_MAX;
 
 /// A decimal integer as Redis writes them: digits only, no sign, no leading zero, no space.
+#[inline(always)]
 #[must_use]
 pub fn integer(bytes: &[u8]) -> Option<u64> {
+    match several_digits(bytes) {
+        Some(number) if bytes[0] != b'0' => number,
+        _ => any_integer(bytes),
+    }
+}
+
+#[inline(never)]
+fn any_integer(bytes: &[u8]) -> Option<u64> {
     match bytes {
         [b'0'] => return Some(0),
         [b'1'..=b'9', ..] if bytes.len() <= 20 => {}
@@ -43,6 +52,30 @@ pub fn integer(bytes: &[u8]) -> Option<u64> {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
         sum.checked_mul(10)?.checked_add(digit)
     })
+}
+
+/// The number that four to eight digits write, all of them at once; `Some(None)`: they are no digits.
+#[inline(always)]
+const fn several_digits(bytes: &[u8]) -> Option<Option<u64>> {
+    let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else {
+        return None;
+    };
+    if bytes.len() > 8 {
+        return None;
+    }
+    // The first four and the last four overlap where there are less than eight; zeros go in front.
+    let unused = 64 - 8 * bytes.len();
+    let first = (u32::from_le_bytes(*first) as u64) << unused;
+    let last = (u32::from_le_bytes(*last) as u64) << 32;
+    let digits = (first | last) ^ 0x3030_3030_3030_3030 << unused;
+    // The high half of a byte is zero, and stays so with 6 more, if and only if it is a digit.
+    if (digits | digits.wrapping_add(0x0606_0606_0606_0606)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
+        return Some(None);
+    }
+    // Neighbours together: by tens, hundreds, ten thousands.
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some(Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff))
 }
 
 /// The value of the option or argument `what`: an integer from `min` to `max`.
@@ -215,6 +248,19 @@ mod tests {
         ];
         for text in bad {
             assert_eq!(integer(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn digits_at_once_are_the_digits_one_by_one() {
+        for len in 1..=10 {
+            for (at, byte) in (0..len).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+                let mut text = b"9182736450"[..len].to_vec();
+                text[at] = byte;
+                let is_plain = text.iter().all(u8::is_ascii_digit) && (len == 1 || text[0] != b'0');
+                let number = text.iter().fold(0, |number, &digit| number * 10 + u64::from(digit & 0x0f));
+                assert_eq!(integer(&text), is_plain.then_some(number), "{text:?}");
+            }
         }
     }
 
