@@ -60,21 +60,22 @@ struct Given {
 const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
                      [SHARED | LIMIT holders] [REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
 
-/// Parses the arguments behind the key: the owner and the options.
-pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    // What most requests are, without going through the options.
-    if let [who, px, lease] = args
-        && let Some(lease_ms) = usual_lease(px, lease, bounds)
-    {
-        return Ok(usual(owner(who.as_ref())?, lease_ms, Mode::Exclusive));
-    }
-    parse_any(args, bounds)
+/// The owner and the lease, if the arguments behind the key are what they mostly are: a name and `PX`. `None`: it is
+/// for [`parse`].
+#[inline(always)]
+pub fn plain<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Option<(&'a [u8], u64)> {
+    let [who, px, lease] = args else {
+        return None;
+    };
+    let lease_ms = usual_lease(px, lease, bounds)?;
+    owner(who.as_ref()).ok().filter(|&who| who != b"*").map(|who| (who, lease_ms))
 }
 
-#[inline(never)]
-fn parse_any<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let missing = Invalid::Missing { what: "the owner", usage: USAGE };
-    let (who, rest) = args.split_first().ok_or(missing)?;
+/// Parses the arguments behind the key: the owner and the options.
+pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
+    let Some((who, rest)) = args.split_first() else {
+        return Err(Invalid::Missing { what: "the owner", usage: USAGE });
+    };
     let who = owner(who.as_ref())?;
     let (mut rest, mut given) = (rest, Given::default());
     if let [px, lease, more @ ..] = rest
@@ -96,9 +97,10 @@ fn parse_any<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
     given.acquire(who, bounds)
 }
 
-#[inline]
+#[inline(always)]
 fn usual_lease<A: AsRef<[u8]>>(px: &A, lease: &A, bounds: &Bounds) -> Option<u64> {
-    if !px.as_ref().eq_ignore_ascii_case(b"PX") {
+    // What differs in this bit alone is the same letter, as the other one or as itself.
+    if !matches!(*px.as_ref(), [p, x] if [p | 0x20, x | 0x20] == *b"px") {
         return None;
     }
     integer(lease.as_ref()).filter(|ms| (1..=bounds.lease_ms_max).contains(ms))

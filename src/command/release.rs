@@ -13,10 +13,21 @@ pub struct Release<'a> {
     pub token: Option<Token>,
 }
 
+/// The owner, if the arguments behind the key are nothing but one, as they mostly are. `None`: it is for [`parse`].
+#[inline(always)]
+pub fn plain<A: AsRef<[u8]>>(args: &[A]) -> Option<&[u8]> {
+    match args {
+        [who] => owner(who.as_ref()).ok(),
+        _ => None,
+    }
+}
+
 /// Parses the arguments behind the key.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
     const USAGE: &str = "LOCK.RELEASE key owner [TOKEN token]";
-    let (who, rest) = args.split_first().ok_or(Invalid::Missing { what: "the owner", usage: USAGE })?;
+    let Some((who, rest)) = args.split_first() else {
+        return Err(Invalid::Missing { what: "the owner", usage: USAGE });
+    };
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "TOKEN");
     let mut named = None;
@@ -36,6 +47,10 @@ mod tests {
     #[test]
     fn the_token_is_optional_and_named_once() {
         assert_eq!(parse(&["w"]), Ok(Release { owner: b"w", token: None }));
+        assert_eq!(plain(&["w"]), Some(b"w".as_slice()));
+        assert!(
+            plain(&[""]).is_none() && plain(&["w", "TOKEN", "7"]).is_none() && plain::<&str>(&[]).is_none()
+        );
         assert_eq!(parse(&["w", "token", "7"]), Ok(Release { owner: b"w", token: Token::new(7) }));
         for bad in [&["w", "TOKEN"][..], &["w", "TOKEN", "0"], &["w", "7"], &["", "TOKEN", "7"]] {
             assert!(parse(bad).is_err(), "{bad:?}");

@@ -1,7 +1,7 @@
 //! LOCK.ACQUIRE and LOCK.MACQUIRE: what a client of a primary asks for, and what a stream or a file says.
 
 use super::admission::Admission;
-use super::at_key::{apply, ask_and, internal_error, invalid};
+use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
 use super::flags::Level;
@@ -10,13 +10,72 @@ use super::{answers, several, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
-use crate::lock::effect::{Answer, Effects};
+use crate::lock::effect::{Answer, Effects, Existing};
 use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LockKeyBuf, Mode, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
 /// A client asks for one lock.
+#[inline(always)]
 pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    let settings = &server.shared().settings;
+    // What most requests are: granted at once, or like any other.
+    if let Some((owner, lease_ms)) = acquire::plain(args, &settings.bounds())
+        && !settings.confirms()
+        && !refuses_for_eviction(server)
+    {
+        return acquire_plain(server, name, owner, lease_ms);
+    }
+    request_any(server, name, args);
+}
+
+/// An owner asks for nothing but the exclusive lock, at once.
+#[inline(always)]
+fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_ms: u64) {
+    let client = server.client();
+    let opened = at_key::open(server, name, Some(owner));
+    let tried = try_at_once(server, name, opened, |table, now, existing| {
+        if existing != Existing::Nothing {
+            return None;
+        }
+        let ask = Ask {
+            owner,
+            owner_is_minted: false,
+            lease_ms,
+            mode: Mode::Exclusive,
+            is_reentrant: false,
+            binding: Binding::NONE,
+            wait: None,
+            client,
+            bind_to: None,
+            must_be_explicit: server.shared().is_cluster(),
+            cannot_confirm: false,
+        };
+        table.acquire_at_once(now, server.lock_key(name), &ask)
+    });
+    match tried {
+        Ok(Acquired::Granted(token)) => server.reply_integer(token.get()),
+        Ok(reply) => reply_otherwise(server, &[name], Some(reply), None, false),
+        Err(opened) => acquire_opened(server, name, owner, lease_ms, opened),
+    }
+}
+
+/// The same where it takes more than a short look.
+#[inline(never)]
+fn acquire_opened<'a, S: Server>(
+    server: &'a S,
+    name: S::Name<'_>,
+    owner: &[u8],
+    lease_ms: u64,
+    opened: Opened<'a, S>,
+) {
+    let (mode, binding) = (Mode::Exclusive, Binding::NONE);
+    let request = Acquire { owner: Some(owner), lease_ms, wait: None, mode, is_reentrant: false, binding };
+    acquire_as::<S, true>(server, name, &request, Some(opened));
+}
+
+#[inline(never)]
+fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let settings = &server.shared().settings;
     let request = match acquire::parse(args, &settings.bounds()) {
         Ok(request) => request,
@@ -29,17 +88,23 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
         if let Some(reason) = confirm::refusal_of_grant(server, request.binding) {
             return server.reply_error(reason);
         }
-        return acquire_as::<S, false>(server, name, &request);
+        return acquire_as::<S, false>(server, name, &request, None);
     }
     // The usual request is worth a copy of the code that knows what it does not ask for.
     if request.is_plain() {
-        acquire_as::<S, true>(server, name, &request);
+        acquire_as::<S, true>(server, name, &request, None);
     } else {
-        acquire_as::<S, false>(server, name, &request);
+        acquire_as::<S, false>(server, name, &request, None);
     }
 }
 
-fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, request: &Acquire<'_>) {
+/// `opened`: the key, if it is open already.
+fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
+    server: &'a S,
+    name: S::Name<'_>,
+    request: &Acquire<'_>,
+    opened: Option<Opened<'a, S>>,
+) {
     let Acquire { lease_ms, .. } = *request;
     let (mode, is_reentrant, binding, wait) = if IS_PLAIN {
         (Mode::Exclusive, false, Binding::NONE, None)
@@ -79,7 +144,8 @@ fn acquire_as<S: Server, const IS_PLAIN: bool>(server: &S, name: S::Name<'_>, re
         };
         table.acquire(now, server.lock_key(name), existing, &ask, &mut |who| admission.admit(who), fx)
     };
-    let reply = ask_and(server, name, Some(owner), step, park);
+    let opened = opened.unwrap_or_else(|| at_key::open(server, name, Some(owner)));
+    let reply = go_on(server, name, opened, step, park);
     let minted_owner = request.owner.is_none().then_some(owner);
     if !IS_PLAIN
         && server.shared().settings.confirms()
@@ -201,6 +267,7 @@ fn refuses_for_eviction<S: Server>(server: &S) -> bool {
 }
 
 /// A stream or a file says that an owner acquired one lock.
+#[inline(never)]
 pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match acquire::parse(args, &Bounds::WIDEST) {
         Ok(Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. }) => {

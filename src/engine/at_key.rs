@@ -2,9 +2,9 @@
 
 use super::admission::Admission;
 use super::server::{Key, Server};
-use super::{legacy, step};
+use super::{legacy, outbox, step};
 use crate::command::error::Invalid;
-use crate::lock::effect::{Effects, Existing, Step};
+use crate::lock::effect::{Effects, Event, Existing, Step};
 use crate::lock::table::Table;
 use crate::lock::types::{LockKey, Moment, Now};
 
@@ -28,9 +28,60 @@ pub fn ask_and<S: Server, R>(
     decide: impl FnOnce(&mut Table, Now, Existing, &mut Admission<'_, S>, &mut Effects) -> Step<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
+    go_on(server, name, open(server, name, owner), decide, before)
+}
+
+/// A key that is open for a step.
+pub struct Opened<'a, S: Server + 'a> {
+    now: Now,
+    key: S::Key<'a>,
+    existing: Existing,
+}
+
+/// Opens a key for a step.
+#[inline(always)]
+pub fn open<'a, S: Server>(server: &'a S, name: S::Name<'_>, owner: Option<&[u8]>) -> Opened<'a, S> {
     let now = server.now();
     let key = server.open(name);
     let existing = if owner.is_some() { legacy::find(server, &key, owner) } else { key.existing() };
+    Opened { now, key, existing }
+}
+
+/// A step of a client's request that the table decides by a short look, and that wants an event published at most: the
+/// buffer of effects stays where it is. `Err`: nothing was done, and [`go_on`] is to decide.
+#[inline(always)]
+pub fn try_at_once<'a, S: Server, R>(
+    server: &'a S,
+    name: S::Name<'_>,
+    opened: Opened<'a, S>,
+    decide: impl FnOnce(&mut Table, Now, Existing) -> Option<(Step<R>, Option<Event>)>,
+) -> Result<R, Opened<'a, S>> {
+    let Opened { now, key, existing } = opened;
+    let decided = server.with(|state| {
+        let decided = decide(&mut state.table, now, existing)?;
+        state.after_change(decided.0.change, existing);
+        Some(decided)
+    });
+    let Some((step, event)) = decided.flatten() else {
+        return Err(Opened { now, key, existing });
+    };
+    step::change(server, key, existing, step.change);
+    step::replicate(server, name, step.record);
+    if let Some(event) = event {
+        outbox::publish(server, name, event);
+    }
+    Ok(step.reply)
+}
+
+/// One step at an open key.
+#[inline(always)]
+pub fn go_on<'a, S: Server, R>(
+    server: &'a S,
+    name: S::Name<'_>,
+    Opened { now, key, existing }: Opened<'a, S>,
+    decide: impl FnOnce(&mut Table, Now, Existing, &mut Admission<'_, S>, &mut Effects) -> Step<R>,
+    before: impl FnOnce(&R),
+) -> Option<R> {
     let mut admission = Admission::of_command(server);
     let (step, fx) = server.with(|state| {
         let step = decide(&mut state.table, now, existing, &mut admission, &mut state.fx);

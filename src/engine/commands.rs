@@ -5,16 +5,18 @@
 //! nothing.
 
 use super::acquire::{self, bind_to};
-use super::at_key::{apply, ask, internal_error, invalid};
+use super::admission::Admission;
+use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
 use super::server::Server;
 use super::{first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
+use crate::command::release::Release;
 use crate::command::{exec, fence, internal, release, renew};
-use crate::lock::effect::{Change, Existing, Record, Step};
-use crate::lock::table::Renewal;
+use crate::lock::effect::{Change, Effects, Existing, Record, Step};
+use crate::lock::table::{Renewal, Table};
 use crate::lock::types::{LockKey, Token};
 
 /// How a command that writes came.
@@ -28,12 +30,14 @@ pub enum Way {
 }
 
 /// How the running command came.
-#[inline]
+#[inline(always)]
 pub fn way<S: Server>(server: &S) -> Way {
     // The usual case, known beforehand.
-    if server.shared().hears_clients_only() {
-        return Way::Request;
-    }
+    if server.shared().hears_clients_only() { Way::Request } else { way_by_flags(server) }
+}
+
+#[inline(never)]
+fn way_by_flags<S: Server>(server: &S) -> Way {
     first_use::begin(server);
     let flags = server.flags();
     if flags.is_fact {
@@ -47,6 +51,7 @@ pub fn way<S: Server>(server: &S) -> Way {
 }
 
 /// LOCK.ACQUIRE
+#[inline(always)]
 pub fn acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => acquire::request_acquire(server, name, args),
@@ -65,6 +70,7 @@ pub fn macquire<S: Server>(server: &S, args: &[S::Name<'_>]) {
 }
 
 /// LOCK.RELEASE
+#[inline(always)]
 pub fn release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => request_release(server, name, args),
@@ -179,21 +185,50 @@ pub fn exec<'a, S: Server>(
     None
 }
 
+#[inline(always)]
 fn request_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    let request = match release::parse(args) {
-        Ok(request) => request,
-        Err(error) => return invalid(server, &error),
+    let Some(owner) = release::plain(args) else {
+        return request_any_release(server, name, args);
     };
-    let reply = ask(server, name, request.owner, |table, now, existing, admission, fx| {
+    let opened = at_key::open(server, name, Some(owner));
+    let tried = try_at_once(server, name, opened, |table, now, existing| {
+        table.release_at_once(now.boot, existing, owner)
+    });
+    match tried {
+        Ok(reply) => reply_truth(server, Some(reply)),
+        Err(opened) => release_opened(server, name, &Release { owner, token: None }, opened),
+    }
+}
+
+#[inline(never)]
+fn request_any_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    match release::parse(args) {
+        Ok(request) => {
+            let opened = at_key::open(server, name, Some(request.owner));
+            release_opened(server, name, &request, opened);
+        }
+        Err(error) => invalid(server, &error),
+    }
+}
+
+#[inline(never)]
+fn release_opened<'a, S: Server>(
+    server: &'a S,
+    name: S::Name<'_>,
+    request: &Release<'_>,
+    opened: Opened<'a, S>,
+) {
+    let decide = |table: &mut Table, now, existing, admission: &mut Admission<'_, S>, fx: &mut Effects| {
         let admission: crate::lock::table::Admission<'_> = &mut |who| admission.admit(who);
         // Where it is matters only to those who wait.
         let lock_key =
             if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
         table.release(now, lock_key, existing, request.owner, request.token, admission, fx)
-    });
-    reply_truth(server, reply);
+    };
+    reply_truth(server, go_on(server, name, opened, decide, |_| ()));
 }
 
+#[inline(never)]
 fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = release::parse(args) else {
         return server.reply_error(error::BAD_RECORD);
@@ -270,6 +305,7 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
 }
 
 /// 1, 0, or that the key holds something else.
+#[inline(always)]
 fn reply_truth<S: Server>(server: &S, truth: Option<Option<bool>>) {
     match truth {
         Some(Some(truth)) => server.reply_integer(u64::from(truth)),

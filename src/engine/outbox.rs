@@ -20,6 +20,7 @@ pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
 }
 
 /// Whether this event has to wait because an earlier one does. Then it will be published behind that.
+#[inline(never)]
 fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
     if sabotage::removes(Rule::EventOrder) {
         return false;

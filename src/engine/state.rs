@@ -127,6 +127,13 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     /// the pump run when the next thing ends. Returns the effects.
     #[inline]
     pub fn after_step(&mut self, change: Change, existing: Existing) -> Effects {
+        self.after_change(change, existing);
+        std::mem::take(&mut self.fx)
+    }
+
+    /// The same after a step whose effects are not in the buffer.
+    #[inline(always)]
+    pub fn after_change(&mut self, change: Change, existing: Existing) {
         match (change, existing) {
             (Change::Deleted, Existing::Lock(lock)) => _ = self.table.forget_free(lock),
             _ => self.rearm(),
@@ -135,7 +142,6 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             // At once: somebody's turn may have come elsewhere.
             self.wake.at(Some(Moment::default()));
         }
-        std::mem::take(&mut self.fx)
     }
 
     /// Whether there is anything that only the pump does, and that needs no time to pass.
@@ -153,6 +159,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     }
 
     /// Sees to it that the pump runs when the next thing ends.
+    #[inline]
     pub fn rearm(&mut self) {
         let next = self.table.next_deadline(self.pump.decides);
         self.wake.at(next);

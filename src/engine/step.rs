@@ -75,8 +75,17 @@ pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx:
 }
 
 /// What replicas and files are told of it.
-#[inline]
+#[inline(always)]
 pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
+    match record {
+        Record::Nothing => {}
+        Record::AsAsked => server.replicate_as_asked(),
+        record => replicate_in_words(server, name, record),
+    }
+}
+
+#[inline(never)]
+fn replicate_in_words<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {
         Record::Nothing => {}
         Record::AsAsked => server.replicate_as_asked(),

@@ -29,9 +29,29 @@ impl Table {
                 };
                 return self.join_holder(now, lock_key, existing, ask, step, fx);
             }
-            return self.take_free(now, lock_key, existing, ask, over, fx);
+            let step = self.take_free(now, lock_key, existing, ask, over);
+            if matches!(step.reply, Granted(_)) {
+                fx.publish(Event::Acquired);
+            }
+            return step;
         }
         self.join_holder(now, lock_key, existing, ask, Step::unchanged(()), fx)
+    }
+
+    /// The same for a request for the plain lock where there is no key, as mostly; and what is to be published. `None`: it
+    /// is for [`Self::acquire`], and nothing was done.
+    #[inline(always)]
+    pub fn acquire_at_once(
+        &mut self,
+        now: Now,
+        lock_key: LockKey<'_>,
+        ask: &Ask<'_>,
+    ) -> Option<(Step<Acquired>, Option<Event>)> {
+        if self.is_restricted || self.queues.waiters() > 0 {
+            return None;
+        }
+        let step = self.take_free(now, lock_key, Existing::Nothing, ask, None);
+        Some((step, matches!(step.reply, Granted(_)).then_some(Event::Acquired)))
     }
 
     /// Somebody holds the lock: the owner itself, who is granted again (G9), or another one.
@@ -87,7 +107,7 @@ impl Table {
         Step { reply: Granted(token), change, record }
     }
 
-    /// Nobody holds the lock and nobody waits for it.
+    /// Nobody holds the lock and nobody waits for it. If it is granted, the caller publishes that.
     #[inline(always)]
     fn take_free(
         &mut self,
@@ -96,7 +116,6 @@ impl Table {
         existing: Existing,
         ask: &Ask<'_>,
         over: Option<Token>,
-        fx: &mut Effects,
     ) -> Step<Acquired> {
         debug_assert!(!self.is_restricted, "the short path knows none of these rules");
         if existing == Existing::Other {
@@ -122,7 +141,6 @@ impl Table {
             return refused(Refusal::TooManyLocks);
         };
         self.stats.grants += 1;
-        fx.publish(Event::Acquired);
         // Word for word, a reader would treat the request of an owner that it still sees holding as a retry. So a
         // grant right after that owner's own lease ran out is named.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && over.is_none();
@@ -209,6 +227,39 @@ impl Table {
         Err(self.live_token(now, existing))
     }
 
+    /// LOCK.RELEASE of a plain lock that this owner holds and nobody waits for, as mostly; and what is to be published.
+    /// `None`: it is for [`Self::release`], and nothing was done.
+    #[inline(always)]
+    pub fn release_at_once(
+        &mut self,
+        now: Moment,
+        existing: Existing,
+        owner: &[u8],
+    ) -> Option<(Step<Option<bool>>, Option<Event>)> {
+        let Existing::Lock(id) = existing else {
+            return None;
+        };
+        if self.is_restricted || self.queues.waiters() > 0 || id.is_list() || self.locks.has_overflow(id) {
+            return None;
+        }
+        let hold = self.locks.hold(id)?;
+        if hold.is_over(now) || !is_of(hold, owner, None) {
+            return None;
+        }
+        self.give_up(now, id);
+        let step = Step { reply: Some(true), change: Change::Deleted, record: Record::AsAsked };
+        Some((step, Some(Event::Released)))
+    }
+
+    /// An owner gives up its hold. The caller publishes that.
+    #[inline(always)]
+    fn give_up(&mut self, now: Moment, id: LockId) {
+        if let Some(ended) = self.locks.end(id, now) {
+            self.stats.releases += 1;
+            self.stats.holds.add(ended.held_ms);
+        }
+    }
+
     /// LOCK.RELEASE. The reply is whether a hold was given up; `None`: the key holds something else.
     pub fn release(
         &mut self,
@@ -243,10 +294,7 @@ impl Table {
         if !is_of(hold, owner, token) {
             return Step::unchanged(Some(false));
         }
-        if let Some(ended) = self.locks.end(id, now.boot) {
-            self.stats.releases += 1;
-            self.stats.holds.add(ended.held_ms);
-        }
+        self.give_up(now.boot, id);
         fx.publish(Event::Released);
         self.pass_on(now, lock_key, existing, Record::AsAsked, admission, fx).reply(Some(true))
     }
@@ -283,6 +331,7 @@ impl Table {
 }
 
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.
+#[inline(always)]
 pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool {
     token.is_none_or(|token| token == hold.token())
         && (sabotage::removes(Rule::OwnerCheck) || hold.is_of(owner))

@@ -136,7 +136,7 @@ impl Table {
     }
 
     /// Grants a free lock to the first in the queue who can have it. `None`: nobody waits (any more).
-    #[inline]
+    #[inline(always)]
     pub(super) fn grant_next(
         &mut self,
         now: Now,
@@ -152,6 +152,7 @@ impl Table {
         self.grant_in_queue(now, lock_key, existing, admission, fx)
     }
 
+    #[inline(never)]
     pub(super) fn grant_in_queue(
         &mut self,
         now: Now,
@@ -248,7 +249,7 @@ impl Table {
 
 /// Begins a hold at the key: in the lock that is found there, or in a new one. `None`: there are too
 /// many locks.
-#[inline]
+#[inline(always)]
 pub(super) fn begin_hold(
     locks: &mut Locks,
     now: Moment,
