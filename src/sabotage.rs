@@ -80,6 +80,8 @@ pub(crate) enum Rule {
     PassedOn,
     /// The server is asked for nothing while somebody is within what the engine keeps.
     AskedOutside,
+    /// Who waits at a server that is demoted, and is not told so at once, is told so later (G7).
+    SentAwayLater,
 }
 
 /// Whether this rule is left out.

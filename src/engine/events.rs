@@ -4,8 +4,7 @@
 use super::flags::Level;
 use super::server::Server;
 use super::state::State;
-use super::{confirm, first_use, leaving, pump, quarantine, step, sweep, work};
-use crate::lock::effect::Answer;
+use super::{confirm, first_use, leaving, pump, quarantine, sweep, work};
 use crate::lock::types::ClientId;
 
 /// The module was loaded, and its settings are known.
@@ -144,18 +143,18 @@ fn warn_of_lead<S: Server>(server: &S) {
     }
 }
 
-/// This server follows a primary from here on.
+/// This server follows a primary from here on: whoever waits here waits in vain. Some are told so at once, the others by
+/// the pump, even if this server decides again by then.
 pub fn demoted<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     server.shared().expect_facts();
-    let fx = server.with(|state| {
-        let mut fx = std::mem::take(&mut state.fx);
-        state.table.dismiss_all(&Answer::Demoted, &mut fx);
+    let now = server.boot();
+    let _ = server.with(|state| {
+        state.table.stop_deciding();
         state.table.forget_connections();
-        fx
     });
     confirm::demoted(server);
-    step::effects(server, None, fx.unwrap_or_default());
+    pump::send_some_away(server, now);
     work::request(server);
 }
 

@@ -21,6 +21,9 @@ const RUN_BUDGET_US: u64 = 2_000;
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 2 } else { 64 };
 
+/// How many of those who wait are sent away in one turn of the event loop when this server stops deciding.
+const SENT_AWAY_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
+
 /// How many values that were freed elsewhere are buried between two looks at the time.
 const BURIED_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
 
@@ -73,6 +76,7 @@ pub fn run<S: Server>(server: &S) {
     leaving::go(server, is_paused);
     close_unanswered(server);
     let all_are_answered = answers::answer_some(server);
+    let all_are_sent_away = sabotage::removes(Rule::SentAwayLater) || send_some_away(server, started);
     if !is_paused {
         tick(server);
     }
@@ -94,16 +98,17 @@ pub fn run<S: Server>(server: &S) {
         // What was buried may let others in.
         Some(state.table.tasks()) > postponed
     });
-    if !is_done || !all_is_published {
+    if !is_done || !all_is_published || !all_are_sent_away {
         let_allocator_tidy_up();
     }
-    if !is_done || !all_is_published || !all_are_answered || has_buried == Some(true) {
+    let has_told_all = all_are_answered && all_are_sent_away;
+    if !is_done || !all_is_published || !has_told_all || has_buried == Some(true) {
         work::request(server);
     }
     wake_again(server, decides, is_paused);
 }
 
-/// Many ended leases leave many small pieces of memory. The C library's allocator joins them when next asked for a
+/// Many ended leases and waits leave many small pieces of memory. The C library's allocator joins them when next asked for a
 /// larger one: for a million that takes a tenth of a second. So it is asked now and then.
 fn let_allocator_tidy_up() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
@@ -168,6 +173,24 @@ fn time_outs<S: Server>(server: &S) -> bool {
         }
     });
     ended < REPLIES_PER_TURN
+}
+
+/// Tells some of those who waited when this server stopped deciding that they wait in vain. `false`: there are more.
+pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
+    if server.with(|state| state.table.has_away()) != Some(true) {
+        return true;
+    }
+    let mut sent = 0;
+    step::effects_of(server, |table, fx| {
+        while table.send_away(fx) {
+            sent += 1;
+            // One may stand in very many queues.
+            if sent == SENT_AWAY_AT_ONCE || is_spent(server, started) {
+                break;
+            }
+        }
+    });
+    server.with(|state| state.table.has_away()) != Some(true)
 }
 
 /// What there is to do in one run, in the order in which it is done. First undoes what was not confirmed, and takes back

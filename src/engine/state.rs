@@ -147,7 +147,10 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     /// Whether there is anything that only the pump does, and that needs no time to pass.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.table.has_tasks() || self.confirm.all.has_undo() || self.clients.has_paced()
+        self.table.has_tasks()
+            || self.table.has_away()
+            || self.confirm.all.has_undo()
+            || self.clients.has_paced()
     }
 
     /// The same for what has to do with confirmations. `had_undo`: there was something to undo before, and the pump knows

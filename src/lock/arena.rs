@@ -250,6 +250,22 @@ impl<T> Arena<T> {
         }
     }
 
+    /// The first record at this place or behind it. For a walk that begins at 0, adds none and takes each out: `place`
+    /// goes on to where that record is.
+    pub fn first_from(&self, place: &mut usize) -> Option<Id<T>> {
+        loop {
+            let page_number = *place >> PAGE_BITS;
+            let page = self.pages.get(page_number)?.as_ref();
+            match page.and_then(|page| page.slots.get(*place & (PAGE_SLOTS - 1))) {
+                Some(Slot { birth, record: Some(_) }) => {
+                    return Some(Id::from_number(u64::from(*birth) << 32 | *place as u64));
+                }
+                Some(_) => *place += 1,
+                None => *place = (page_number + 1) << PAGE_BITS,
+            }
+        }
+    }
+
     /// All records with their numbers, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         self.pages.iter().enumerate().flat_map(|(page_number, page)| {
@@ -273,6 +289,22 @@ mod tests {
         let mut arena = Arena { generation: GENERATION_MAX - 2, ..Arena::default() };
         let numbers: Vec<u64> = (0..5).map(|record| arena.insert(record).number()).collect();
         assert!(numbers.iter().all(|number| number >> 63 == 0 && number >> 32 != 0), "{numbers:x?}");
+    }
+
+    #[test]
+    fn a_walk_that_takes_each_record_out_finds_all_of_them_in_their_places() {
+        let mut arena = Arena::default();
+        let ids: Vec<_> = (0..3 * PAGE_SLOTS).map(|record| arena.insert(record)).collect();
+        // A page of which one is left, one of which none is, and one of which every other one is.
+        let is_left = |number: usize| number == 7 || (number >= 2 * PAGE_SLOTS && number.is_multiple_of(2));
+        (0..ids.len()).filter(|&number| !is_left(number)).for_each(|number| _ = arena.remove(ids[number]));
+        let (mut place, mut found) = (0, Vec::new());
+        while let Some(id) = arena.first_from(&mut place) {
+            assert_eq!(arena.first_from(&mut place), Some(id), "it is still there");
+            found.extend(arena.remove(id));
+        }
+        assert_eq!(found, (0..ids.len()).filter(|&number| is_left(number)).collect::<Vec<_>>());
+        assert!(arena.is_empty() && arena.first_from(&mut 0).is_none());
     }
 
     #[test]

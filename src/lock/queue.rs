@@ -170,6 +170,22 @@ impl Queues {
         self.queues.get_mut(queue)
     }
 
+    /// No queues, in the place of these. No number of theirs is given out again.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        Self {
+            queues: self.queues.successor(),
+            waiters: self.waiters.successor(),
+            multis: self.multis.successor(),
+            ..Self::default()
+        }
+    }
+
+    /// The first queue at this place or behind it: see [`Arena::first_from`].
+    pub fn first_from(&self, place: &mut usize) -> Option<QueueId> {
+        self.queues.first_from(place)
+    }
+
     /// All queues, in no particular order.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter()

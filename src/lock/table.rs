@@ -11,11 +11,13 @@
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`staged`]: a data set that is loaded while another one is served.
+//! * [`away`]: those who waited when this server stopped deciding.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`describe`]: what INFO, FENCE and the tests want to know.
 
 mod admit;
 mod apply;
+mod away;
 mod begin;
 mod connections;
 mod context;

@@ -3,7 +3,9 @@
 use super::given::with_clients;
 use super::inside::Part;
 use super::world::{World, at};
+use crate::command::error::DEMOTED;
 use crate::engine::clients::REPLIES_PER_TURN;
+use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, outbox, pump, work};
 
@@ -148,4 +150,115 @@ fn a_run_that_does_not_begin_is_asked_for_again() {
     assert!(work::is_late(&world.sim));
     world.cron();
     assert!(is_due(&world));
+}
+
+/// A server whose lock is held, and for which so many clients wait, each with its handle. They wait for another one, too.
+fn with_waiters(count: u64) -> (World, Vec<u64>) {
+    let mut world = with_clients(count + 2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.number("LOCK.ACQUIRE l alice PX 30000");
+    let waits = |client| world.waits(client, &format!("LOCK.MACQUIRE 2 k l o{client} PX 30000 BLOCK 50"));
+    let handles = (2..count + 2).map(waits).collect();
+    assert!(world.rests());
+    (world, handles)
+}
+
+fn takes_role(world: &World, is_replica: bool) {
+    let sim = &world.sim;
+    sim.flags.set(Flags { is_replica, ..sim.flags.get() });
+    if is_replica { events::demoted(sim) } else { events::promoted(sim) }
+}
+
+/// The handles of those who were told so far that the server was demoted, in that order. Nobody was told anything else.
+fn sent_away(world: &World) -> Vec<u64> {
+    let is_told = |parts: &[Part]| matches!(parts, [Part::Error(text)] if text == DEMOTED);
+    assert!(world.answers.iter().all(|(_, parts)| is_told(parts)), "{:?}", world.answers);
+    world.answers.iter().map(|(handle, _)| *handle).collect()
+}
+
+#[test]
+fn those_who_wait_at_a_server_that_is_demoted_are_sent_away_a_few_in_a_turn() {
+    // G7
+    let (mut world, handles) = with_waiters(9);
+    takes_role(&world, true);
+    assert_eq!(waiters(&world), 0, "nobody is in a queue");
+    let (mut told, mut turns) = (0, 0);
+    while told < handles.len() {
+        world.turn();
+        let now = sent_away(&world).len();
+        assert!(now - told <= 3, "{now} told, {told} before");
+        (told, turns) = (now, turns + 1);
+        assert!(turns < 20, "{told} are told");
+    }
+    assert!(turns > 3, "in {turns} turns");
+    assert!(world.rests());
+    assert_eq!(sent_away(&world), handles, "first come first");
+}
+
+#[test]
+fn a_turn_of_those_who_are_sent_away_ends_when_it_has_taken_long() {
+    let (mut world, handles) = with_waiters(4);
+    world.sim.us_per_look.set(3_000);
+    takes_role(&world, true);
+    world.send_answers();
+    assert_eq!(sent_away(&world), handles[..1]);
+    world.sim.us_per_look.set(0);
+    assert!(world.rests());
+    assert_eq!(sent_away(&world), handles);
+}
+
+#[test]
+fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
+    // G6, G7
+    for is_promoted in [false, true] {
+        let (mut world, mut handles) = with_waiters(9);
+        let records = world.sim.inside.borrow().offset;
+        takes_role(&world, true);
+        // The data set is replaced, their time to wait is over, and so are the leases.
+        world.told("FLUSHALL SYNC");
+        world.passes(30_001);
+        // One closes its connection, one is unblocked as if its time were over.
+        world.close(9);
+        world.unblock(8);
+        assert_eq!(world.answers.pop(), Some((handles[6], vec![Part::Null])));
+        handles.drain(6..8);
+        if is_promoted {
+            takes_role(&world, false);
+            world.sim.client.set(None);
+            // Who asks again gets what is free, whoever waited before.
+            world.number("LOCK.ACQUIRE k o10 PX 30000");
+        }
+        let granted = world.sim.with(|state| state.table.holds());
+        assert!(world.rests());
+        assert_eq!(sent_away(&world), handles, "{is_promoted}");
+        assert_eq!(world.sim.with(|state| state.table.holds()), granted);
+        assert_eq!(
+            world.sim.inside.borrow().offset,
+            records + 1 + u64::from(is_promoted),
+            "the flush, and it"
+        );
+        assert_eq!(world.sim.with(|state| state.clients.blocked()), Some(0));
+    }
+}
+
+#[test]
+fn who_waits_anew_is_served_while_others_are_sent_away_from_two_terms() {
+    let (mut world, mut first) = with_waiters(5);
+    takes_role(&world, true);
+    takes_role(&world, false);
+    (20..31).for_each(|client| world.connect(client));
+    let mut waits = |client: u64| world.waits(client, &format!("LOCK.ACQUIRE k n{client} PX 30000 BLOCK 0"));
+    // Their numbers are none of those who are left.
+    let second: Vec<u64> = [20, 21, 22, 23, 24].map(&mut waits).into();
+    takes_role(&world, true);
+    takes_role(&world, false);
+    let third = world.waits(30, "LOCK.ACQUIRE k new PX 30000 BLOCK 0");
+    world.number("LOCK.RELEASE k alice");
+    assert!(world.rests());
+    let (granted, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut world.answers).into_iter().partition(|(handle, _)| *handle == third);
+    assert!(matches!(&granted[..], [(_, parts)] if matches!(parts[..], [Part::Integer(_)])), "{granted:?}");
+    world.answers = others;
+    first.extend(second);
+    assert_eq!(sent_away(&world), first);
 }

@@ -403,6 +403,7 @@ impl Single {
     pub(crate) fn demote(&self) {
         self.set_role(true);
         events::demoted(&self.world.sim);
+        while !pump::send_some_away(&self.world.sim, self.world.sim.boot()) {}
     }
 
     /// This one becomes the primary.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::away::Away;
 use super::state::*;
 
 /// A hold as INFO shows it.
@@ -322,6 +323,7 @@ impl Table {
         }
         self.locks.check()?;
         self.check_staged()?;
+        self.away.iter().try_for_each(Away::check)?;
         self.queues.check()
     }
 }

@@ -1,5 +1,6 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
+use super::away::Away;
 use super::state::*;
 use crate::lock::locks::Due;
 use crate::lock::queue::{Queue, QueueId};
@@ -156,7 +157,9 @@ impl Table {
 
     /// The connection of a waiting request is gone, or was answered by the server itself (G8).
     pub fn leave(&mut self, waiter: WaiterId) {
-        self.queues.leave(waiter);
+        if self.queues.leave(waiter).is_none() {
+            self.leave_from_away(waiter);
+        }
         self.note_left(None);
     }
 
@@ -388,16 +391,48 @@ impl Table {
         self.note_left(None);
     }
 
-    /// Answers everybody who waits anywhere with the same, and drops what the pump was to look at.
-    pub fn dismiss_all(&mut self, answer: &Answer, fx: &mut Effects) {
-        self.note_everything();
-        self.undelivered.clear();
-        for task in std::mem::take(&mut self.tasks) {
-            if let Task::Settle(lock_key) = task {
-                self.dismiss(lock_key.as_key(), answer, fx);
-            }
+    /// This server decides nothing from here on. Nobody waits any more, and what the pump was to look at is nothing to
+    /// look at.
+    pub fn stop_deciding(&mut self) {
+        let dropped = [&mut self.tasks, &mut self.undelivered].map(std::mem::take);
+        self.set_aside(Answer::Demoted, dropped);
+    }
+
+    /// Nobody waits from here on, and those who did are told this.
+    pub(super) fn set_aside(&mut self, answer: Answer, dropped: [VecDeque<Task>; 2]) {
+        let next = self.queues.successor();
+        let queues = std::mem::replace(&mut self.queues, next);
+        let away = Away::new(queues, answer, dropped);
+        if !away.is_empty() {
+            self.away.push_back(away);
         }
-        while self.queues.next_left().is_some() {}
+    }
+
+    /// Whether anybody is left that was set aside.
+    #[must_use]
+    pub fn has_away(&self) -> bool {
+        !self.away.is_empty()
+    }
+
+    /// Answers the next of those who were set aside, first come first in each queue. `false`: nobody is left.
+    pub fn send_away(&mut self, fx: &mut Effects) -> bool {
+        let Some(away) = self.away.front_mut() else {
+            return false;
+        };
+        away.send_one(fx);
+        if away.is_empty() {
+            self.away.pop_front();
+        }
+        self.has_away()
+    }
+
+    /// Somebody leaves who was set aside.
+    #[cold]
+    pub(super) fn leave_from_away(&mut self, waiter: WaiterId) {
+        for away in &mut self.away {
+            away.take(waiter);
+        }
+        self.away.retain(|away| !away.is_empty());
     }
 
     /// The keys that somebody waits for.

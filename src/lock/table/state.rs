@@ -2,6 +2,7 @@
 
 pub(super) use std::collections::VecDeque;
 
+use super::away::Away;
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
 pub(super) use crate::lock::deadlock::{Link, Looked};
@@ -49,6 +50,8 @@ pub struct Table {
     pub(super) cycle: Vec<Link>,
     /// How much the search for it looked at last.
     pub(super) looked: Looked,
+    /// Those who waited when this server stopped deciding, and were not told so yet.
+    pub(super) away: VecDeque<Away>,
 }
 
 impl Table {

@@ -134,8 +134,15 @@ impl Group {
             self.see(Point::Demoted);
             self.note(|| format!("n{n} is demoted"));
             self.attach(n, other)?;
+            self.promote_again(n)?;
         }
         Ok(())
+    }
+
+    /// One that was demoted just now, and has not sent all away who wait, may decide again before it has.
+    fn promote_again(&mut self, n: usize) -> Verdict {
+        let has_waiters = !self.nodes[n].waits.is_empty();
+        if has_waiters && self.random.percent(50) { self.promote(n) } else { Ok(()) }
     }
 
     /// Of two primaries that work, the older one is demoted sooner or later.
@@ -147,7 +154,8 @@ impl Group {
         match (0..GROUP).find(is_newer) {
             Some(other) if self.may_demote(n) && self.random.percent(self.plan.gives_in_percent()) => {
                 self.see(Point::Demoted);
-                self.attach(n, other)
+                self.attach(n, other)?;
+                self.promote_again(n)
             }
             _ => Ok(()),
         }

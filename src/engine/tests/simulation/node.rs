@@ -256,6 +256,14 @@ impl Node {
         self.table(|table| table.is_live(now, existing, token))
     }
 
+    /// On a server that does not decide nobody stands in a queue. Some may not know that yet.
+    fn nobody_is_in_a_queue(&self, n: usize) -> Verdict {
+        match self.table(|table| table.waiters()) {
+            0 => Ok(()),
+            waiters => Err(format!("{waiters} wait in queues at n{n}, which was demoted")),
+        }
+    }
+
     /// How long nothing new is granted.
     pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
         let now = self.world.sim.boot();
@@ -302,8 +310,13 @@ impl Group {
         self.enter(n);
         let node = &mut self.nodes[n];
         node.set_role(false);
+        let has_waiters = !node.waits.is_empty();
         events::promoted(&node.world.sim);
         node.bend_quarantine(&self.plan);
+        if has_waiters {
+            // They wait in no queue: they are to be told that the server was demoted before.
+            self.see(Point::PromotedWithWaiters);
+        }
         self.collect(n)?;
         self.begin_stream(n)
     }
@@ -346,10 +359,10 @@ impl Group {
         }
         // An owner that only had a reservation here is not told.
         self.judge.queues.forget(n);
-        match self.nodes[n].waits.first() {
-            Some(left) => Err(format!("G7: {:?} still waits at a server that was demoted", left.request)),
-            None => Ok(()),
+        if !self.nodes[n].waits.is_empty() {
+            self.see(Point::SentAwayLater);
         }
+        self.nodes[n].nobody_is_in_a_queue(n)
     }
 
     /// The process is gone, with everything in its memory.

@@ -20,7 +20,7 @@ points! {
     UnconfirmableInQuarantine
     ReplyLost AskedElsewhere TakenBack CameBackLate Killed RestartedEmpty RestartedFromSnapshot
     RestartedFromLog LogLacksItsEnd RestartedAsPrimary Promoted PromotedTheWrongOne PromotedWhileSynchronising
-    TwoPrimaries Demoted DemotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
+    TwoPrimaries Demoted DemotedWithWaiters SentAwayLater PromotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
     BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes PlaceKept

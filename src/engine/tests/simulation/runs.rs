@@ -176,6 +176,7 @@ fn bugs_that_are_put_back_are_seen() {
         Rule::Forgotten,
         Rule::UndoneFirst,
         Rule::AskedOutside,
+        Rule::SentAwayLater,
         Rule::BesideReservations,
         Rule::TimeToLive,
         Rule::WakeUp,

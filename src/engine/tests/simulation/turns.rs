@@ -65,7 +65,10 @@ impl Group {
 
     fn judge_idle(&mut self, n: usize) -> Verdict {
         if !self.nodes[n].decides() {
-            return Ok(());
+            return match self.nodes[n].waits.first() {
+                Some(left) => Err(format!("G7: {:?} waits at n{n}, which does not decide", left.request)),
+                None => Ok(()),
+            };
         }
         self.judge_story(n)?;
         if self.cannot_confirm(n) {
