@@ -8,7 +8,7 @@ use super::flags::Level;
 use super::obstacle::Obstacle;
 use super::server::Server;
 use super::shared::Shared;
-use super::{step, work};
+use super::work;
 use crate::command::error::LEAVING;
 use crate::lock::effect::Answer;
 use crate::lock::token::TokenClock;
@@ -42,7 +42,7 @@ pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     }
 }
 
-/// Turns away who waits, and tells readers of the stream to count from nothing. In every run of the pump.
+/// Turns away who waits, whom the run answers next, and tells readers of the stream to count from nothing. In every run of the pump.
 pub fn go<S: Server>(server: &S, is_paused: bool) {
     if !server.shared().settings.is_leaving() {
         return;
@@ -51,17 +51,12 @@ pub fn go<S: Server>(server: &S, is_paused: bool) {
         if !state.pump.decides {
             return None;
         }
-        let mut fx = std::mem::take(&mut state.fx);
-        state.table.turn_away(&Answer::Refused(LEAVING), &mut fx);
+        state.table.turn_away(Answer::Refused(LEAVING));
         let may_write = !is_paused && state.pump.moves == 0;
-        let last = may_write.then(|| leave_clock(state.table.clock())).flatten();
-        Some((fx, last))
+        may_write.then(|| leave_clock(state.table.clock())).flatten()
     });
-    if let Some((fx, last)) = told.flatten() {
-        if let Some(last) = last {
-            server.replicate_fresh_start(last);
-        }
-        step::effects(server, None, fx);
+    if let Some(last) = told.flatten() {
+        server.replicate_fresh_start(last);
     }
 }
 

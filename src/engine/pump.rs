@@ -21,7 +21,8 @@ const RUN_BUDGET_US: u64 = 2_000;
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 2 } else { 64 };
 
-/// How many of those who wait are sent away in one turn of the event loop when this server stops deciding.
+/// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
+/// grant nothing any more.
 const SENT_AWAY_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
 
 /// How many values that were freed elsewhere are buried between two looks at the time.
@@ -175,7 +176,7 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN
 }
 
-/// Tells some of those who waited when this server stopped deciding that they wait in vain. `false`: there are more.
+/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`: there are more.
 pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     if server.with(|state| state.table.has_away()) != Some(true) {
         return true;

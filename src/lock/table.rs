@@ -11,7 +11,7 @@
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`staged`]: a data set that is loaded while another one is served.
-//! * [`away`]: those who waited when this server stopped deciding.
+//! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`describe`]: what INFO, FENCE and the tests want to know.
 

@@ -70,6 +70,26 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
 }
 
 #[test]
+fn leaving_turns_waiters_away_a_few_in_a_turn() {
+    let mut world = with_clients(10);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let waits = |client| world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 0"));
+    let handles: Vec<u64> = (2..11).map(waits).collect();
+    assert!(world.rests());
+    world.switches("leaving", true);
+    let mut turns = 0;
+    while world.answers.len() < handles.len() {
+        let told = world.answers.len();
+        world.turn();
+        assert!(world.answers.len() - told <= 3, "{} are told, {told} before", world.answers.len());
+        turns += 1;
+        assert!(turns < 20, "{told} are told");
+    }
+    let leaving = |handle| (handle, vec![Part::Error(LEAVING.to_owned())]);
+    assert_eq!(world.answers, handles.into_iter().map(leaving).collect::<Vec<_>>());
+}
+
+#[test]
 fn leaving_is_not_announced_while_writes_pause_or_slots_leave() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");

@@ -12,11 +12,10 @@ impl Table {
         self.note_restrictions();
     }
 
-    /// Answers everybody who waits, and drops the reservations.
-    pub fn turn_away(&mut self, answer: &Answer, fx: &mut Effects) {
-        let lock_keys: Vec<LockKeyBuf> = self.keys_waited_for().map(LockKey::to_owned).collect();
-        for lock_key in lock_keys {
-            self.dismiss(lock_key.as_key(), answer, fx);
+    /// Nobody waits from here on. Those who did are told this by [`Self::send_away`], and reservations are dropped.
+    pub fn turn_away(&mut self, answer: Answer) {
+        if self.waiters() > 0 {
+            self.set_aside(answer, Default::default());
         }
     }
 
@@ -114,8 +113,15 @@ mod tests {
         let released = table.release(NOW, DOOR, existing, b"alice", None, admission, &mut fx);
         assert_eq!((released.change, table.waiters()), (Change::Deleted, 2));
         let mut fx = Effects::default();
-        table.turn_away(&Answer::Demoted, &mut fx);
-        let told = fx.drain().filter(|effect| matches!(effect, Effect::Answer { .. })).count();
-        assert_eq!((told, table.waiters()), (1, 0));
+        table.turn_away(Answer::Refused("it leaves"));
+        assert_eq!(table.waiters(), 0);
+        table.turn_away(Answer::Demoted);
+        while table.send_away(&mut fx) {}
+        let told: Vec<_> = fx.drain().collect();
+        assert!(
+            matches!(told[..], [Effect::Answer { answer: Answer::Refused("it leaves"), .. }]),
+            "the first one: {told:?}"
+        );
+        assert!(!table.has_away() && table.waiters() == 0);
     }
 }

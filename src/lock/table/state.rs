@@ -50,7 +50,7 @@ pub struct Table {
     pub(super) cycle: Vec<Link>,
     /// How much the search for it looked at last.
     pub(super) looked: Looked,
-    /// Those who waited when this server stopped deciding, and were not told so yet.
+    /// Those who wait in vain, and were not told so yet.
     pub(super) away: VecDeque<Away>,
 }
 
