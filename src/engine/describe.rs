@@ -175,7 +175,8 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
         fields.extend(durations(names, &stats.holds));
         let quarantine_left_ms = table.quarantine_left_ms(now).filter(|_| decides);
         let (replicas, stable) = confirm.all.replicas(now, settings.stable_ms());
-        let missing = confirm.rule.filter(|_| decides).map_or(0, |rule| confirm.all.replicas_missing(now, rule));
+        let missing =
+            confirm.rule.filter(|_| decides).map_or(0, |rule| confirm.all.replicas_missing(now, rule));
         fields.extend([
             number("quarantine_left_ms", quarantine_left_ms.unwrap_or(0)),
             word("confirm", settings.confirm_word()),
