@@ -334,7 +334,7 @@ def test_a_seed_always_draws_the_same_play_with_all_there_is():
     acts = {words[0] for words in steps}
     assert acts == {
         "round", "send", "pass", "close", "kill", "unblock", "unblock-error", "set", "forbid", "allow", "unpause",
-        "demote", "promote", "attach", "ack",
+        "demote", "promote", "attach", "ack", "reload", "load-file",
     }  # fmt: skip
     words = {word for step in steps for word in step}
     assert words >= {"LOCK.ACQUIRE", "LOCK.MACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.FENCE", "LOCK.EXEC"}
@@ -380,6 +380,16 @@ def test_differences_are_seen_whatever_they_are_in():
     assert differences(replies, replies[::-1]) == [], "nobody can tell whom of two clients is answered first"
     broken = ["event\t0\ta\tlock.broken", "event\t0\tb\tlock.broken"]
     assert differences(broken, broken[::-1]) == [], "locks that are broken together have no order"
+
+
+def test_what_becomes_of_locks_at_one_moment_has_no_order_where_a_server_has_loaded_its_keys():
+    file = ["file\t-\tMULTI", "file\t0\tLOCK.APPLY\ta\tENDED\t1", "file\t0\tLOCK.APPLY\tb\tENDED\t1", "file\t-\tEXEC"]
+    events = ["event\t0\ta\tlock.expired", "event\t0\tb\tlock.expired"]
+    for lines in (file, events):
+        swapped = [*file[:1], *file[2:0:-1], *file[3:]] if lines is file else events[::-1]
+        assert differences(lines, swapped) != []
+        assert differences(lines, swapped, is_reloaded=True) == []
+    assert differences(events, events[:1], is_reloaded=True) != []
 
 
 def test_what_the_simulated_server_tells_is_read_by_rounds():

@@ -27,6 +27,10 @@ impl World {
     /// A child is forked, and writes down what is there.
     pub(super) fn save(&self) -> Snapshot {
         events::forked(&self.sim);
+        self.snapshot()
+    }
+
+    fn snapshot(&self) -> Snapshot {
         let keys: Vec<(At, Entry)> =
             self.sim.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
         let saved = |entry: &Entry| match &entry.value {
@@ -50,15 +54,40 @@ impl World {
 
     /// A replica throws away what it has, and loads what its primary has sent.
     pub(super) fn synchronise(&mut self, snapshot: &Snapshot) -> Result<(), String> {
-        events::flushed(&self.sim, None);
-        let gone = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
-        gone.into_values()
-            .filter_map(|entry| entry.value.lock())
-            .for_each(|lock| values::freed(&self.sim, lock));
+        self.empty();
         let before = self.begin_to_load();
         self.load(snapshot)?;
         self.end_load(before);
         Ok(())
+    }
+
+    /// DEBUG RELOAD: the server saves, throws away what it has, and loads what it has saved.
+    pub(super) fn reload(&mut self) -> Result<(), String> {
+        self.synchronise(&self.snapshot())
+    }
+
+    /// DEBUG LOADAOF: the server throws away what it has, and reads all that its append-only file was ever told.
+    pub(super) fn load_file(&mut self, file: &[Told]) -> Result<(), String> {
+        let offset = self.sim.inside.borrow().offset;
+        self.empty();
+        let before = self.begin_to_load();
+        for told in file {
+            self.obeys(told).map_err(|wrong| format!("a file: {wrong}"))?;
+        }
+        self.end_load(before);
+        // Nothing of it goes to replicas.
+        self.sim.inside.borrow_mut().offset = offset;
+        Ok(())
+    }
+
+    /// All keys go at once, and are told to nobody but to those who watch them or keep copies.
+    fn empty(&self) {
+        events::flushed(&self.sim, None);
+        self.sim.signal_all(None);
+        let gone = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
+        gone.into_values()
+            .filter_map(|entry| entry.value.lock())
+            .for_each(|lock| values::freed(&self.sim, lock));
     }
 
     /// The same, beside what it has, which then goes; or what was loaded does, where that is not completed.
@@ -112,6 +141,15 @@ impl World {
                     Value::Lock(values::load(&self.sim, LockKey { db: *db, name }, saved.as_ref())?)
                 }
             };
+            let now_ms = self.sim.inside.borrow().wall_us / 1000;
+            let is_over = until_ms.is_some_and(|until| until < now_ms);
+            if is_over && !self.sim.flags.get().is_replica {
+                // A primary does not take it over, and tells nobody.
+                if let Value::Lock(lock) = value {
+                    values::freed(&self.sim, lock);
+                }
+                continue;
+            }
             let entry = Entry { value, until_ms: *until_ms };
             self.sim.inside.borrow_mut().keys.insert((*db, name.clone()), entry);
         }

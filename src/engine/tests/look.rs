@@ -13,7 +13,7 @@ use crate::lock::types::{LockKey, Mode, Moment};
 pub(super) struct Holder {
     pub(super) owner: Vec<u8>,
     pub(super) token: Option<u64>,
-    left_ms: u64,
+    pub(super) left_ms: u64,
     pub(super) count: u32,
     is_paused: bool,
 }

@@ -143,7 +143,9 @@ impl Sim {
     /// Whether the time of a key is over that may not be deleted now: for all but a primary's facts it is not there.
     pub(super) fn hides(&self, inside: &Inside, entry: &Entry) -> bool {
         let flags = self.flags.get();
-        let must_stay = (flags.is_replica && !flags.is_fact) || self.is_paused.get();
+        let is_others = flags.is_replica && !flags.is_fact;
+        // While a file is read, nothing is over.
+        let must_stay = !flags.is_loading_only && (is_others || self.is_paused.get());
         must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
     }
 

@@ -193,14 +193,14 @@ impl World {
         }
     }
 
-    /// Keys whose time to live is over go. On a replica they wait for its primary.
+    /// Keys whose time to live is over go. On a replica they wait for its primary, and while a file is read for its end.
     pub(super) fn expire_keys(&mut self) {
         while self.expires_one() {}
     }
 
     /// The same for the first of them. `false`: there is none.
     pub(super) fn expires_one(&mut self) -> bool {
-        if self.sim.flags.get().is_replica || self.sim.is_paused.get() {
+        if !self.sim.flags.get().decides() || self.sim.is_paused.get() {
             return false;
         }
         let over = {

@@ -249,6 +249,12 @@ class Real:
     def promote(self):
         self.looks_for_keys("REPLICAOF NO ONE")
 
+    def reload(self):
+        self.admin("DEBUG RELOAD")
+
+    def load_file(self):
+        self.admin("DEBUG LOADAOF")
+
     def attach(self):
         """A replica comes, and confirms from here on."""
         self.follower = Follower(self.server, lambda: self.lets_pass(STEP_MS * SYNC_STEPS))

@@ -13,7 +13,7 @@ from harness.server import NAME, ROOT, VERSION
 
 from .real import Real, build
 from .script import Author
-from .told import differences, simulated
+from .told import CHANCE, differences, simulated
 
 STEPS = 60
 #: How many rounds the simulated server is asked to play at a time.
@@ -61,9 +61,13 @@ class Likeness:
         ours = ours or self.simulated([steps])[0]
         self.played += 1
         real = Real(self.library, self.directory, self.played)
+        is_reloaded = False
         try:
             for number, ((step, lines), (_, simulated_lines)) in enumerate(zip(real.plays(steps), ours)):
-                if found := differences(simulated_lines, lines):
+                if CHANCE in simulated_lines:
+                    break
+                is_reloaded = is_reloaded or step == "reload"
+                if found := differences(simulated_lines, lines, is_reloaded):
                     return number, found
         finally:
             real.ends()

@@ -58,6 +58,7 @@ class Author(Draws):
         "rights": 2,
         "roles": 1,
         "confirms": 6,
+        "loading": 2,
         "nonsense": 2,
     }
 
@@ -253,16 +254,20 @@ class Author(Draws):
 
     def pauses(self):
         """A pause, and its end: two never overlap."""
-        meanwhile = [self.chance.choice([self.locking, self.gathering, self.leaving, self.passing])() for _ in range(3)]
+        others = [self.locking, self.gathering, self.leaving, self.passing, self.loading]
+        meanwhile = [self.chance.choice(others)() for _ in range(3)]
         pause = self.send(["CLIENT", "PAUSE", self.chance.choice([41, 100_001]), "WRITE"])
         return [pause, *meanwhile, line("unpause")]
 
     def confirms(self):
         return line("ack")
 
+    def loading(self):
+        return line(self.chance.choice(["reload", "load-file"]))
+
     def rights(self):
         return line("forbid", self.client()) if self.chance.random() < 0.6 else line("allow")
 
     def roles(self):
-        meanwhile = [self.chance.choice([self.locking, self.keys, self.passing])() for _ in range(3)]
+        meanwhile = [self.chance.choice([self.locking, self.keys, self.passing, self.loading])() for _ in range(3)]
         return [line("demote"), *meanwhile, line("promote")]

@@ -7,6 +7,9 @@ What may differ, each for a reason. Everything else is compared byte for byte, t
 * Numbers of connections: the server's own. They are called by the client.
 * Between clients that are answered in one step there is no order, for nobody sees one: each has its own connection.
 * Among locks that are broken together (a flush, SWAPDB) there is none (G15 is of each lock). It is that of a map.
+* In which order a server saves its keys, and so loads them (DEBUG RELOAD): that of a map. So there is none among leases
+  that end, or begin to run out, at one moment after that. Where two locks' leases end at one moment, the simulated server
+  says so ("chance"), and a round ends there: who is granted which of them first has one token or the other.
 * What DUMP gives of a string: the server's own form. Of a lock the numbers are compared.
 
 What no script does, for the servers do it in different ways or at no definite moment:
@@ -17,8 +20,8 @@ What no script does, for the servers do it in different ways or at no definite m
 * Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
 * A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
 
-What the simulated server lacks: files that are loaded (DEBUG RELOAD), slots of a cluster, strings that are locks
-(legacy-strings), commands that wait behind FAILOVER. Other simulated lives, and `make differ`, are about these.
+What the simulated server lacks: slots of a cluster, strings that are locks (legacy-strings), commands that wait behind
+FAILOVER. Other simulated lives, and `make differ`, are about these.
 """
 
 import itertools
@@ -36,6 +39,12 @@ MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{
 OF_MINTED = re.compile(r",36,(\d{15,20},\d{15,20},\d{15,20},\d{15,20},\d+)")
 #: What a connection's life is multiplied by on the simulated server.
 LIVES = 100
+#: What the simulated server tells where it is chance in which order a real one does what comes next.
+CHANCE = "chance"
+#: Among lines that have this there is no order: locks that are broken together. And what becomes of locks at one moment
+#: that a real server has loaded in the order of its keys.
+UNORDERED = ("\tlock.broken",)
+UNORDERED_RELOADED = (*UNORDERED, "\tlock.expired", "\tENDED\t", "\tRUNS")
 #: In which order, and how, lines of a kind are compared.
 KINDS = ("busy", "reply", "event", "file", "stream", "changed", "place", "info")
 
@@ -129,27 +138,28 @@ def simulated(text):
     return rounds
 
 
-def sorted_out(lines):
+def sorted_out(lines, is_reloaded):
     """Lines by their kinds. Between replies to different clients there is no order."""
     found = {kind: [line for line in lines if line.split("\t")[0] == kind] for kind in KINDS}
-    found["event"] = in_order(found["event"])
+    for kind in ("event", "file", "stream"):
+        found[kind] = in_order(found[kind], UNORDERED_RELOADED if is_reloaded else UNORDERED)
     found["reply"].sort(key=lambda line: line.split("\t")[1])
     for kind in ("changed", "place", "info"):
         found[kind].sort()
     return found
 
 
-def in_order(events):
-    """The events, where locks that were broken together are told of in one order: there is none among them."""
+def in_order(lines, unordered):
+    """The lines, where those of one of these kinds that follow each other are in one order: there is none among them."""
     found = []
-    for is_broken, some in itertools.groupby(events, lambda line: line.endswith("\tlock.broken")):
-        found += sorted(some) if is_broken else some
+    for kind, some in itertools.groupby(lines, lambda line: next((kind for kind in unordered if kind in line), None)):
+        found += sorted(some) if kind else some
     return found
 
 
-def differences(ours, theirs):
+def differences(ours, theirs, is_reloaded=False):
     """In what one step of the simulated server differs from the real one's, as lines."""
-    ours, theirs = sorted_out(ours), sorted_out(theirs)
+    ours, theirs = sorted_out(ours, is_reloaded), sorted_out(theirs, is_reloaded)
     found = []
     for kind in KINDS:
         if ours[kind] != theirs[kind]:

@@ -7,7 +7,7 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::state::State;
-use crate::engine::tests::inside::{Part, Words};
+use crate::engine::tests::inside::{Part, Told, Words};
 use crate::engine::tests::keys::{may_write, number};
 use crate::engine::tests::world::{Said, World};
 use crate::engine::{confirm, pump};
@@ -49,6 +49,8 @@ pub(super) struct Host {
     paused_until_us: Option<u64>,
     held_up: VecDeque<u64>,
     pub(super) lines: Vec<String>,
+    /// All that its file was ever told.
+    pub(super) file: Vec<Told>,
 }
 
 impl Host {
@@ -66,6 +68,7 @@ impl Host {
             paused_until_us: None,
             held_up: VecDeque::new(),
             lines: Vec::new(),
+            file: Vec::new(),
         }
     }
 
@@ -246,6 +249,7 @@ impl Host {
         let mut inside = self.world.sim.inside.borrow_mut();
         let (file, stream) = (std::mem::take(&mut inside.file), std::mem::take(&mut inside.stream));
         self.lines.extend(filed("file", &file));
+        self.file.extend(file);
         if !inside.replicas.is_empty() {
             self.lines.extend(filed("stream", &stream));
         }
