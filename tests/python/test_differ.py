@@ -341,6 +341,7 @@ def test_a_seed_always_draws_the_same_play_with_all_there_is():
     assert words >= {"SHARED", "LIMIT", "REENTRANT", "EPHEMERAL", "KEEPALIVE", "BLOCK", "QUEUE", "RAISE", "TOKEN"}
     assert words >= {"DEL", "UNLINK", "SET", "PEXPIRE", "PERSIST", "RENAME", "MOVE", "COPY", "DUMP", "RESTORE"}
     assert words >= {"FLUSHALL", "FLUSHDB", "SWAPDB", "MULTI", "EXEC", "DISCARD", "WATCH", "EVAL", "PAUSE"}
+    assert words >= {"NX", "legacy-strings"}
 
 
 def test_a_reply_is_told_in_parts():

@@ -3,7 +3,7 @@
 use super::inside::{At, Entry, Part, Published, Value};
 use super::sim::Sim;
 use super::world::World;
-use crate::engine::{events, values};
+use crate::engine::{events, legacy, values};
 use crate::lock::codec::{decode, encode};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
@@ -24,6 +24,16 @@ pub(super) fn may_write(name: &[u8]) -> bool {
 }
 
 impl Sim {
+    /// The server tells what it did to a key: those who listen, and the module if it does.
+    pub(super) fn tell_of_key(&self, at: &At, event: &'static str) {
+        self.inside.borrow_mut().published.push(Published::Key(at.clone(), event));
+        if self.hears_keys.get() {
+            let db = self.db.replace(at.0);
+            legacy::key_changed(self, &at.1);
+            self.db.set(db);
+        }
+    }
+
     /// All keys of a database, or of all of them, go.
     pub(super) fn signal_all(&self, db: Option<u32>) {
         self.touch_all(db);
@@ -53,6 +63,13 @@ impl World {
             [b"SET", name, value] => self.set(&key(name), value, None),
             [b"SET", name, value, b"PX", ms] => {
                 self.set(&key(name), value, Some(self.wall_ms() + number::<u64>(ms)))
+            }
+            [b"SET", name, _, b"NX", ref how @ ..] if self.has(&key(name)) => {
+                assert!(matches!(how, [b"PX", _]), "{args:?}");
+                self.says(Part::Null);
+            }
+            [b"SET", name, value, b"NX", b"PX", ms] => {
+                self.set(&key(name), value, Some(self.wall_ms() + number::<u64>(ms)));
             }
             [b"SET", name, value, b"PXAT", ms] => self.set(&key(name), value, Some(number(ms))),
             [b"RENAME", from, to] => self.rename(&key(from), &key(to)),
@@ -93,7 +110,7 @@ impl World {
     fn wrote(&self, args: &[&[u8]], changes: &[(&At, &'static str)], reply: Part) {
         for (at, event) in changes {
             self.sim.signal(at);
-            self.sim.inside.borrow_mut().published.push(Published::Key((*at).clone(), event));
+            self.sim.tell_of_key(at, event);
         }
         self.sim.propagate(self.sim.db.get(), args.iter().map(|word| word.to_vec()).collect());
         self.says(reply);
@@ -113,7 +130,7 @@ impl World {
             let at = (db, name.to_vec());
             if self.sim.take(&at).is_some() {
                 self.sim.signal(&at);
-                self.sim.inside.borrow_mut().published.push(Published::Key(at, "del"));
+                self.sim.tell_of_key(&at, "del");
                 gone.push(name);
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Sim {
     pub(super) flags: Cell<Flags>,
     pub(super) is_paused: Cell<bool>,
     pub(super) refuses_writes: Cell<bool>,
+    /// The module hears what happens to keys.
+    pub(super) hears_keys: Cell<bool>,
     /// How much time passes with each look at the clock.
     pub(super) us_per_look: Cell<u64>,
 }
@@ -47,6 +49,7 @@ impl Default for Sim {
             flags: Cell::default(),
             is_paused: Cell::new(false),
             refuses_writes: Cell::new(false),
+            hears_keys: Cell::new(false),
             us_per_look: Cell::new(0),
         }
     }

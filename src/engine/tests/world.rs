@@ -1,6 +1,6 @@
 //! What happens to a simulated server.
 
-use super::inside::{At, Entry, Part, Published, Told, Value, Words};
+use super::inside::{At, Entry, Part, Told, Value, Words};
 use super::sim::Sim;
 use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
@@ -213,7 +213,7 @@ impl World {
         self.sim.take(&at);
         self.sim.signal(&at);
         self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.clone()].into());
-        self.sim.inside.borrow_mut().published.push(Published::Key(at, "expired"));
+        self.sim.tell_of_key(&at, "expired");
         true
     }
 

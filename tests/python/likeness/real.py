@@ -199,7 +199,8 @@ class Real:
         if what == "waiter":
             return info["queue"][-1]["owner"] if info["queue"] else "o1"
         first = info["holders"][0] if info["holders"] else {"token": 1, "owner": "o0"}
-        return first[{"token": "token", "holder": "owner"}[what]]
+        # A string that is a lock has no token.
+        return first[{"token": "token", "holder": "owner"}[what]] or 1
 
     def close(self, number):
         if client := self.clients.get(int(number)):

@@ -59,6 +59,7 @@ class Author(Draws):
         "roles": 1,
         "confirms": 6,
         "loading": 2,
+        "strings": 6,
         "nonsense": 2,
     }
 
@@ -82,6 +83,7 @@ class Author(Draws):
         """This many steps, as lines."""
         weights = {"locking": 10, "gathering": 6, "passing": 5, **self.groups}
         found = ["round", *(["attach"] if "confirms" in self.groups else [])]
+        found += [line("set", "legacy-strings", "yes")] if "strings" in self.groups else []
         while len(found) <= number:
             group = self.chance.choices(list(weights), list(weights.values()))[0]
             drawn = getattr(self, group)()
@@ -170,6 +172,24 @@ class Author(Draws):
             ["MOVE", name, self.chance.choice(DBS)],
             ["COPY", name, other, *self.chance.choice([["REPLACE"], []])],
         ])
+
+    def strings(self):
+        """What old clients do: their locks are strings, as a setting says. Now and then it does not."""
+        if self.chance.random() < 0.1:
+            return [line("set", "legacy-strings", "no"), self.locking(), line("set", "legacy-strings", "yes")]
+        lock = self.lock()
+        taken = ["SET", lock, self.owner(lock), "NX", "PX", self.duration()]
+        if self.chance.random() < 0.5:
+            return self.with_more(taken)
+        return self.with_more(self.chance.choice([
+            ["DEL", lock],
+            ["GET", lock],
+            ["PEXPIRE", lock, self.duration()],
+            ["PERSIST", lock],
+            ["LOCK.RELEASE", lock, f"@holder:{lock}"],
+            ["LOCK.RENEW", lock, f"@holder:{lock}", "PX", self.duration()],
+            ["LOCK.ACQUIRE", lock, f"@holder:{lock}", "PX", self.duration(), *self.mode(lock)],
+        ]))
 
     def floods(self):
         a, b = self.chance.sample(DBS, 2)

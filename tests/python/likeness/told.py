@@ -20,8 +20,8 @@ What no script does, for the servers do it in different ways or at no definite m
 * Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
 * A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
 
-What the simulated server lacks: slots of a cluster, strings that are locks (legacy-strings), commands that wait behind
-FAILOVER. Other simulated lives, and `make differ`, are about these.
+What the simulated server lacks: slots of a cluster, commands that wait behind FAILOVER. Other simulated lives, and
+`make differ`, are about these.
 """
 
 import itertools

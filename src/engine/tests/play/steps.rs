@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use super::host::Host;
 use super::told::{DBS, NAMES};
-use crate::engine::server::Server;
+use crate::engine::server::{Key, Server};
 use crate::engine::tests::inside::{At, Part, Words};
 use crate::engine::tests::keys::number;
 use crate::engine::tests::world::{at, set_number};
-use crate::engine::{answers, events};
+use crate::engine::{answers, events, legacy};
+use crate::lock::effect::Existing;
 
 /// How far time goes at once, and how far at the end of each step, for the server's cron to come by.
 const STEP_MS: u64 = 2;
@@ -56,6 +57,13 @@ impl Host {
             ["promote"] => self.promotes(),
             ["reload"] => self.reloads(),
             ["load-file"] => self.world.load_file(&self.file).expect("what was written is loaded"),
+            ["set", "legacy-strings", value] => {
+                let sim = &self.world.sim;
+                sim.shared().settings.switches()[1].set(value == "yes");
+                // It goes on to listen.
+                sim.hears_keys.set(sim.hears_keys.get() || value == "yes");
+                events::settings_changed(sim, true);
+            }
             ["set", name, value] => {
                 set_number(&self.world.sim.shared().settings, name, digit(value) as i64);
                 events::settings_changed(&self.world.sim, true);
@@ -108,11 +116,20 @@ impl Host {
             let first = lock.holders.first();
             words.push(match what {
                 "token" => first.and_then(|hold| hold.token).unwrap_or(1).to_string().into_bytes(),
-                "holder" => first.map_or(b"o0".to_vec(), |hold| hold.owner.clone()),
+                "holder" => first.map_or_else(|| self.legacy_owner(&at), |hold| hold.owner.clone()),
                 _ => lock.queue.last().map_or(b"o1".to_vec(), |waiting| waiting.owner.clone()),
             });
         }
         Some(words.into())
+    }
+
+    /// Who holds the lock at a key if that is a string.
+    fn legacy_owner(&self, at: &At) -> Vec<u8> {
+        let sim = &self.world.sim;
+        sim.db.set(at.0);
+        let key = sim.open_to_read(&at.1);
+        let is_one = matches!(legacy::find(sim, &key, None), Existing::Legacy(_));
+        if is_one { key.string() } else { b"o0".to_vec() }
     }
 
     fn unblocks(&mut self, client: u64) {
