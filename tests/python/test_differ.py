@@ -335,6 +335,7 @@ def test_a_seed_always_draws_the_same_play_with_all_there_is():
     assert acts == {
         "round", "send", "pass", "close", "kill", "unblock", "unblock-error", "set", "forbid", "allow", "unpause",
         "demote", "promote", "attach", "ack", "reload", "load-file",
+        "failover", "failover-abort",
     }  # fmt: skip
     words = {word for step in steps for word in step}
     assert words >= {"LOCK.ACQUIRE", "LOCK.MACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.FENCE", "LOCK.EXEC"}

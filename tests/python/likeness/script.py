@@ -60,6 +60,7 @@ class Author(Draws):
         "confirms": 6,
         "loading": 2,
         "strings": 6,
+        "failovers": 1,
         "nonsense": 2,
     }
 
@@ -67,7 +68,8 @@ class Author(Draws):
         self.chance = random.Random(seed)
         names = self.chance.sample(list(self.GROUPS), self.chance.choice([1, 2, 2, 3, 5]))
         self.groups = {name: self.GROUPS[name] for name in groups or names}
-        if "confirms" in self.groups:
+        self.has_replica = "confirms" in self.groups or "failovers" in self.groups
+        if self.has_replica:
             # A server that follows another one lets its own replicas go.
             self.groups.pop("roles", None)
         self.favourite = self.chance.choice(LOCKS)
@@ -82,7 +84,7 @@ class Author(Draws):
     def steps(self, number):
         """This many steps, as lines."""
         weights = {"locking": 10, "gathering": 6, "passing": 5, **self.groups}
-        found = ["round", *(["attach"] if "confirms" in self.groups else [])]
+        found = ["round", *(["attach"] if self.has_replica else [])]
         found += [line("set", "legacy-strings", "yes")] if "strings" in self.groups else []
         while len(found) <= number:
             group = self.chance.choices(list(weights), list(weights.values()))[0]
@@ -268,16 +270,23 @@ class Author(Draws):
 
     def settings(self):
         # Confirmation has a quarantine of its own, and leases that fit it.
-        names = [name for name in SETTINGS if name not in ("quarantine", "max-lease") or "confirms" not in self.groups]
+        names = [name for name in SETTINGS if name not in ("quarantine", "max-lease") or not self.has_replica]
         name = self.chance.choice(names)
         return line("set", name, self.chance.choice(SETTINGS[name]))
 
     def pauses(self):
         """A pause, and its end: two never overlap."""
-        others = [self.locking, self.gathering, self.leaving, self.passing, self.loading]
-        meanwhile = [self.chance.choice(others)() for _ in range(3)]
         pause = self.send(["CLIENT", "PAUSE", self.chance.choice([41, 100_001]), "WRITE"])
-        return [pause, *meanwhile, line("unpause")]
+        return [pause, *self.meanwhile(), line("unpause")]
+
+    def failovers(self):
+        """A failover that never comes about: nothing is acknowledged."""
+        return [line("failover"), *self.meanwhile(), line("failover-abort")]
+
+    def meanwhile(self):
+        """What is done while writers wait."""
+        others = [self.locking, self.gathering, self.leaving, self.passing, self.loading]
+        return [self.chance.choice(others)() for _ in range(3)]
 
     def confirms(self):
         return line("ack")

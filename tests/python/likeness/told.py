@@ -15,13 +15,15 @@ What may differ, each for a reason. Everything else is compared byte for byte, t
 What no script does, for the servers do it in different ways or at no definite moment:
 
 * Commands behind FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
+* CLIENT UNBLOCK with ERROR of a client that has sent more commands, while grants are confirmed: Redis 7.0 reads them
+  behind what follows from that, others before.
 * CLIENT UNBLOCK of a client that CLIENT PAUSE holds up: Redis 7.0 ends itself, without the module, too.
 * Roles change where no replica confirms: a server that follows another one lets its own replicas go.
 * Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
 * A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
 
-What the simulated server lacks: slots of a cluster, commands that wait behind FAILOVER. Other simulated lives, and
-`make differ`, are about these.
+What the simulated server lacks: slots of a cluster, and failovers that come about: the replica is none that could become
+a primary. Other simulated lives, and `make differ`, are about these.
 """
 
 import itertools

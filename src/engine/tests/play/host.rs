@@ -31,7 +31,7 @@ pub(super) struct Connection {
     db: u32,
     bundle: Option<Bundle>,
     /// What it has sent and the server has not looked at.
-    unread: VecDeque<Words>,
+    pub(super) unread: VecDeque<Words>,
     pub(super) blocked: Option<u64>,
     is_held_up: bool,
 }
@@ -232,7 +232,7 @@ impl Host {
     }
 
     /// CLIENT PAUSE ms WRITE
-    fn pauses(&mut self, ms: u64) {
+    pub(super) fn pauses(&mut self, ms: u64) {
         let until = self.world.sim.boot().plus_ms(ms);
         self.paused_until_us = Some(until.0);
         self.world.sim.is_paused.set(true);

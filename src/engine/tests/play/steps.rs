@@ -7,7 +7,7 @@ use super::told::{DBS, NAMES};
 use crate::engine::server::{Key, Server};
 use crate::engine::tests::inside::{At, Part, Words};
 use crate::engine::tests::keys::number;
-use crate::engine::tests::world::{at, set_number};
+use crate::engine::tests::world::{Said, at, set_number};
 use crate::engine::{answers, events, legacy};
 use crate::lock::effect::Existing;
 
@@ -19,6 +19,9 @@ const SYNC_STEPS: usize = 10;
 
 /// No script is as long.
 const SOON_MS: u64 = 60_000;
+
+/// Longer than any script.
+const FAILOVER_MS: u64 = 86_400_000;
 
 const CONFIRM_TIMEOUT_MS: i64 = 51;
 
@@ -52,7 +55,8 @@ impl Host {
                 let offset = inside.offset;
                 inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
             }
-            ["unpause"] => self.goes_on(),
+            ["failover"] => self.begins_to_fail_over(),
+            ["unpause" | "failover-abort"] => self.goes_on(),
             ["demote"] => self.demotes(),
             ["promote"] => self.promotes(),
             ["reload"] => self.reloads(),
@@ -140,6 +144,11 @@ impl Host {
     }
 
     fn unblocks_with_error(&mut self, client: u64) {
+        // Redis 7.0 reads later than others what this client has sent besides.
+        let confirms = !self.world.sim.inside.borrow().replicas.is_empty();
+        if confirms && self.connections.get(&client).is_some_and(|its| !its.unread.is_empty()) {
+            return;
+        }
         if self.is_unblocked(client, UNBLOCKED) {
             self.step_is_over();
             self.reads(client);
@@ -179,6 +188,13 @@ impl Host {
             }
         }
         self.world.reload().expect("what was saved is loaded");
+    }
+
+    /// FAILOVER: the only replica has not acknowledged what was written last, so writers wait until somebody gives up.
+    fn begins_to_fail_over(&mut self) {
+        assert!(matches!(self.world.send(0, 0, "SET x last"), Said::Now(_)));
+        self.step_is_over();
+        self.pauses(FAILOVER_MS);
     }
 
     fn demotes(&mut self) {
