@@ -217,17 +217,17 @@ impl World {
         true
     }
 
-    /// A client closes its connection.
+    /// A client closes its connection. The server tells of that before it lets go of what waits there.
     pub(super) fn close(&mut self, client: u64) {
         self.sim.inside.borrow_mut().connected.remove(&client);
         let blocked: Vec<u64> = {
             let inside = self.sim.inside.borrow();
             inside.blocked.iter().filter(|(_, its)| **its == client).map(|(&handle, _)| handle).collect()
         };
+        events::client_closed(&self.sim, ClientId(client));
         for handle in blocked {
             answers::disconnected(&self.sim, handle);
         }
-        events::client_closed(&self.sim, ClientId(client));
     }
 
     /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
