@@ -120,6 +120,8 @@ pub struct Sweep {
     pub queues: usize,
     /// How many leases of another life were.
     pub orphans: usize,
+    /// How many keys the server is asked about at once, if not as many as always.
+    pub most: Option<usize>,
 }
 
 impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {

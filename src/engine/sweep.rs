@@ -38,8 +38,9 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) {
         if !state.table.has_orphaned() {
             return Vec::new();
         }
-        let orphans = state.table.orphaned(state.sweep.orphans, LOOKED_AT_MAX);
-        state.sweep.orphans = next(state.sweep.orphans, orphans.len());
+        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
+        let orphans = state.table.orphaned(state.sweep.orphans, most);
+        state.sweep.orphans = next(state.sweep.orphans, orphans.len(), most);
         orphans
     });
     let is_ours = |(_, lock_key): &(LockId, LockKeyBuf)| has_not_left(server, lock_key);
@@ -50,10 +51,10 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) {
 /// A client that waits where a slot has left is sent on.
 fn note_queues_that_left<S: Server>(server: &S) {
     let lock_keys = server.with(|state| {
+        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
         let queues = state.table.keys_waited_for().skip(state.sweep.queues);
-        let lock_keys: Vec<LockKeyBuf> =
-            queues.take(LOOKED_AT_MAX).map(|lock_key| lock_key.to_owned()).collect();
-        state.sweep.queues = next(state.sweep.queues, lock_keys.len());
+        let lock_keys: Vec<LockKeyBuf> = queues.take(most).map(|lock_key| lock_key.to_owned()).collect();
+        state.sweep.queues = next(state.sweep.queues, lock_keys.len(), most);
         lock_keys
     });
     let gone = |lock_key: &LockKeyBuf| !has_not_left(server, lock_key);
@@ -63,8 +64,8 @@ fn note_queues_that_left<S: Server>(server: &S) {
 }
 
 /// Where the next look begins: behind this one, or anew.
-const fn next(begin: usize, looked_at: usize) -> usize {
-    if looked_at < LOOKED_AT_MAX { 0 } else { begin + looked_at }
+const fn next(begin: usize, looked_at: usize, most: usize) -> usize {
+    if looked_at < most { 0 } else { begin + looked_at }
 }
 
 fn has_not_left<S: Server>(server: &S, lock_key: &LockKeyBuf) -> bool {

@@ -335,14 +335,14 @@ def test_a_seed_always_draws_the_same_play_with_all_there_is():
     assert acts == {
         "round", "send", "pass", "close", "kill", "unblock", "unblock-error", "set", "forbid", "allow", "unpause",
         "demote", "promote", "attach", "ack", "reload", "load-file",
-        "failover", "failover-abort",
+        "failover", "failover-abort", "slot",
     }  # fmt: skip
     words = {word for step in steps for word in step}
     assert words >= {"LOCK.ACQUIRE", "LOCK.MACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.FENCE", "LOCK.EXEC"}
     assert words >= {"SHARED", "LIMIT", "REENTRANT", "EPHEMERAL", "KEEPALIVE", "BLOCK", "QUEUE", "RAISE", "TOKEN"}
     assert words >= {"DEL", "UNLINK", "SET", "PEXPIRE", "PERSIST", "RENAME", "MOVE", "COPY", "DUMP", "RESTORE"}
     assert words >= {"FLUSHALL", "FLUSHDB", "SWAPDB", "MULTI", "EXEC", "DISCARD", "WATCH", "EVAL", "PAUSE"}
-    assert words >= {"NX", "legacy-strings"}
+    assert words >= {"NX", "legacy-strings", "cluster", "leaves", "left", "ours"}
 
 
 def test_a_reply_is_told_in_parts():

@@ -167,11 +167,27 @@ impl Inside {
         Some(client)
     }
 
+    /// What those are told who wait for a key that is not this server's.
+    pub(super) fn redirection(&self, name: &[u8]) -> &'static str {
+        match self.slots.iter().find(|(other, _)| other.as_bytes() == name) {
+            Some((_, Slot::Leaving)) => "TRYAGAIN the slot of this lock is on its way to another server",
+            _ => "MOVED 1 host:1",
+        }
+    }
+
+    /// Whether this key is of a slot that is not simply this server's: nobody looks for it here, so it does not expire.
+    pub(super) fn is_moving(&self, at: &At) -> bool {
+        self.slots.iter().any(|(name, _)| name.as_bytes() == at.1)
+    }
+
     /// Whether this server answers for a key of this name.
     pub(super) fn is_ours(&self, at: &At) -> bool {
         match self.slots.iter().find(|(name, _)| name.as_bytes() == at.1) {
             None => true,
-            Some((_, Slot::Leaving)) => self.keys.contains_key(at),
+            Some((_, Slot::Leaving)) => self
+                .keys
+                .get(at)
+                .is_some_and(|entry| entry.until_ms.is_none_or(|until| until > self.wall_us / 1000)),
             Some((_, Slot::Elsewhere)) => false,
         }
     }

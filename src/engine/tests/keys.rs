@@ -99,7 +99,7 @@ impl World {
 
     fn entry(&self, at: &At) -> Option<Entry> {
         let inside = self.sim.inside.borrow();
-        inside.keys.get(at).filter(|entry| !self.sim.hides(&inside, entry)).cloned()
+        inside.keys.get(at).filter(|entry| !self.sim.hides(&inside, at, entry)).cloned()
     }
 
     fn says(&self, part: Part) {

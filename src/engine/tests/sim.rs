@@ -144,9 +144,9 @@ impl Sim {
     }
 
     /// Whether the time of a key is over that may not be deleted now: for all but a primary's facts it is not there.
-    pub(super) fn hides(&self, inside: &Inside, entry: &Entry) -> bool {
+    pub(super) fn hides(&self, inside: &Inside, at: &At, entry: &Entry) -> bool {
         let flags = self.flags.get();
-        let is_others = flags.is_replica && !flags.is_fact;
+        let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);
         // While a file is read, nothing is over.
         let must_stay = !flags.is_loading_only && (is_others || self.is_paused.get());
         must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
@@ -182,7 +182,7 @@ impl Drop for SimKey<'_> {
 impl server::Key for SimKey<'_> {
     fn existing(&self) -> Existing {
         let inside = self.sim.inside.borrow();
-        let entry = inside.keys.get(&self.at).filter(|entry| !self.sim.hides(&inside, entry));
+        let entry = inside.keys.get(&self.at).filter(|entry| !self.sim.hides(&inside, &self.at, entry));
         match entry.map(|entry| &entry.value) {
             None => Existing::Nothing,
             Some(Value::Lock(lock)) => Existing::Lock(*lock),
@@ -358,8 +358,8 @@ impl Server for Sim {
         self.is_ours(name)
     }
 
-    fn redirection(&self, _name: &[u8]) -> String {
-        "MOVED 1 host:1".to_owned()
+    fn redirection(&self, name: &[u8]) -> String {
+        self.inside.borrow().redirection(name).to_owned()
     }
 
     fn replicate_as_asked(&self) {

@@ -207,7 +207,8 @@ impl World {
             let inside = self.sim.inside.borrow();
             let now_ms = inside.wall_us / 1000;
             let is_over = |entry: &Entry| entry.until_ms.is_some_and(|until| until <= now_ms);
-            inside.keys.iter().find(|(_, entry)| is_over(entry)).map(|(at, _)| at.clone())
+            let must_go = |at: &At, entry: &Entry| is_over(entry) && !inside.is_moving(at);
+            inside.keys.iter().find(|(at, entry)| must_go(at, entry)).map(|(at, _)| at.clone())
         };
         let Some(at) = over else { return false };
         self.sim.take(&at);

@@ -12,7 +12,7 @@ from differ.shrink import shrunk
 from harness.server import NAME, ROOT, VERSION
 
 from .real import Real, build
-from .script import Author
+from .script import CLUSTER, Author
 from .told import CHANCE, differences, simulated
 
 STEPS = 60
@@ -60,7 +60,7 @@ class Likeness:
         """The first step in which the two differ: its number and the lines; None if there is none."""
         ours = ours or self.simulated([steps])[0]
         self.played += 1
-        real = Real(self.library, self.directory, self.played)
+        real = Real(self.library, self.directory, self.played, is_cluster=steps[0] == CLUSTER)
         is_reloaded = False
         try:
             for number, ((step, lines), (_, simulated_lines)) in enumerate(zip(real.plays(steps), ours)):
@@ -79,7 +79,7 @@ class Likeness:
         kind = found[1][0].split("\t")[0]
 
         def shows(some):
-            if some[0] != "round":
+            if some[0] != steps[0]:
                 return False
             again = self.compares(some)
             if again is None or again[1][0].split("\t")[0] != kind:

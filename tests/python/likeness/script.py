@@ -27,6 +27,8 @@ SETTINGS = {
     "max-lease": (151, 86_400_000),
     "quarantine": (51, 0),
 }
+#: How a round with a node of a cluster begins.
+CLUSTER = "round\tcluster"
 #: Calls what stands between the ';' behind the key one after the other, and gives all that was replied.
 SCRIPT = (
     "local all, one = {}, {} for n = 1, #ARGV + 1 do if n > #ARGV or ARGV[n] == ';' then "
@@ -61,30 +63,39 @@ class Author(Draws):
         "loading": 2,
         "strings": 6,
         "failovers": 1,
+        "slots": 5,
         "nonsense": 2,
     }
+
+    #: What a node of a cluster has beside slots: each of the names is in a slot of its own.
+    OF_CLUSTER = ("keys", "dumps", "bundles", "settings", "pauses", "leaving", "rights", "loading", "strings", "slots")
 
     def __init__(self, seed, groups=None):
         self.chance = random.Random(seed)
         names = self.chance.sample(list(self.GROUPS), self.chance.choice([1, 2, 2, 3, 5]))
         self.groups = {name: self.GROUPS[name] for name in groups or names}
+        self.is_cluster = "slots" in self.groups
+        if self.is_cluster:
+            self.groups = {name: self.GROUPS[name] for name in self.groups if name in self.OF_CLUSTER}
         self.has_replica = "confirms" in self.groups or "failovers" in self.groups
         if self.has_replica:
             # A server that follows another one lets its own replicas go.
             self.groups.pop("roles", None)
         self.favourite = self.chance.choice(LOCKS)
-        self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else 0 for _ in range(CLIENTS)]
+        dbs = DBS[:1] if self.is_cluster else DBS
+        self.dbs = [self.chance.choice(dbs) if self.chance.random() < 0.25 else 0 for _ in range(CLIENTS)]
         self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 50"]) for key in LOCKS}
         self.waiting = self.chance.choice([0.3, 0.6, 0.9])
         self.giving = self.chance.choice([1, 2, 4])
         self.tied = self.chance.choice([0.1, 0.5])
         self.hurry = self.chance.choice([0.1, 0.3, 0.6])
-        self.paused_ms, self.is_replica = 0, False
+        #: The name that all is about now, if it is one alone.
+        self.only = None
 
     def steps(self, number):
         """This many steps, as lines."""
         weights = {"locking": 10, "gathering": 6, "passing": 5, **self.groups}
-        found = ["round", *(["attach"] if self.has_replica else [])]
+        found = [CLUSTER if self.is_cluster else "round", *(["attach"] if self.has_replica else [])]
         found += [line("set", "legacy-strings", "yes")] if "strings" in self.groups else []
         while len(found) <= number:
             group = self.chance.choices(list(weights), list(weights.values()))[0]
@@ -106,6 +117,12 @@ class Author(Draws):
         for command in commands:
             words += [*([";;"] if words else []), *command]
         return line("send", client, self.dbs[client], *words)
+
+    def lock(self):
+        return self.only or super().lock()
+
+    def name(self):
+        return self.only or super().name()
 
     # Locks
 
@@ -129,6 +146,10 @@ class Author(Draws):
         extra = self.chance.choice([[], [], ["TOKEN", f"@token:{lock}"], ["RAISE", f"@token:{lock}"]])
         return ["LOCK.RENEW", lock, f"@holder:{lock}", "PX", self.duration(), *extra]
 
+    def macquire(self, waiting):
+        # In a cluster, for locks of one slot only.
+        return self.acquire(waiting) if self.is_cluster else super().macquire(waiting)
+
     def question(self):
         lock = self.lock()
         return self.chance.choice([
@@ -137,6 +158,7 @@ class Author(Draws):
             ["LOCK.INFO", lock],
             ["LOCK.HELDBY", self.owner(lock)],
             ["GET", self.name()],
+        ] if self.is_cluster or self.chance.random() < 0.7 else [
             ["LOCK.EXEC", lock, f"@token:{lock}", "SET", "d", f"v{self.chance.randrange(100)}"],
             ["LOCK.EXEC", lock, f"@token:{lock}", "DEL", "d", lock],
         ])
@@ -163,13 +185,14 @@ class Author(Draws):
         value = f"v{self.chance.randrange(1000)}"
         return self.chance.choice([
             ["DEL", name],
-            ["DEL", name, other],
             ["UNLINK", name],
             ["SET", name, value],
             ["SET", name, value, "PX", self.duration()],
             ["PEXPIRE", name, self.duration()],
             ["PEXPIRE", name, self.duration()],
             ["PERSIST", name],
+        ] if self.is_cluster or self.chance.random() < 0.7 else [
+            ["DEL", name, other],
             ["RENAME", name, other],
             ["MOVE", name, self.chance.choice(DBS)],
             ["COPY", name, other, *self.chance.choice([["REPLACE"], []])],
@@ -223,6 +246,10 @@ class Author(Draws):
         return ["EVAL", SCRIPT, 1, self.lock(), *words[1:]]
 
     def bundles(self):
+        if self.is_cluster:
+            self.only = self.lock()
+            several, self.only = self.several(0.3), None
+            return self.send(["MULTI"], *several, ["EXEC"])
         end = ["EXEC"] if self.chance.random() < 0.95 else ["DISCARD"]
         more = [self.script()] if self.chance.random() < 0.1 else []
         return self.send(["MULTI"], *self.several(0.3), *more, end)
@@ -278,6 +305,15 @@ class Author(Draws):
         """A pause, and its end: two never overlap."""
         pause = self.send(["CLIENT", "PAUSE", self.chance.choice([41, 100_001]), "WRITE"])
         return [pause, *self.meanwhile(), line("unpause")]
+
+    def slots(self):
+        """A slot begins to leave, or leaves and comes back."""
+        lock = self.lock()
+        leaves, left, ours = (line("slot", lock, what) for what in ("leaves", "left", "ours"))
+        others = [self.locking, self.gathering, self.passing, self.keys, self.loading]
+        meanwhile = [self.chance.choice(others)() for _ in range(self.chance.randrange(4))]
+        all_goes = [leaves, *meanwhile, self.send(["DEL", lock]), left]
+        return self.chance.choice([[leaves], [*all_goes, *meanwhile, ours], all_goes, [ours], [ours], [ours]])
 
     def failovers(self):
         """A failover that never comes about: nothing is acknowledged."""

@@ -3,13 +3,14 @@
 What may differ, each for a reason. Everything else is compared byte for byte, tokens, leases left and waits included.
 
 * The words of NOPERM, READONLY and EXECABORT: the server's own, and others on each version. Their codes are compared.
+  So are those of MOVED and ASK: the simulated servers have no addresses.
 * An owner that the server mints: chance. It is called by when it was seen first.
 * Numbers of connections: the server's own. They are called by the client.
 * Between clients that are answered in one step there is no order, for nobody sees one: each has its own connection.
 * Among locks that are broken together (a flush, SWAPDB) there is none (G15 is of each lock). It is that of a map.
 * In which order a server saves its keys, and so loads them (DEBUG RELOAD): that of a map. So there is none among leases
-  that end, or begin to run out, at one moment after that. Where two locks' leases end at one moment, the simulated server
-  says so ("chance"), and a round ends there: who is granted which of them first has one token or the other.
+  that end, or begin to run out, at one moment after that. Where leases of two locks end at one moment, the simulated
+  server says so ("chance"), and a round ends there: who is granted which of them first has one token or the other.
 * What DUMP gives of a string: the server's own form. Of a lock the numbers are compared.
 
 What no script does, for the servers do it in different ways or at no definite moment:
@@ -17,13 +18,16 @@ What no script does, for the servers do it in different ways or at no definite m
 * Commands behind FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
 * CLIENT UNBLOCK with ERROR of a client that has sent more commands, while grants are confirmed: Redis 7.0 reads them
   behind what follows from that, others before.
+* MULTI while a key is gone whose slot begins to leave: Valkey 9 answers ASK to EXEC, others to what they would queue.
 * CLIENT UNBLOCK of a client that CLIENT PAUSE holds up: Redis 7.0 ends itself, without the module, too.
 * Roles change where no replica confirms: a server that follows another one lets its own replicas go.
 * Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
 * A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
 
-What the simulated server lacks: slots of a cluster, and failovers that come about: the replica is none that could become
-a primary. Other simulated lives, and `make differ`, are about these.
+What the simulated server lacks: keys that the server itself moves to another node (MIGRATE, whole slots on Valkey 9),
+slots that come (IMPORTING, ASKING), scripts in a cluster, and commands on several keys there (LOCK.MACQUIRE), for each
+name here is in a slot of its own. Failovers that come about: the replica is none that could become a primary. Other
+simulated lives, and `make differ`, are about these.
 """
 
 import itertools
@@ -34,7 +38,7 @@ from harness.payload import body
 from harness.wire import ServerError
 
 #: Errors of the server itself whose words differ from version to version.
-WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT"}
+WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT", "MOVED", "ASK"}
 #: How servers say in scripts that a user has no right to run a command.
 NO_RIGHT = ("NOPERM", "ACL failure", "can't run this command or subcommand", "has no permissions")
 MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -152,7 +156,7 @@ def sorted_out(lines, is_reloaded):
 
 
 def in_order(lines, unordered):
-    """The lines, where those of one of these kinds that follow each other are in one order: there is none among them."""
+    """The lines, where those of one of these kinds that follow each other are sorted: there is no order among them."""
     found = []
     for kind, some in itertools.groupby(lines, lambda line: next((kind for kind in unordered if kind in line), None)):
         found += sorted(some) if kind else some

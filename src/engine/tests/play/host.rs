@@ -7,7 +7,7 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::state::State;
-use crate::engine::tests::inside::{Part, Told, Words};
+use crate::engine::tests::inside::{At, Part, Slot, Told, Words};
 use crate::engine::tests::keys::{may_write, number};
 use crate::engine::tests::world::{Said, World};
 use crate::engine::{confirm, pump};
@@ -17,6 +17,9 @@ const TURNS_MAX: usize = 10_000;
 
 /// What the number of a connection's life is multiplied by: a client that comes again is another connection.
 const LIVES: u64 = 100;
+
+/// How many keys a real server is asked about at once.
+const KEYS_SWEPT: usize = 256;
 
 /// Commands between MULTI and EXEC.
 #[derive(Default)]
@@ -54,9 +57,11 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn started() -> Self {
-        let world = World::started_as(Flags { has_aof: true, ..Flags::default() }, |sim| {
+    /// A new server; in a cluster it has all slots.
+    pub(super) fn started(is_cluster: bool) -> Self {
+        let world = World::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |sim| {
             sim.inside.borrow_mut().boot_us = 1_000_000;
+            sim.state_mut().sweep.most = Some(KEYS_SWEPT);
         });
         Self {
             world,
@@ -164,9 +169,23 @@ impl Host {
         if self.world.is_forbidden(id, words) {
             return Some(Part::Error("NOPERM".to_owned()));
         }
+        if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&(0, name.to_vec()))) {
+            return Some(Part::Error(redirection.to_owned()));
+        }
         let is_replica = self.world.sim.flags.get().is_replica;
         let is_read_only = is_replica && writes(words) && *words[0] != *b"EVAL";
         is_read_only.then(|| Part::Error("READONLY".to_owned()))
+    }
+
+    /// Where a client has to go on for a key, if it is not this server's.
+    pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
+        let inside = self.world.sim.inside.borrow();
+        let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == at.1)?.1;
+        drop(inside);
+        match slot {
+            Slot::Leaving => (!self.world.has(at)).then_some("ASK"),
+            Slot::Elsewhere => Some("MOVED"),
+        }
     }
 
     fn executes(&mut self, client: u64) {
@@ -338,6 +357,12 @@ impl Host {
             self.step_is_over();
         }
     }
+}
+
+/// Which key a command is of, for those that nodes of a cluster are sent.
+fn key_of(words: &[Vec<u8>]) -> Option<&[u8]> {
+    let others: [&[u8]; 2] = [b"CLIENT", b"LOCK.HELDBY"];
+    words.get(1).filter(|_| !others.contains(&&*words[0])).map(Vec::as_slice)
 }
 
 /// Whether a replica refuses this, and a pause holds it up.

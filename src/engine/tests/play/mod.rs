@@ -6,7 +6,8 @@
 //! | `steps.rs` | the steps of a script |
 //! | `told.rs` | what came of a step, as text |
 //!
-//! A script is a text. Each line is a step: a word, and more of them behind tabs. `round` begins with a new server.
+//! A script is a text. Each line is a step: a word, and more of them behind tabs. `round` begins with a new server,
+//! and `round cluster` with a node of a cluster.
 
 mod host;
 mod steps;
@@ -27,11 +28,11 @@ fn simulated_server_plays() {
 }
 
 fn played(script: &str) -> String {
-    let (mut host, mut text) = (Host::started(), String::new());
+    let (mut host, mut text) = (Host::started(false), String::new());
     for (number, line) in script.lines().enumerate() {
         let words: Vec<&str> = line.split('\t').collect();
         if words[0] == "round" {
-            host = Host::started();
+            host = Host::started(words.get(1) == Some(&"cluster"));
         } else {
             host.steps(&words);
         }

@@ -92,8 +92,9 @@ impl Host {
             name.as_ref().map_or("*".into(), |name| String::from_utf8_lossy(name).into_owned())
         };
         lines.extend(changed.iter().map(|changed| format!("changed\t{}", name(changed))));
-        for db in DBS {
-            lines.extend(NAMES.iter().map(|name| self.lock_key(&at(db, name))));
+        let is_cluster = self.world.sim.flags.get().is_cluster;
+        for db in &DBS[..if is_cluster { 1 } else { DBS.len() }] {
+            lines.extend(NAMES.iter().map(|name| self.lock_key(&at(*db, name))));
         }
         lines.extend(self.counts());
         lines
@@ -101,11 +102,14 @@ impl Host {
 
     fn lock_key(&mut self, at: &At) -> String {
         let name = String::from_utf8_lossy(&at.1).into_owned();
+        if let Some(code) = self.redirects(at) {
+            return format!("place\t{}\t{name}\t-{code}\t-1\t_", at.0);
+        }
         let info = self.world.asks(0, at.0, words(&format!("LOCK.INFO {name} FULL")));
         let Said::Now(info) = info else { panic!("{info:?}") };
         let inside = self.world.sim.inside.borrow();
         let now_ms = inside.wall_us / 1000;
-        let entry = inside.keys.get(at).filter(|entry| !self.world.sim.hides(&inside, entry));
+        let entry = inside.keys.get(at).filter(|entry| !self.world.sim.hides(&inside, at, entry));
         let (kind, ttl) = match entry {
             None => ("none", "-2".to_owned()),
             Some(entry) => {
