@@ -9,8 +9,8 @@ What may differ, each for a reason. Everything else is compared byte for byte, t
 * Between clients that are answered in one step there is no order, for nobody sees one: each has its own connection.
 * Among locks that are broken together (a flush, SWAPDB) there is none (G15 is of each lock). It is that of a map.
 * In which order a server saves its keys, and so loads them (DEBUG RELOAD): that of a map. So there is none among leases
-  that end, or begin to run out, at one moment after that. Where leases of two locks end at one moment, the simulated
-  server says so ("chance"), and a round ends there: who is granted which of them first has one token or the other.
+  that end, or begin to run out, at one moment after that. Where leases of two locks end at one moment, chance says
+  who is granted first and has the lower token. The simulated server says so ("chance"), and a round ends there.
 * What DUMP gives of a string: the server's own form. Of a lock the numbers are compared.
 
 What no script does, for the servers do it in different ways or at no definite moment:
@@ -24,10 +24,12 @@ What no script does, for the servers do it in different ways or at no definite m
 * Active expiry, which samples keys by chance: it is off, and each key is looked for whenever time has gone on.
 * A command with too few words: the server itself counts them on Valkey and Redis, and names the command.
 
-What the simulated server lacks: keys that the server itself moves to another node (MIGRATE, whole slots on Valkey 9),
-slots that come (IMPORTING, ASKING), scripts in a cluster, and commands on several keys there (LOCK.MACQUIRE), for each
-name here is in a slot of its own. Failovers that come about: the replica is none that could become a primary. Other
-simulated lives, and `make differ`, are about these.
+The simulated server lacks these. Other simulated lives, and `make differ`, are about them:
+
+* Keys that the server itself moves to another node: MIGRATE, and whole slots on Valkey 9.
+* Slots that come: IMPORTING, ASKING.
+* Scripts in a cluster, and commands on several keys there (LOCK.MACQUIRE). Each name here is in a slot of its own.
+* Failovers that come about: the replica here cannot become a primary.
 """
 
 import itertools
