@@ -21,7 +21,7 @@ LINEAR = Bound(1.1)
 #: Of processor time, which grows with misses of the cache too.
 CONSTANT_TIME = Bound(0.35)
 LINEAR_TIME = Bound(1.3)
-TURN = Bound(TURN_MS)
+TURN = Bound(2 * TURN_MS, TURN_MS, "a busy machine takes twice as long")
 AS_SERVERS_OWN = Bound(RATIO)
 
 #: Of what can be many without a connection each.
