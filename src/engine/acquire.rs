@@ -142,7 +142,8 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
             must_be_explicit: request.owner.is_none() || server.shared().is_cluster(),
             cannot_confirm,
         };
-        table.acquire(now, server.lock_key(name), existing, &ask, &mut |who| admission.admit(who), fx)
+        let key_ref = KeyRef { lock_key: server.lock_key(name), existing };
+        table.acquire(now, key_ref, &ask, &mut |who| admission.admit(who), fx)
     };
     let opened = opened.unwrap_or_else(|| at_key::open(server, name, Some(owner)));
     let reply = go_on(server, name, opened, step, park);
@@ -272,9 +273,7 @@ pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'
     match acquire::parse(args, &Bounds::WIDEST) {
         Ok(Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. }) => {
             let granted = Granted { owner, lease_ms, mode, is_reentrant, binding };
-            apply(server, name, |table, now, lock_key, existing, fx| {
-                table.apply_acquire(now, lock_key, existing, &granted, fx)
-            });
+            apply(server, name, |table, now, key_ref, fx| table.apply_acquire(now, key_ref, &granted, fx));
         }
         _ => server.reply_error(error::BAD_RECORD),
     }

@@ -5,8 +5,8 @@ use super::server::{Key, Server};
 use super::{legacy, outbox, step};
 use crate::command::error::Invalid;
 use crate::lock::effect::{Effects, Event, Existing, Step};
-use crate::lock::table::Table;
-use crate::lock::types::{LockKey, Moment, Now};
+use crate::lock::table::{KeyRef, Table};
+use crate::lock::types::{Moment, Now};
 
 /// One step of a client's request at its key, for this owner.
 pub fn ask<S: Server, R>(
@@ -97,11 +97,11 @@ pub fn go_on<'a, S: Server, R>(
 pub fn apply<S: Server>(
     server: &S,
     name: S::Name<'_>,
-    decide: impl FnOnce(&mut Table, Moment, LockKey<'_>, Existing, &mut Effects) -> Step<()>,
+    decide: impl FnOnce(&mut Table, Moment, KeyRef<'_>, &mut Effects) -> Step<()>,
 ) {
     let decide =
         |table: &mut Table, now: Now, existing: Existing, _: &mut Admission<'_, S>, fx: &mut Effects| {
-            decide(table, now.boot, server.lock_key(name), existing, fx)
+            decide(table, now.boot, KeyRef { lock_key: server.lock_key(name), existing }, fx)
         };
     match ask_and(server, name, None, decide, |()| ()) {
         Some(()) => server.reply_ok(),

@@ -16,7 +16,7 @@ use crate::command::error::{self, Invalid};
 use crate::command::release::Release;
 use crate::command::{exec, fence, internal, release, renew};
 use crate::lock::effect::{Change, Effects, Existing, Record, Step};
-use crate::lock::table::{Renewal, Table};
+use crate::lock::table::{KeyRef, Renewal, Table};
 use crate::lock::types::{LockKey, Token};
 
 /// How a command that writes came.
@@ -97,10 +97,12 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     let Some(record) = internal::parse_apply(args) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, lock_key, existing, fx| match &record {
-        internal::Apply::Hold(mode, hold) => table.apply_hold(now, lock_key, existing, *mode, hold, fx),
-        internal::Apply::Ended(token) => table.apply_ended(now, lock_key, existing, *token, fx),
-        internal::Apply::Empty if existing == Existing::Nothing => table.apply_empty(now, lock_key),
+    apply(server, name, |table, now, key_ref, fx| match &record {
+        internal::Apply::Hold(mode, hold) => table.apply_hold(now, key_ref, *mode, hold, fx),
+        internal::Apply::Ended(token) => table.apply_ended(now, key_ref, *token, fx),
+        internal::Apply::Empty if key_ref.existing == Existing::Nothing => {
+            table.apply_empty(now, key_ref.lock_key)
+        }
         internal::Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
     });
 }
@@ -223,7 +225,7 @@ fn release_opened<'a, S: Server>(
         // Where it is matters only to those who wait.
         let lock_key =
             if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
-        table.release(now, lock_key, existing, request.owner, request.token, admission, fx)
+        table.release(now, KeyRef { lock_key, existing }, request.owner, request.token, admission, fx)
     };
     reply_truth(server, go_on(server, name, opened, decide, |_| ()));
 }
@@ -233,8 +235,8 @@ fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     let Ok(request) = release::parse(args) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, lock_key, existing, fx| {
-        table.apply_release(now, lock_key, existing, request.owner, request.token, fx)
+    apply(server, name, |table, now, key_ref, fx| {
+        table.apply_release(now, key_ref, request.owner, request.token, fx)
     });
 }
 
@@ -255,7 +257,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     let client = server.client();
     let mut token = None;
     let reply = ask(server, name, request.owner, |table, now, existing, admission, fx| {
-        let lock_key = server.lock_key(name);
+        let key_ref = KeyRef { lock_key: server.lock_key(name), existing };
         let renewal = Renewal {
             owner: request.owner,
             token: request.token,
@@ -264,7 +266,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
             client,
             bind_to: bind_to(server, client, table.may_have_bindings()),
         };
-        let step = table.renew(now, lock_key, existing, &renewal, &mut |who| admission.admit(who), fx);
+        let step = table.renew(now, key_ref, &renewal, &mut |who| admission.admit(who), fx);
         if settings.confirms() {
             token = table.token_of(existing, request.owner);
         }
@@ -291,16 +293,8 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, lock_key, existing, _| {
-        table.apply_renew(
-            now,
-            lock_key,
-            existing,
-            request.owner,
-            request.token,
-            request.raise,
-            request.lease_ms,
-        )
+    apply(server, name, |table, now, key_ref, _| {
+        table.apply_renew(now, key_ref, request.owner, request.token, request.raise, request.lease_ms)
     });
 }
 

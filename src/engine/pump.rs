@@ -318,17 +318,17 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         let _ = server.with(|state| state.table.lost(now.boot, lock, postponed_until));
         return;
     }
-    let lock_key = lock_key.as_key();
+    let key_ref = KeyRef { lock_key: lock_key.as_key(), existing };
     let done = server.with(|state| {
         let mut admission = |who: Candidate<'_>| admission.admit(who);
         let (table, fx) = (&mut state.table, &mut state.fx);
         let step = match task {
-            Task::TakeBack(_, token) => table.take_back(now, lock_key, existing, *token, &mut admission, fx),
+            Task::TakeBack(_, token) => table.take_back(now, key_ref, *token, &mut admission, fx),
             Task::Undo(_, token, undo) => {
-                table.undo(now, lock_key, existing, (*token, undo.clone()), &mut admission, fx)
+                table.undo(now, key_ref, (*token, undo.clone()), &mut admission, fx)
             }
-            Task::Expire(_, lock) => table.settle(now, lock_key, existing, Some(*lock), &mut admission, fx),
-            _ => table.settle(now, lock_key, existing, None, &mut admission, fx),
+            Task::Expire(_, lock) => table.settle(now, key_ref, Some(*lock), &mut admission, fx),
+            _ => table.settle(now, key_ref, None, &mut admission, fx),
         };
         let fx = state.after_step(step.change, existing);
         (step, fx)

@@ -22,7 +22,7 @@ impl Table {
     pub(super) fn close(&mut self, ctx: &StepContext<'_>) -> Change {
         let mut is_new_turn = false;
         if self.queues.waiters() > 0
-            && let Some(queue) = self.queues.at(ctx.lock_key)
+            && let Some(queue) = self.queues.at(ctx.key_ref.lock_key)
         {
             is_new_turn = self.queues.set_turns(queue, self.turns(ctx, queue));
             if let Some(queue) = self.queues.queue_mut(queue) {
@@ -41,7 +41,7 @@ impl Table {
 
     fn change(&self, ctx: &StepContext<'_>) -> Change {
         let held = ctx.lock.filter(|&lock| self.locks.mode(lock).is_some());
-        match (held, ctx.existing) {
+        match (held, ctx.key_ref.existing) {
             (Some(lock), Existing::Lock(existing)) if lock == existing => {
                 match (ctx.has_begun, ctx.is_touched) {
                     (true, _) => Change::Renewed,
@@ -194,13 +194,13 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) {
-        let Some(queue) = self.queues.at(ctx.lock_key) else {
+        let Some(queue) = self.queues.at(ctx.key_ref.lock_key) else {
             return;
         };
-        if self.dismiss_from_other(ctx.lock_key, ctx.existing, fx) {
+        if self.dismiss_from_other(ctx.key_ref, fx) {
             return;
         }
-        self.end_lapsed(now.boot, ctx.lock_key, fx);
+        self.end_lapsed(now.boot, ctx.key_ref.lock_key, fx);
         let mut next = self.queues.head(queue);
         while let Some(id) = next {
             let Some(waiter) = self.queues.waiter(id) else {
@@ -216,7 +216,7 @@ impl Table {
                 self.answer_holder(ctx, id, fx);
                 continue;
             }
-            let Some(candidate) = candidate(request, ctx.lock_key, false) else {
+            let Some(candidate) = candidate(request, ctx.key_ref.lock_key, false) else {
                 // Nobody passes one that wants the whole lock. Who waits behind the others may fit beside them, also
                 // if they have no turn now: whoever holds the lock may stand there, to hold less.
                 if request.mode == Mode::Exclusive {
@@ -259,7 +259,7 @@ impl Table {
 
     /// The same for those who stand further back, if there are not too many holders to look at.
     pub(super) fn answer_holders(&mut self, ctx: &StepContext<'_>, fx: &mut Effects) {
-        let Some((lock, queue)) = ctx.lock.zip(self.queues.at(ctx.lock_key)) else {
+        let Some((lock, queue)) = ctx.lock.zip(self.queues.at(ctx.key_ref.lock_key)) else {
             return;
         };
         if self.locks.is_large(lock) {
@@ -303,7 +303,7 @@ impl Table {
         let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
         if let Some(token) = self.own(ctx, &request.owner).map(|(_, hold)| hold.token()) {
             let answer = Answer::Granted {
-                lock_key: ctx.lock_key.to_owned(),
+                lock_key: ctx.key_ref.lock_key.to_owned(),
                 others: Vec::new(),
                 token,
                 minted_owner,
@@ -334,7 +334,7 @@ impl Table {
         ctx.replicate(record, fx);
         if let Some(client) = request.client {
             let answer = Answer::Granted {
-                lock_key: ctx.lock_key.to_owned(),
+                lock_key: ctx.key_ref.lock_key.to_owned(),
                 others: Vec::new(),
                 token,
                 minted_owner: request.owner_is_minted.then_some(request.owner),

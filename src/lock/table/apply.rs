@@ -14,12 +14,11 @@ impl Table {
     pub fn apply_acquire(
         &mut self,
         now: Moment,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         granted: &Granted<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         if self.apply_again(now, &ctx, granted) {
             return travels_on(Change::Touched);
         }
@@ -44,8 +43,7 @@ impl Table {
         granted: &Granted<'_>,
         fx: &mut [Effects],
     ) -> Vec<Step<()>> {
-        let mut ctxs: Vec<StepContext<'_>> =
-            refs.iter().map(|key_ref| StepContext::new(key_ref.lock_key, key_ref.existing)).collect();
+        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
         let tokens: Vec<Option<Token>> = ctxs
             .iter()
             .map(|ctx| self.own(ctx, granted.owner).filter(|_| self.held_as(ctx) == Some(granted.mode)))
@@ -163,13 +161,12 @@ impl Table {
     pub fn apply_release(
         &mut self,
         now: Moment,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         owner: &[u8],
         token: Option<Token>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let ctx = StepContext::new(lock_key, existing);
+        let ctx = StepContext::new(key_ref);
         let held = self.own(&ctx, owner).filter(|(_, hold)| is_of(*hold, owner, token));
         let held = held.map(|(holder, hold)| (holder, hold.count()));
         if let Some((holder, count)) = held.filter(|(_, count)| *count > 1) {
@@ -183,14 +180,13 @@ impl Table {
     pub fn apply_renew(
         &mut self,
         now: Moment,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         owner: &[u8],
         token: Option<Token>,
         raise: Option<Token>,
         lease_ms: u64,
     ) -> Step<()> {
-        let ctx = StepContext::new(lock_key, existing);
+        let ctx = StepContext::new(key_ref);
         match self.own(&ctx, owner) {
             Some((holder, hold)) if is_of(hold, owner, token) => {
                 self.locks.extend(holder, now, lease_ms);
@@ -208,13 +204,12 @@ impl Table {
     pub fn apply_hold(
         &mut self,
         now: Moment,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         mode: Mode,
         saved: &SavedHold,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         if self.apply_going_on(now, &ctx, mode, saved) {
             return travels_on(Change::Touched);
         }
@@ -249,12 +244,11 @@ impl Table {
     pub fn apply_ended(
         &mut self,
         now: Moment,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         token: Token,
         fx: &mut Effects,
     ) -> Step<()> {
-        let ctx = StepContext::new(lock_key, existing);
+        let ctx = StepContext::new(key_ref);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         self.apply_end(now, ctx, held.map(|(holder, _)| holder), Event::Expired, fx)
     }
@@ -292,7 +286,7 @@ impl Table {
         if saved.is_some() {
             // Its owner may be waiting here: it does not wait for what it holds.
             self.note(lock_key);
-            self.set_lock_of_queue(&StepContext::new(lock_key, Existing::Lock(lock)));
+            self.set_lock_of_queue(&StepContext::new(KeyRef { lock_key, existing: Existing::Lock(lock) }));
         }
         Some(lock)
     }
@@ -301,7 +295,7 @@ impl Table {
         let Some(saved) = saved else {
             return self.locks.insert(now, lock_key, None);
         };
-        let mut ctx = StepContext::new(lock_key, Existing::Nothing);
+        let mut ctx = StepContext::new(KeyRef { lock_key, existing: Existing::Nothing });
         for hold in &saved.holds {
             let Some(Record::Hold(holder) | Record::Holder(_, holder)) =
                 self.begin(now, &mut ctx, saved.mode, &new_hold(hold))

@@ -27,7 +27,12 @@ impl Table {
         let Some((holder, hold)) = own else {
             let record = self.begin(now, ctx, mode, new)?;
             self.stats.grants += 1;
-            self.note_pending_grant(ctx.lock_key, new.token, (new.owner, new.lease_ms), (true, false));
+            self.note_pending_grant(
+                ctx.key_ref.lock_key,
+                new.token,
+                (new.owner, new.lease_ms),
+                (true, false),
+            );
             return Some(record);
         };
         let is_upgrade = mode == Mode::Exclusive && self.held_as(ctx) == Some(Mode::Shared);
@@ -46,8 +51,13 @@ impl Table {
             self.locks.set_count(holder, count.saturating_add(1).min(count_max()));
         }
         self.locks.note_acknowledged(holder, new.client);
-        self.note_pending_grant(ctx.lock_key, new.token, (new.owner, new.lease_ms), (counts, is_upgrade));
-        self.note_new_token(ctx.lock_key, new.owner, old_token, new.token);
+        self.note_pending_grant(
+            ctx.key_ref.lock_key,
+            new.token,
+            (new.owner, new.lease_ms),
+            (counts, is_upgrade),
+        );
+        self.note_new_token(ctx.key_ref.lock_key, new.owner, old_token, new.token);
         Some(self.record_of(ctx, holder))
     }
 
@@ -108,10 +118,10 @@ impl Table {
             let record = ctx.lock.filter(|&lock| self.locks.get(lock).is_some());
             let lock = match record {
                 Some(lock) => {
-                    self.locks.begin(lock, now, ctx.lock_key, new);
+                    self.locks.begin(lock, now, ctx.key_ref.lock_key, new);
                     lock
                 }
-                None => self.locks.insert(now, ctx.lock_key, Some(new))?,
+                None => self.locks.insert(now, ctx.key_ref.lock_key, Some(new))?,
             };
             ctx.lock = Some(lock);
             ctx.note_begun();
@@ -122,11 +132,12 @@ impl Table {
                 Some(holders) => (holders, false),
                 None => (self.locks.form(mode), true),
             };
-        if let Some(record) = ctx.lock.filter(|&lock| is_new && ctx.existing != Existing::Lock(lock)) {
+        if let Some(record) = ctx.lock.filter(|&lock| is_new && ctx.key_ref.existing != Existing::Lock(lock))
+        {
             // Made in this very step, and no key's value yet: nobody else would forget it.
             self.locks.remove_free(record);
         }
-        let Some(holder) = self.locks.join(holders, now, ctx.lock_key, new) else {
+        let Some(holder) = self.locks.join(holders, now, ctx.key_ref.lock_key, new) else {
             if is_new {
                 self.locks.dissolve(holders);
             }

@@ -4,8 +4,7 @@ use super::state::*;
 
 /// A key while a step works on it.
 pub(super) struct StepContext<'a> {
-    pub(super) lock_key: LockKey<'a>,
-    pub(super) existing: Existing,
+    pub(super) key_ref: KeyRef<'a>,
     /// The lock that stands here now, held or empty.
     pub(super) lock: Option<LockId>,
     pub(super) has_ended: bool,
@@ -17,18 +16,17 @@ pub(super) struct StepContext<'a> {
 }
 
 impl<'a> StepContext<'a> {
-    pub(super) const fn new(lock_key: LockKey<'a>, existing: Existing) -> Self {
-        let lock = match existing {
+    pub(super) const fn new(key_ref: KeyRef<'a>) -> Self {
+        let lock = match key_ref.existing {
             Existing::Lock(lock) => Some(lock),
             _ => None,
         };
-        let legacy = match existing {
+        let legacy = match key_ref.existing {
             Existing::Legacy(legacy) => Some(legacy),
             _ => None,
         };
         Self {
-            lock_key,
-            existing,
+            key_ref,
             lock,
             has_ended: false,
             has_begun: false,

@@ -10,32 +10,31 @@ impl Table {
     pub fn acquire(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         ask: &Ask<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        if !ask.is_plain() || !self.is_plain(lock_key, existing) {
-            return self.acquire_any(now, lock_key, existing, ask, admission, fx);
+        if !ask.is_plain() || !self.is_plain(key_ref) {
+            return self.acquire_any(now, key_ref, ask, admission, fx);
         }
-        let over = self.end_if_over(now.boot, existing, fx);
-        if self.live(now.boot, existing).is_none() {
+        let over = self.end_if_over(now.boot, key_ref.existing, fx);
+        if self.live(now.boot, key_ref.existing).is_none() {
             // G5: those who wait come first, also while their grant is still on its way.
-            if let Some(step) = self.grant_next(now, lock_key, existing, admission, fx) {
+            if let Some(step) = self.grant_next(now, key_ref, admission, fx) {
                 let existing = match step.change {
                     Change::Stored(id) => Existing::Lock(id),
-                    _ => existing,
+                    _ => key_ref.existing,
                 };
-                return self.join_holder(now, lock_key, existing, ask, step, fx);
+                return self.join_holder(now, KeyRef { existing, ..key_ref }, ask, step, fx);
             }
-            let step = self.take_free(now, lock_key, existing, ask, over);
+            let step = self.take_free(now, key_ref.lock_key, key_ref.existing, ask, over);
             if matches!(step.reply, Granted(_)) {
                 fx.publish(Event::Acquired);
             }
             return step;
         }
-        self.join_holder(now, lock_key, existing, ask, Step::unchanged(()), fx)
+        self.join_holder(now, key_ref, ask, Step::unchanged(()), fx)
     }
 
     /// The same for a request for the plain lock where there is no key, as mostly; and what is to be published. `None`: it
@@ -59,13 +58,12 @@ impl Table {
     fn join_holder(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         ask: &Ask<'_>,
         step: Step<()>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        if let Some((id, hold)) = self.live(now.boot, existing)
+        if let Some((id, hold)) = self.live(now.boot, key_ref.existing)
             && hold.is_of(ask.owner)
             && !sabotage::removes(Rule::Retry)
         {
@@ -73,11 +71,7 @@ impl Table {
         }
         match ask.wait {
             Some(wait) => {
-                let lock = match step.change {
-                    Change::Stored(lock) => Some(lock),
-                    _ => self.any_hold(existing).map(|(lock, _)| lock),
-                };
-                let reply = self.wait_in_queue(now, lock_key, lock, ask, wait, fx);
+                let reply = self.wait_in_queue(now, key_ref, ask, wait, fx);
                 step.reply(reply)
             }
             None => step.reply(Busy),
@@ -155,12 +149,12 @@ impl Table {
     fn wait_in_queue(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        lock: Option<LockId>,
+        key_ref: KeyRef<'_>,
         ask: &Ask<'_>,
         wait: Wait,
         fx: &mut Effects,
     ) -> Acquired {
+        let KeyRef { lock_key, existing } = key_ref;
         let request = ask.request(now.boot, wait, false);
         let queue = self.queues.at(lock_key);
         if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
@@ -177,6 +171,7 @@ impl Table {
             return Refused(refusal);
         }
         let new = self.queues.join(lock_key, request);
+        let lock = self.any_hold(existing).map(|(lock, _)| lock);
         if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = lock;
         }
@@ -264,63 +259,61 @@ impl Table {
     pub fn release(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         owner: &[u8],
         token: Option<Token>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if existing == Existing::Other {
-            self.dismiss_from_other(lock_key, existing, fx);
+        if key_ref.existing == Existing::Other {
+            self.dismiss_from_other(key_ref, fx);
             return Step::unchanged(None);
         }
-        let queue = self.queues.at(lock_key);
+        let queue = self.queues.at(key_ref.lock_key);
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
             self.note_left(None);
         }
-        if !self.is_plain(lock_key, existing) {
-            return self.release_any(now, lock_key, existing, owner, token, admission, fx);
+        if !self.is_plain(key_ref) {
+            return self.release_any(now, key_ref, owner, token, admission, fx);
         }
-        let Some((id, hold)) = self.any_hold(existing) else {
+        let Some((id, hold)) = self.any_hold(key_ref.existing) else {
             return Step::unchanged(Some(false));
         };
         if hold.is_over(now.boot) {
-            let over = self.end_if_over(now.boot, existing, fx);
+            let over = self.end_if_over(now.boot, key_ref.existing, fx);
             let record = over.map_or(Record::Nothing, Record::Ended);
-            return self.pass_on(now, lock_key, existing, record, admission, fx).reply(Some(false));
+            return self.pass_on(now, key_ref, record, admission, fx).reply(Some(false));
         }
         if !is_of(hold, owner, token) {
             return Step::unchanged(Some(false));
         }
         self.give_up(now.boot, id);
         fx.publish(Event::Released);
-        self.pass_on(now, lock_key, existing, Record::AsAsked, admission, fx).reply(Some(true))
+        self.pass_on(now, key_ref, Record::AsAsked, admission, fx).reply(Some(true))
     }
 
     /// LOCK.RENEW. The reply is whether the hold was renewed; `None`: the key holds something else.
     pub fn renew(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         renewal: &Renewal<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        if existing == Existing::Other {
-            self.dismiss_from_other(lock_key, existing, fx);
+        if key_ref.existing == Existing::Other {
+            self.dismiss_from_other(key_ref, fx);
             return Step::unchanged(None);
         }
-        if renewal.raise.is_some() || !self.is_plain(lock_key, existing) {
-            return self.renew_any(now, lock_key, existing, renewal, admission, fx);
+        if renewal.raise.is_some() || !self.is_plain(key_ref) {
+            return self.renew_any(now, key_ref, renewal, admission, fx);
         }
-        if let Some(over) = self.end_if_over(now.boot, existing, fx) {
-            let step = self.pass_on(now, lock_key, existing, Record::Ended(over), admission, fx);
+        if let Some(over) = self.end_if_over(now.boot, key_ref.existing, fx) {
+            let step = self.pass_on(now, key_ref, Record::Ended(over), admission, fx);
             return step.reply(Some(false));
         }
-        let id = match self.live(now.boot, existing) {
+        let id = match self.live(now.boot, key_ref.existing) {
             Some((id, hold)) if is_of(hold, renewal.owner, renewal.token) => id,
             _ => return Step::unchanged(Some(false)),
         };
@@ -361,7 +354,8 @@ mod tests {
             must_be_explicit: false,
             cannot_confirm: false,
         };
-        let step = table.acquire(now, lock_key, Existing::Nothing, &ask, &mut |_| Decision::Granted, &mut fx);
+        let key_ref = KeyRef { lock_key, existing: Existing::Nothing };
+        let step = table.acquire(now, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
         let Change::Stored(lock) = step.change else { panic!("{step:?}") };
         assert_eq!(table.fence(now.boot, Existing::Lock(lock), live), Ok(()));
         assert_eq!(table.fence(now.boot, Existing::Lock(lock), old), Err(Some(live)));

@@ -61,18 +61,18 @@ impl Table {
     pub fn settle(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         due: Option<LockId>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if !self.is_plain(lock_key, existing) {
-            return self.settle_any(now, lock_key, existing, due, admission, fx);
+        if !self.is_plain(key_ref) {
+            return self.settle_any(now, key_ref, due, admission, fx);
         }
-        if let Some(over) = self.end_if_over(now.boot, existing, fx) {
-            return self.pass_on(now, lock_key, existing, Record::Ended(over), admission, fx);
+        if let Some(over) = self.end_if_over(now.boot, key_ref.existing, fx) {
+            return self.pass_on(now, key_ref, Record::Ended(over), admission, fx);
         }
+        let KeyRef { lock_key, existing } = key_ref;
         if let Some((lock, hold)) = self.live(now.boot, existing) {
             let (owner, token) = (hold.owner().into_owned(), hold.token());
             self.answer_owner(lock_key, &owner, token, fx);
@@ -81,7 +81,7 @@ impl Table {
             }
             return Step::unchanged(());
         }
-        let step = self.grant_next(now, lock_key, existing, admission, fx);
+        let step = self.grant_next(now, key_ref, admission, fx);
         step.unwrap_or(Step::unchanged(()))
     }
 
@@ -126,25 +126,24 @@ impl Table {
     pub fn take_back(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         token: Token,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if !self.is_plain(lock_key, existing) {
-            return self.take_back_any(now, lock_key, existing, token, admission, fx);
+        if !self.is_plain(key_ref) {
+            return self.take_back_any(now, key_ref, token, admission, fx);
         }
         let granted = self
-            .live(now.boot, existing)
+            .live(now.boot, key_ref.existing)
             .filter(|(_, hold)| hold.token() == token && !hold.is_acknowledged());
         let Some(id) = granted.map(|(id, _)| id) else {
-            return self.settle(now, lock_key, existing, None, admission, fx);
+            return self.settle(now, key_ref, None, admission, fx);
         };
         self.locks.end(id, now.boot);
         self.stats.releases += 1;
         fx.publish(Event::Released);
-        self.pass_on(now, lock_key, existing, Record::Ended(token), admission, fx)
+        self.pass_on(now, key_ref, Record::Ended(token), admission, fx)
     }
 
     /// A request has waited long enough (G7).

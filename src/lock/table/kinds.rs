@@ -20,19 +20,18 @@ impl Table {
     pub(super) fn acquire_any(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         ask: &Ask<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         if self.refuses_unconfirmed(ask, false) {
             return Step::unchanged(Refused(Refusal::Unconfirmable));
         }
         // Nobody holds it and nobody waits anywhere.
-        if existing == Existing::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
+        if ctx.key_ref.existing == Existing::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
             let reply = self.take(now, &mut ctx, ask, fx);
             return self.step(&ctx, reply);
         }
@@ -54,7 +53,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Acquired {
         let held_as = self.held_as(ctx);
-        let queue = self.queues.at(ctx.lock_key);
+        let queue = self.queues.at(ctx.key_ref.lock_key);
         if let Some(other) = self.other_kind(ctx, ask) {
             return Refused(Refusal::OtherKind(other));
         }
@@ -77,7 +76,7 @@ impl Table {
                 _ => self.hold_again(now, ctx, holder, ask, fx),
             };
         }
-        if held_as.is_none() && ctx.existing == Existing::Other {
+        if held_as.is_none() && ctx.key_ref.existing == Existing::Other {
             return Refused(Refusal::WrongType);
         }
         if self.is_leaving {
@@ -116,7 +115,7 @@ impl Table {
         }
         let held_as = self.held_as(ctx);
         let is_again = held_as == Some(ask.mode) && self.own(ctx, ask.owner).is_some();
-        let queue = self.queues.at(ctx.lock_key).and_then(|queue| self.queues.queue(queue));
+        let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
         let in_queue = queue.map(|queue| queue.mode).filter(|_| !is_again);
         held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(ask.mode))
     }
@@ -176,7 +175,7 @@ impl Table {
         }
         if ask.is_reentrant && !sabotage::removes(Rule::Count) {
             self.locks.set_count(holder, count + 1);
-            self.note_pending_grant(ctx.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
+            self.note_pending_grant(ctx.key_ref.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
         let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
         if is_longer || ask.is_reentrant || !is_same || stands_still {
@@ -199,7 +198,7 @@ impl Table {
 
     /// A shared holder wants to hold alone: at once if it does already, else ahead of everybody.
     fn upgrade(&mut self, now: Now, ctx: &mut StepContext<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
-        let queue = self.queues.at(ctx.lock_key);
+        let queue = self.queues.at(ctx.key_ref.lock_key);
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
         if self.fits(ctx, Mode::Exclusive, ask.owner, 0) {
             let ask = Ask { must_be_explicit: true, ..*ask };
@@ -242,11 +241,11 @@ impl Table {
         }
         if ask.is_reentrant {
             self.locks.set_count(holder, count.saturating_add(1).min(count_max()));
-            self.note_pending_grant(ctx.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
+            self.note_pending_grant(ctx.key_ref.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
         self.locks.note_acknowledged(holder, ask.client);
         ctx.replicate(Record::Holder(holders, holder), fx);
-        if let Some(queue) = self.queues.at(ctx.lock_key) {
+        if let Some(queue) = self.queues.at(ctx.key_ref.lock_key) {
             self.answer_own(ctx, queue, ask.owner, fx);
         }
         Granted(token)
@@ -284,7 +283,7 @@ impl Table {
             }
             // Perhaps nothing but the older request is in its way.
             let is_free = !standing.is_upgrade
-                && match self.queues.at(ctx.lock_key) {
+                && match self.queues.at(ctx.key_ref.lock_key) {
                     Some(queue) => self.fits_beside(ctx, queue, ask, Some(old)),
                     None => self.fits(ctx, ask.mode, ask.owner, 0),
                 };
@@ -294,10 +293,10 @@ impl Table {
         }
         // Who is refused takes over nothing (G9): the older request is told when the newer one stands in the queue.
         let older: Vec<WaiterId> = standing.own.map(|old| self.queues.first_entry(old)).into_iter().collect();
-        if let Some(refusal) = self.is_full(self.queues.at(ctx.lock_key), 1, &older) {
+        if let Some(refusal) = self.is_full(self.queues.at(ctx.key_ref.lock_key), 1, &older) {
             return Refused(refusal);
         }
-        let new = self.queues.join(ctx.lock_key, request);
+        let new = self.queues.join(ctx.key_ref.lock_key, request);
         self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
@@ -316,13 +315,13 @@ impl Table {
         ask: &Ask<'_>,
         own: Option<WaiterId>,
     ) -> Acquired {
-        let queue = self.queues.at(ctx.lock_key);
+        let queue = self.queues.at(ctx.key_ref.lock_key);
         let first = queue.and_then(|queue| self.queues.waiter(self.queues.head(queue)?));
         if own.is_some() || !first.is_some_and(|first| first.request.is_upgrade) {
             return Busy;
         }
         let request = ask.request(now.boot, Wait::Reservation { until: now.boot }, true);
-        let new = self.queues.join(ctx.lock_key, request);
+        let new = self.queues.join(ctx.key_ref.lock_key, request);
         self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &[]) {
             return Refused(Refusal::Deadlock);
@@ -333,7 +332,9 @@ impl Table {
 
     /// Notes which lock the queue at this key waits for.
     pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>) {
-        if let Some(queue) = self.queues.at(ctx.lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
+        if let Some(queue) =
+            self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue))
+        {
             queue.lock = ctx.lock;
         }
     }
@@ -342,14 +343,13 @@ impl Table {
     pub(super) fn release_any(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         owner: &[u8],
         token: Option<Token>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         if ctx.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
             ctx.end_legacy();
@@ -397,13 +397,12 @@ impl Table {
     pub(super) fn renew_any(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         renewal: &Renewal<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         if let Some(legacy) = ctx.legacy {
             let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
@@ -426,7 +425,7 @@ impl Table {
             if let Some(raise) = renewal.raise
                 && let Some(was) = self.raise_token(&ctx, holder, raise)
             {
-                self.note_new_token(ctx.lock_key, renewal.owner, was, raise);
+                self.note_new_token(ctx.key_ref.lock_key, renewal.owner, was, raise);
             }
             ctx.touch();
             // A reader knows the hold by the token that it had: it is told of another one first.
@@ -445,13 +444,12 @@ impl Table {
     pub(super) fn settle_any(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         due: Option<LockId>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         self.end_overs(now.boot, &mut ctx, None, due, fx);
         self.answer_holders(&ctx, fx);
@@ -463,13 +461,12 @@ impl Table {
     pub(super) fn take_back_any(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         token: Token,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         let granted = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_acknowledged());

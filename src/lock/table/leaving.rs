@@ -54,7 +54,13 @@ mod tests {
     }
 
     fn acquire(table: &mut Table, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
-        table.acquire(NOW, DOOR, existing, ask, &mut |_| Decision::Granted, &mut Effects::default())
+        table.acquire(
+            NOW,
+            KeyRef { lock_key: DOOR, existing },
+            ask,
+            &mut |_| Decision::Granted,
+            &mut Effects::default(),
+        )
     }
 
     fn stored(step: &Step<Acquired>) -> Existing {
@@ -110,7 +116,8 @@ mod tests {
         table.set_leaving(true);
         let mut fx = Effects::default();
         let admission: Admission<'_> = &mut |_| Decision::Granted;
-        let released = table.release(NOW, DOOR, existing, b"alice", None, admission, &mut fx);
+        let released =
+            table.release(NOW, KeyRef { lock_key: DOOR, existing }, b"alice", None, admission, &mut fx);
         assert_eq!((released.change, table.waiters()), (Change::Deleted, 2));
         let mut fx = Effects::default();
         table.turn_away(Answer::Refused("it leaves"));

@@ -20,8 +20,7 @@ impl Table {
         if self.refuses_unconfirmed(ask, false) {
             return (Refused(Refusal::Unconfirmable), refs.iter().map(|_| Step::unchanged(())).collect());
         }
-        let mut ctxs: Vec<StepContext<'_>> =
-            refs.iter().map(|key_ref| StepContext::new(key_ref.lock_key, key_ref.existing)).collect();
+        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, Some(ask.owner), None, fx);
             self.admit_queue(now, ctx, admission, fx);
@@ -60,7 +59,7 @@ impl Table {
             if let Some(other) = self.other_kind(ctx, ask) {
                 return Refused(Refusal::OtherKind(other));
             }
-            if self.held_as(ctx).is_none() && ctx.existing == Existing::Other {
+            if self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other {
                 return Refused(Refusal::WrongType);
             }
         }
@@ -81,7 +80,7 @@ impl Table {
             return Refused(Refusal::Leaving);
         }
         let own = self.own_multi(ctxs, ask);
-        let is_turn = ctxs.iter().all(|ctx| match self.queues.at(ctx.lock_key) {
+        let is_turn = ctxs.iter().all(|ctx| match self.queues.at(ctx.key_ref.lock_key) {
             None => self.fits(ctx, ask.mode, ask.owner, 0),
             Some(queue) => match self.queues.of_owner(queue, ask.owner) {
                 Some(entry) => own.is_some() && self.is_turn_of(ctx, queue, entry),
@@ -168,7 +167,8 @@ impl Table {
 
     /// This owner's waiting request for just these locks, in the same way.
     fn own_multi(&self, ctxs: &[StepContext<'_>], ask: &Ask<'_>) -> Option<WaiterId> {
-        let of_owner = |ctx: &StepContext<'_>| self.queues.of_owner(self.queues.at(ctx.lock_key)?, ask.owner);
+        let of_owner =
+            |ctx: &StepContext<'_>| self.queues.of_owner(self.queues.at(ctx.key_ref.lock_key)?, ask.owner);
         let first = self.queues.waiter(of_owner(ctxs.first()?)?)?;
         let multi = self.queues.multi(first.multi?)?;
         let is_same = first.request.mode == ask.mode
@@ -250,11 +250,12 @@ impl Table {
         if sabotage::removes(Rule::RefusedKeepsPlace) {
             older.iter().for_each(|&old| self.answer(old, Answer::Replaced, fx));
         }
-        let full = |ctx: &StepContext<'_>| self.is_full(self.queues.at(ctx.lock_key), ctxs.len(), &older);
+        let full =
+            |ctx: &StepContext<'_>| self.is_full(self.queues.at(ctx.key_ref.lock_key), ctxs.len(), &older);
         if let Some(refusal) = ctxs.iter().find_map(full) {
             return Refused(refusal);
         }
-        let lock_keys: Vec<LockKey<'_>> = ctxs.iter().map(|ctx| ctx.lock_key).collect();
+        let lock_keys: Vec<LockKey<'_>> = ctxs.iter().map(|ctx| ctx.key_ref.lock_key).collect();
         let request = Request { since, ..ask.request(now.boot, Wait::Block(block), false) };
         let Some(new) = self.queues.join_all(&lock_keys, &request) else {
             return Busy;
@@ -276,7 +277,8 @@ impl Table {
 
     /// This owner's requests in these queues, by those that stand for them.
     fn older_requests(&self, ctxs: &[StepContext<'_>], owner: &[u8]) -> Vec<WaiterId> {
-        let in_queue = |ctx: &StepContext<'_>| self.queues.of_owner(self.queues.at(ctx.lock_key)?, owner);
+        let in_queue =
+            |ctx: &StepContext<'_>| self.queues.of_owner(self.queues.at(ctx.key_ref.lock_key)?, owner);
         let mut older: Vec<WaiterId> =
             ctxs.iter().filter_map(in_queue).map(|entry| self.queues.first_entry(entry)).collect();
         older.sort_unstable_by_key(|first_entry| first_entry.number());
@@ -304,12 +306,11 @@ impl Table {
         fx: &mut [Effects],
     ) -> Vec<Step<()>> {
         self.leave_quarantine(now.boot);
-        let mut ctxs: Vec<StepContext<'_>> =
-            refs.iter().map(|key_ref| StepContext::new(key_ref.lock_key, key_ref.existing)).collect();
+        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, None, None, fx);
-            self.dismiss_from_other(ctx.lock_key, ctx.existing, fx);
-            self.end_lapsed(now.boot, ctx.lock_key, fx);
+            self.dismiss_from_other(ctx.key_ref, fx);
+            self.end_lapsed(now.boot, ctx.key_ref.lock_key, fx);
         }
         // Also if this request stays in the queue: what was over here may have been what others wait for.
         if self.try_all(now, first_entry, &mut ctxs, admission, fx).is_some()
@@ -347,7 +348,7 @@ impl Table {
         }
         let client = request.client?;
         for ctx in &*ctxs {
-            let candidate = candidate(&request, ctx.lock_key, true)?;
+            let candidate = candidate(&request, ctx.key_ref.lock_key, true)?;
             match self.admit(first_entry, candidate, admission, first_fx) {
                 Decision::Granted => {}
                 Decision::Refused(_) => return Some(()),
@@ -360,7 +361,7 @@ impl Table {
         };
         self.queues.leave(first_entry);
         self.count_waited(now.boot, request.since, ctxs.len() as u64);
-        let mut lock_keys = ctxs.iter().map(|ctx| ctx.lock_key.to_owned());
+        let mut lock_keys = ctxs.iter().map(|ctx| ctx.key_ref.lock_key.to_owned());
         let lock_key = lock_keys.next()?;
         let others = lock_keys.collect();
         let minted_owner = request.owner_is_minted.then(|| request.owner.clone());

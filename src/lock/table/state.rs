@@ -110,15 +110,10 @@ impl Table {
     /// told (CONTRACT 5). Returns whether it is so. Nothing is written, so nobody need admit them.
     #[cold]
     #[inline(never)]
-    pub(super) fn dismiss_from_other(
-        &mut self,
-        lock_key: LockKey<'_>,
-        existing: Existing,
-        fx: &mut Effects,
-    ) -> bool {
-        let is_other = existing == Existing::Other && !sabotage::removes(Rule::WrittenOver);
+    pub(super) fn dismiss_from_other(&mut self, key_ref: KeyRef<'_>, fx: &mut Effects) -> bool {
+        let is_other = key_ref.existing == Existing::Other && !sabotage::removes(Rule::WrittenOver);
         if is_other {
-            self.dismiss(lock_key, &Answer::Refused(WRONG_TYPE), fx);
+            self.dismiss(key_ref.lock_key, &Answer::Refused(WRONG_TYPE), fx);
         }
         is_other
     }
@@ -126,8 +121,8 @@ impl Table {
     /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a queue
     /// of requests for just that.
     #[inline(always)]
-    pub(super) fn is_plain(&self, lock_key: LockKey<'_>, existing: Existing) -> bool {
-        let is_plain_lock = match existing {
+    pub(super) fn is_plain(&self, key_ref: KeyRef<'_>) -> bool {
+        let is_plain_lock = match key_ref.existing {
             Existing::Lock(lock) => !lock.is_list() && !self.locks.has_overflow(lock),
             Existing::Nothing | Existing::Other => true,
             Existing::Legacy(_) => false,
@@ -135,7 +130,7 @@ impl Table {
         is_plain_lock
             && !self.is_restricted
             && (self.queues.waiters() == 0
-                || self.queues.at(lock_key).is_none_or(|queue| self.queues.is_plain(queue)))
+                || self.queues.at(key_ref.lock_key).is_none_or(|queue| self.queues.is_plain(queue)))
     }
 
     /// Grants a free lock to the first in the queue who can have it. `None`: nobody waits (any more).
@@ -143,8 +138,7 @@ impl Table {
     pub(super) fn grant_next(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Option<Step<()>> {
@@ -152,21 +146,21 @@ impl Table {
         if self.queues.waiters() == 0 {
             return None;
         }
-        self.grant_in_queue(now, lock_key, existing, admission, fx)
+        self.grant_in_queue(now, key_ref, admission, fx)
     }
 
     #[inline(never)]
     pub(super) fn grant_in_queue(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Option<Step<()>> {
         debug_assert!(!self.is_restricted, "the short path knows none of these rules");
+        let KeyRef { lock_key, existing } = key_ref;
         let queue = self.queues.at(lock_key)?;
-        if self.dismiss_from_other(lock_key, existing, fx) {
+        if self.dismiss_from_other(key_ref, fx) {
             return None;
         }
         while let Some(id) = self.queues.head(queue) {
@@ -235,14 +229,13 @@ impl Table {
     pub(super) fn pass_on(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         record: Record,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
         // What the stream says of the new hold replaces the old one: one record for both.
-        self.grant_next(now, lock_key, existing, admission, fx).unwrap_or(Step {
+        self.grant_next(now, key_ref, admission, fx).unwrap_or(Step {
             reply: (),
             change: Change::Deleted,
             record,

@@ -178,7 +178,7 @@ pub struct Renewal<'a> {
     pub bind_to: Option<ClientId>,
 }
 
-/// A key of a step that is about several.
+/// A key of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRef<'a> {
     /// Where.

@@ -67,13 +67,12 @@ impl Table {
     pub fn undo(
         &mut self,
         now: Now,
-        lock_key: LockKey<'_>,
-        existing: Existing,
+        key_ref: KeyRef<'_>,
         (token, undo): (Token, UndoRecord),
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(lock_key, existing);
+        let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         self.end_overs(now.boot, &mut ctx, None, None, fx);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));

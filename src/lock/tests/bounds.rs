@@ -6,7 +6,7 @@ use super::legacy::ask;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing};
-use crate::lock::table::{Acquired, Ask, Decision, Limits, Refusal, Table};
+use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Limits, Refusal, Table};
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
@@ -32,8 +32,9 @@ impl World {
         let (owner, name) = (owner.to_le_bytes(), key.to_le_bytes());
         let ask = ask(&owner, mode, Some(client));
         let existing = self.keys.get(&key).copied().unwrap_or(Existing::Nothing);
-        let (lock_key, mut fx) = (LockKey { db: 0, name: &name }, Effects::default());
-        let step = self.table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
+        let key_ref = KeyRef { lock_key: LockKey { db: 0, name: &name }, existing };
+        let mut fx = Effects::default();
+        let step = self.table.acquire(NOW, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
         if let Change::Stored(lock) = step.change {
             self.keys.insert(key, Existing::Lock(lock));
         }
@@ -118,8 +119,9 @@ fn an_owner_at_the_highest_count_is_refused_in_every_mode() {
             let saved = SavedLock { mode: was, holds: vec![hold] };
             let lock = table.load(NOW.boot, lock_key, Some(&saved)).expect("there is room");
             let ask = Ask { is_reentrant: true, ..ask(b"ann", mode, None) };
-            let (existing, mut fx) = (Existing::Lock(lock), Effects::default());
-            let step = table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
+            let existing = Existing::Lock(lock);
+            let (key_ref, mut fx) = (KeyRef { lock_key, existing }, Effects::default());
+            let step = table.acquire(NOW, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
             let reply = step.reply;
             let was_refused = reply == Acquired::Refused(Refusal::TooManyTimes);
             assert_eq!(was_refused, is_refused, "{was:?}, {mode:?}, {count}: {reply:?}");

@@ -140,8 +140,8 @@ impl Graph {
         let (key, owner) = (name('l', lock), name('o', owner));
         let existing = self.locks.get(&lock).map_or(Existing::Nothing, |&lock| Existing::Lock(lock));
         let (ask, mut fx) = (ask(&owner, mode, waits.then_some(1)), Effects::default());
-        let lock_key = LockKey { db: 0, name: &key };
-        let step = self.table.acquire(NOW, lock_key, existing, &ask, &mut |_| Decision::Granted, &mut fx);
+        let key_ref = KeyRef { lock_key: LockKey { db: 0, name: &key }, existing };
+        let step = self.table.acquire(NOW, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
         if let Change::Stored(stored) = step.change {
             self.locks.insert(lock, stored);
         }

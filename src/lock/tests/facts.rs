@@ -28,7 +28,8 @@ impl Reader {
         let (token, binding) = (token(number), Binding::NONE);
         let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, binding };
         let mut fx = Effects::default();
-        let step = self.table.apply_hold(NOW, K, self.existing, mode, &hold, &mut fx);
+        let key_ref = KeyRef { lock_key: K, existing: self.existing };
+        let step = self.table.apply_hold(NOW, key_ref, mode, &hold, &mut fx);
         if let Change::Stored(lock) = step.change
             && let Existing::Lock(old) = std::mem::replace(&mut self.existing, Existing::Lock(lock))
         {

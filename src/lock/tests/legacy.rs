@@ -37,14 +37,16 @@ pub(in crate::lock) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask
 
 fn acquire(table: &mut Table, now: Now, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
     let mut fx = Effects::default();
-    let step = table.acquire(now, DOOR, existing, ask, &mut |_| Decision::Granted, &mut fx);
+    let step =
+        table.acquire(now, KeyRef { lock_key: DOOR, existing }, ask, &mut |_| Decision::Granted, &mut fx);
     assert_eq!(fx.into_iter().count(), usize::from(matches!(step.reply, Acquired::Granted(_))));
     step
 }
 
 fn settle(table: &mut Table, now: Now, existing: Existing) -> (Step<()>, Vec<Effect>) {
     let mut fx = Effects::default();
-    let step = table.settle(now, DOOR, existing, None, &mut |_| Decision::Granted, &mut fx);
+    let step =
+        table.settle(now, KeyRef { lock_key: DOOR, existing }, None, &mut |_| Decision::Granted, &mut fx);
     (step, fx.into_iter().collect())
 }
 
@@ -106,7 +108,8 @@ fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
         let renewal =
             Renewal { owner: b"old", token, raise: None, lease_ms: 70, client: None, bind_to: None };
         let mut fx = Effects::default();
-        table.renew(at(10), DOOR, held(is_own, 30), &renewal, &mut |_| Decision::Granted, &mut fx)
+        let key_ref = KeyRef { lock_key: DOOR, existing: held(is_own, 30) };
+        table.renew(at(10), key_ref, &renewal, &mut |_| Decision::Granted, &mut fx)
     };
     assert_eq!(renew(&mut table, false, None), Step::unchanged(Some(false)), "another's");
     assert_eq!(renew(&mut table, true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
@@ -118,7 +121,8 @@ fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
     );
     let mut release = |is_own: bool, token: Option<Token>| {
         let admission = &mut |_: Candidate<'_>| Decision::Granted;
-        table.release(at(20), DOOR, held(is_own, 80), b"old", token, admission, &mut fx)
+        let key_ref = KeyRef { lock_key: DOOR, existing: held(is_own, 80) };
+        table.release(at(20), key_ref, b"old", token, admission, &mut fx)
     };
     assert_eq!(release(false, None), Step::unchanged(Some(false)), "another's");
     assert_eq!(release(true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
@@ -168,7 +172,8 @@ fn an_undoing_leaves_an_old_lock_alone() {
     assert!(matches!(waits.reply, Acquired::Waiting(_)));
     let mut undo = |existing: Existing| {
         let (admission, undo) = (&mut |_: Candidate<'_>| Decision::Granted, begun[0].undo.clone());
-        table.undo(at(2), DOOR, existing, (token, undo), admission, &mut Effects::default())
+        let key_ref = KeyRef { lock_key: DOOR, existing };
+        table.undo(at(2), key_ref, (token, undo), admission, &mut Effects::default())
     };
     assert_eq!(undo(held(true, 30)), Step::unchanged(()));
     // It is gone: whoever waits is next.

@@ -2,7 +2,7 @@
 
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::{Change, Effects, Existing, LockId};
-use crate::lock::table::{Granted, Table};
+use crate::lock::table::{Granted, KeyRef, Table};
 use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
 
 const NOW: Moment = Moment(7_000_000);
@@ -169,8 +169,8 @@ fn a_failed_load_leaves_the_served_locks_as_they_were() {
         is_reentrant: false,
         binding: Binding::NONE,
     };
-    let step =
-        table.apply_acquire(NOW, lock_key("next"), Existing::Nothing, &granted, &mut Effects::default());
+    let key_ref = KeyRef { lock_key: lock_key("next"), existing: Existing::Nothing };
+    let step = table.apply_acquire(NOW, key_ref, &granted, &mut Effects::default());
     let Change::Stored(next) = step.change else { panic!("{step:?}") };
     assert_eq!(seen(&table, "next", next), held(&[("kim", 101)]));
     assert_eq!(table.clock().mint(7).map(|(token, _)| token.get()), Some(501));

@@ -35,7 +35,8 @@ fn unconfirmable(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
 }
 
 fn acquire(table: &mut Table, now: Now, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
-    table.acquire(now, DOOR, existing, ask, &mut |_| Decision::Granted, &mut Effects::default())
+    let key_ref = KeyRef { lock_key: DOOR, existing };
+    table.acquire(now, key_ref, ask, &mut |_| Decision::Granted, &mut Effects::default())
 }
 
 fn acquire_both(table: &mut Table, now: Now, existing: [Existing; 2], ask: &Ask<'_>) -> Acquired {

@@ -5,7 +5,7 @@ use super::lowered::Lowered;
 use super::server::{At, Lazy};
 use super::world::World;
 use crate::lock::effect::{Effects, Event, Existing, LockId, Task};
-use crate::lock::table::{Decision, Notice, Possession, Refusal, Renewal, Table};
+use crate::lock::table::{Decision, KeyRef, Notice, Possession, Refusal, Renewal, Table};
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
 
 const K: At = At::new(0, "k");
@@ -352,11 +352,11 @@ fn let_go_step_by_step() -> Result<(), String> {
     // What their owner asks for meanwhile, be it in a script, is not cut any more.
     for (name, client) in [("g", Some(ClientId(2))), ("h", None)] {
         let (at, now, mut fx) = (At::new(0, name), world.server.now, Effects::default());
-        let existing = world.server.existing(at);
+        let key_ref = KeyRef { lock_key: at.lock_key(), existing: world.server.existing(at) };
         let renewal =
             Renewal { owner: b"ann", token: None, raise: None, lease_ms: 40_000, client, bind_to: client };
         let mut table = world.server.table_mut();
-        let step = table.renew(now, at.lock_key(), existing, &renewal, &mut |_| Decision::Granted, &mut fx);
+        let step = table.renew(now, key_ref, &renewal, &mut |_| Decision::Granted, &mut fx);
         assert_eq!(step.reply, Some(true));
     }
     // And no lease is longer for having waited.

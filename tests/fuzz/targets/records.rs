@@ -48,8 +48,8 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
             if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
                 reading(|| renew::parse(rest, &Bounds::WIDEST))
             {
-                replica.step(key, |table, now, lock_key, existing, _| {
-                    table.apply_renew(now.boot, lock_key, existing, owner, token, raise, lease_ms)
+                replica.step(key, |table, now, key_ref, _| {
+                    table.apply_renew(now.boot, key_ref, owner, token, raise, lease_ms)
                 });
             }
         }
@@ -76,9 +76,7 @@ fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     let parsed = reading(|| acquire::parse(words, &Bounds::WIDEST)).ok()?;
     let granted = granted(&parsed)?;
     let before = own(replica, key, granted.owner);
-    replica.step(key, |table, now, lock_key, existing, fx| {
-        table.apply_acquire(now.boot, lock_key, existing, &granted, fx)
-    });
+    replica.step(key, |table, now, key_ref, fx| table.apply_acquire(now.boot, key_ref, &granted, fx));
     let (before, after) = (before?, own(replica, key, granted.owner)?);
     let is_again = before.token == after.token && before.binding.is_none() && after.binding.is_none();
     assert!(!is_again || after.left_ms >= before.left_ms, "asking again made the lease shorter");
@@ -93,9 +91,7 @@ fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
 fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     let release::Release { owner, token } = reading(|| release::parse(words)).ok()?;
     let (before, held) = (replica.saved(key), own(replica, key, owner));
-    replica.step(key, |table, now, lock_key, existing, fx| {
-        table.apply_release(now.boot, lock_key, existing, owner, token, fx)
-    });
+    replica.step(key, |table, now, key_ref, fx| table.apply_release(now.boot, key_ref, owner, token, fx));
     let is_meant = held.is_some_and(|hold| token.is_none_or(|token| token == hold.token));
     assert!(is_meant || replica.saved(key) == before, "a release of another hold changed something");
     Some(())

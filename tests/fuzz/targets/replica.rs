@@ -9,7 +9,7 @@ use super::reading;
 use crate::command::internal::{Apply, parse_apply};
 use crate::lock::codec::{SavedLock, decode, encode};
 use crate::lock::effect::{Change, Effects, Existing, LockId, Record, Step, Task};
-use crate::lock::table::{Acquired, Ask, Block, Decision, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Block, Decision, KeyRef, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, Mode, Moment, Now};
 
 /// More than can be due at once.
@@ -53,10 +53,10 @@ impl Replica {
     pub(super) fn step<R>(
         &mut self,
         name: &[u8],
-        step: impl FnOnce(&mut Table, Now, LockKey<'_>, Existing, &mut Effects) -> Step<R>,
+        step: impl FnOnce(&mut Table, Now, KeyRef<'_>, &mut Effects) -> Step<R>,
     ) -> R {
-        let (now, existing) = (self.now, self.existing(name));
-        let step = step(&mut self.table, now, lock_key(name), existing, &mut Effects::default());
+        let key_ref = KeyRef { lock_key: lock_key(name), existing: self.existing(name) };
+        let step = step(&mut self.table, self.now, key_ref, &mut Effects::default());
         self.carry_out(name, step.change);
         self.check();
         step.reply
@@ -108,10 +108,12 @@ impl Replica {
         let Some(record) = reading(|| parse_apply(words)) else {
             return false;
         };
-        self.step(name, |table, now, lock_key, existing, fx| match &record {
-            Apply::Hold(mode, hold) => table.apply_hold(now.boot, lock_key, existing, *mode, hold, fx),
-            Apply::Ended(token) => table.apply_ended(now.boot, lock_key, existing, *token, fx),
-            Apply::Empty if existing == Existing::Nothing => table.apply_empty(now.boot, lock_key),
+        self.step(name, |table, now, key_ref, fx| match &record {
+            Apply::Hold(mode, hold) => table.apply_hold(now.boot, key_ref, *mode, hold, fx),
+            Apply::Ended(token) => table.apply_ended(now.boot, key_ref, *token, fx),
+            Apply::Empty if key_ref.existing == Existing::Nothing => {
+                table.apply_empty(now.boot, key_ref.lock_key)
+            }
             Apply::Empty => Step { reply: (), change: Change::Nothing, record: Record::Nothing },
         });
         true
@@ -137,8 +139,8 @@ impl Replica {
             cannot_confirm: false,
         };
         let before = self.table.last_token();
-        let reply = self.step(name, |table, now, lock_key, existing, fx| {
-            table.acquire(now, lock_key, existing, &ask, &mut |_| Decision::Granted, fx)
+        let reply = self.step(name, |table, now, key_ref, fx| {
+            table.acquire(now, key_ref, &ask, &mut |_| Decision::Granted, fx)
         });
         match reply {
             Acquired::Granted(token) => {
@@ -183,8 +185,8 @@ impl Replica {
     }
 
     fn settle(&mut self, name: &[u8], due: Option<LockId>) {
-        self.step(name, |table, now, lock_key, existing, fx| {
-            table.settle(now, lock_key, existing, due, &mut |_| Decision::Granted, fx)
+        self.step(name, |table, now, key_ref, fx| {
+            table.settle(now, key_ref, due, &mut |_| Decision::Granted, fx)
         });
     }
 
@@ -199,9 +201,9 @@ impl Replica {
             let Some(saved) = self.table.save(self.now.boot, id) else { continue };
             for hold in saved.holds.iter().filter(|hold| hold.count <= 3 && hold.left_ms > 0) {
                 for _ in 0..hold.count {
-                    let is_released = self.step(&name, |table, now, lock_key, existing, fx| {
+                    let is_released = self.step(&name, |table, now, key_ref, fx| {
                         let admission: crate::lock::table::Admission<'_> = &mut |_| Decision::Granted;
-                        table.release(now, lock_key, existing, &hold.owner, None, admission, fx)
+                        table.release(now, key_ref, &hold.owner, None, admission, fx)
                     });
                     assert_eq!(is_released, Some(true), "{hold:?} cannot be released");
                 }
