@@ -2,16 +2,7 @@
 
 use super::args::{Options, owner, token};
 use super::error::Invalid;
-use crate::lock::types::Token;
-
-/// A parsed LOCK.RELEASE.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Release<'a> {
-    /// Whose hold.
-    pub owner: &'a [u8],
-    /// Only if it has this token.
-    pub token: Option<Token>,
-}
+use crate::lock::table::Release;
 
 /// The owner, if the arguments behind the key are nothing but one, as they mostly are. `None`: it is for [`parse`].
 #[inline(always)]
@@ -43,6 +34,7 @@ pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::types::Token;
 
     #[test]
     fn the_token_is_optional_and_named_once() {

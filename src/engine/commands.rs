@@ -13,10 +13,9 @@ use super::server::Server;
 use super::{first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
-use crate::command::release::Release;
 use crate::command::{exec, fence, internal, release, renew};
 use crate::lock::effect::{Change, Effects, Existing, Record, Step};
-use crate::lock::table::{KeyRef, Renewal, Table};
+use crate::lock::table::{KeyRef, Release, Renewal, Table};
 use crate::lock::types::{LockKey, Token};
 
 /// How a command that writes came.
@@ -225,7 +224,7 @@ fn release_opened<'a, S: Server>(
         // Where it is matters only to those who wait.
         let lock_key =
             if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
-        table.release(now, KeyRef { lock_key, existing }, request.owner, request.token, admission, fx)
+        table.release(now, KeyRef { lock_key, existing }, request, admission, fx)
     };
     reply_truth(server, go_on(server, name, opened, decide, |_| ()));
 }
@@ -235,9 +234,7 @@ fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     let Ok(request) = release::parse(args) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, key_ref, fx| {
-        table.apply_release(now, key_ref, request.owner, request.token, fx)
-    });
+    apply(server, name, |table, now, key_ref, fx| table.apply_release(now, key_ref, &request, fx));
 }
 
 fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
@@ -293,9 +290,15 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
         return server.reply_error(error::BAD_RECORD);
     };
-    apply(server, name, |table, now, key_ref, _| {
-        table.apply_renew(now, key_ref, request.owner, request.token, request.raise, request.lease_ms)
-    });
+    let renewal = Renewal {
+        owner: request.owner,
+        token: request.token,
+        raise: request.raise,
+        lease_ms: request.lease_ms,
+        client: None,
+        bind_to: None,
+    };
+    apply(server, name, |table, now, key_ref, _| table.apply_renew(now, key_ref, &renewal));
 }
 
 /// 1, 0, or that the key holds something else.

@@ -324,10 +324,7 @@ impl Table {
             return Ok(());
         };
         let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let new = request.hold(token);
-        let (bind_to, counts) = (request.client, request.is_reentrant);
-        let record = self.begin_or_go_on(now.boot, ctx, request.mode, &new, bind_to, counts);
-        let record = record.ok_or(TOO_MANY_LOCKS)?;
+        let record = self.begin_or_go_on(now.boot, ctx, &request.grant(token)).ok_or(TOO_MANY_LOCKS)?;
         self.queues.leave(id);
         self.count_waited(now.boot, request.since, 1);
         fx.publish(Event::Acquired);

@@ -99,9 +99,9 @@ impl Table {
         token: Token,
         fx: &mut Effects,
     ) -> Option<Record> {
-        self.make_way(now, ctx, granted.mode, granted.owner, Some(token), fx);
         let Granted { owner, lease_ms, mode, binding, .. } = *granted;
         let new = NewHold { owner, token, lease_ms, client: None, binding };
+        self.make_way(now, ctx, mode, &new, fx);
         let record = self.begin(now, ctx, mode, &new)?;
         fx.publish(Event::Acquired);
         Some(record)
@@ -113,8 +113,7 @@ impl Table {
         now: Moment,
         ctx: &mut StepContext<'_>,
         mode: Mode,
-        owner: &[u8],
-        token: Option<Token>,
+        new: &NewHold<'_>,
         fx: &mut Effects,
     ) {
         let Some(lock) = ctx.lock else {
@@ -122,11 +121,11 @@ impl Table {
         };
         if mode != Mode::Exclusive && self.held_as(ctx) == Some(mode) {
             // Its own hold, and one with the same token, which only a broken record can name.
-            let own = self.own(ctx, owner).map(|(holder, _)| holder);
+            let own = self.own(ctx, new.owner).map(|(holder, _)| holder);
             if let Some(own) = own {
                 self.end_one(now, ctx, own);
             }
-            let same = token.zip(ctx.lock).and_then(|(token, lock)| self.locks.hold_with(lock, token));
+            let same = ctx.lock.and_then(|lock| self.locks.hold_with(lock, new.token));
             if let Some(same) = same.map(|(holder, _)| holder) {
                 self.end_one(now, ctx, same);
             }
@@ -162,12 +161,12 @@ impl Table {
         &mut self,
         now: Moment,
         key_ref: KeyRef<'_>,
-        owner: &[u8],
-        token: Option<Token>,
+        release: &Release<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        let held = self.own(&ctx, owner).filter(|(_, hold)| is_of(*hold, owner, token));
+        let held = self.own(&ctx, release.owner);
+        let held = held.filter(|(_, hold)| is_of(*hold, release.owner, release.token));
         let held = held.map(|(holder, hold)| (holder, hold.count()));
         if let Some((holder, count)) = held.filter(|(_, count)| *count > 1) {
             self.locks.set_count(holder, count - 1);
@@ -177,21 +176,13 @@ impl Table {
     }
 
     /// A renewal that the primary carried out.
-    pub fn apply_renew(
-        &mut self,
-        now: Moment,
-        key_ref: KeyRef<'_>,
-        owner: &[u8],
-        token: Option<Token>,
-        raise: Option<Token>,
-        lease_ms: u64,
-    ) -> Step<()> {
+    pub fn apply_renew(&mut self, now: Moment, key_ref: KeyRef<'_>, renewal: &Renewal<'_>) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        match self.own(&ctx, owner) {
-            Some((holder, hold)) if is_of(hold, owner, token) => {
-                self.locks.extend(holder, now, lease_ms);
-                self.locks.note_acknowledged(holder, None);
-                if let Some(raise) = raise {
+        match self.own(&ctx, renewal.owner) {
+            Some((holder, hold)) if is_of(hold, renewal.owner, renewal.token) => {
+                self.locks.extend(holder, now, renewal.lease_ms);
+                self.locks.note_acknowledged(holder, renewal.client);
+                if let Some(raise) = renewal.raise {
                     self.raise_token(&ctx, holder, raise);
                 }
                 travels_on(Change::Touched)
@@ -213,8 +204,9 @@ impl Table {
         if self.apply_going_on(now, &ctx, mode, saved) {
             return travels_on(Change::Touched);
         }
-        self.make_way(now, &mut ctx, mode, &saved.owner, Some(saved.token), fx);
-        if self.begin(now, &mut ctx, mode, &new_hold(saved)).is_none() {
+        let new = new_hold(saved);
+        self.make_way(now, &mut ctx, mode, &new, fx);
+        if self.begin(now, &mut ctx, mode, &new).is_none() {
             return Step::unchanged(());
         }
         if let Some(holder) = self.own(&ctx, &saved.owner).map(|(holder, _)| holder) {

@@ -11,18 +11,16 @@ impl Table {
     /// notice a step that did not ask it.
     ///
     /// A hold that the owner has here already goes on under the new token. It lasts no shorter than before (G2), and
-    /// takes as many releases, one more if this request `counts`. It keeps its binding unless another one is asked
+    /// takes as many releases, one more if this grant `counts`. It keeps its binding unless another one is asked
     /// for.
     pub(super) fn begin_or_go_on(
         &mut self,
         now: Moment,
         ctx: &mut StepContext<'_>,
-        mode: Mode,
-        new: &NewHold<'_>,
-        bind_to: Option<ClientId>,
-        counts: bool,
+        grant: &Grant<'_>,
     ) -> Option<Record> {
         debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
+        let Grant { mode, ref new, bind_to, counts } = *grant;
         let own = self.own(ctx, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((holder, hold)) = own else {
             let record = self.begin(now, ctx, mode, new)?;

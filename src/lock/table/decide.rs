@@ -260,8 +260,7 @@ impl Table {
         &mut self,
         now: Now,
         key_ref: KeyRef<'_>,
-        owner: &[u8],
-        token: Option<Token>,
+        release: &Release<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
@@ -270,12 +269,12 @@ impl Table {
             return Step::unchanged(None);
         }
         let queue = self.queues.at(key_ref.lock_key);
-        if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) {
+        if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, release.owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);
             self.note_left(None);
         }
         if !self.is_plain(key_ref) {
-            return self.release_any(now, key_ref, owner, token, admission, fx);
+            return self.release_any(now, key_ref, release, admission, fx);
         }
         let Some((id, hold)) = self.any_hold(key_ref.existing) else {
             return Step::unchanged(Some(false));
@@ -285,7 +284,7 @@ impl Table {
             let record = over.map_or(Record::Nothing, Record::Ended);
             return self.pass_on(now, key_ref, record, admission, fx).reply(Some(false));
         }
-        if !is_of(hold, owner, token) {
+        if !is_of(hold, release.owner, release.token) {
             return Step::unchanged(Some(false));
         }
         self.give_up(now.boot, id);

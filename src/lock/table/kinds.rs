@@ -125,10 +125,9 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
-        let new = ask.hold(token);
         // Word for word only if nothing else is told: a reader may still see what this step has ended.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
-        let record = self.begin_or_go_on(now.boot, ctx, ask.mode, &new, ask.bind_to, ask.is_reentrant);
+        let record = self.begin_or_go_on(now.boot, ctx, &ask.grant(token));
         let Some(record) = record else {
             return Refused(Refusal::TooManyLocks);
         };
@@ -344,11 +343,11 @@ impl Table {
         &mut self,
         now: Now,
         key_ref: KeyRef<'_>,
-        owner: &[u8],
-        token: Option<Token>,
+        release: &Release<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
+        let Release { owner, token } = *release;
         let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
         if ctx.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {

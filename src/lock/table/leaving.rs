@@ -116,8 +116,8 @@ mod tests {
         table.set_leaving(true);
         let mut fx = Effects::default();
         let admission: Admission<'_> = &mut |_| Decision::Granted;
-        let released =
-            table.release(NOW, KeyRef { lock_key: DOOR, existing }, b"alice", None, admission, &mut fx);
+        let asked = Release { owner: b"alice", token: None };
+        let released = table.release(NOW, KeyRef { lock_key: DOOR, existing }, &asked, admission, &mut fx);
         assert_eq!((released.change, table.waiters()), (Change::Deleted, 2));
         let mut fx = Effects::default();
         table.turn_away(Answer::Refused("it leaves"));

@@ -193,8 +193,7 @@ impl Table {
         // Nor if it holds some of them already: readers cannot see what becomes of those holds.
         let is_new = !ctxs.iter().any(|ctx| ctx.replicates() || self.own(ctx, ask.owner).is_some());
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && is_new;
-        let new = ask.hold(token);
-        self.begin_all(now, ctxs, ask.mode, &new, ask.bind_to, as_asked, fx);
+        self.begin_all(now, ctxs, &ask.grant(token), as_asked, fx);
         Granted(token)
     }
 
@@ -203,14 +202,12 @@ impl Table {
         &mut self,
         now: Now,
         ctxs: &mut [StepContext<'_>],
-        mode: Mode,
-        new: &NewHold<'_>,
-        bind_to: Option<ClientId>,
+        grant: &Grant<'_>,
         as_asked: bool,
         fx: &mut [Effects],
     ) {
         for (number, (ctx, fx)) in ctxs.iter_mut().zip(fx).enumerate() {
-            if let Some(record) = self.begin_or_go_on(now.boot, ctx, mode, new, bind_to, false) {
+            if let Some(record) = self.begin_or_go_on(now.boot, ctx, grant) {
                 fx.publish(Event::Acquired);
                 match as_asked {
                     true if number == 0 => ctx.replicate(Record::AsAsked, fx),
@@ -366,8 +363,7 @@ impl Table {
         let others = lock_keys.collect();
         let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
         first_fx.answer(first_entry, client, Answer::Granted { lock_key, others, token, minted_owner });
-        let new = request.hold(token);
-        self.begin_all(now, ctxs, request.mode, &new, Some(client), false, fx);
+        self.begin_all(now, ctxs, &request.grant(token), false, fx);
         Some(())
     }
 }

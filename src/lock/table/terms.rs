@@ -161,6 +161,15 @@ pub enum Refusal {
     TooManyLocks,
 }
 
+/// A request to give up a hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release<'a> {
+    /// Whose hold.
+    pub owner: &'a [u8],
+    /// Only if it has this token.
+    pub token: Option<Token>,
+}
+
 /// A request to make a lease last from now.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal<'a> {
@@ -176,6 +185,18 @@ pub struct Renewal<'a> {
     pub client: Option<ClientId>,
     /// The same, where it can be bound to: it is a client's own.
     pub bind_to: Option<ClientId>,
+}
+
+/// A hold that is to begin by this server's own decision, or to go on under its token.
+pub(super) struct Grant<'a> {
+    /// How the lock is to be held.
+    pub(super) mode: Mode,
+    /// Whose hold, under which token, for how long.
+    pub(super) new: NewHold<'a>,
+    /// The connection, where it can be bound to: it is a client's own.
+    pub(super) bind_to: Option<ClientId>,
+    /// Whether a hold that goes on takes one release more.
+    pub(super) counts: bool,
 }
 
 /// A key of a step.
@@ -216,6 +237,14 @@ pub(super) fn candidate<'a>(
 }
 
 impl Ask<'_> {
+    /// What it is granted under this token.
+    #[inline(always)]
+    pub(super) const fn grant(&self, token: Token) -> Grant<'_> {
+        let Self { owner, lease_ms, client, binding, mode, bind_to, is_reentrant, .. } = *self;
+        let new = NewHold { owner, token, lease_ms, client, binding };
+        Grant { mode, new, bind_to, counts: is_reentrant }
+    }
+
     /// Whether it asks for nothing but the plain exclusive lock.
     #[inline]
     pub(super) const fn is_plain(&self) -> bool {
@@ -223,13 +252,6 @@ impl Ask<'_> {
             && !self.is_reentrant
             && self.binding.is_none()
             && !matches!(self.wait, Some(Wait::Reservation { .. }))
-    }
-
-    /// The hold that it is granted under this token.
-    #[inline(always)]
-    pub(super) const fn hold(&self, token: Token) -> NewHold<'_> {
-        let Self { owner, lease_ms, client, binding, .. } = *self;
-        NewHold { owner, token, lease_ms, client, binding }
     }
 
     /// What stands in the queue for it.
@@ -259,6 +281,12 @@ impl Request {
     pub(super) fn hold(&self, token: Token) -> NewHold<'_> {
         let Self { ref owner, lease_ms, client, binding, .. } = *self;
         NewHold { owner, token, lease_ms, client, binding }
+    }
+
+    /// The same for a lock of any kind.
+    pub(super) fn grant(&self, token: Token) -> Grant<'_> {
+        let Self { mode, client, is_reentrant, .. } = *self;
+        Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant }
     }
 }
 

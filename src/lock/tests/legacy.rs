@@ -1,7 +1,9 @@
 //! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule by itself.
 
 use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step, Task};
-use crate::lock::table::{Acquired, Ask, Block, Candidate, Decision, KeyRef, Refusal, Renewal, Table, Wait};
+use crate::lock::table::{
+    Acquired, Ask, Block, Candidate, Decision, KeyRef, Refusal, Release, Renewal, Table, Wait,
+};
 use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Now, Token};
 
 const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
@@ -122,7 +124,7 @@ fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
     let mut release = |is_own: bool, token: Option<Token>| {
         let admission = &mut |_: Candidate<'_>| Decision::Granted;
         let key_ref = KeyRef { lock_key: DOOR, existing: held(is_own, 80) };
-        table.release(at(20), key_ref, b"old", token, admission, &mut fx)
+        table.release(at(20), key_ref, &Release { owner: b"old", token }, admission, &mut fx)
     };
     assert_eq!(release(false, None), Step::unchanged(Some(false)), "another's");
     assert_eq!(release(true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");

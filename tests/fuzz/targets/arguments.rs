@@ -9,6 +9,7 @@ use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::{Bounds, WAIT_MS_MAX, integer};
 use crate::command::error::Invalid;
 use crate::command::{exec, fence, heldby, info, internal, macquire, release, renew};
+use crate::lock::table::Release;
 use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{Binding, LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Token};
 
@@ -164,10 +165,10 @@ fn renew_of<'a>(words: &[&'a [u8]], bounds: &Bounds) -> Option<renew::Renew<'a>>
     (!is_contradiction).then_some(renew::Renew { owner, lease_ms: lease_of(&given)?, token, raise })
 }
 
-fn release_of<'a>(words: &[&'a [u8]]) -> Option<release::Release<'a>> {
+fn release_of<'a>(words: &[&'a [u8]]) -> Option<Release<'a>> {
     let owner = owner_of(words)?;
     let given = options(&words[1..], &[("TOKEN", Some(TOKENS))])?;
-    Some(release::Release { owner, token: given.get("TOKEN").and_then(|&number| Token::new(number)) })
+    Some(Release { owner, token: given.get("TOKEN").and_then(|&number| Token::new(number)) })
 }
 
 fn info_of(words: &[&[u8]]) -> Option<usize> {

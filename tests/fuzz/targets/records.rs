@@ -14,7 +14,7 @@ use crate::command::internal::parse_tick;
 use crate::command::{acquire, macquire, release, renew};
 use crate::lock::codec::SavedHold;
 use crate::lock::effect::Effects;
-use crate::lock::table::{Granted, KeyRef};
+use crate::lock::table::{Granted, KeyRef, Release, Renewal};
 use crate::lock::types::{LEASE_MS_MAX, LockKey};
 
 const LINES_MAX: usize = 40;
@@ -48,9 +48,8 @@ fn apply(replica: &mut Replica, words: &[&[u8]]) {
             if let Ok(renew::Renew { owner, lease_ms, token, raise }) =
                 reading(|| renew::parse(rest, &Bounds::WIDEST))
             {
-                replica.step(key, |table, now, key_ref, _| {
-                    table.apply_renew(now.boot, key_ref, owner, token, raise, lease_ms)
-                });
+                let renewal = Renewal { owner, token, raise, lease_ms, client: None, bind_to: None };
+                replica.step(key, |table, now, key_ref, _| table.apply_renew(now.boot, key_ref, &renewal));
             }
         }
         [b"T", ref rest @ ..] => {
@@ -89,9 +88,10 @@ fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
 }
 
 fn release(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
-    let release::Release { owner, token } = reading(|| release::parse(words)).ok()?;
+    let asked = reading(|| release::parse(words)).ok()?;
+    let Release { owner, token } = asked;
     let (before, held) = (replica.saved(key), own(replica, key, owner));
-    replica.step(key, |table, now, key_ref, fx| table.apply_release(now.boot, key_ref, owner, token, fx));
+    replica.step(key, |table, now, key_ref, fx| table.apply_release(now.boot, key_ref, &asked, fx));
     let is_meant = held.is_some_and(|hold| token.is_none_or(|token| token == hold.token));
     assert!(is_meant || replica.saved(key) == before, "a release of another hold changed something");
     Some(())

@@ -9,7 +9,7 @@ use super::reading;
 use crate::command::internal::{Apply, parse_apply};
 use crate::lock::codec::{SavedLock, decode, encode};
 use crate::lock::effect::{Change, Effects, Existing, LockId, Record, Step, Task};
-use crate::lock::table::{Acquired, Ask, Block, Decision, KeyRef, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Block, Decision, KeyRef, Release, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, Mode, Moment, Now};
 
 /// More than can be due at once.
@@ -203,7 +203,8 @@ impl Replica {
                 for _ in 0..hold.count {
                     let is_released = self.step(&name, |table, now, key_ref, fx| {
                         let admission: crate::lock::table::Admission<'_> = &mut |_| Decision::Granted;
-                        table.release(now, key_ref, &hold.owner, None, admission, fx)
+                        let asked = Release { owner: &hold.owner, token: None };
+                        table.release(now, key_ref, &asked, admission, fx)
                     });
                     assert_eq!(is_released, Some(true), "{hold:?} cannot be released");
                 }
