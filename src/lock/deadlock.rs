@@ -79,13 +79,23 @@ struct Owner {
     can_go_on: bool,
 }
 
+/// What a search goes through.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    /// Who waits.
+    pub queues: &'a Queues,
+    /// Who holds.
+    pub locks: &'a Locks,
+    /// When: a hold whose lease is over is in nobody's way.
+    pub now: Moment,
+    /// How many a shared lock has room for.
+    pub holders_max: usize,
+    /// Requests that count as gone, by those that stand for all: they are about to be replaced.
+    pub but: &'a [WaiterId],
+}
+
 struct Graph<'a> {
-    queues: &'a Queues,
-    locks: &'a Locks,
-    now: Moment,
-    holders_max: usize,
-    /// Requests that count as gone, by those that stand for all.
-    but: &'a [WaiterId],
+    scope: Scope<'a>,
     steps: usize,
     requests: Vec<Request>,
     by_first_entry: HashMap<WaiterId, usize>,
@@ -104,27 +114,14 @@ pub struct Looked {
     owners: usize,
 }
 
-/// The cycle that this request, which stands in the queue, closes, if any. A shared lock has room for `holders_max`. The
-/// requests that `but` stands for count as gone: they are about to be replaced.
+/// The cycle that this request, which stands in the queue, closes, if any.
 #[must_use]
-pub fn find(
-    queues: &Queues,
-    locks: &Locks,
-    now: Moment,
-    holders_max: usize,
-    waiter: WaiterId,
-    but: &[WaiterId],
-    looked: &mut Looked,
-) -> Option<Vec<Link>> {
-    if !may_close_one(queues, locks, waiter) {
+pub fn find(scope: Scope<'_>, waiter: WaiterId, looked: &mut Looked) -> Option<Vec<Link>> {
+    if !may_close_one(scope.queues, scope.locks, waiter) {
         return None;
     }
     let mut graph = Graph {
-        queues,
-        locks,
-        now,
-        holders_max,
-        but,
+        scope,
         steps: 0,
         requests: Vec::with_capacity(looked.requests),
         by_first_entry: HashMap::with_capacity(looked.requests),
@@ -147,8 +144,8 @@ pub fn find(
 impl<'a> Graph<'a> {
     /// The node of a request. `None`: the bound is reached.
     fn request(&mut self, waiter: WaiterId) -> Option<usize> {
-        self.queues.waiter(waiter)?;
-        let first_entry = self.queues.first_entry(waiter);
+        self.scope.queues.waiter(waiter)?;
+        let first_entry = self.scope.queues.first_entry(waiter);
         if let Some(&known) = self.by_first_entry.get(&first_entry) {
             return Some(known);
         }
@@ -163,12 +160,12 @@ impl<'a> Graph<'a> {
 
     /// Whether this request counts as gone.
     fn is_left_out(&self, waiter: WaiterId) -> bool {
-        !self.but.is_empty() && self.but.contains(&self.queues.first_entry(waiter))
+        !self.scope.but.is_empty() && self.scope.but.contains(&self.scope.queues.first_entry(waiter))
     }
 
     /// The node of an owner who waits. `None`: it can go on, because it waits for nothing, or the bound is reached.
     fn owner(&mut self, name: &[u8]) -> Option<usize> {
-        let queues = self.queues;
+        let queues = self.scope.queues;
         let mut waits = queues.all_of_owner(name).map(|(id, _)| id).peekable();
         let first = *waits.peek()?;
         if let Some(&known) = self.by_first.get(&first) {
@@ -201,7 +198,7 @@ impl<'a> Graph<'a> {
     /// Finds out what a request waits for.
     fn expand(&mut self, number: usize) {
         let (queues, first_entry, begin) =
-            (self.queues, self.requests[number].first_entry, self.conditions.len());
+            (self.scope.queues, self.requests[number].first_entry, self.conditions.len());
         let multi = queues.waiter(first_entry).and_then(|waiter| queues.multi(waiter.multi?));
         match multi {
             // It counts once for each of its keys, for each is the work of a request for one lock.
@@ -222,18 +219,18 @@ impl<'a> Graph<'a> {
     /// Finds out what a request waits for in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
         effort::count(1);
-        let queues = self.queues;
+        let Scope { queues, locks, now, holders_max, .. } = self.scope;
         let Some(waiter) = queues.waiter(entry) else {
             return;
         };
         let Some(queue) = queues.queue(waiter.queue) else {
             return;
         };
-        let lock = lock_of(queue, self.locks);
+        let lock = lock_of(queue, locks);
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
-        let holds = lock.and_then(|lock| self.locks.hold_of(lock, &waiter.request.owner)).is_some();
+        let holds = lock.and_then(|lock| locks.hold_of(lock, &waiter.request.owner)).is_some();
         let is_single = waiter.multi.is_none() && !waiter.request.is_upgrade;
-        if holds && is_single && lock.and_then(|lock| self.locks.mode(lock)) == Some(waiter.request.mode) {
+        if holds && is_single && lock.and_then(|lock| locks.mode(lock)) == Some(waiter.request.mode) {
             // A RESTORE made it hold what it waits for: it is about to be told.
             return;
         }
@@ -241,18 +238,18 @@ impl<'a> Graph<'a> {
         let has_multis = queue.multis > usize::from(waiter.multi.is_some());
         let is_behind_exclusive = self.ahead(entry, waiter, holds, has_multis);
         self.close_condition(entry, request, false, begin);
-        let held_as = lock.and_then(|lock| self.locks.mode(lock));
+        let held_as = lock.and_then(|lock| locks.mode(lock));
         let Some((lock, held_as)) = lock.zip(held_as) else {
             return;
         };
         let is_any = match waiter.request.mode {
             // Of another kind it is after a RESTORE only: then all of them are in the way.
             Mode::Limit(_) if held_as != waiter.request.mode => false,
-            Mode::Limit(limit) if self.locks.holders_of(lock) < limit as usize => return,
+            Mode::Limit(limit) if locks.holders_of(lock) < limit as usize => return,
             Mode::Limit(_) => true,
             // There is room beside the others, or will be when any of them goes.
             Mode::Shared if held_as == Mode::Shared && !is_behind_exclusive => {
-                if self.locks.holders_of(lock) < self.holders_max {
+                if locks.holders_of(lock) < holders_max {
                     return;
                 }
                 true
@@ -260,7 +257,7 @@ impl<'a> Graph<'a> {
             _ => false,
         };
         let (begin, owners) = (self.blockers.len(), queues.waiting_owners());
-        if owners < self.locks.holders_of(lock) && !effort::is_spent(self.steps + owners) {
+        if owners < locks.holders_of(lock) && !effort::is_spent(self.steps + owners) {
             // Not all of the holders wait.
             if !is_any {
                 self.look_at_waiting_holders(lock, &waiter.request.owner);
@@ -268,11 +265,11 @@ impl<'a> Graph<'a> {
             }
             return;
         }
-        for (_, hold) in self.locks.holders(lock) {
+        for (_, hold) in locks.holders(lock) {
             self.steps += 1;
             effort::count(1);
             let is_beyond = effort::is_spent(self.steps);
-            let can_go = is_beyond || hold.is_over(self.now) || hold.is_of(&waiter.request.owner);
+            let can_go = is_beyond || hold.is_over(now) || hold.is_of(&waiter.request.owner);
             match if can_go { None } else { self.owner(&hold.owner()) } {
                 Some(owner) => self.blockers.push(Blocker::Owner(owner)),
                 // Any of them is enough, and this one is free to go.
@@ -287,14 +284,14 @@ impl<'a> Graph<'a> {
     /// Notes the owners, other than this one, that hold a lock and wait for something, in the order of their tokens.
     /// For a lock with more holders than there are owners who wait.
     fn look_at_waiting_holders(&mut self, lock: LockId, but: &[u8]) {
-        let (locks, now) = (self.locks, self.now);
-        self.steps += self.queues.waiting_owners();
-        effort::count(self.queues.waiting_owners());
+        let Scope { queues, locks, now, .. } = self.scope;
+        self.steps += queues.waiting_owners();
+        effort::count(queues.waiting_owners());
         let holding = |owner: &'a [u8]| {
             let (_, hold) = locks.hold_of(lock, owner).filter(|(_, hold)| !hold.is_over(now))?;
             (owner != but).then_some((hold.token(), owner))
         };
-        let mut waiting: Vec<_> = self.queues.all_waiting_owners().filter_map(holding).collect();
+        let mut waiting: Vec<_> = queues.all_waiting_owners().filter_map(holding).collect();
         waiting.sort_unstable();
         for (_, owner) in waiting {
             let owner = self.owner(owner);
@@ -317,10 +314,10 @@ impl<'a> Graph<'a> {
     fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, is_all: bool, has_multis: bool) -> bool {
         let (mut notes, mut is_behind_exclusive) = (is_all || has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
-        let mut at = self.queues.ahead(entry);
+        let mut at = self.scope.queues.ahead(entry);
         while (notes || must_look)
             && !effort::is_spent(self.steps)
-            && let Some((id, other)) = at.and_then(|id| Some((id, self.queues.waiter(id)?)))
+            && let Some((id, other)) = at.and_then(|id| Some((id, self.scope.queues.waiter(id)?)))
         {
             self.steps += 1;
             effort::count(1);
@@ -334,7 +331,7 @@ impl<'a> Graph<'a> {
                     self.blockers.extend(request.map(Blocker::Request));
                 }
             }
-            at = self.queues.ahead(id);
+            at = self.scope.queues.ahead(id);
         }
         is_behind_exclusive
     }

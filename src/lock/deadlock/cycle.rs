@@ -83,13 +83,13 @@ impl Graph<'_> {
     }
 
     fn link(&self, edge: Edge) -> Option<Link> {
-        let waiter = self.queues.waiter(edge.at)?;
+        let waiter = self.scope.queues.waiter(edge.at)?;
         let awaited = match edge.blocker {
             Blocker::Owner(owner) => *self.requests_of(owner).first()?,
             Blocker::Request(other) => other,
         };
-        let awaited = self.queues.waiter(self.requests[awaited].first_entry)?.request.owner.clone();
-        let lock_key = self.queues.queue(waiter.queue)?.lock_key.clone();
+        let awaited = self.scope.queues.waiter(self.requests[awaited].first_entry)?.request.owner.clone();
+        let lock_key = self.scope.queues.queue(waiter.queue)?.lock_key.clone();
         Some(Link { owner: waiter.request.owner.clone(), lock_key, awaited })
     }
 }

@@ -1,7 +1,7 @@
 //! A client asks, on a primary: acquire, release, renew. What is not plain goes to [`super::kinds`].
 
 use super::state::{Acquired::*, *};
-use crate::lock::deadlock;
+use crate::lock::deadlock::{self, Scope};
 use crate::lock::queue::QueueId;
 
 impl Table {
@@ -196,9 +196,9 @@ impl Table {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
-        let (holders_max, looked) = (self.limits.holders_max, &mut self.looked);
-        let Some(cycle) = deadlock::find(&self.queues, &self.locks, now, holders_max, waiter, but, looked)
-        else {
+        let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
+        let scope = Scope { queues, locks, now, holders_max, but };
+        let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
             return false;
         };
         self.queues.leave(waiter);

@@ -199,7 +199,7 @@ pub(super) struct Grant<'a> {
     pub(super) counts: bool,
 }
 
-/// A key of a step.
+/// A key of a step and what was found there.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRef<'a> {
     /// Where.
