@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::server::Server;
 use crate::server::client::{as_list, as_text};
 
+const ARGUMENTS_MAX: usize = 6;
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 500;
 
@@ -276,16 +277,65 @@ fn functions_and_files_are_short() {
 
 /// The name and the number of lines of every function with a body.
 fn function_lengths(code: &str) -> Vec<(String, usize)> {
-    let starts = code.match_indices("fn ").filter(|(at, _)| {
-        let before = code[..*at].chars().next_back();
-        before.is_none_or(|c| !c.is_alphanumeric() && c != '_')
-    });
-    starts
-        .map(|(at, _)| {
-            let name = code[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            (name, code[at..item_end(code, at)].lines().count())
-        })
+    functions(code)
+        .map(|(at, name)| (name.to_string(), code[at..item_end(code, at)].lines().count()))
         .collect()
+}
+
+/// Where each function begins, and its name. Types of functions have none.
+fn functions(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let starts = code.match_indices("fn ").filter(move |(at, _)| !code[..*at].ends_with(is_part));
+    starts.map(move |(at, _)| {
+        let behind = &code[at + 3..];
+        (at, &behind[..behind.find(|c| !is_part(c)).unwrap_or(behind.len())])
+    })
+}
+
+/// What belongs together is a struct with a name, which says what a function reads.
+#[test]
+fn functions_take_few_arguments() {
+    let mut found = Vec::new();
+    for source in all_sources() {
+        for (name, count) in argument_counts(&source.code) {
+            if count > ARGUMENTS_MAX {
+                found.push(format!("{}: {name} takes {count} arguments", source.path.display()));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
+/// The name and the number of arguments of every function, `self` counted. The server says what those take that it
+/// calls (`extern "C"`).
+fn argument_counts(code: &str) -> Vec<(String, usize)> {
+    functions(code)
+        // The name of the language is blanked out as every string is.
+        .filter(|(at, _)| !code[..*at].trim_end().ends_with("extern"))
+        .map(|(at, name)| (name.to_string(), argument_count(&code[at + 3..])))
+        .collect()
+}
+
+/// How many arguments stand in the first parentheses that are not within the angle brackets before them.
+fn argument_count(signature: &str) -> usize {
+    let (mut depth, mut before, mut arguments) = (0, ' ', vec![String::new()]);
+    for c in signature.chars() {
+        match c {
+            '(' if depth == 0 => arguments = vec![String::new()],
+            ')' if depth == 1 => break,
+            ',' if depth == 1 => arguments.push(String::new()),
+            _ => arguments.iter_mut().next_back().into_iter().for_each(|argument| argument.push(c)),
+        }
+        match c {
+            '(' | '[' | '{' | '<' => depth += 1,
+            // An arrow closes nothing.
+            '>' if before == '-' => {}
+            ')' | ']' | '}' | '>' => depth -= 1,
+            _ => {}
+        }
+        before = c;
+    }
+    arguments.iter().filter(|argument| !argument.trim().is_empty()).count()
 }
 
 // Check the checker.
@@ -297,6 +347,11 @@ fn the_checks_see_what_they_should() {
     assert_eq!(code.lines().count(), text.lines().count());
     assert!(!code.contains("unsafe") && !code.contains("unwrap") && code.contains("'static"), "{code}");
     assert_eq!(function_lengths(&code), [("a".to_string(), 4), ("c".to_string(), 4)]);
+    let code = "fn a<F: Fn(u8, u8) -> Vec<(u8, u8)>, G>(&mut self, (x, y): (u8, u8), f: F, g: [G; 2],) -> Map<u8, u8>\n\
+                where F: Fn(u8, u8) {}\npub unsafe extern     fn b(a: u8, b: u8) {}\nfn c() { d(1, 2) }\n\
+                fn d(\n    f: &mut dyn FnMut(u8, u8) -> u8,\n    g: fn(u8, u8),\n);\n";
+    let counts = [("a", 4), ("c", 0), ("d", 2)].map(|(name, count)| (name.to_string(), count));
+    assert_eq!(argument_counts(code), counts);
     assert!(has_word("let x = unsafe { y };", "unsafe") && !has_word("unsafe_code", "unsafe"));
     assert!(has_word("a.unwrap();", ".unwrap()") && !has_word("operand", "rand"));
     let lines = ["// SAFETY: 1. It is so.", "let x =", "    unsafe { y };", "", "unsafe { z };"];

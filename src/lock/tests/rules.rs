@@ -192,7 +192,8 @@ impl Oracle {
             keys.iter().for_each(|at| self.admit(at, false, out));
             return Reply::Granted(token);
         }
-        if let Some(reply) = self.downgrade_all(keys, owner, lease_ms, client, mode, out) {
+        let again = Asked { lease_ms, binding: Binding::NONE, client: Some(client), is_reentrant: false };
+        if let Some(reply) = self.downgrade_all(keys, owner, again, mode, out) {
             return reply;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
@@ -232,8 +233,7 @@ impl Oracle {
         &mut self,
         keys: Keys,
         owner: Name,
-        lease_ms: u64,
-        client: u64,
+        asked: Asked,
         mode: Mode,
         out: &Outcome,
     ) -> Option<Reply> {
@@ -243,7 +243,6 @@ impl Oracle {
         if mode != Mode::Shared || holds.len() != keys.len() || !holds.iter().all(is_one) {
             return None;
         }
-        let asked = Asked { lease_ms, binding: Binding::NONE, client: Some(client), is_reentrant: false };
         for (at, hold) in keys.iter().zip(holds) {
             let hold = hold.goes_on(token, mode, self.time, asked);
             self.put(at, Some(Value::Lock(vec![hold])));
