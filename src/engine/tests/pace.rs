@@ -178,7 +178,7 @@ fn sent_away(world: &World) -> Vec<u64> {
 
 #[test]
 fn those_who_wait_at_a_server_that_is_demoted_are_sent_away_a_few_in_a_turn() {
-    // G7
+    // G7, G16
     let (mut world, handles) = with_waiters(9);
     takes_role(&world, true);
     assert_eq!(waiters(&world), 0, "nobody is in a queue");
