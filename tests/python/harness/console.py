@@ -102,6 +102,7 @@ class Machine:
         for name in self.servers[1:]:
             look = f"redis-cli -p {PORTS[name]} INFO replication"
             eventually(lambda: "master_link_status:up" in self.run(look), "the replica has its primary's data")
+        self._hand_on()
         if SENTINEL in self.ports:
             self._make_sentinel()
         if "a dead primary" in rest:
@@ -141,6 +142,17 @@ class Machine:
         (place / "redis.conf").write_text("\n".join(lines) + "\n")
         self.run(f"redis-server /srv/{name}/redis.conf")
         eventually(lambda: answers(self.ports[PORTS[name]].number), "the server starts")
+
+    def _hand_on(self):
+        """Waits until the replicas get what the primary writes: a link is up a moment before that."""
+        self.run(f"redis-cli -p {PORTS['one']} PUBLISH nobody hears")
+
+        def has_arrived():
+            lines = self.run(f"redis-cli -p {PORTS['one']} INFO replication")
+            (written,) = [line.split(":")[1] for line in lines if line.startswith("master_repl_offset:")]
+            return len([line for line in lines if f",offset={written}," in line]) == len(self.servers) - 1
+
+        eventually(has_arrived, "the replicas have what was written")
 
     def _make_sentinel(self):
         """One that decides alone, in a hurry, and calls the group mymaster."""
