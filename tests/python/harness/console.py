@@ -217,6 +217,7 @@ class Machine:
         )
         os.close(other_end)
         printed = b""
+        has_ended = False
         while True:
             if select.select([terminal], [], [], 0.02)[0]:
                 try:
@@ -226,8 +227,11 @@ class Machine:
                 if not chunk:
                     break
                 printed += chunk
-            elif process.poll() is not None:
+            elif has_ended:
                 break  # a server that was started may have kept it
+            else:
+                # What it wrote just before its end is looked for once more.
+                has_ended = process.poll() is not None
         process.wait(SOON_SECONDS)
         os.close(terminal)
         text = printed.decode(errors="replace").replace("\r", "")
