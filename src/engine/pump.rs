@@ -109,8 +109,8 @@ pub fn run<S: Server>(server: &S) {
     wake_again(server, decides, is_paused);
 }
 
-/// Many ended leases and waits leave many small pieces of memory. The C library's allocator joins them when next asked for a
-/// larger one: for a million that takes a tenth of a second. So it is asked now and then.
+/// Many ended leases and waits leave many small pieces of memory. The C library's allocator joins them when next asked
+/// for a larger one: for a million that takes a tenth of a second. So it is asked now and then.
 fn let_allocator_tidy_up() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
 }
@@ -176,7 +176,8 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN
 }
 
-/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`: there are more.
+/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`: there
+/// are more.
 pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     if server.with(|state| state.table.has_away()) != Some(true) {
         return true;

@@ -80,15 +80,6 @@ pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {
         Record::Nothing => {}
         Record::AsAsked => server.replicate_as_asked(),
-        record => replicate_in_words(server, name, record),
-    }
-}
-
-#[inline(never)]
-fn replicate_in_words<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
-    match record {
-        Record::Nothing => {}
-        Record::AsAsked => server.replicate_as_asked(),
         Record::Deleted => server.replicate_delete(name),
         Record::Lives(ms) => server.replicate_life(name, wall_ms_in(server, ms)),
         Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}

@@ -234,7 +234,9 @@ impl Table {
         let Existing::Lock(id) = existing else {
             return None;
         };
-        if self.is_restricted || self.queues.waiters() > 0 || id.is_list() || self.locks.has_overflow(id) {
+        // Where nobody waits anywhere it does not matter where this is.
+        let key_ref = KeyRef { lock_key: LockKey { db: 0, name: &[] }, existing };
+        if self.queues.waiters() > 0 || !self.is_plain(key_ref) {
             return None;
         }
         let hold = self.locks.hold(id)?;
