@@ -1,6 +1,7 @@
 """The adapter of the reference (PROTOCOL.md)."""
 
 import asyncio
+import ctypes
 import json
 import os
 import sys
@@ -200,7 +201,8 @@ class Adapter:
         return {name: 0 if is_broken("counts-nothing") else self.locks.counts[name] for name in names}
 
     async def do_threads(self, message):
-        """What the process uses."""
+        """What the process uses. What it has freed goes back to the system first."""
+        ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/statm", encoding="ascii") as statm:
             pages = int(statm.read().split()[1])
         lines = sum(len(locks.servers.lines) for locks in [self.locks, *getattr(self.locks, "nodes", [])])
