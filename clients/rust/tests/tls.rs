@@ -61,7 +61,13 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
     assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), Some(Loss::Push));
     // Who trusts nobody whom it does not know.
     let stranger = Locks::open(&address[..]).unwrap();
-    let refused = stranger.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
+    let mut refused = stranger.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
+    for _ in 0..10 {
+        if refused.to_string().contains("took too long") {
+            // The machine was too busy to read the certificate in time.
+            refused = stranger.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
+        }
+    }
     assert!(
         matches!(&refused, Error::ConnectionFailed { message } if message.contains("ertificate")),
         "{refused}"
