@@ -6,7 +6,7 @@ locks meanwhile comes behind it.
 
 import pytest
 
-from harness.kinds import count, held_by, take
+from harness.kinds import ask, count, held_by, take
 from harness.limits import eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
@@ -229,6 +229,28 @@ def test_a_replica_that_is_flushed_publishes_nothing_of_its_own(start_server):
     assert (reader("LOCK.HELDBY alice"), count(reader, "holds"), count(reader, "broken")) == ([], 1, 0)
     assert subscriber.read()[2:] == ["__keyevent@0__:lock.acquired", "door"]
     assert "broken from outside" not in replica.log_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_publishes_how_a_hold_ended_before_the_next_one(start_server, kind):
+    server = start_server(*AT_ONCE)
+    cli = server.connect()
+    replica = start_server("--replicaof", f"127.0.0.1 {server.port}", "--notify-keyspace-events", "KEd")
+    is_linked(replica)
+    subscriber = replica.connect()
+    subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
+    # One has to go for the other: of readers one is a writer, and a semaphore has room for one.
+    first, second = {"shared": ("SHARED", ""), "limit": ("LIMIT 1", "LIMIT 1")}.get(kind, [KINDS[kind]] * 2)
+    take(cli, "door", "alice", first, lease_ms=300)
+    waiter = ask(server, "door", "bob", second)
+    eventually(lambda: count(cli, "waiters") == 1)
+    if kind == "kept":
+        # Its lease stands still.
+        assert cli("LOCK.RELEASE door alice") == 1
+    assert waiter.answer() > 0
+    assert cli("LOCK.RELEASE door bob") == 1
+    seen = [subscriber.read()[2].partition(":lock.")[2] for _ in range(4)]
+    assert seen == ["acquired", "released" if kind == "kept" else "expired", "acquired", "released"]
 
 
 @pytest.mark.parametrize("command", ["DEBUG RELOAD", "DEBUG LOADAOF"])

@@ -19,6 +19,7 @@ impl Table {
             return self.acquire_any(now, key_ref, ask, admission, fx);
         }
         let over = self.end_if_over(now.boot, key_ref.existing, fx);
+        let ended = over.map_or(Record::Nothing, Record::Ended);
         if self.live(now.boot, key_ref.existing).is_none() {
             // G5: those who wait come first, also while their grant is still on its way.
             if let Some(step) = self.grant_next(now, key_ref, admission, fx) {
@@ -26,9 +27,11 @@ impl Table {
                     Change::Stored(id) => Existing::Lock(id),
                     _ => key_ref.existing,
                 };
+                let step = step.behind(ended, fx);
                 return self.join_holder(now, KeyRef { existing, ..key_ref }, ask, step, fx);
             }
-            let step = self.take_free(now, key_ref.lock_key, key_ref.existing, ask, over);
+            let step = self.take_free(now, key_ref.lock_key, key_ref.existing, ask, over.is_some());
+            let step = step.behind(ended, fx);
             if matches!(step.reply, Granted(_)) {
                 fx.publish(Event::Acquired);
             }
@@ -49,7 +52,7 @@ impl Table {
         if self.is_restricted || self.queues.waiters() > 0 {
             return None;
         }
-        let step = self.take_free(now, lock_key, Existing::Nothing, ask, None);
+        let step = self.take_free(now, lock_key, Existing::Nothing, ask, false);
         Some((step, matches!(step.reply, Granted(_)).then_some(Event::Acquired)))
     }
 
@@ -101,7 +104,8 @@ impl Table {
         Step { reply: Granted(token), change, record }
     }
 
-    /// Nobody holds the lock and nobody waits for it. If it is granted, the caller publishes that.
+    /// Nobody holds the lock and nobody waits for it, and perhaps a lease is just over. The caller tells of that, and
+    /// publishes it if the lock is granted.
     #[inline(always)]
     fn take_free(
         &mut self,
@@ -109,18 +113,14 @@ impl Table {
         lock_key: LockKey<'_>,
         existing: Existing,
         ask: &Ask<'_>,
-        over: Option<Token>,
+        is_over: bool,
     ) -> Step<Acquired> {
         debug_assert!(!self.is_restricted, "the short path knows none of these rules");
         if existing == Existing::Other {
             return Step::unchanged(Refused(Refusal::WrongType));
         }
-        let refused = |reply| match over {
-            Some(token) => {
-                Step { reply: Refused(reply), change: Change::Deleted, record: Record::Ended(token) }
-            }
-            None => Step::unchanged(Refused(reply)),
-        };
+        let change = if is_over { Change::Deleted } else { Change::Nothing };
+        let refused = |refusal| Step { reply: Refused(refusal), change, record: Record::Nothing };
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return refused(Refusal::NoTokens);
         };
@@ -135,9 +135,8 @@ impl Table {
             return refused(Refusal::TooManyLocks);
         };
         self.stats.grants += 1;
-        // Word for word, a reader would treat the request of an owner that it still sees holding as a retry. So a
-        // grant right after that owner's own lease ran out is named.
-        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && over.is_none();
+        // Word for word only if nothing else is told.
+        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !is_over;
         Step {
             reply: Granted(token),
             change,

@@ -225,21 +225,19 @@ impl Table {
         decision
     }
 
-    /// Grants a lock that has just lost its hold to the next in the queue, or lets the key go.
+    /// Grants a lock that has just lost its hold to the next in the queue, or lets the key go. `ended` is how readers
+    /// are told of the hold that was there.
     pub(super) fn pass_on(
         &mut self,
         now: Now,
         key_ref: KeyRef<'_>,
-        record: Record,
+        ended: Record,
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        // What the stream says of the new hold replaces the old one: one record for both.
-        self.grant_next(now, key_ref, admission, fx).unwrap_or(Step {
-            reply: (),
-            change: Change::Deleted,
-            record,
-        })
+        let next = self.grant_next(now, key_ref, admission, fx);
+        let free = Step { reply: (), change: Change::Deleted, record: Record::Nothing };
+        next.unwrap_or(free).behind(ended, fx)
     }
 }
 
