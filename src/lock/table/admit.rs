@@ -7,6 +7,9 @@ use crate::lock::queue::{MultiId, QueueId, Waiter};
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
 
+/// So many reservations that have lapsed are given up in one step of the pump.
+const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
+
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {
     sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 0 } else { 64 }
@@ -252,9 +255,20 @@ impl Table {
 
     /// Gives up the reservations at this key that were not asked for again in time.
     pub(super) fn end_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) {
-        while let Some(lapsed) = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now)) {
+        while self.end_first_lapsed(now, lock_key, fx) {}
+    }
+
+    /// Gives up some of them. Returns whether there may be more.
+    pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
+        (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, lock_key, fx))
+    }
+
+    fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
+        let lapsed = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now));
+        if let Some(lapsed) = lapsed {
             self.answer(lapsed, Answer::TimedOut, fx);
         }
+        lapsed.is_some()
     }
 
     /// The same for those who stand further back, if there are not too many holders to look at.

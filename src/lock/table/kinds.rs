@@ -450,6 +450,11 @@ impl Table {
     ) -> Step<()> {
         let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
+        if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
+            // What else there is to do here comes behind the rest of them.
+            self.note(key_ref.lock_key);
+            return Step::unchanged(());
+        }
         self.end_overs(now.boot, &mut ctx, None, due, fx);
         self.answer_holders(&ctx, fx);
         self.admit_queue(now, &mut ctx, admission, fx);

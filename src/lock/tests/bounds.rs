@@ -1,12 +1,13 @@
 //! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true. How often one owner holds.
+//! How many reservations lapse in one step.
 
 use std::collections::BTreeMap;
 
 use super::legacy::ask;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
-use crate::lock::effect::{Change, Effects, Existing};
-use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Limits, Refusal, Table};
+use crate::lock::effect::{Change, Effects, Existing, Step, Task};
+use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Limits, Refusal, Table, Wait};
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
@@ -132,4 +133,33 @@ fn an_owner_at_the_highest_count_is_refused_in_every_mode() {
             );
         }
     }
+}
+
+#[test]
+fn reservations_that_lapse_together_end_a_few_in_a_step() {
+    let (mut table, mut fx) = (Table::default(), Effects::default());
+    let lock_key = LockKey { db: 0, name: b"k" };
+    let mut key_ref = KeyRef { lock_key, existing: Existing::Nothing };
+    let ann = ask(b"ann", Mode::Exclusive, None);
+    let held = table.acquire(NOW, key_ref, &ann, &mut |_| Decision::Granted, &mut fx);
+    let Change::Stored(lock) = held.change else { panic!("{held:?}") };
+    key_ref.existing = Existing::Lock(lock);
+    let wait = Some(Wait::Reservation { until: NOW.boot.plus_ms(10) });
+    let reserve = |owner| Ask { wait, ..ask(owner, Mode::Exclusive, None) };
+    let reservations = [b"b", b"c", b"d", b"e", b"f"].map(|owner| reserve(owner));
+    let bob = ask(b"bob", Mode::Exclusive, Some(1));
+    for request in reservations.iter().chain([&bob]) {
+        let _ = table.acquire(NOW, key_ref, request, &mut |_| Decision::Granted, &mut fx);
+    }
+    assert_eq!((table.waiters(), table.next_task()), (6, None));
+    // Ann's lease is over, too: bob is next, and gets the lock when all who stood before him are gone.
+    let later = Now { boot: NOW.boot.plus_ms(60), ..NOW };
+    for left in [4, 2] {
+        let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
+        assert_eq!((step, table.waiters()), (Step::unchanged(()), left));
+        assert!(matches!(table.next_task(), Some(Task::Settle(_))), "the pump comes back");
+    }
+    let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
+    assert_eq!((step.change, table.waiters()), (Change::Renewed, 0));
+    assert_eq!(table.next_task(), None);
 }

@@ -130,7 +130,7 @@ EVENTS = (
     in_slices(
         "places that lapse together", "waiters of a lock",
         ending(f"LOCK.ACQUIRE gate waiter:####### {LEASE} QUEUE {{lease}}", before=held, holds=False), goes_on, lapsed,
-        sizes=TO_100_000, bounds=turn(120, "places of one line that lapse are not worked off in slices"),
+        sizes=TO_100_000,
     ),
     in_slices(
         "places that lapse together", "waiters of all locks",
