@@ -19,7 +19,7 @@ TIMES_MAX, WALL_TIMES_MAX = 10, 100
 # Tests that take no longer are run together.
 QUICK_SECONDS = 0.3
 # Not asked in a first round: they take most of the time.
-SLOW = re.compile(r"::(models|property|deadlocks|crowds|simulation|random)::")
+SLOW = re.compile(r"::(models|property|deadlocks|crowds|simulation|random)::|::(ranks_are|lives_keep|a_wheel_agrees)")
 # Not asked at all: they look for a fault, and find one the sooner.
 SEEKING = re.compile(r"^engine::.*::(bugs_that_are_put_back|what_cannot_be_promised)")
 
