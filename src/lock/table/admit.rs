@@ -7,7 +7,7 @@ use crate::lock::queue::{MultiId, QueueId, Waiter};
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
 
-/// So many reservations that have lapsed are given up in one step of the pump.
+/// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
 
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
