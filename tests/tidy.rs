@@ -228,8 +228,10 @@ fn nothing_is_unfinished() {
     let words = ["todo!", "unimplemented!", "dbg!", "println!", "eprintln!"];
     assert_none(&places(&shipped("src"), &words));
     assert_none(&places(&shipped("clients/rust/src"), &words));
-    for source in all_sources().iter().filter(|source| !source.path.ends_with("tidy.rs")) {
-        for mark in ["TODO", "FIXME", "XXX", "HACK"] {
+    // In halves, so that this file is read, too.
+    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
+    for source in all_sources() {
+        for mark in marks {
             assert!(!source.text.contains(mark), "{}: {mark}", source.path.display());
         }
     }
