@@ -5,21 +5,10 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { IndependentLocks, Locks } from "redislock";
+import { IndependentLocks } from "redislock";
 
 import { connect } from "./clients.mjs";
-import { atEnd, eventually, startServer } from "./servers.mjs";
-
-/** Locks that end with the test. */
-async function locksOn(t, server, options) {
-  const { client, close } = await connect("ioredis", "single", [server.address]);
-  const locks = new Locks(client, options);
-  atEnd(t, async () => {
-    await locks.close();
-    await close();
-  });
-  return locks;
-}
+import { atEnd, eventually, locksOn, startServer } from "./servers.mjs";
 
 /** The field of INFO that tells how often a lock was released. */
 const RELEASES = "cmdstat_(?:lock.release|LOCK.RELEASE)";
@@ -49,7 +38,7 @@ function warnings(t) {
 test("a hold that is forgotten is renewed no more, and its user is told", async (t) => {
   const server = await startServer(t);
   const told = [];
-  const locks = await locksOn(t, server, { lease: 1500, hooks: { forgotten: ({ names }) => told.push(...names) } });
+  const locks = await locksOn(t, server, "ioredis", { lease: 1500, hooks: { forgotten: ({ names }) => told.push(...names) } });
   const warned = once(process, "warning");
   await forget(locks, "k", {});
   await eventually(() => globalThis.gc() ?? told.length > 0, "it is forgotten");
@@ -67,7 +56,7 @@ test("a hold that is forgotten is renewed no more, and its user is told", async 
 test("holds that something refers to are renewed while garbage is collected", async (t) => {
   const server = await startServer(t);
   const seen = warnings(t);
-  const locks = await locksOn(t, server, { lease: 2000 });
+  const locks = await locksOn(t, server, "ioredis", { lease: 2000 });
   const kept = [await locks.acquire("single"), await locks.many(["one", "other"]).acquire()];
   // Nothing refers to the leader but the locks.
   const elected = [];
@@ -104,7 +93,7 @@ test("locks over independent servers forget alike", async (t) => {
 
 test("who prints a hold prints no client", async (t) => {
   const server = await startServer(t);
-  const locks = await locksOn(t, server);
+  const locks = await locksOn(t, server, "ioredis");
   const hold = await locks.acquire("k");
   assert.deepEqual(Object.keys(hold).sort(), ["heldSince", "names", "owner", "token"]);
   await hold.release();
@@ -113,7 +102,7 @@ test("who prints a hold prints no client", async (t) => {
 test("closing gives up what was forgotten, too", async (t) => {
   const server = await startServer(t);
   let told = 0;
-  const locks = await locksOn(t, server, { hooks: { forgotten: () => told++ } });
+  const locks = await locksOn(t, server, "ioredis", { hooks: { forgotten: () => told++ } });
   await forget(locks, "k", {});
   await eventually(() => globalThis.gc() ?? told > 0, "it is forgotten");
   assert.ok(!(await server.isFree("k")), "its lease lasts");
@@ -124,7 +113,7 @@ test("closing gives up what was forgotten, too", async (t) => {
 test("a hold whose signal somebody has is not forgotten", async (t) => {
   const server = await startServer(t);
   const seen = warnings(t);
-  const locks = await locksOn(t, server);
+  const locks = await locksOn(t, server, "ioredis");
   const lost = [];
   await forget(locks, "k", {}, (hold) => hold.signal.addEventListener("abort", () => lost.push(hold.name)));
   await collect();
@@ -136,7 +125,7 @@ test("a hold whose signal somebody has is not forgotten", async (t) => {
 test("a body that nothing refers to keeps its hold, also one that never ends", async (t) => {
   const server = await startServer(t);
   const seen = warnings(t);
-  const locks = await locksOn(t, server);
+  const locks = await locksOn(t, server, "ioredis");
   let works = false;
   void locks
     .using("k", () => {
@@ -153,7 +142,7 @@ test("a body that nothing refers to keeps its hold, also one that never ends", a
 test("a hold that is kept, was released, was lost or is not renewed is not forgotten", async (t) => {
   const server = await startServer(t);
   const seen = warnings(t);
-  const locks = await locksOn(t, server);
+  const locks = await locksOn(t, server, "ioredis");
   const kept = await locks.acquire("kept");
   await forget(locks, "released", {}, (hold) => void hold.release());
   let lost = await locks.acquire("lost");

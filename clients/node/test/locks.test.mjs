@@ -22,24 +22,13 @@ import {
 } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
-import { atEnd, eventually, startServer } from "./servers.mjs";
+import { eventually, locksOn, startServer } from "./servers.mjs";
 
 /** What this program prints. It runs in a process of its own, to its end. */
 async function outputOf(program) {
   const options = { cwd: new URL("..", import.meta.url), timeout: 50_000 };
   const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program], options);
   return stdout;
-}
-
-/** Locks over this driver, which end with the test. */
-async function locksOn(t, server, driver, options) {
-  const { client, close } = await connect(driver, "single", [server.address]);
-  const locks = new Locks(client, options);
-  atEnd(t, async () => {
-    await locks.close();
-    await close();
-  });
-  return locks;
 }
 
 /** How many connections of the server are ours by name. */

@@ -9,6 +9,9 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { Redis } from "ioredis";
+import { Locks } from "redislock";
+
+import { connect } from "./clients.mjs";
 
 const [, , BINARY] = (process.env.REDISLOCK_SERVER ?? "").split(" ");
 const MODULE = process.env.REDISLOCK_MODULE;
@@ -120,6 +123,17 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
     if (attempt === 4) throw new Error(readFileSync(join(folder, "log"), "utf8"));
     await server.stop();
   }
+}
+
+/** Locks over this driver, which end with the test. */
+export async function locksOn(t, server, driver, options) {
+  const { client, close } = await connect(driver, "single", [server.address]);
+  const locks = new Locks(client, options);
+  atEnd(t, async () => {
+    await locks.close();
+    await close();
+  });
+  return locks;
 }
 
 /** Three primaries that share the slots. */

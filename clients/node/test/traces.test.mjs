@@ -3,20 +3,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Locks } from "redislock";
-
-import { connect, DRIVERS } from "./clients.mjs";
-import { atEnd, eventually, startServer } from "./servers.mjs";
+import { DRIVERS } from "./clients.mjs";
+import { eventually, locksOn, startServer } from "./servers.mjs";
 
 for (const driver of DRIVERS) {
   test(`ten thousand locks leave no trace: ${driver}`, async (t) => {
     const server = await startServer(t);
-    const { client, close } = await connect(driver, "single", [server.address]);
-    const locks = new Locks(client);
-    atEnd(t, async () => {
-      await locks.close();
-      await close();
-    });
+    const locks = await locksOn(t, server, driver);
     const cycle = async (times) => {
       for (let number = 0; number < times; number++) await locks.using(`k${number % 7}`, () => undefined);
     };
