@@ -45,6 +45,17 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
+/// Bob waits to hold alone, carol behind him to read, and a RESTORE makes her one of two readers. She is told of it,
+/// though nobody passes bob (G9).
+#[test]
+fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), String> {
+    let token = Token::new(2_000_000).ok_or("no token")?;
+    let (how, beside) = (How::of(Mode::Shared), Some("dave"));
+    let payload = Input::Payload { name: "k", owner: "carol", token, left_ms: 30_000, how, beside };
+    let waits = [acquire("alice", 1), acquire("bob", 2), read("carol", 3, Some(0))];
+    live(&[&waits[..], &[payload, Input::Restore(K), Input::Pump]].concat())
+}
+
 /// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. The
 /// client that made the payload knows of the hold all the same: it must not be taken back (G10).
 #[test]
