@@ -131,4 +131,28 @@ mod tests {
         );
         assert!(!table.has_away() && table.waiters() == 0);
     }
+
+    #[test]
+    fn nobody_is_told_who_left_after_being_turned_away() {
+        let mut table = Table::default();
+        let existing = stored(&acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Exclusive, None)));
+        let waiters = [2, 3].map(|client| {
+            let wait = Some(Wait::Block(Block { client: ClientId(client), until: None }));
+            match acquire(&mut table, existing, &ask(&[client as u8], Mode::Exclusive, wait)).reply {
+                Acquired::Waiting(waiter) => waiter,
+                reply => panic!("{reply:?}"),
+            }
+        });
+        table.turn_away(Answer::Demoted);
+        table.leave(waiters[0]);
+        let mut fx = Effects::default();
+        while table.send_away(&mut fx) {}
+        let told: Vec<_> = fx.drain().collect();
+        assert!(
+            matches!(told[..], [Effect::Answer { waiter, .. }] if waiter == waiters[1]),
+            "only who is still there: {told:?}"
+        );
+        table.turn_away(Answer::Demoted);
+        assert!(!table.has_away());
+    }
 }
