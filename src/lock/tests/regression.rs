@@ -350,6 +350,9 @@ fn a_waiting_upgrade_keeps_room_for_its_count() -> Result<(), String> {
         }
         let once_more = step(&ask("alice", Mode::Shared, 1))?;
         assert_eq!(once_more, Reply::Refused(Refusal::TooManyTimes));
+        // The same upgrade once more goes on waiting: it is the one that will count.
+        let taken_over = step(&ask("alice", Mode::Exclusive, 4))?;
+        assert_ne!(taken_over, Reply::Refused(Refusal::TooManyTimes));
         step(&release("bob"))?;
         for _ in 0..3 {
             assert_eq!(step(&release("alice"))?, Reply::Bool(true));
