@@ -367,3 +367,49 @@ impl Table {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::types::Binding;
+
+    const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
+
+    #[test]
+    fn a_grant_of_several_locks_is_told_once() {
+        let lock_keys = [b"a", b"b", b"c"].map(|name| LockKey { db: 0, name });
+        for count in 1..=lock_keys.len() {
+            let refs: Vec<_> = lock_keys[..count]
+                .iter()
+                .map(|&lock_key| KeyRef { lock_key, existing: Existing::Nothing })
+                .collect();
+            let ask = Ask {
+                owner: b"ann",
+                owner_is_minted: false,
+                lease_ms: 50,
+                mode: Mode::Exclusive,
+                is_reentrant: false,
+                binding: Binding::NONE,
+                wait: None,
+                client: None,
+                bind_to: None,
+                must_be_explicit: false,
+                cannot_confirm: false,
+            };
+            let mut table = Table::default();
+            // Its first token tells readers how far the clock is, so it is told by name.
+            for is_first in [true, false] {
+                let mut fx: Vec<Effects> = refs.iter().map(|_| Effects::default()).collect();
+                let (reply, steps) =
+                    table.acquire_many(NOW, &refs, &ask, &mut |_| Decision::Granted, &mut fx);
+                assert!(matches!(reply, Granted(_)), "{reply:?}");
+                let records: Vec<_> = steps.iter().map(|step| step.record).collect();
+                let mut as_asked = vec![Record::Nothing; count];
+                as_asked[0] = Record::AsAsked;
+                let by_name = records.iter().all(|record| matches!(record, Record::Hold(_)));
+                assert!(if is_first { by_name } else { records == as_asked }, "{records:?}");
+                table.flushed(NOW.boot, None, true);
+            }
+        }
+    }
+}
