@@ -70,3 +70,22 @@ fn thousands_that_leave_one_queue_leave_no_memory() {
     }
     assert!(queues.has_left() && queues.left.capacity() < 64, "{}", queues.left.capacity());
 }
+
+#[test]
+fn no_number_of_lines_that_were_set_aside_is_given_again() {
+    let mut queues = Queues::default();
+    let mut old = Vec::new();
+    for _ in 0..3 {
+        let waiter =
+            queues.join_all(&[lock_key(b"k"), lock_key(b"l")], &request(b"ann", None)).expect("it waits");
+        let queue = queues.at(lock_key(b"k")).expect("a line");
+        let multi = queues.waiter(waiter).and_then(|waiter| waiter.multi).expect("it waits for several");
+        for &(queue, waiter, multi) in &old {
+            assert!(queues.queue(queue).is_none(), "{queue:?}");
+            assert!(queues.waiter(waiter).is_none(), "{waiter:?}");
+            assert!(queues.multi(multi).is_none(), "{multi:?}");
+        }
+        old.push((queue, waiter, multi));
+        queues = queues.successor();
+    }
+}
