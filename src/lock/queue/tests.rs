@@ -72,13 +72,13 @@ fn thousands_that_leave_one_queue_leave_no_memory() {
 }
 
 #[test]
-fn no_number_of_lines_that_were_set_aside_is_given_again() {
+fn no_number_of_queues_that_were_set_aside_is_given_again() {
     let mut queues = Queues::default();
     let mut old = Vec::new();
     for _ in 0..3 {
         let waiter =
             queues.join_all(&[lock_key(b"k"), lock_key(b"l")], &request(b"ann", None)).expect("it waits");
-        let queue = queues.at(lock_key(b"k")).expect("a line");
+        let queue = queues.at(lock_key(b"k")).expect("a queue");
         let multi = queues.waiter(waiter).and_then(|waiter| waiter.multi).expect("it waits for several");
         for &(queue, waiter, multi) in &old {
             assert!(queues.queue(queue).is_none(), "{queue:?}");

@@ -333,6 +333,7 @@ pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::tests::legacy::ask;
 
     #[test]
     fn a_fenced_command_is_counted_and_told_the_live_token() {
@@ -341,19 +342,7 @@ mod tests {
         let lock_key = LockKey { db: 0, name: b"door" };
         let [old, live] = [1, 1_000_000].map(|number| Token::new(number).unwrap());
         assert_eq!(table.fence(now.boot, Existing::Nothing, old), Err(None));
-        let ask = Ask {
-            owner: b"alice",
-            owner_is_minted: false,
-            lease_ms: 10,
-            mode: Mode::Exclusive,
-            is_reentrant: false,
-            binding: Binding::NONE,
-            wait: None,
-            client: None,
-            bind_to: None,
-            must_be_explicit: false,
-            cannot_confirm: false,
-        };
+        let ask = Ask { lease_ms: 10, ..ask(b"alice", Mode::Exclusive, None) };
         let key_ref = KeyRef { lock_key, existing: Existing::Nothing };
         let step = table.acquire(now, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
         let Change::Stored(lock) = step.change else { panic!("{step:?}") };

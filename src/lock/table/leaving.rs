@@ -29,28 +29,13 @@ impl Table {
 mod tests {
     use super::*;
     use crate::lock::effect::Effect;
-    use crate::lock::types::Binding;
+    use crate::lock::tests::legacy::ask as plain;
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
     const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
 
     fn ask(owner: &[u8], mode: Mode, wait: Option<Wait>) -> Ask<'_> {
-        let client = Some(ClientId(1));
-        let (is_reentrant, binding, must_be_explicit) = (false, Binding::NONE, false);
-        let (owner_is_minted, bind_to) = (false, None);
-        Ask {
-            owner,
-            owner_is_minted,
-            lease_ms: 50,
-            mode,
-            is_reentrant,
-            binding,
-            wait,
-            client,
-            bind_to,
-            must_be_explicit,
-            cannot_confirm: false,
-        }
+        Ask { wait, client: Some(ClientId(1)), ..plain(owner, mode, None) }
     }
 
     fn acquire(table: &mut Table, existing: Existing, ask: &Ask<'_>) -> Step<Acquired> {
@@ -136,9 +121,8 @@ mod tests {
     fn nobody_is_told_who_left_after_being_turned_away() {
         let mut table = Table::default();
         let existing = stored(&acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Exclusive, None)));
-        let waiters = [2, 3].map(|client| {
-            let wait = Some(Wait::Block(Block { client: ClientId(client), until: None }));
-            match acquire(&mut table, existing, &ask(&[client as u8], Mode::Exclusive, wait)).reply {
+        let waiters = [(b"bob", 2), (b"eve", 3)].map(|(owner, client)| {
+            match acquire(&mut table, existing, &plain(owner, Mode::Exclusive, Some(client))).reply {
                 Acquired::Waiting(waiter) => waiter,
                 reply => panic!("{reply:?}"),
             }

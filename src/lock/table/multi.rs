@@ -371,7 +371,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::types::Binding;
+    use crate::lock::tests::legacy::ask;
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 
@@ -383,19 +383,7 @@ mod tests {
                 .iter()
                 .map(|&lock_key| KeyRef { lock_key, existing: Existing::Nothing })
                 .collect();
-            let ask = Ask {
-                owner: b"ann",
-                owner_is_minted: false,
-                lease_ms: 50,
-                mode: Mode::Exclusive,
-                is_reentrant: false,
-                binding: Binding::NONE,
-                wait: None,
-                client: None,
-                bind_to: None,
-                must_be_explicit: false,
-                cannot_confirm: false,
-            };
+            let ask = ask(b"ann", Mode::Exclusive, None);
             let mut table = Table::default();
             // Its first token tells readers how far the clock is, so it is told by name.
             for is_first in [true, false] {
