@@ -2,8 +2,10 @@
 //!
 //! A million locks are a million small records of nearly the same size. An allocation for each would cost
 //! as many instructions as the rest of an acquire, and the allocator's rounding as much memory as a
-//! token. So records stand in pages of 16 KiB, each cut into slots of one size; a size has its own pages.
-//! (Bonwick, "The Slab Allocator", 1994.)
+//! token. So records stand in pages, each cut into slots of one size; a size has its own pages.
+//! (Bonwick, "The Slab Allocator", 1994.) The first pages of a size have 16 KiB, so that a few locks take little; the
+//! others have 64 KiB. An allocator places each page on its own, and a walk through all records waits for memory at the
+//! beginning of each.
 //!
 //! The first byte of a slot is its *generation*: whether it is occupied, and how often it was. So a number kept too
 //! long does not find another lock's record.
@@ -12,10 +14,16 @@
 #![allow(clippy::cast_possible_truncation)]
 
 /// Bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
-const PAGE_BYTES: usize = 16 * 1024;
+const PAGE_BYTES: usize = 64 * 1024;
 
-/// A number is 19 bits of page and 9 bits of slot: 8 GiB of records, 170 million of the usual size.
-const SLOT_BITS: u32 = 9;
+/// Bytes of each of the first [`SMALL_PAGES`] of a size.
+const SMALL_PAGE_BYTES: usize = 16 * 1024;
+
+/// How many pages of a size are small.
+const SMALL_PAGES: u32 = if cfg!(test) { 2 } else { 8 };
+
+/// A number is 17 bits of page and 11 bits of slot: 8 GiB of records, 170 million of the usual size.
+pub(super) const SLOT_BITS: u32 = 11;
 
 /// Bits of a number.
 pub(super) const INDEX_BITS: u32 = 28;
@@ -72,6 +80,8 @@ pub(super) struct Slab {
     pages: Vec<Page>,
     /// Pages with room by class of size, the next one to use last. Names each page once at most.
     open: Vec<Vec<u32>>,
+    /// How many pages each class has.
+    counts: Vec<u32>,
     /// Numbers of pages that went back to the allocator.
     gone: Vec<u32>,
     /// How many pages were opened: lives are counted from there, so that a page that comes back does not
@@ -151,13 +161,15 @@ impl Slab {
     #[cold]
     fn open_page(&mut self, class: usize) -> Option<u32> {
         let size = size_of_class(class);
-        let mut bytes = vec![0; PAGE_BYTES];
+        self.counts.resize(CLASSES, 0);
+        let count = self.counts.get_mut(class)?;
+        let mut bytes = vec![0; if *count < SMALL_PAGES { SMALL_PAGE_BYTES } else { PAGE_BYTES }];
         self.openings = self.openings.wrapping_add(37);
         bytes.iter_mut().step_by(size).for_each(|generation| *generation = self.openings & !OCCUPIED);
         let page = Page {
+            slots: (bytes.len() / size) as u16,
             bytes: bytes.into(),
             size: size as u16,
-            slots: (PAGE_BYTES / size) as u16,
             live: 0,
             fresh: 0,
             vacant: NO_SLOT,
@@ -171,6 +183,7 @@ impl Slab {
             }
             None => return None,
         };
+        *count += 1;
         self.pages[number as usize] = page;
         self.open.resize_with(CLASSES, Vec::new);
         self.open[class].push(number);
@@ -249,6 +262,7 @@ impl Slab {
             return;
         };
         open.swap_remove(seat);
+        self.counts[class] -= 1;
         self.pages[number] = Page::default();
         self.gone.push(number as u32);
     }
@@ -301,7 +315,7 @@ mod tests {
             let waste = given - size;
             assert!(size < SIZE_MIN || waste < if size <= FINE_MAX { 2 } else { 16 }, "{size} gets {given}");
         }
-        const { assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS) };
+        const { assert!(PAGE_BYTES / SIZE_MIN < 1 << SLOT_BITS && PAGE_BYTES / SIZE_MIN < NO_SLOT as usize) };
         assert!(Slab::default().insert(SIZE_MAX + 1).is_none());
     }
 
@@ -359,6 +373,33 @@ mod tests {
         }
         assert_eq!(slab.len(), oracle.len());
         assert!(slab.iter().eq(oracle.keys().map(|&index| (index, slab.get(index).expect("there")))));
+    }
+
+    #[test]
+    fn the_first_pages_of_a_size_are_small() {
+        let mut slab = Slab::default();
+        let bytes = |slab: &Slab| -> Vec<usize> {
+            let mut bytes: Vec<usize> = slab.pages.iter().map(|page| page.bytes.len()).collect();
+            bytes.retain(|&bytes| bytes > 0);
+            bytes.sort_unstable();
+            bytes
+        };
+        let mut expected = Vec::new();
+        for size in [50, 60] {
+            let mut indexes = Vec::new();
+            for page in [SMALL_PAGE_BYTES, SMALL_PAGE_BYTES, PAGE_BYTES, PAGE_BYTES] {
+                indexes.extend((0..page / size).map(|_| slab.insert(size).expect("there is room").0));
+                expected.push(page);
+                expected.sort_unstable();
+                assert_eq!(bytes(&slab), expected, "{size}");
+            }
+            // The first page that is needed again is small, as two of this size are left.
+            let count = PAGE_BYTES / size;
+            indexes.drain(2 * (SMALL_PAGE_BYTES / size)..).for_each(|index| slab.remove(index));
+            assert_eq!(bytes(&slab).len() + 1, expected.len(), "{size}: one page is kept that is empty");
+            (0..2 * count).for_each(|_| _ = slab.insert(size).expect("there is room"));
+            assert_eq!(bytes(&slab), expected, "{size}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod random;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::*;
+use super::slab::SLOT_BITS;
 use super::state::*;
 use super::*;
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Mode, Moment, Token};
@@ -337,7 +338,7 @@ impl World {
             let name = format!("again:{number}");
             let id =
                 self.locks.insert(self.now, LockKey { db: 0, name: name.as_bytes() }, None).expect("room");
-            assert!(id.index() >> 9 < pages_max as u32, "{id:?} is far out");
+            assert!(id.index() >> SLOT_BITS < pages_max as u32, "{id:?} is far out");
         }
     }
 }
