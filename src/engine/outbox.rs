@@ -38,8 +38,10 @@ fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
 /// Publishes until all is published, or until the time of this turn `is_spent`, but something in any case. `false`:
 /// there is more.
 pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool {
+    // A cluster is asked whether a lock was broken or left with its slot.
+    let is_heard = server.shared().events_are_heard.is_set() || server.flags().is_cluster;
     for count in 1_usize.. {
-        let Some(step) = server.with(|state| state.table.next_notice()).flatten() else {
+        let Some(step) = next(server, is_heard) else {
             break;
         };
         if let Some(notice) = step {
@@ -51,6 +53,21 @@ pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool 
     }
     log_broken(server);
     true
+}
+
+/// What is to be published next, if this step gives anything. `None`: there is nothing left. If nobody hears it, it is
+/// only counted from the second broken lock on: the log names the first.
+fn next<S: Server>(server: &S, is_heard: bool) -> Option<Option<Notice>> {
+    let next = server.with(|state| {
+        let broken = state.pump.broken.as_mut().filter(|_| !is_heard);
+        let Some((_, others)) = broken else {
+            return state.table.next_notice();
+        };
+        let event = state.table.next_unheard()?;
+        *others += u64::from(event == Some(Event::Broken));
+        Some(None)
+    });
+    next.flatten()
 }
 
 fn publish_late<S: Server>(server: &S, Notice { lock_key, event }: Notice) {

@@ -24,20 +24,37 @@ impl Table {
     /// What is to be published next, if this step gives anything: it may only have given back memory. `None`: there is
     /// nothing left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
+        let notice = |gone: &Gone<'_>, event| Some(Notice { lock_key: gone.lock.lock_key()?, event });
+        if let Some(step) = self.next_of_flushed(notice) {
+            return Some(step);
+        }
+        if let Some(Entry::Detached(detached)) = self.outbox.entries.front_mut() {
+            let next = detached.next(&mut self.locks, &mut self.stats);
+            return if next.is_none() { Some(self.end_detached()) } else { next };
+        }
+        self.next_single()
+    }
+
+    /// The same where nobody hears what is published: without the name of each lock that was flushed, for a name takes
+    /// longer to write out than all else.
+    pub fn next_unheard(&mut self) -> Option<Option<Event>> {
+        if let Some(step) = self.next_of_flushed(|_, event| Some(event)) {
+            return Some(step);
+        }
+        Some(self.next_notice()?.map(|notice| notice.event))
+    }
+
+    /// Ends the next of the locks that were flushed, and tells of that as `tell` does. `None`: these are not next.
+    fn next_of_flushed<R>(&mut self, tell: impl FnOnce(&Gone<'_>, Event) -> Option<R>) -> Option<Option<R>> {
         self.outbox.ends_with_flush = false;
-        let (gone, then) = match self.outbox.entries.front_mut() {
-            Some(Entry::Gone(gone, then)) => (gone, then),
-            Some(Entry::Detached(detached)) => {
-                let next = detached.next(&mut self.locks, &mut self.stats);
-                if next.is_none() {
-                    return Some(self.end_detached());
-                }
-                return next;
-            }
-            _ => return self.next_single(),
+        let Some(Entry::Gone(gone, then)) = self.outbox.entries.front_mut() else {
+            return None;
         };
         let (stats, then) = (&mut self.stats, *then);
-        let step = gone.take_one(|gone| end_of(gone, then, stats));
+        let step = gone.take_one(|gone| {
+            let (is_told, event) = end_of(gone, then, stats);
+            (is_told, event.and_then(|event| tell(gone, event)))
+        });
         if step.is_none() {
             self.outbox.pop();
         }
@@ -185,8 +202,7 @@ impl Detached {
 
 /// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
 /// or else that the lock was broken, once for all who held it.
-fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Notice>) {
-    let notice = |event| gone.lock.lock_key().map(|lock_key| Notice { lock_key, event });
+fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Event>) {
     if sabotage::removes(Rule::RestoredBroken) && gone.hold.is_restored() {
         stats.broken -= 1;
         return (false, None);
@@ -195,9 +211,9 @@ fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Not
     if gone.hold.is_over(then) {
         stats.broken -= 1;
         stats.expirations += 1;
-        return (false, notice(Event::Expired));
+        return (false, Some(Event::Expired));
     }
-    (true, if gone.is_first { notice(Event::Broken) } else { None })
+    (true, gone.is_first.then_some(Event::Broken))
 }
 
 #[cfg(test)]
@@ -360,6 +376,34 @@ mod tests {
             assert!(!table.has_tasks());
             table.check(std::iter::empty()).expect("nothing is wrong");
         }
+    }
+
+    #[test]
+    fn what_nobody_hears_of_ends_as_what_is_heard_of() {
+        let ended = |is_heard| {
+            let mut table = Table::default();
+            table.publish_later(LockKey { db: 0, name: b"before" }, Event::Acquired);
+            with_many(&mut table);
+            for number in 0..20 {
+                with_lock(&mut table, 0, &format!("lock:{number}"));
+            }
+            table.flushed(NOW.plus_ms(1_000), None, true);
+            table.publish_later(LockKey { db: 0, name: b"behind" }, Event::Released);
+            let next = |_| {
+                if is_heard { Some(table.next_notice()?.map(|end| end.event)) } else { table.next_unheard() }
+            };
+            let steps: Vec<_> = (0..100).map_while(next).collect();
+            assert!(!table.has_tasks());
+            table.check(std::iter::empty()).expect("nothing is wrong");
+            (steps, format!("{:?}", table.stats()))
+        };
+        let (steps, stats) = ended(true);
+        let count = |event| steps.iter().filter(|&&step| step == Some(event)).count();
+        assert_eq!(
+            [Event::Acquired, Event::Expired, Event::Broken, Event::Released].map(count),
+            [1, 7, 21, 1]
+        );
+        assert_eq!(ended(false), (steps, stats));
     }
 
     #[test]
