@@ -16,7 +16,7 @@ use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
-const RUN_BUDGET_US: u64 = 2_000;
+const RUN_BUDGET_US: u64 = 1_000;
 
 /// How often time is read within a run.
 const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 2 } else { 64 };

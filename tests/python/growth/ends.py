@@ -104,7 +104,7 @@ def lapsed(stage):
     stage.expects(holds=1, waiters=0)
 
 
-CLOSING = turn(40, "of a thousand turns, of 2 ms each, one is longer on some runs; why is not known yet")
+CLOSING = turn(40, "of a thousand turns, of 1 ms each, one is longer on some runs; why is not known yet")
 
 EVENTS = (
     in_slices(
