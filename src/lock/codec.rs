@@ -4,6 +4,8 @@
 //! a length that somebody else wrote. What cannot have been written by this module is refused, never
 //! repaired (G14).
 //!
+//! The row of a lock that very many hold is [packed].
+//!
 //! ```text
 //! version (1)
 //! name      FNV-1a hash of the key: a payload restored under another name is an empty lock
@@ -26,9 +28,13 @@
 //! cut       milliseconds that are left when the connection closes; 0 without it
 //! ```
 
+mod packed;
+
 use hashbrown::HashSet;
 
 use super::types::{Binding, COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Token};
+
+pub use packed::{BLOCK_BYTES_MAX, Piece, Source, read, write};
 
 const VERSION: u64 = 1;
 const KIND_EMPTY: u64 = 0;
@@ -79,6 +85,11 @@ pub fn name_hash(name: &[u8]) -> u64 {
 /// Writes a lock: calls `write` with each number.
 pub fn encode(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64)) {
     write(VERSION);
+    encode_row(name, lock, write);
+}
+
+/// The same without the version.
+fn encode_row(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64)) {
     write(name_hash(name));
     let Some(lock) = lock else {
         write(KIND_EMPTY);
@@ -120,16 +131,28 @@ fn encode_hold(hold: &SavedHold, write: &mut impl FnMut(u64)) {
     }
 }
 
-/// Reads a lock that stood under `name`, or tells why it cannot be one.
+/// Reads a lock that stood under `name` and is not packed, or tells why it cannot be one.
 ///
 /// `read` gives the next number, or `None` when there is no more.
 pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Option<SavedLock>, &'static str> {
-    let mut next = || read().ok_or("it is cut short");
-    if next()? != VERSION {
+    if read().ok_or(CUT_SHORT)? != VERSION {
         return Err("its version is not known to this module");
     }
+    decode_row(name, 0, read)
+}
+
+/// The same behind the version; refuses what fewer than `fewest` hold.
+fn decode_row(
+    name: &[u8],
+    fewest: u64,
+    mut read: impl FnMut() -> Option<u64>,
+) -> Result<Option<SavedLock>, &'static str> {
+    let mut next = || read().ok_or(CUT_SHORT);
     let is_same_name = next()? == name_hash(name);
     let kind = next()?;
+    if fewest > 0 && matches!(kind, KIND_EMPTY | KIND_PLAIN) {
+        return Err(packed::REFUSED);
+    }
     if kind == KIND_EMPTY {
         return Ok(None);
     }
@@ -146,6 +169,9 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
     };
     if count == 0 || count > HOLDS_MAX {
         return Err("it has no or too many holders");
+    }
+    if count < fewest {
+        return Err(packed::REFUSED);
     }
     // Grows with what is really read, never by what is claimed.
     let mut holds: Vec<SavedHold> = Vec::new();
@@ -172,6 +198,7 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
     Ok(is_same_name.then_some(SavedLock { mode, holds }))
 }
 
+const CUT_SHORT: &str = "it is cut short";
 const BAD_COUNT: &str = "its count is out of range";
 const BAD_ORDER: &str = "its holders are not in order";
 
@@ -207,7 +234,7 @@ fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<S
 mod tests {
     use super::*;
 
-    fn written(name: &[u8], lock: Option<&SavedLock>) -> Vec<u64> {
+    pub(super) fn written(name: &[u8], lock: Option<&SavedLock>) -> Vec<u64> {
         let mut numbers = Vec::new();
         encode(name, lock, |number| numbers.push(number));
         numbers
@@ -228,7 +255,7 @@ mod tests {
     }
 
     /// Locks of all kinds.
-    fn locks() -> Vec<SavedLock> {
+    pub(super) fn locks() -> Vec<SavedLock> {
         let bound = |binding, count| SavedHold { binding, count, ..hold_with(9, b"tied") };
         let kept = Binding { is_keepalive: true, ..Binding::NONE };
         let cut = Binding { ephemeral_ms: Some(0), ..Binding::NONE };

@@ -4,6 +4,7 @@
 //! follows. So nothing here can be freed twice or used after it was freed.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 
 use redis_module::raw;
 
@@ -12,7 +13,7 @@ use super::keeper::SHARED;
 use super::replicate::emit_hold;
 use super::{ffi, guard, kind, soon};
 use crate::engine::values;
-use crate::lock::codec::{self, SavedLock};
+use crate::lock::codec::{self, BLOCK_BYTES_MAX, Piece, SavedLock};
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, Mode};
 
@@ -86,6 +87,39 @@ fn save_number(io: *mut raw::RedisModuleIO, number: u64) {
     unsafe { api!(RedisModule_SaveUnsigned, io, number) };
 }
 
+/// The stream of the running callback.
+struct Stream(*mut raw::RedisModuleIO);
+
+impl codec::Source for Stream {
+    fn number(&mut self) -> Option<u64> {
+        load_number(self.0)
+    }
+
+    fn block(&mut self) -> Option<Vec<u8>> {
+        let mut length = 0;
+        // SAFETY: 1. the stream of the running callback; 2. what it gives is ours, that long and not read after it was
+        // given back.
+        unsafe {
+            let buffer = api!(RedisModule_LoadStringBuffer, self.0, &raw mut length)?;
+            let buffer = NonNull::new(buffer.cast::<u8>())?;
+            let is_read = api!(RedisModule_IsIOError, self.0) == Some(0) && length <= BLOCK_BYTES_MAX;
+            let block = is_read.then(|| std::slice::from_raw_parts(buffer.as_ptr(), length).to_vec());
+            api!(RedisModule_Free, buffer.as_ptr().cast());
+            block
+        }
+    }
+}
+
+fn save_piece(io: *mut raw::RedisModuleIO, piece: &Piece) {
+    match piece {
+        Piece::Number(number) => save_number(io, *number),
+        // SAFETY: the stream of the running callback; the bytes are read at once.
+        Piece::Block(block) => unsafe {
+            api!(RedisModule_SaveStringBuffer, io, block.as_ptr().cast(), block.len());
+        },
+    }
+}
+
 fn refuse(io: *mut raw::RedisModuleIO, reason: &str) {
     let Ok(text) = std::ffi::CString::new(format!("redislock: a lock was refused: {reason}")) else {
         return;
@@ -111,7 +145,7 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     let name = name_in(io);
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
-    let saved = codec::decode(name, || load_number(io))?;
+    let saved = codec::read(name, &mut Stream(io))?;
     values::load(&anywhere(), LockKey { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
 }
 
@@ -127,7 +161,7 @@ fn saved(value: *mut c_void) -> Option<SavedLock> {
 
 extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     guard::callback((), || {
-        codec::encode(name_in(io), saved(value).as_ref(), |number| save_number(io, number));
+        codec::write(name_in(io), saved(value).as_ref(), |piece| save_piece(io, &piece));
     });
 }
 

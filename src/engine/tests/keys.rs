@@ -4,7 +4,7 @@ use super::inside::{At, Entry, Part, Published, Value};
 use super::sim::Sim;
 use super::world::World;
 use crate::engine::{events, legacy, values};
-use crate::lock::codec::{decode, encode};
+use crate::lock::codec::{Piece, read, write};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 
@@ -241,9 +241,16 @@ impl World {
             Value::Text(text) => return Some(format!("text={}", String::from_utf8_lossy(&text))),
         };
         let saved = values::saved(&self.sim, lock);
-        let mut numbers = Vec::new();
-        encode(&at.1, saved.as_ref(), |number| numbers.push(number.to_string()));
-        Some(numbers.join(","))
+        let mut pieces = Vec::new();
+        write(&at.1, saved.as_ref(), |piece| {
+            pieces.push(match piece {
+                Piece::Number(number) => number.to_string(),
+                Piece::Block(block) => {
+                    block.iter().fold("x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+                }
+            });
+        });
+        Some(pieces.join(","))
     }
 
     fn restore(&self, at: &At, payload: &[u8], ttl_ms: u64, replaces: bool, args: &[&[u8]]) {
@@ -270,8 +277,15 @@ impl World {
         if let Some(text) = payload.strip_prefix("text=") {
             return Ok(Value::Text(text.as_bytes().to_vec()));
         }
-        let mut numbers = payload.split(',').map(|number| number.parse().expect("a number"));
-        let saved = decode(&at.1, || numbers.next())?;
+        let mut pieces = payload.split(',').map(|piece| match piece.strip_prefix('x') {
+            None => Piece::Number(piece.parse().expect("a number")),
+            Some(block) => {
+                let digits =
+                    |at| block.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                Piece::Block((0..block.len()).step_by(2).map(|at| digits(at).expect("a byte")).collect())
+            }
+        });
+        let saved = read(&at.1, &mut pieces)?;
         let lock_key = LockKey { db: at.0, name: &at.1 };
         values::load(&self.sim, lock_key, saved.as_ref()).map(Value::Lock)
     }

@@ -11,7 +11,7 @@ use super::lowered;
 use super::reader::Reader;
 use super::server::{At, Key, Name, Outside, Server, name_of};
 use crate::engine::tests::single::Record;
-use crate::lock::codec::{SavedHold, SavedLock, decode, encode};
+use crate::lock::codec::{SavedHold, SavedLock, read, write};
 use crate::lock::effect::PendingGrant;
 use crate::lock::table::Limits;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
@@ -416,10 +416,9 @@ impl World {
     /// What RESTORE makes of the last payload under this name.
     fn payload_for(&self, at: At) -> Option<Result<Option<SavedLock>, String>> {
         let (name, saved) = self.dump.as_ref()?;
-        let mut numbers = Vec::new();
-        encode(name.as_bytes(), saved.as_ref(), |number| numbers.push(number));
-        let mut numbers = numbers.into_iter();
-        Some(decode(at.name.as_bytes(), || numbers.next()).map_err(str::to_owned))
+        let mut pieces = Vec::new();
+        write(name.as_bytes(), saved.as_ref(), |piece| pieces.push(piece));
+        Some(read(at.name.as_bytes(), &mut pieces.into_iter()).map_err(str::to_owned))
     }
 
     /// Whether the payload's token is none from the future.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::reading;
 use super::replica::Replica;
-use crate::lock::codec::{SavedLock, decode, encode};
+use crate::lock::codec::{BLOCK_BYTES_MAX, Piece, SavedLock, decode, encode, read, write};
 use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX};
 
@@ -29,7 +29,21 @@ pub(crate) fn run(data: &[u8]) {
         check(saved);
         check_written(saved, &numbers[..taken]);
     }
+    check_packed(empty_or_lock.as_ref(), rest);
     live(empty_or_lock.as_ref(), how);
+}
+
+/// What is written, packed or not, is read as it was. Any bytes in the blocks are a lock as this module could have
+/// written it, or are refused.
+fn check_packed(saved: Option<&SavedLock>, bytes: &[u8]) {
+    let mut pieces = Vec::new();
+    write(NAME, saved, |piece| pieces.push(piece));
+    assert_eq!(read(NAME, &mut pieces.into_iter()).as_ref(), Ok(&saved.cloned()));
+    let blocks = bytes.chunks(BLOCK_BYTES_MAX).map(|block| Piece::Block(block.to_vec()));
+    let mut pieces = std::iter::once(Piece::Number(2)).chain(blocks);
+    if let Ok(Some(saved)) = reading(|| read(NAME, &mut pieces)) {
+        check(&saved);
+    }
 }
 
 /// Up to eight bytes, the little end first.
