@@ -48,6 +48,21 @@ fn waiters_of_slots_that_left_are_redirected_some_at_a_time() {
 }
 
 #[test]
+fn a_waiter_is_redirected_wherever_its_queue_stands_among_others() {
+    for name in NAMES {
+        let mut world = node(8);
+        for (name, client) in NAMES.iter().zip(2..) {
+            world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
+            world.waits(client, &format!("LOCK.ACQUIRE {name} bob PX 30000 BLOCK 0"));
+        }
+        leave(&world, &[name]);
+        let looks = (1..9).find(|_| looks(&mut world) == 1);
+        // Two queues are looked at each time.
+        assert!(looks.is_some_and(|looks| looks <= 4), "{name}: {looks:?}");
+    }
+}
+
+#[test]
 fn a_server_without_slots_looks_at_no_queues() {
     let mut world = World::started();
     (1..3).for_each(|client| world.connect(client));

@@ -40,6 +40,17 @@ fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
 }
 
 #[test]
+fn nobody_need_ask_for_a_quarantine_to_be_over() {
+    let mut world = World::started_as(Flags::default(), |sim| {
+        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+    });
+    world.logged();
+    world.passes(1_000);
+    assert!(world.rests());
+    assert_eq!(world.logged(), ["quarantine: it is over, locks are granted again"]);
+}
+
+#[test]
 fn a_quarantine_that_is_called_off_is_told_at_once() {
     let mut world = World::started_as(Flags::default(), |sim| {
         super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
@@ -63,11 +74,20 @@ fn locks_that_are_broken_from_outside_are_told_in_one_line() {
     }
     world.told("FLUSHALL SYNC");
     assert!(world.rests());
-    let lines = world.logged();
+    let heard = world.logged();
     assert!(
-        matches!(&lines[..], [line] if line.contains(" in database 0 and 3 more: the key was")),
-        "{lines:?}"
+        matches!(&heard[..], [line] if line.contains(" in database 0 and 3 more: the key was")),
+        "{heard:?}"
     );
+    // The log is told the same if nobody hears events, and then no lock but the first is told by its name.
+    world.sim.shared().events_are_heard.set(false);
+    for name in ["a", "b", "c", "d"] {
+        world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
+    }
+    world.told("FLUSHALL SYNC");
+    assert!(world.rests());
+    assert_eq!(world.logged(), heard);
+    world.sim.shared().events_are_heard.set(true);
     // Of what a client ends nothing is told.
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.number("LOCK.RELEASE k alice");
