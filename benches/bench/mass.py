@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
+from .floor import VALUE
 from .measure import OURS
 from .servers import Connection, Server, encode
 
@@ -33,6 +34,7 @@ TAKES = {
         "kokm",
         2,
     ),
+    VALUE: (b"*2\r\n$9\r\nFLOOR.SET\r\n" + KEY, "k", 1),
 }
 
 

@@ -65,6 +65,7 @@ fn peer_of(name: &str, address: SocketAddr) -> io::Result<Box<dyn Peer>> {
     Ok(match name {
         "redislock" => Box::new(Simple::new(address, resp::Lock::default())),
         "blpop" => Box::new(Simple::new(address, resp::Token)),
+        "floor" => Box::new(Simple::new(address, resp::Floor)),
         "redisson-shared" => Box::new(Redisson::new(address, Subscriptions::OneForAll)?),
         "redisson-own" => Box::new(Redisson::new(address, Subscriptions::OneEach)?),
         "postgres" => Box::new(Simple::new(address, postgres::Advisory)),

@@ -109,3 +109,39 @@ impl Protocol for Token {
         reply == b":1\r\n"
     }
 }
+
+/// A token of a module that does nothing else (tests/server/floor.c): the least that a module can do for somebody who
+/// waits.
+pub struct Floor;
+
+impl Protocol for Floor {
+    fn open(&mut self, _: usize, address: SocketAddr) -> io::Result<Connection> {
+        Connection::open(address)
+    }
+
+    fn reset(&mut self, address: SocketAddr) -> io::Result<()> {
+        let mut connection = Connection::open(address)?;
+        let reply = connection.call(self.free(0), length)?;
+        if self.is_freed(&reply) { Ok(()) } else { Err(unexpected("FLOOR.GIVE", &reply)) }
+    }
+
+    fn take(&self, _: usize) -> &[u8] {
+        b"*1\r\n$10\r\nFLOOR.TAKE\r\n"
+    }
+
+    fn free(&self, _: usize) -> &[u8] {
+        b"*1\r\n$10\r\nFLOOR.GIVE\r\n"
+    }
+
+    fn length(unread: &[u8]) -> Option<usize> {
+        length(unread)
+    }
+
+    fn is_grant(&mut self, _: usize, reply: &[u8]) -> bool {
+        reply == b":1\r\n"
+    }
+
+    fn is_freed(&self, reply: &[u8]) -> bool {
+        reply == b":1\r\n"
+    }
+}

@@ -9,6 +9,8 @@ is the other way around it: the program polls, so that nothing sleeps. That suit
 
 - redislock: `LOCK.ACQUIRE ... BLOCK 0` and `LOCK.RELEASE`, RESP2.
 - A bare token: a list with one element, `BLPOP` and `RPUSH`. No owner, no lease: the floor of a wait.
+- A module's bare token (tests/server/floor.c): a blocked client, and another's command that unblocks it. It keeps
+  nothing and checks nobody: the floor of a wait that a module can offer.
 - Redisson's algorithm: see benches/contend/redisson.rs. Once as one process whose threads contend, with the one
   subscription that they share, and once as a process for each contender, as between machines.
 - PostgreSQL `pg_advisory_lock` and MariaDB `GET_LOCK`: prepared statements, a round trip each. The servers have their
@@ -37,6 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..context import Bench
+from ..floor import TOKEN, floor
 from ..measure import OURS, Figure, in_turns
 from ..peers.daemon import Daemon
 from ..peers.etcd import Etcd
@@ -57,6 +60,7 @@ MIDDLE = 100
 IN_RUST = {
     OURS: "redislock",
     BLPOP: "blpop",
+    TOKEN: "floor",
     "Redisson's algorithm, one process": "redisson-shared",
     "Redisson's algorithm, a process each": "redisson-own",
 }
@@ -171,7 +175,7 @@ class Family:
 
     def __init__(self, release: Release, program: Path, stack: contextlib.ExitStack) -> None:
         self.release, self.program, self.stack = release, program, stack
-        self.server = stack.enter_context(Server(release))
+        self.server = stack.enter_context(Server(release, "--loadmodule", str(floor())))
         self.asker = stack.enter_context(self.server.connect())
 
     def peers(self) -> Iterator[Peer]:
@@ -181,9 +185,9 @@ class Family:
             yield Peer(name, self.release.label, worker, lambda: executed(self.asker))
 
     def on_two_processors(self) -> Iterator[Peer]:
-        """Ours and the token, where the clients keep one processor awake, and the server the other."""
+        """Ours and the tokens, where the clients keep one processor awake, and the server the other."""
         place(self.server.process.pid, os.sched_getaffinity(0))
-        for name in (OURS, BLPOP):
+        for name in (OURS, BLPOP, TOKEN):
             worker = self.stack.enter_context(Worker(self.program, IN_RUST[name], f"127.0.0.1:{self.server.port}"))
             yield Peer(name, self.release.label, worker, lambda: executed(self.asker))
 

@@ -10,6 +10,9 @@ waits for that. What is left is a count, which differs by less than 0.1 % from r
 
 The same server takes more or less by its allocator. The C library's and the one bundled with Redis allocate in
 steps of 8 bytes, the jemalloc that Debian builds Redis 7.0 with in steps of 16.
+
+Beside them stands a module's empty value (tests/server/floor.c): what the server itself takes for a key whose value is a
+module's. It is what a lock of no bytes would take.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import time
 
 from .. import mass
 from ..crowd import field
+from ..floor import VALUE, floor
 from ..measure import Figure
 from ..servers import Connection, Release, Server
 
@@ -47,7 +51,8 @@ def used_memory(connection: Connection) -> int:
 
 def per_lock(release: Release, subject: str, count: int) -> float:
     """Bytes that one held lock costs."""
-    with Server(release, *OPTIONS) as server, server.connect() as connection:
+    options = ("--loadmodule", str(floor())) if subject == VALUE else ()
+    with Server(release, *OPTIONS, *options) as server, server.connect() as connection:
         before = used_memory(connection)
         mass.take(server, subject, count, mass.for_ever)
         if connection.call("DBSIZE") != b":%d" % count:
