@@ -7,7 +7,7 @@
 //!
 //! The server reads a block as it reads any string.
 
-use super::{SavedLock, decode, decode_row, encode, encode_row};
+use super::row::{BADLY_PACKED, SavedLock, decode, decode_row, encode, encode_row};
 
 const VERSION: u64 = 2;
 
@@ -16,9 +16,6 @@ const UNPACKED_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
 
 /// Longest block of a packed row.
 pub const BLOCK_BYTES_MAX: usize = if cfg!(test) { 32 } else { 16 * 1024 };
-
-/// Why it is refused.
-pub(super) const REFUSED: &str = "it is not packed as this module packs";
 
 /// What a payload consists of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +63,7 @@ pub fn read(name: &[u8], source: &mut impl Source) -> Result<Option<SavedLock>, 
     }
     let mut numbers = Numbers { source, block: Vec::new(), place: 0 };
     let lock = decode_row(name, UNPACKED_MAX as u64 + 1, || numbers.next())?;
-    if numbers.place < numbers.block.len() { Err(REFUSED) } else { Ok(lock) }
+    if numbers.place < numbers.block.len() { Err(BADLY_PACKED) } else { Ok(lock) }
 }
 
 impl<I: Iterator<Item = Piece>> Source for I {
@@ -105,8 +102,8 @@ impl<S: Source> Numbers<'_, S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{locks, written};
-    use super::super::{CUT_SHORT, KIND_LIMITED};
+    use super::super::row::tests::{locks, written};
+    use super::super::row::{CUT_SHORT, KIND_LIMITED};
     use super::*;
 
     fn pieces_of(lock: &SavedLock) -> Vec<Piece> {
@@ -166,7 +163,7 @@ mod tests {
         let bytes = bytes_of(&good);
         let read_bytes = |bytes: &[u8]| read_pieces(&in_one(bytes.to_vec()));
         (0..bytes.len()).for_each(|cut| assert!(read_bytes(&bytes[..cut]).is_err(), "cut at {cut}"));
-        assert_eq!(read_bytes(&[&*bytes, &[0]].concat()), Err(REFUSED), "something follows");
+        assert_eq!(read_bytes(&[&*bytes, &[0]].concat()), Err(BADLY_PACKED), "something follows");
         // An empty block, and a number where a block should be.
         assert_eq!(read_pieces(&in_one(Vec::new())), Err(CUT_SHORT));
         assert_eq!(read_pieces(&[Piece::Number(VERSION), Piece::Number(7)]), Err(CUT_SHORT));
@@ -197,9 +194,9 @@ mod tests {
             }
             let expected = match lock {
                 Some(lock) if lock.holds.len() > UNPACKED_MAX => Ok(Some(lock.clone())),
-                _ => Err(REFUSED),
+                _ => Err(BADLY_PACKED),
             };
-            assert_eq!(read_pieces(&in_one(bytes)).map_err(|_| REFUSED), expected, "{lock:?}");
+            assert_eq!(read_pieces(&in_one(bytes)).map_err(|_| BADLY_PACKED), expected, "{lock:?}");
         }
     }
 }

@@ -27,6 +27,7 @@ AS_SERVERS_OWN = Bound(RATIO)
 #: Of what can be many without a connection each.
 MANY = (1_000, 10_000, 100_000, 1_000_000)
 TO_100_000 = MANY[:3]
+TO_300_000 = (3_000, 30_000, 300_000)
 #: Of connections: there are never more at once, also where two servers run beside each other.
 CLIENTS = (100, 300, 900)
 

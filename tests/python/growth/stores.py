@@ -1,9 +1,11 @@
 """Events of what is stored: flushes, swaps, deletions, copies, files. Where the server does the whole at once, the same
 happens beside it to as many strings, or to a set of as many members."""
 
+from bench.floor import floor
+
 from .beside import locks, many_lines, permits
 from .fit import Bound
-from .rows import AS_SERVERS_OWN, LINEAR_TIME, RATIO, TO_100_000, TURN, TURN_MS, Event, nothing_more
+from .rows import AS_SERVERS_OWN, LINEAR_TIME, RATIO, TO_100_000, TO_300_000, TURN, TURN_MS, Event, nothing_more
 from .stage import LEASE_MS
 
 #: A string that lasts as a lock does.
@@ -19,6 +21,11 @@ def strings(stage):
 def members(stage):
     """A set of as many members."""
     stage.fill(MEMBER)
+
+
+def empty_values(stage):
+    """As many keys whose values are a module's and say nothing: what the server itself does for such a value."""
+    stage.fill("FLOOR.SET lock:#######")
 
 
 def does(*words):
@@ -52,6 +59,11 @@ def is_empty(stage):
     assert stage.call("DBSIZE") == b":0", "keys are left"
 
 
+def has_no_keys(stage):
+    """No key is there."""
+    assert stage.call("DBSIZE") == b":0", "keys are left"
+
+
 def nobody_holds(stage):
     """Nobody holds anything."""
     stage.expects(holds=0)
@@ -77,10 +89,21 @@ def in_slices(what, many, build, act, then=nothing_more, **more):
 AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
 
 NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
+VALUES = "the server does more for a value of a module than for a string: see the rows of empty values"
+HOLDERS_COME = "each holder gets a record, a place on the timing wheel and one in each of two indexes"
+PACKED = "Valkey saves a set faster than Redis does"
 RECORDS = "each record is a call of the module, where that of a string is one of the server"
 BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
 BUSY = "a busy machine takes ten times as long"
 AT_ONCE = "the holds that are broken are not worked off in slices"
+
+
+SERVERS = "it is the server alone that does it"
+
+
+def with_floor(_):
+    """The options of a server that has that other module, too."""
+    return ("--loadmodule", str(floor()))
 
 
 def ratio(limit, why, on_valkey=None):
@@ -97,9 +120,13 @@ LATER = {"turn": Bound(TURN_MS, TURN_MS, "on Valkey one turn is longer; why is n
 
 LOCKS = (
     by_server("FLUSHALL SYNC, and of strings", "locks", locks, does("FLUSHALL SYNC"), strings, is_empty,
-              bounds=ratio(1.6, BROKEN, on_valkey=5)),
+              bounds=ratio(1.6, VALUES, on_valkey=5)),
     by_server("FLUSHDB SYNC, and of strings", "locks", locks, does("FLUSHDB SYNC"), strings, is_empty,
-              bounds=ratio(1.6, BROKEN, on_valkey=5)),
+              bounds=ratio(1.6, VALUES, on_valkey=5)),
+    by_server("FLUSHALL SYNC of empty values, and of strings", "keys of another module", empty_values, does("FLUSHALL SYNC"),
+              strings, has_no_keys, options=with_floor, bounds=ratio(5, SERVERS)),
+    by_server("SAVE of empty values, and of strings", "keys of another module", empty_values, does("SAVE"), strings,
+              options=with_floor, bounds=ratio(5, SERVERS)),
     by_server("SAVE, and of strings", "locks", locks, does("SAVE"), strings, all_hold, bounds=ratio(4, NUMBERS, on_valkey=8)),
     by_server("DEBUG RELOAD, and of strings", "locks", locks, does("DEBUG RELOAD"), strings, all_hold,
               bounds=ratio(4.5, NUMBERS)),
@@ -120,17 +147,19 @@ A_SEMAPHORE = "holders of a semaphore"
 HOLDERS = (
     by_server("FLUSHALL SYNC, and of a set", A_SEMAPHORE, permits, does("FLUSHALL SYNC"), members, is_empty,
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
-    by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(7, NUMBERS, on_valkey=12)),
+    by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(2, PACKED, on_valkey=6)),
     by_server("DEBUG RELOAD, and of a set", A_SEMAPHORE, permits, does("DEBUG RELOAD"), members, all_hold,
-              bounds=ratio(7, NUMBERS, on_valkey=12)),
-    by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(6, NUMBERS, on_valkey=10)),
+              bounds=ratio(2, PACKED, on_valkey=6)),
+    by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(2, PACKED, on_valkey=8)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
-              bounds=ratio(12, NUMBERS, on_valkey=20)),
+              bounds=ratio(6, HOLDERS_COME, on_valkey=8)),
     by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
               options=lambda count: ("--lazyfree-lazy-user-del", "no"),
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
     in_slices("SWAPDB of the database with it", A_SEMAPHORE, permits, does("SWAPDB 0 1"), nobody_holds, bounds=turn(30, BUSY)),
-    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(30, BUSY, wanted=2.0)),
+    in_slices("UNLINK", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, bounds=turn(30, BUSY)),
+    in_slices("UNLINK of fewer", A_SEMAPHORE, permits, does("UNLINK pool"), is_empty, sizes=TO_300_000,
+              bounds=turn(20, BUSY, wanted=2.0)),
     in_slices("RENAME", A_SEMAPHORE, permits, does("RENAME pool other"), nobody_holds, bounds=turn(30, BUSY)),
     in_slices("MOVE", A_SEMAPHORE, permits, does("MOVE pool 1"), nobody_holds, bounds=turn(30, BUSY)),
     in_slices("SET over it", A_SEMAPHORE, permits, does("SET pool x"), nobody_holds, bounds=turn(30, BUSY)),
