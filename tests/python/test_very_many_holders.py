@@ -15,11 +15,11 @@ UNPACKED_MAX = 1000
 KINDS = {"LIMIT": "LIMIT 5000", "SHARED": "SHARED"}
 
 
-def fill(cli, options, holders=UNPACKED_MAX + 501):
-    """A lock with holders of all sorts, whose names have up to 256 bytes."""
+def fill(cli, options, holders=UNPACKED_MAX + 501, longest=256):
+    """A lock with holders of all sorts, whose names have up to so many bytes."""
     more = ["", "REENTRANT", "EPHEMERAL 60000", "KEEPALIVE"]
     cli.pipeline(*[
-        ("LOCK.ACQUIRE", "door", f"{n}:".ljust(1 + n % 256, "o"), "PX", 3_600_000, *options.split(), *more[n % 4].split())
+        ("LOCK.ACQUIRE", "door", f"{n}:".ljust(1 + n % longest, "o"), "PX", 3_600_000, *options.split(), *more[n % 4].split())
         for n in range(holders)
     ])
     assert lock_info(cli, "door")["holds"] == holders
@@ -86,10 +86,11 @@ def test_bytes_changed_at_random_in_blocks_harm_nothing(start_server, is_compres
     # G14
     server = start_server("--rdbcompression", is_compressed)
     cli = server.connect()
-    fill(cli, "SHARED", UNPACKED_MAX + 1)
+    # A checksum of Python takes long.
+    fill(cli, "SHARED", UNPACKED_MAX + 1, longest=1)
     payload = dump(cli, "door")
     good, rng, refusals = body(payload), random.Random(7), 0
-    for number in range(1500):
+    for number in range(400):
         bad = bytearray(good)
         # Half of them where the row begins.
         place = rng.randrange(60) if number % 2 else rng.randrange(len(bad))
@@ -100,7 +101,7 @@ def test_bytes_changed_at_random_in_blocks_harm_nothing(start_server, is_compres
         (reply,) = cli.pipeline(["RESTORE", "door", 0, seal(bytes(bad), payload), "REPLACE"])
         refusals += isinstance(reply, ServerError)
     assert server.is_alive(), server.log_tail()
-    assert refusals > 500
+    assert refusals > 130
     cli("DEL door")
     assert take(cli, "door", "alice") > 0
     eventually(lambda: count(cli, "holds") == 1, "no hold is left of them")
