@@ -73,9 +73,25 @@ impl Protocol for Lock {
     }
 }
 
-/// A list with one element: `BLPOP` takes the token, `RPUSH` gives it back. Nothing ends a hold, nobody is
-/// checked: it is the least that a server can do for somebody who waits.
-pub struct Token;
+/// A token that goes from hand to hand. Nothing ends a hold, nobody is checked: it is the least that can be done for
+/// somebody who waits.
+pub struct Token {
+    take: &'static [u8],
+    free: &'static [u8],
+    /// How the reply begins to who has it.
+    granted: &'static [u8],
+}
+
+/// By the server: a list with one element. `BLPOP` takes it, `RPUSH` gives it back.
+pub const BLPOP: Token = Token {
+    take: b"*3\r\n$5\r\nBLPOP\r\n$17\r\ntoken:order:00000\r\n$1\r\n0\r\n",
+    free: b"*3\r\n$5\r\nRPUSH\r\n$17\r\ntoken:order:00000\r\n$1\r\n1\r\n",
+    granted: b"*2\r\n",
+};
+
+/// By a module that does nothing else (tests/server/floor.c).
+pub const FLOOR: Token =
+    Token { take: b"*1\r\n$10\r\nFLOOR.TAKE\r\n", free: b"*1\r\n$10\r\nFLOOR.GIVE\r\n", granted: b":1\r\n" };
 
 impl Protocol for Token {
     fn open(&mut self, _: usize, address: SocketAddr) -> io::Result<Connection> {
@@ -86,15 +102,15 @@ impl Protocol for Token {
         let mut connection = Connection::open(address)?;
         connection.call(&encode(&["DEL", "token:order:00000"]), length)?;
         let reply = connection.call(self.free(0), length)?;
-        if self.is_freed(&reply) { Ok(()) } else { Err(unexpected("RPUSH", &reply)) }
+        if self.is_freed(&reply) { Ok(()) } else { Err(unexpected("the token back", &reply)) }
     }
 
     fn take(&self, _: usize) -> &[u8] {
-        b"*3\r\n$5\r\nBLPOP\r\n$17\r\ntoken:order:00000\r\n$1\r\n0\r\n"
+        self.take
     }
 
     fn free(&self, _: usize) -> &[u8] {
-        b"*3\r\n$5\r\nRPUSH\r\n$17\r\ntoken:order:00000\r\n$1\r\n1\r\n"
+        self.free
     }
 
     fn length(unread: &[u8]) -> Option<usize> {
@@ -102,43 +118,7 @@ impl Protocol for Token {
     }
 
     fn is_grant(&mut self, _: usize, reply: &[u8]) -> bool {
-        reply.starts_with(b"*2\r\n")
-    }
-
-    fn is_freed(&self, reply: &[u8]) -> bool {
-        reply == b":1\r\n"
-    }
-}
-
-/// A token of a module that does nothing else (tests/server/floor.c): the least that a module can do for somebody who
-/// waits.
-pub struct Floor;
-
-impl Protocol for Floor {
-    fn open(&mut self, _: usize, address: SocketAddr) -> io::Result<Connection> {
-        Connection::open(address)
-    }
-
-    fn reset(&mut self, address: SocketAddr) -> io::Result<()> {
-        let mut connection = Connection::open(address)?;
-        let reply = connection.call(self.free(0), length)?;
-        if self.is_freed(&reply) { Ok(()) } else { Err(unexpected("FLOOR.GIVE", &reply)) }
-    }
-
-    fn take(&self, _: usize) -> &[u8] {
-        b"*1\r\n$10\r\nFLOOR.TAKE\r\n"
-    }
-
-    fn free(&self, _: usize) -> &[u8] {
-        b"*1\r\n$10\r\nFLOOR.GIVE\r\n"
-    }
-
-    fn length(unread: &[u8]) -> Option<usize> {
-        length(unread)
-    }
-
-    fn is_grant(&mut self, _: usize, reply: &[u8]) -> bool {
-        reply == b":1\r\n"
+        reply.starts_with(self.granted)
     }
 
     fn is_freed(&self, reply: &[u8]) -> bool {
