@@ -36,6 +36,10 @@ impl<T> Id<T> {
         Self { number, kind: PhantomData }
     }
 
+    const fn at(birth: u32, page: usize, slot: usize) -> Self {
+        Self::from_number((birth as u64) << 32 | (page as u64) << PAGE_BITS | slot as u64)
+    }
+
     const fn page(self) -> usize {
         ((self.number & 0xffff_ffff) >> PAGE_BITS) as usize
     }
@@ -185,7 +189,7 @@ impl<T> Arena<T> {
             self.open.pop();
         }
         self.len += 1;
-        Id::from_number(u64::from(birth) << 32 | u64::from(page_number << PAGE_BITS | slot))
+        Id::at(birth, page_number as usize, slot as usize)
     }
 
     /// The page to insert into, which is then the last of `open`.
@@ -271,9 +275,18 @@ impl<T> Arena<T> {
         self.pages.iter().enumerate().flat_map(|(page_number, page)| {
             page.iter().flat_map(move |page| {
                 page.slots.iter().enumerate().filter_map(move |(index, slot)| {
-                    let low = (page_number as u64) << PAGE_BITS | index as u64;
-                    let id = Id::from_number(u64::from(slot.birth) << 32 | low);
-                    slot.record.as_ref().map(|record| (id, record))
+                    Some((Id::at(slot.birth, page_number, index), slot.record.as_ref()?))
+                })
+            })
+        })
+    }
+
+    /// The same, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
+        self.pages.iter_mut().enumerate().flat_map(|(page_number, page)| {
+            page.iter_mut().flat_map(move |page| {
+                page.slots.iter_mut().enumerate().filter_map(move |(index, slot)| {
+                    Some((Id::at(slot.birth, page_number, index), slot.record.as_mut()?))
                 })
             })
         })

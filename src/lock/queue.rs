@@ -191,6 +191,11 @@ impl Queues {
         self.queues.iter()
     }
 
+    /// The same, to mark them.
+    pub fn queues_mut(&mut self) -> impl Iterator<Item = (QueueId, &mut Queue)> {
+        self.queues.iter_mut()
+    }
+
     /// The waiter with this number.
     #[must_use]
     pub fn waiter(&self, waiter: WaiterId) -> Option<&Waiter> {

@@ -27,6 +27,7 @@ mod ended;
 mod kinds;
 mod leaving;
 mod multi;
+mod noted;
 mod notices;
 mod outbox;
 mod quarantine;

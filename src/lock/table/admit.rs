@@ -422,7 +422,7 @@ impl Table {
             if let Some(&first_entry) = multi.entries.first()
                 && !std::mem::replace(&mut multi.is_noted, true)
             {
-                self.tasks.push_back(Task::Multi(first_entry));
+                self.note_task(Task::Multi(first_entry));
             }
         }
     }

@@ -9,9 +9,13 @@
 
 use std::collections::VecDeque;
 
+use super::noted::Noted;
 use crate::lock::effect::{Answer, Effects, Task, WaiterId};
 use crate::lock::queue::Queues;
 use crate::lock::types::ClientId;
+
+/// What the pump was to look at, and the grants that it was to take back.
+pub(super) type Dropped = (VecDeque<Noted>, VecDeque<Task>);
 
 /// Queues that were set aside, and what the pump was to look at then.
 pub(super) struct Away {
@@ -21,18 +25,18 @@ pub(super) struct Away {
     /// No queue is left before this place.
     place: usize,
     /// What is not done any more, as there is nothing to decide: its memory is given back in pieces, too.
-    dropped: [VecDeque<Task>; 2],
+    dropped: Dropped,
 }
 
 impl Away {
     /// Those in these queues are told this.
-    pub(super) const fn new(queues: Queues, answer: Answer, dropped: [VecDeque<Task>; 2]) -> Self {
+    pub(super) const fn new(queues: Queues, answer: Answer, dropped: Dropped) -> Self {
         Self { queues, answer, place: 0, dropped }
     }
 
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.waiters() == 0 && self.dropped.iter().all(VecDeque::is_empty)
+        self.queues.waiters() == 0 && self.dropped.0.is_empty() && self.dropped.1.is_empty()
     }
 
     /// Answers the next one, first come first in each queue, or forgets the next of what is dropped.
@@ -42,7 +46,7 @@ impl Away {
                 fx.answer(waiter, client, self.answer.clone());
             }
         } else {
-            self.dropped.iter_mut().for_each(|tasks| drop(tasks.pop_front()));
+            drop((self.dropped.0.pop_front(), self.dropped.1.pop_front()));
         }
     }
 

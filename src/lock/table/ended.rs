@@ -1,12 +1,10 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
-use super::away::Away;
+use super::away::{Away, Dropped};
+use super::noted::note;
 use super::state::*;
 use crate::lock::locks::Due;
-use crate::lock::queue::{Queue, QueueId};
-
-/// Room for so many tasks is kept when all are done.
-const TASKS_KEPT: usize = if cfg!(test) { 4 } else { 64 };
+use crate::lock::queue::Queue;
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
@@ -167,7 +165,7 @@ impl Table {
         let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
         if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
             let task = Task::ReplicateAgain(lock_key, hold.token());
-            self.tasks.push_back(task);
+            self.note_task(task);
         }
     }
 
@@ -273,14 +271,9 @@ impl Table {
 
     /// Notes all queues in these databases, each changed so.
     fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
-        let ids: Vec<QueueId> = self.queues.queues().map(|(id, _)| id).collect();
-        for id in ids {
-            if let Some(queue) = self.queues.queue_mut(id)
-                && is_concerned(queue.lock_key.db)
-            {
-                change(queue);
-                self.note_queue(id);
-            }
+        for (id, queue) in self.queues.queues_mut().filter(|(_, queue)| is_concerned(queue.lock_key.db)) {
+            change(queue);
+            note(&mut self.noted, id, queue);
         }
     }
 
@@ -324,61 +317,10 @@ impl Table {
         }
     }
 
-    /// Asks the pump to look at a key, if somebody waits there.
-    pub fn note(&mut self, lock_key: LockKey<'_>) {
-        if let Some(queue) = self.queues.at(lock_key) {
-            self.note_queue(queue);
-        }
-    }
-
-    /// Asks the pump to look at a queue.
-    pub(super) fn note_queue(&mut self, queue: QueueId) {
-        if let Some(queue) = self.queues.queue_mut(queue)
-            && !std::mem::replace(&mut queue.is_noted, true)
-        {
-            self.tasks.push_back(Task::Settle(queue.lock_key.clone()));
-        }
-    }
-
-    /// Whether the pump has anything to look at, or to publish.
-    #[inline(always)]
-    #[must_use]
-    pub fn has_tasks(&self) -> bool {
-        !(self.tasks.is_empty() && self.undelivered.is_empty() && self.outbox.is_empty())
-    }
-
-    /// How many keys the pump has to look at.
-    #[must_use]
-    pub fn tasks(&self) -> usize {
-        self.undelivered.len() + self.tasks.len()
-    }
-
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
     /// yet): look again at this moment.
     pub fn postpone(&mut self, id: LockId, at: Moment) {
         self.locks.postpone(id, at);
-    }
-
-    /// Whether a grant that could not be delivered is what the pump is to look at next.
-    #[must_use]
-    pub fn takes_back(&self) -> bool {
-        !self.undelivered.is_empty()
-    }
-
-    /// What the pump is to look at next.
-    pub fn next_task(&mut self) -> Option<Task> {
-        let from = if self.undelivered.is_empty() { &mut self.tasks } else { &mut self.undelivered };
-        let task = from.pop_front();
-        if from.is_empty() && from.capacity() > TASKS_KEPT {
-            *from = VecDeque::new();
-        }
-        if let Some(Task::Settle(lock_key)) = &task
-            && let Some(queue) = self.queues.at(lock_key.as_key())
-            && let Some(queue) = self.queues.queue_mut(queue)
-        {
-            queue.is_noted = false;
-        }
-        task
     }
 
     /// Answers everybody who waits at this key with the same.
@@ -393,12 +335,12 @@ impl Table {
     /// This server decides nothing from here on. Nobody waits any more, and what the pump was to look at is nothing to
     /// look at.
     pub fn stop_deciding(&mut self) {
-        let dropped = [&mut self.tasks, &mut self.undelivered].map(std::mem::take);
+        let dropped = (std::mem::take(&mut self.noted), std::mem::take(&mut self.undelivered));
         self.set_aside(Answer::Demoted, dropped);
     }
 
     /// Nobody waits from here on, and those who did are told this.
-    pub(super) fn set_aside(&mut self, answer: Answer, dropped: [VecDeque<Task>; 2]) {
+    pub(super) fn set_aside(&mut self, answer: Answer, dropped: Dropped) {
         let next = self.queues.successor();
         let queues = std::mem::replace(&mut self.queues, next);
         let away = Away::new(queues, answer, dropped);
@@ -464,27 +406,5 @@ mod tests {
         assert_eq!(known, [(0, Some(lock), false), (1, None, true)]);
         assert_eq!(table.next_task(), Some(Task::Settle(LockKey { db: 1, name: b"k" }.to_owned())));
         assert_eq!(table.next_task(), None);
-    }
-
-    #[test]
-    fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
-        let lock_key = || LockKey { db: 0, name: b"k" }.to_owned();
-        let mut table = Table::default();
-        for count in [1, 40, 40, 5_000] {
-            for _ in 0..count {
-                table.tasks.push_back(Task::Settle(lock_key()));
-                table.note_undelivered(lock_key(), Token::new(1).expect("valid"));
-            }
-            assert_eq!(table.tasks(), 2 * count);
-            for left in (0..2 * count).rev() {
-                assert_eq!((table.has_tasks(), table.takes_back()), (true, left >= count), "{count}: {left}");
-                assert!(table.tasks.capacity() >= count, "{count}: {left} left");
-                let task = table.next_task().expect("there is one");
-                assert_eq!(matches!(task, Task::TakeBack(..)), left >= count, "{count}: {left}");
-            }
-            // Room for a few is kept for the next ones.
-            let is_gone = (table.tasks.capacity() == 0, table.undelivered.capacity() == 0);
-            assert_eq!((is_gone, table.tasks()), ((count > TASKS_KEPT, count > TASKS_KEPT), 0), "{count}");
-        }
     }
 }

@@ -239,7 +239,7 @@ impl Table {
                 if let Some(client) = old_client {
                     fx.answer(own, client, Answer::Replaced);
                 }
-                self.tasks.push_back(Task::Multi(new));
+                self.note_task(Task::Multi(new));
                 return Waiting(new);
             }
         }
@@ -265,7 +265,7 @@ impl Table {
         }
         if !older.is_empty() {
             // Perhaps nothing but the older requests was in its way.
-            self.tasks.push_back(Task::Multi(new));
+            self.note_task(Task::Multi(new));
         }
         // Not before: who is refused takes over nothing (G9).
         older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));

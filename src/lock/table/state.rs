@@ -3,6 +3,7 @@
 pub(super) use std::collections::VecDeque;
 
 use super::away::Away;
+pub(super) use super::noted::Noted;
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
 pub(super) use crate::lock::deadlock::{Link, Looked};
@@ -29,7 +30,7 @@ pub struct Table {
     pub(super) epochs: u32,
     /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
     pub(super) epochs_then: u32,
-    pub(super) tasks: VecDeque<Task>,
+    pub(super) noted: VecDeque<Noted>,
     /// Grants that could not be delivered. They are the first that the pump is to look at.
     pub(super) undelivered: VecDeque<Task>,
     /// Connections that have closed, whose holds are not all unbound yet.
