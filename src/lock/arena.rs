@@ -314,6 +314,7 @@ mod tests {
         let (mut place, mut found) = (0, Vec::new());
         while let Some(id) = arena.first_from(&mut place) {
             assert_eq!(arena.first_from(&mut place), Some(id), "it is still there");
+            assert!(!arena.is_empty());
             found.extend(arena.remove(id));
         }
         assert_eq!(found, (0..ids.len()).filter(|&number| is_left(number)).collect::<Vec<_>>());

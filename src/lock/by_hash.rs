@@ -206,6 +206,7 @@ mod tests {
             assert!(found.remove(hash, number));
         }
         assert_eq!((found.len(), found.tables.len(), found.iter().next()), (0, 1, None));
+        assert!(found.is_empty());
     }
 
     #[test]
@@ -215,6 +216,7 @@ mod tests {
         for number in 0..4_096_u64 {
             found.insert(random.below(1 << 32) << 32 | random.below(1 << 32), number);
         }
+        assert_eq!(found.tables.len(), 4_096 / MEAN_MAX, "no more tables than entries need");
         let longest = found.tables.iter().map(HashTable::len).max();
         // Twice the mean on average; chance adds to so few.
         assert!(longest.is_some_and(|longest| longest <= 5 * MEAN_MAX), "{longest:?}");

@@ -424,3 +424,20 @@ fn a_wait_that_needs_no_replica_ends_when_its_record_is_sent() {
     all.sent(10);
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
 }
+
+#[test]
+fn a_request_for_two_locks_is_found_by_the_old_token_of_one_when_that_of_the_other_was_raised() {
+    // The first request waits for a replica that was stable, the retry may have any.
+    let mut all = primary(&[("a", 0)]);
+    all.see(at(50), &seen(&[("a", 0), ("b", 0)]));
+    let both = vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, BEGUN)];
+    let first = all.wait(at(101), at(130), MOST, both).unwrap();
+    all.note_begun(vec![PendingGrant { was: Token::new(7), ..pending_grant("x", 9, UndoRecord::NOTHING) }]);
+    let retry = all.wait(at(102), at(160), EITHER, vec![pending_grant("y", 7, UndoRecord::NOTHING)]).unwrap();
+    all.sent(10);
+    all.see(at(103), &seen(&[("a", 0), ("b", 10)]));
+    assert_eq!(all.take_over(at(103)), [(retry, Verdict::Confirmed)]);
+    assert_eq!(all.take_over(at(130)), [(first, Verdict::Failed)]);
+    assert_eq!(undone(&mut all), [pending_grant("x", 9, BEGUN)], "its owner was told of the other one");
+    assert!(all.of_token.is_empty());
+}

@@ -290,4 +290,31 @@ mod tests {
             assert_eq!((locks.newest_client, locks.len()), (client, 0));
         }
     }
+
+    #[test]
+    fn of_many_names_that_are_not_packed_it_is_known_that_all_are_in_one_database() {
+        let mut locks = Locks::default();
+        for (name, number) in [("unpacked", 1), ("another", 2), ("a third one", 3)] {
+            let new = hold("ann", number, 100, Binding::NONE);
+            locks.insert(NOW, lock_key(3, name), Some(&new)).expect("there is room");
+            assert!(locks.are_all_in(|db| db == 3) && !locks.are_all_in(|db| db == 0), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_bound_to_connections_is_given_back_piece_by_piece() {
+        let mut locks = Locks::default();
+        for number in 1..=30 {
+            let (name, new) = (format!("lock:{number}"), hold("ann", number, 100, CUT));
+            // Ten holds to a connection.
+            let new = NewHold { client: Some(ClientId(number % 3)), ..new };
+            locks.insert(NOW, lock_key(0, &name), Some(&new)).expect("there is room");
+        }
+        let mut going = Going::new(locks);
+        let mut steps = 0;
+        while going.take_one(|_| (true, ())).is_some() {
+            steps += 1;
+        }
+        assert_eq!(steps, 30 + 30, "a step for each hold, and one for what was bound");
+    }
 }

@@ -422,4 +422,24 @@ mod tests {
         assert!((200..=PREFIXES).contains(&taken), "{taken}");
         assert_eq!(prefixes.take(0, &[b'x'; PREFIX_BYTES_MAX + 1]), None);
     }
+
+    #[test]
+    fn words_that_differ_in_the_middle_only_do_not_share_a_seat() {
+        for length in 1..20 {
+            let word =
+                |middle: u8| [b"tenants:".to_vec(), vec![middle; length], b":orders:".to_vec()].concat();
+            let (first, second) = (word(b'1'), word(b'2'));
+            let mut prefixes = Prefixes::default();
+            let seat = prefixes.take(0, &first).expect("all are empty");
+            assert_eq!(prefixes.take(0, &second), None, "their names would be those of one lock");
+            assert_eq!(prefixes.take(0, &first), Some(seat));
+            prefixes.give_back(seat);
+            prefixes.give_back(seat);
+            let seat = prefixes.take(0, &second).expect("it is free");
+            assert_eq!(
+                prefixes.name(seat, 1, 7).map(|lock_key| lock_key.name),
+                Some([second, b"7".to_vec()].concat().into())
+            );
+        }
+    }
 }

@@ -231,6 +231,8 @@ impl Locks {
     fn modes_of(&self, ids: &[LockId]) -> impl Fn(LockId) -> Mode + '_ {
         let lists = &self.holder_lists;
         let is_listed = ids.len().saturating_mul(lists.all.len()) > lists.listed;
+        #[cfg(test)]
+        crate::lock::tests::visits::count(if is_listed { lists.listed } else { 0 });
         let of_all = lists.all.iter().filter(|_| is_listed).map(|(_, holders)| holders);
         let listed: hashbrown::HashMap<LockId, Mode> =
             of_all.flat_map(|holders| holders.ids().map(|id| (id, holders.mode))).collect();
@@ -240,6 +242,8 @@ impl Locks {
             }
             let token = self.hold(id).map(|hold| hold.token());
             let is_in = |holders: &&super::holders::Holders| {
+                #[cfg(test)]
+                crate::lock::tests::visits::count(1);
                 token.is_some_and(|token| holders.of_token(token) == Some(id))
             };
             lists
@@ -333,6 +337,7 @@ impl Locks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::tests::visits;
     use crate::lock::types::Binding;
 
     const NOW: Moment = Moment(9_000_000);
@@ -362,6 +367,26 @@ mod tests {
             let limits = (0..lists).map(|list| Mode::Limit(100 + list));
             assert_eq!(modes, limits.chain([Mode::Exclusive]).collect::<Vec<_>>(), "{lists} lists, {others}");
             assert!(locks.all_of_owner(b"nobody").is_empty());
+        }
+    }
+
+    #[test]
+    fn how_an_owner_holds_is_found_in_the_way_that_is_less_work() {
+        // One lock with many holders; many locks with one.
+        for (lists, others) in [(1, 200), (100, 0)] {
+            let mut locks = Locks::default();
+            let mut token = 0;
+            for list in 0..lists {
+                let name = format!("lock:{list}");
+                let (id, lock_key) = (locks.form(Mode::Shared), LockKey { db: 0, name: name.as_bytes() });
+                for owner in (0..others).map(|n| format!("owner-{n}")).chain(["ann".to_owned()]) {
+                    token += 1;
+                    locks.join(id, NOW, lock_key, &hold(&owner, token)).expect("there is room");
+                }
+            }
+            visits::take();
+            assert_eq!(locks.all_of_owner(b"ann").len(), lists);
+            assert!(visits::take() <= lists, "{lists} locks, {others} others");
         }
     }
 }

@@ -433,4 +433,20 @@ mod tests {
         generations.dedup();
         assert_eq!(generations.len(), 100);
     }
+
+    #[test]
+    fn a_size_that_is_hardly_used_any_more_gets_small_pages_again() {
+        let mut slab = Slab::default();
+        let bytes = |slab: &Slab| -> Vec<usize> {
+            let bytes = slab.pages.iter().map(|page| page.bytes.len());
+            bytes.filter(|&bytes| bytes > 0).collect()
+        };
+        let count = 2 * (SMALL_PAGE_BYTES / 50) + 1;
+        let indexes: Vec<u32> = (0..count).map(|_| slab.insert(50).expect("there is room").0).collect();
+        assert_eq!(bytes(&slab), [SMALL_PAGE_BYTES, SMALL_PAGE_BYTES, PAGE_BYTES]);
+        indexes.into_iter().for_each(|index| slab.remove(index));
+        assert_eq!(bytes(&slab), [PAGE_BYTES]);
+        (0..=PAGE_BYTES / 50).for_each(|_| _ = slab.insert(50).expect("there is room"));
+        assert_eq!(bytes(&slab), [SMALL_PAGE_BYTES, PAGE_BYTES]);
+    }
 }
