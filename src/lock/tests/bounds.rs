@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::legacy::ask;
+use super::lowered::Lowered;
+use super::visits;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, Step, Task};
@@ -162,4 +164,40 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
     let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
     assert_eq!((step.change, table.waiters()), (Change::Renewed, 0));
     assert_eq!(table.next_task(), None);
+}
+
+#[test]
+fn a_search_that_has_looked_at_many_still_finds_the_one_who_waits_among_very_many_holders() {
+    let (writer, readers) = (MORE + 1, 100);
+    let mut world = World::new();
+    world.holds(writer, 1, Mode::Exclusive);
+    for owner in 1..=MORE {
+        world.holds(owner, 0, Mode::Shared);
+    }
+    // The search looks at these first, as they stand ahead.
+    for reader in 1..=readers {
+        world.waits(writer + reader, 1, Mode::Shared);
+    }
+    world.waits(writer, 0, Mode::Exclusive);
+    assert_eq!(world.ask(MORE, 1, Mode::Shared), Acquired::Refused(Refusal::Deadlock));
+}
+
+#[test]
+fn a_search_that_has_come_to_its_bound_looks_at_no_more_holders() {
+    let (writer, holders) = (1_000, 200);
+    Lowered::steps(10).during(|| {
+        let mut world = World::new();
+        world.holds(writer, 1, Mode::Exclusive);
+        for owner in 1..=holders {
+            world.holds(owner, 0, Mode::Shared);
+        }
+        // The search goes through the holders: those who wait are more than it may look at.
+        for owner in 1..=20 {
+            world.waits(owner, 1, Mode::Exclusive);
+        }
+        visits::take();
+        world.waits(writer, 0, Mode::Exclusive);
+        let visits = visits::take();
+        assert!((10..100).contains(&visits), "{visits}");
+    });
 }
