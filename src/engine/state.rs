@@ -130,7 +130,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     #[inline]
     pub fn after_step(&mut self, change: Change, existing: Existing) -> Effects {
         self.after_change(change, existing);
-        std::mem::take(&mut self.fx)
+        self.fx.take()
     }
 
     /// The same after a step whose effects are not in the buffer.

@@ -175,6 +175,14 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Takes all of it. The memory stays here if nothing is in it, as mostly.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let rest = if self.rest.is_empty() { Vec::new() } else { std::mem::take(&mut self.rest) };
+        Self { first: self.first.take(), rest }
+    }
+
     /// Publish that this happened.
     #[inline]
     pub fn publish(&mut self, event: Event) {
@@ -323,6 +331,10 @@ mod tests {
         let rest: Vec<_> = effects.drain().collect();
         assert_eq!(rest, [Effect::Publish(Event::Released), Effect::Replicate(Record::Nothing)]);
         assert!(effects.is_drained() && effects.capacity() >= 2);
+        effects.publish(Event::Acquired);
+        let mut taken = effects.take();
+        assert!(effects.capacity() >= 2 && effects.take_first().is_none(), "its memory stays");
+        assert_eq!((taken.take_first(), taken.capacity()), (Some(Event::Acquired), 0));
         // Behind another effect an event is not the first.
         effects.replicate(Record::Nothing);
         effects.publish(Event::Expired);

@@ -5,11 +5,13 @@
 //! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
 //! that nobody waits for leaves nothing behind.
 
+mod check;
 mod multi;
 mod owners;
 mod ranks;
 mod rechecks;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
@@ -130,10 +132,14 @@ pub struct Queues {
     queues: Arena<Queue>,
     waiters: Arena<Waiter>,
     by_key: ByHash<QueueId>,
+    /// The queue that was asked for last.
+    asked_for: Cell<Option<QueueId>>,
     by_owner: ByHash<WaiterId>,
     /// One request of each owner, the others behind it.
     owners: ByHash<WaiterId>,
     multis: Arena<Multi>,
+    /// How many requests are to bind their holds to their connections.
+    binding: usize,
     /// Lines that somebody left whose going may let others in.
     left: Vec<QueueId>,
     /// Lines to be looked at, by when.
@@ -149,6 +155,13 @@ impl Queues {
         self.waiters.len()
     }
 
+    /// Whether any request is to bind its hold to its connection.
+    #[inline]
+    #[must_use]
+    pub const fn have_bindings(&self) -> bool {
+        self.binding > 0
+    }
+
     /// The queue at this key.
     #[must_use]
     pub fn at(&self, lock_key: LockKey<'_>) -> Option<QueueId> {
@@ -156,7 +169,13 @@ impl Queues {
             return None;
         }
         let is_at = |id| self.queues.get(id).is_some_and(|queue| queue.lock_key.as_key() == lock_key);
-        self.by_key.find(self.hasher.hash_one(lock_key), is_at)
+        // A hand-over asks seven times.
+        let asked_for = self.asked_for.get().filter(|&id| is_at(id));
+        asked_for.or_else(|| {
+            let found = self.by_key.find(self.hasher.hash_one(lock_key), is_at);
+            self.asked_for.set(found);
+            found
+        })
     }
 
     /// The queue with this number.
@@ -347,6 +366,7 @@ impl Queues {
         let until = request.until;
         let is_plain = request.is_plain() && multi.is_none();
         let hash = self.hash(queue, &request.owner);
+        self.binding += usize::from(!request.binding.is_none());
         let waiter = Waiter {
             queue,
             request,
@@ -418,6 +438,7 @@ impl Queues {
         self.delist(id);
         self.leave_rank(id);
         let waiter = self.waiters.remove(id)?;
+        self.binding -= usize::from(!waiter.request.binding.is_none());
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
@@ -435,53 +456,6 @@ impl Queues {
             self.by_key.remove(self.hasher.hash_one(queue.lock_key.as_key()), waiter.queue);
         }
         Some(waiter)
-    }
-
-    /// Tells what is wrong with the queues, if anything is.
-    pub fn check(&self) -> Result<(), String> {
-        let mut count = 0;
-        for (id, queue) in self.queues.iter() {
-            if self.at(queue.lock_key.as_key()) != Some(id) {
-                return Err(format!("line {id:?} is not found by its place"));
-            }
-            let mut ahead = None;
-            for (number, (waiter_id, waiter)) in self.in_order(id).enumerate() {
-                if waiter.ahead != ahead || waiter.queue != id || number >= queue.len {
-                    return Err(format!("line {id:?} is broken at {waiter_id:?}"));
-                }
-                if self.of_owner(id, &waiter.request.owner) != Some(waiter_id) {
-                    return Err(format!("{waiter_id:?} is not found by its owner, or not alone"));
-                }
-                if !self.all_of_owner(&waiter.request.owner).any(|(other, _)| other == waiter_id) {
-                    return Err(format!("{waiter_id:?} is not found among its owner's"));
-                }
-                if waiter
-                    .multi
-                    .is_some_and(|multi| self.multi(multi).is_none_or(|p| !p.entries.contains(&waiter_id)))
-                {
-                    return Err(format!("{waiter_id:?} has left its party"));
-                }
-                if !waiter.request.mode.agrees_with(queue.mode) {
-                    return Err(format!("{waiter_id:?} is of another kind than its line"));
-                }
-                if (waiter.seat == Seat::NONE) != waiter.request.until.is_none() {
-                    return Err(format!("{waiter_id:?} has the wrong timeout"));
-                }
-                ahead = Some(waiter_id);
-                count += 1;
-            }
-            self.check_ranks(id)?;
-            if queue.tail != ahead || ahead.is_none() {
-                return Err(format!("line {id:?} has a wrong end or is empty"));
-            }
-        }
-        if count != self.waiters.len()
-            || self.by_owner.len() != count
-            || self.by_key.len() != self.queues.len()
-        {
-            return Err("a waiter stands in no line".to_owned());
-        }
-        self.timeouts.check(&self.waiters, |waiter| waiter.seat)
     }
 }
 

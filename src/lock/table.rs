@@ -10,6 +10,7 @@
 //!   [`connections`]: connections that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
+//! * [`noted`], [`tasks`]: what the pump is to look at.
 //! * [`staged`]: a data set that is loaded while another one is served.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
@@ -33,6 +34,7 @@ mod outbox;
 mod quarantine;
 mod staged;
 mod state;
+mod tasks;
 mod terms;
 mod undo;
 

@@ -98,6 +98,29 @@ impl Drop for OwnedStr<'_> {
     }
 }
 
+/// A string of the server that is made when it is first needed, and kept.
+pub(crate) struct KeptStr(AtomicPtr<raw::RedisModuleString>, &'static str);
+
+impl KeptStr {
+    /// This text.
+    pub(crate) const fn new(text: &'static str) -> Self {
+        Self(AtomicPtr::new(null_mut()), text)
+    }
+
+    /// The string. `None`: there is no memory.
+    pub(crate) fn get(&self) -> Option<Str<'static>> {
+        let mut string = self.0.load(Ordering::Relaxed);
+        if string.is_null() {
+            // SAFETY: 1. the bytes are copied; 2. without a context nobody else frees it.
+            string =
+                unsafe { api!(RedisModule_CreateString, null_mut(), self.1.as_ptr().cast(), self.1.len())? };
+            self.0.store(string, Ordering::Relaxed);
+        }
+        // SAFETY: null, or a string that is never freed.
+        unsafe { Str::from_raw(string) }
+    }
+}
+
 /// The context of a callback.
 pub(crate) struct Ctx(*mut raw::RedisModuleCtx);
 

@@ -4,8 +4,13 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Ctx, OwnedStr, api};
+use super::api::{Ctx, KeptStr, OwnedStr, api};
 use crate::lock::table::Candidate;
+
+// Each grant out of a queue needs them.
+static ACQUIRE: KeptStr = KeptStr::new("LOCK.ACQUIRE");
+static MACQUIRE: KeptStr = KeptStr::new("LOCK.MACQUIRE");
+static ONE: KeptStr = KeptStr::new("1");
 
 /// Whether the server would refuse a write: too few replicas, a disk error.
 ///
@@ -36,21 +41,20 @@ pub(super) fn may_acquire(
     ctx: &Ctx,
     Candidate { client, lock_key, wants_several, .. }: Candidate<'_>,
 ) -> bool {
-    let command = if wants_several { "LOCK.MACQUIRE" } else { "LOCK.ACQUIRE" };
     // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
     // has no user yields null.
     let user_name = unsafe {
         let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
         name.and_then(|name| OwnedStr::from_raw(ctx, name))
     };
-    let (Some(user_name), Some(command), Some(one), Some(key)) =
-        (user_name, ctx.new_str(command.as_bytes()), ctx.new_str(b"1"), ctx.new_str(lock_key.name))
+    let command = if wants_several { MACQUIRE.get() } else { ACQUIRE.get() };
+    let (Some(user_name), Some(word), Some(one), Some(key)) =
+        (user_name, command, ONE.get(), ctx.new_str(lock_key.name))
     else {
         return false;
     };
     // As many arguments as the command needs at least: Redis 8.6 counts them. Only the key matters.
-    let (word, key) = (command.as_str().as_ptr(), key.as_str().as_ptr());
-    let one = one.as_str().as_ptr();
+    let (word, one, key) = (word.as_ptr(), one.as_ptr(), key.as_str().as_ptr());
     let mut one_key = [word, key, word, word, word];
     let mut several = [word, one, key, word, word, word];
     let argv: &mut [_] = if wants_several { &mut several } else { &mut one_key };

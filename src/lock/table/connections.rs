@@ -78,7 +78,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub const fn may_have_bindings(&self) -> bool {
-        self.locks.has_bindings() || self.queues.waiters() > 0
+        self.locks.has_bindings() || self.queues.have_bindings()
     }
 
     /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.

@@ -217,6 +217,9 @@ fn it_is_known_whether_any_hold_has_a_binding() -> Result<(), String> {
         |world: &World| (world.server.table().has_bindings(), world.server.table().may_have_bindings());
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     assert_eq!(bindings(&world), (false, false));
+    world.step(&acquire(K, "carol", 3, How::PLAIN))?;
+    assert_eq!(bindings(&world), (false, false), "none comes out of the queue");
+    world.step(&Input::Close(3))?;
     let kept = How { binding: KEPT, ..How::PLAIN };
     world.step(&acquire(K, "bob", 2, kept))?;
     // It comes out of the queue with one.

@@ -1,0 +1,55 @@
+//! What the tests ask of all queues.
+
+use super::Queues;
+use crate::lock::deadline::Seat;
+
+impl Queues {
+    /// Tells what is wrong with the queues, if anything is.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut count, mut binding) = (0, 0);
+        for (id, queue) in self.queues.iter() {
+            if self.at(queue.lock_key.as_key()) != Some(id) {
+                return Err(format!("line {id:?} is not found by its place"));
+            }
+            let mut ahead = None;
+            for (number, (waiter_id, waiter)) in self.in_order(id).enumerate() {
+                if waiter.ahead != ahead || waiter.queue != id || number >= queue.len {
+                    return Err(format!("line {id:?} is broken at {waiter_id:?}"));
+                }
+                if self.of_owner(id, &waiter.request.owner) != Some(waiter_id) {
+                    return Err(format!("{waiter_id:?} is not found by its owner, or not alone"));
+                }
+                if !self.all_of_owner(&waiter.request.owner).any(|(other, _)| other == waiter_id) {
+                    return Err(format!("{waiter_id:?} is not found among its owner's"));
+                }
+                if waiter
+                    .multi
+                    .is_some_and(|multi| self.multi(multi).is_none_or(|p| !p.entries.contains(&waiter_id)))
+                {
+                    return Err(format!("{waiter_id:?} has left its party"));
+                }
+                if !waiter.request.mode.agrees_with(queue.mode) {
+                    return Err(format!("{waiter_id:?} is of another kind than its line"));
+                }
+                if (waiter.seat == Seat::NONE) != waiter.request.until.is_none() {
+                    return Err(format!("{waiter_id:?} has the wrong timeout"));
+                }
+                ahead = Some(waiter_id);
+                count += 1;
+                binding += usize::from(!waiter.request.binding.is_none());
+            }
+            self.check_ranks(id)?;
+            if queue.tail != ahead || ahead.is_none() {
+                return Err(format!("line {id:?} has a wrong end or is empty"));
+            }
+        }
+        if count != self.waiters.len()
+            || self.by_owner.len() != count
+            || self.by_key.len() != self.queues.len()
+            || self.binding != binding
+        {
+            return Err("a waiter stands in no line".to_owned());
+        }
+        self.timeouts.check(&self.waiters, |waiter| waiter.seat)
+    }
+}

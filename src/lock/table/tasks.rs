@@ -1,0 +1,110 @@
+//! What the pump is asked to look at, and what it looks at next.
+
+use super::noted::{Noted, next_of, note};
+use super::state::*;
+use crate::lock::queue::QueueId;
+
+impl Table {
+    /// Asks the pump to look at a key, if somebody waits there.
+    pub fn note(&mut self, lock_key: LockKey<'_>) {
+        if let Some(queue) = self.queues.at(lock_key) {
+            self.note_queue(queue);
+        }
+    }
+
+    /// Asks the pump to look at a queue.
+    pub(super) fn note_queue(&mut self, id: QueueId) {
+        if let Some(queue) = self.queues.queue_mut(id) {
+            note(&mut self.noted, id, queue);
+        }
+    }
+
+    /// Asks the pump for anything else.
+    pub(super) fn note_task(&mut self, task: Task) {
+        self.noted.push_back(Noted::Task(Box::new(task)));
+    }
+
+    /// Whether the pump has anything to look at, or to publish.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        !(self.noted.is_empty() && self.undelivered.is_empty() && self.outbox.is_empty())
+    }
+
+    /// How many keys the pump has to look at.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.undelivered.len() + self.noted.len()
+    }
+
+    /// Whether a grant that could not be delivered is what the pump is to look at next.
+    #[must_use]
+    pub fn takes_back(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// What the pump is to look at next.
+    pub fn next_task(&mut self) -> Option<Task> {
+        if !self.undelivered.is_empty() {
+            return next_of(&mut self.undelivered);
+        }
+        Some(match next_of(&mut self.noted)? {
+            Noted::Task(task) => *task,
+            Noted::Queue(id) => match self.queues.queue_mut(id) {
+                Some(queue) => {
+                    queue.is_noted = false;
+                    Task::Settle(queue.lock_key.clone())
+                }
+                // The last who waited there has left.
+                None => Task::AskAgain,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::noted::TASKS_KEPT;
+    use super::*;
+    use crate::lock::tests::legacy::ask;
+
+    #[test]
+    fn a_queue_that_ended_after_it_was_noted_is_not_looked_at() {
+        let (mut table, lock_key) = (Table::default(), LockKey { db: 0, name: b"k" });
+        let wait = Wait::Block(Block { client: ClientId(1), until: None });
+        let request = || ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait, false);
+        let first = table.queues.join(lock_key, request());
+        table.note(lock_key);
+        table.leave(first);
+        // A new one at the same key is another one.
+        table.queues.join(lock_key, request());
+        assert_eq!((table.tasks(), table.next_task(), table.next_task()), (1, Some(Task::AskAgain), None));
+        table.note(lock_key);
+        table.note(lock_key);
+        assert_eq!(table.next_task(), Some(Task::Settle(lock_key.to_owned())));
+        assert_eq!((table.next_task(), table.has_tasks()), (None, false));
+    }
+
+    #[test]
+    fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
+        let lock_key = || LockKey { db: 0, name: b"k" }.to_owned();
+        let token = Token::new(1).expect("valid");
+        let mut table = Table::default();
+        for count in [1, 40, 40, 5_000] {
+            for _ in 0..count {
+                table.note_task(Task::ReplicateAgain(lock_key(), token));
+                table.note_undelivered(lock_key(), token);
+            }
+            assert_eq!(table.tasks(), 2 * count);
+            for left in (0..2 * count).rev() {
+                assert_eq!((table.has_tasks(), table.takes_back()), (true, left >= count), "{count}: {left}");
+                assert!(table.noted.capacity() >= count, "{count}: {left} left");
+                let task = table.next_task().expect("there is one");
+                assert_eq!(matches!(task, Task::TakeBack(..)), left >= count, "{count}: {left}");
+            }
+            // Room for a few is kept for the next ones.
+            let is_gone = (table.noted.capacity() == 0, table.undelivered.capacity() == 0);
+            assert_eq!((is_gone, table.tasks()), ((count > TASKS_KEPT, count > TASKS_KEPT), 0), "{count}");
+        }
+    }
+}
