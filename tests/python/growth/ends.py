@@ -10,7 +10,7 @@ from harness.group import freeze, thaw
 from .beside import LEASE, locks, many_lines, places, places_of_readers
 from .rows import TO_100_000
 from .stage import HOLDERS_MAX, LEASE_MS
-from .stores import all_hold, in_slices, nobody_holds, turn
+from .stores import BUSY, all_hold, in_slices, nobody_holds, turn
 
 #: A lease lasts until all are built, on a slow machine too: so long, and so many microseconds for each.
 BUILD_MS, BUILD_US = 2_000, 10
@@ -104,7 +104,7 @@ def lapsed(stage):
     stage.expects(holds=1, waiters=0)
 
 
-CLOSING = turn(40, "of a thousand turns, of 1 ms each, one is longer on some runs; why is not known yet")
+CLOSING = turn(20, BUSY)
 
 EVENTS = (
     in_slices(

@@ -150,7 +150,7 @@ HOLDERS = (
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
     by_server("SAVE, and of a set", A_SEMAPHORE, permits, does("SAVE"), members, all_hold, bounds=ratio(2, PACKED, on_valkey=6)),
     by_server("DEBUG RELOAD, and of a set", A_SEMAPHORE, permits, does("DEBUG RELOAD"), members, all_hold,
-              bounds=ratio(2, PACKED, on_valkey=6)),
+              bounds=ratio(2, HOLDERS_COME, on_valkey=6)),
     by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(2, PACKED, on_valkey=8)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
               bounds=ratio(6, HOLDERS_COME, on_valkey=8)),
