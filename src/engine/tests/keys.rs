@@ -78,9 +78,12 @@ impl World {
             [b"PEXPIRE", name, ms] => self.live_until(&key(name), self.wall_ms() + number::<u64>(ms)),
             [b"PEXPIREAT", name, ms] => self.live_until(&key(name), number(ms)),
             [b"PERSIST", name] => self.persist(&key(name)),
-            [b"RESTORE", name, payload] => self.restore(&key(name), payload, 0, true, args),
+            [b"RESTORE", name, payload] => self.restore(&key(name), payload, None, true, args),
             [b"RESTORE", name, ttl, payload, ref how @ ..] => {
-                self.restore(&key(name), payload, number(ttl), !how.is_empty(), args);
+                let has = |word: &[u8]| how.contains(&word);
+                let begins_ms = if has(b"ABSTTL") { 0 } else { self.wall_ms() };
+                let until_ms = Some(number(ttl)).filter(|&ms: &u64| ms > 0).map(|ms| begins_ms + ms);
+                self.restore(&key(name), payload, until_ms, has(b"REPLACE"), args);
             }
             [b"FLUSHALL", ref how @ ..] => self.flush(None, how, args),
             [b"FLUSHDB", ref how @ ..] => self.flush(Some(db), how, args),
@@ -253,21 +256,22 @@ impl World {
         Some(pieces.join(","))
     }
 
-    fn restore(&self, at: &At, payload: &[u8], ttl_ms: u64, replaces: bool, args: &[&[u8]]) {
+    fn restore(&self, at: &At, payload: &[u8], until_ms: Option<u64>, replaces: bool, args: &[&[u8]]) {
         if !replaces && self.has(at) {
             return self.says(Part::Error("BUSYKEY Target key name already exists.".to_owned()));
         }
         match self.read(at, std::str::from_utf8(payload).expect("a payload is text")) {
             Err(reason) => self.says(Part::Error(reason.to_owned())),
             Ok(value) => {
-                let until_ms = (ttl_ms > 0).then(|| self.wall_ms() + ttl_ms);
                 self.sim.put(at, Entry { value, until_ms });
                 let Some(until_ms) = until_ms else {
                     return self.wrote(args, &[(at, "restore")], Part::Ok);
                 };
                 let (until_ms, mut args) = (until_ms.to_string(), args.to_vec());
                 args[2] = until_ms.as_bytes();
-                args.push(b"ABSTTL");
+                if !args.contains(&&b"ABSTTL"[..]) {
+                    args.push(b"ABSTTL");
+                }
                 self.wrote(&args, &[(at, "restore")], Part::Ok);
             }
         }

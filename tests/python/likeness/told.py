@@ -11,7 +11,8 @@ What may differ, each for a reason. Everything else is compared byte for byte, t
 * In which order a server saves its keys, and so loads them (DEBUG RELOAD): that of a map. So there is none among leases
   that end, or begin to run out, at one moment after that. Where leases of two locks end at one moment, chance says
   who is granted first and has the lower token. The simulated server says so ("chance"), and a round ends there.
-* What DUMP gives of a string: the server's own form. Of a lock the numbers are compared.
+* What DUMP gives of a string: the server's own form. Of a lock the numbers are compared, packed or not: the simulated
+  server packs those of a lock that more than two hold, a real one of more than 1,000.
 
 What no script does, for the servers do it in different ways or at no definite moment:
 
@@ -44,6 +45,8 @@ WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT", "MOVED", "ASK"}
 #: How servers say in scripts that a user has no right to run a command.
 NO_RIGHT = ("NOPERM", "ACL failure", "can't run this command or subcommand", "has no permissions")
 MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+#: A lock as the simulated server has packed it: blocks of bytes behind the number 2.
+PACKED = re.compile(r"(?<![0-9,])2((?:,x[0-9a-f]*)+)")
 OF_MINTED = re.compile(r",36,(\d{15,20},\d{15,20},\d{15,20},\d{15,20},\d+)")
 #: What a connection's life is multiplied by on the simulated server.
 LIVES = 100
@@ -103,6 +106,20 @@ def numbers_of(payload):
     return ",".join(str(number) for number in found[2:-1:2])
 
 
+def unpacked(line):
+    """The same, with the numbers of a packed lock one by one."""
+    return PACKED.sub(lambda found: ",".join(["1", *map(str, numbers_in(found[1].split(",x")[1:]))]), line)
+
+
+def numbers_in(blocks):
+    """The numbers in blocks of bytes. Each is its length, and as many bytes; none lies in two blocks."""
+    for block in map(bytes.fromhex, blocks):
+        at = 0
+        while at < len(block):
+            yield int.from_bytes(block[at + 1 : at + 1 + block[at]], "little")
+            at += 1 + block[at]
+
+
 def with_texts(numbers):
     """The same, with owners that the server has minted as texts: each is 36 bytes, in five numbers."""
     return OF_MINTED.sub(lambda found: text_of(found[1].split(",")), numbers)
@@ -121,7 +138,7 @@ class Names:
 
     def plain(self, line):
         """The line without what cannot be the same."""
-        return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), with_texts(line))
+        return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), with_texts(unpacked(line)))
 
 
 def simulated(text):
