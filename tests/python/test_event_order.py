@@ -7,7 +7,7 @@ locks meanwhile comes behind it.
 import pytest
 
 from harness.kinds import ask, count, held_by, take
-from harness.limits import eventually
+from harness.limits import VALGRIND, eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
 
@@ -241,7 +241,8 @@ def test_a_replica_publishes_how_a_hold_ended_before_the_next_one(start_server, 
     subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
     # One has to go for the other: of readers one is a writer, and a semaphore has room for one.
     first, second = {"shared": ("SHARED", ""), "limit": ("LIMIT 1", "LIMIT 1")}.get(kind, [KINDS[kind]] * 2)
-    take(cli, "door", "alice", first, lease_ms=300)
+    # Somebody has to come to wait before it is over.
+    take(cli, "door", "alice", first, lease_ms=6_000 if VALGRIND else 300)
     waiter = ask(server, "door", "bob", second)
     eventually(lambda: count(cli, "waiters") == 1)
     if kind == "kept":
