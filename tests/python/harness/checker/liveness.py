@@ -15,11 +15,10 @@ Each goes through the history in the order of time, once for each lock: n log n.
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from ..limits import SLOW_FACTOR
 from .evidence import ENDS, EXCLUSIVE, LATE_SECONDS, LOST, SHARED, UNANSWERED
 
 #: A grant, or a verdict, that takes longer than this is not late but forgotten.
-STALL_SECONDS = 1.0 * SLOW_FACTOR
+STALL_SECONDS = 1.0
 
 
 def stalls(evidence):
