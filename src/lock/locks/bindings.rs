@@ -190,19 +190,13 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::held_by_ann;
     use super::*;
-    use crate::lock::types::{LockKey, Token};
 
     #[test]
     fn a_hold_has_no_more_to_it_because_another_one_has() {
         let mut locks = Locks::default();
-        let now = Moment(9_000_000);
-        let mut insert = |number: u64| {
-            let token = Token::new(number).expect("valid");
-            let new = NewHold { owner: b"ann", token, lease_ms: 100, client: None, binding: Binding::NONE };
-            locks.insert(now, LockKey { db: 0, name: b"k" }, Some(&new)).expect("there is room")
-        };
-        let (counted, plain) = (insert(1), insert(2));
+        let (counted, plain) = (held_by_ann(&mut locks, 1, None), held_by_ann(&mut locks, 2, None));
         let has_overflow = |locks: &Locks| [counted, plain].map(|id| locks.has_overflow(id));
         assert_eq!(has_overflow(&locks), [false, false]);
         locks.set_count(counted, 2);

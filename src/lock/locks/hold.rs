@@ -196,19 +196,14 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::held_by_ann;
     use super::*;
-    use crate::lock::locks::NewHold;
 
     #[test]
     fn a_hold_is_restored_until_its_owner_shows_on_a_connection() {
         let mut locks = Locks::default();
-        let now = Moment(9_000_000);
-        let mut insert = |number: u64, client| {
-            let (token, owner) = (Token::new(number).expect("valid"), b"ann");
-            let new = NewHold { owner, token, lease_ms: 100, client, binding: Binding::NONE };
-            locks.insert(now, LockKey { db: 0, name: b"k" }, Some(&new)).expect("there is room")
-        };
-        let (own, restored) = (insert(1, Some(ClientId(7))), insert(2, None));
+        let own = held_by_ann(&mut locks, 1, Some(ClientId(7)));
+        let restored = held_by_ann(&mut locks, 2, None);
         let is_restored = |locks: &Locks| [own, restored].map(|id| locks.hold(id).map(Hold::is_restored));
         assert_eq!(is_restored(&locks), [Some(false), Some(true)]);
         locks.note_acknowledged(restored, None);

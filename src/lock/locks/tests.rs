@@ -11,6 +11,13 @@ use super::*;
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Mode, Moment, Token};
 use random::Random;
 
+/// A lock that `ann` holds with this token.
+pub(super) fn held_by_ann(locks: &mut Locks, token: u64, client: Option<ClientId>) -> LockId {
+    let token = Token::new(token).expect("valid");
+    let new = NewHold { owner: b"ann", token, lease_ms: 100, client, binding: Binding::NONE };
+    locks.insert(Moment(9_000_000), LockKey { db: 0, name: b"k" }, Some(&new)).expect("there is room")
+}
+
 /// How many random lives are lived.
 const LIVES: u64 = 8;
 
