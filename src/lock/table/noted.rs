@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use crate::lock::effect::Task;
 use crate::lock::queue::{Queue, QueueId};
 
-/// Room for so many tasks is kept when all are done.
-pub(super) const TASKS_KEPT: usize = if cfg!(test) { 4 } else { 64 };
+/// Room for so many is kept when all are done.
+pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Something for the pump to look at.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) fn note(noted: &mut VecDeque<Noted>, id: QueueId, queue: &mut Queue) 
 /// The first of these. When they are all done, their memory is given back.
 pub(super) fn next_of<T>(all: &mut VecDeque<T>) -> Option<T> {
     let next = all.pop_front();
-    if all.is_empty() && all.capacity() > TASKS_KEPT {
+    if all.is_empty() && all.capacity() > KEPT {
         *all = VecDeque::new();
     }
     next

@@ -218,7 +218,7 @@ fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Eve
 
 #[cfg(test)]
 mod tests {
-    use super::super::outbox::KEPT;
+    use super::super::noted::KEPT;
     use super::*;
     use crate::lock::codec::{SavedHold, SavedLock};
     use crate::lock::tests::visits;

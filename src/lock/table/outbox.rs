@@ -9,12 +9,10 @@
 
 use std::collections::VecDeque;
 
+use super::noted::next_of;
 use crate::lock::effect::Event;
 use crate::lock::locks::{Going, Locks};
 use crate::lock::types::{LockKeyBuf, Moment};
-
-/// Room for so many is kept when all are published.
-pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Something to be published.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,9 +78,6 @@ impl Outbox {
     }
 
     pub(super) fn pop(&mut self) {
-        self.entries.pop_front();
-        if self.entries.is_empty() && self.entries.capacity() > KEPT {
-            self.entries = VecDeque::new();
-        }
+        drop(next_of(&mut self.entries));
     }
 }

@@ -64,7 +64,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::noted::TASKS_KEPT;
+    use super::super::noted::KEPT;
     use super::*;
     use crate::lock::tests::legacy::ask;
 
@@ -104,7 +104,7 @@ mod tests {
             }
             // Room for a few is kept for the next ones.
             let is_gone = (table.noted.capacity() == 0, table.undelivered.capacity() == 0);
-            assert_eq!((is_gone, table.tasks()), ((count > TASKS_KEPT, count > TASKS_KEPT), 0), "{count}");
+            assert_eq!((is_gone, table.tasks()), ((count > KEPT, count > KEPT), 0), "{count}");
         }
     }
 }
