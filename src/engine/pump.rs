@@ -258,10 +258,13 @@ impl<'a, S: Server> ToDo<'a, S> {
         server.with(|state| state.table.next_task()).flatten()
     }
 
-    /// Counts the notes. None are to be done while nothing can be granted.
+    /// Counts the notes. None are to be done while nothing can be granted: then those of requests that have left go.
     fn count(&mut self, server: &S) {
-        let noted = server.with(|state| state.table.tasks()).unwrap_or(0);
-        self.noted = if noted > 0 && self.admission.is_closed() { 0 } else { noted };
+        self.noted = server.with(|state| state.table.tasks()).unwrap_or(0);
+        if self.noted > 0 && self.admission.is_closed() {
+            self.noted = 0;
+            let _ = server.with(|state| state.table.forget_notes_of_left());
+        }
     }
 }
 

@@ -201,3 +201,43 @@ impl World {
         self.cron();
     }
 }
+
+/// A server that has to have grants confirmed, has nobody to confirm them, and is in a quarantine: requests wait, and
+/// none can be granted.
+fn in_a_quarantine_without_replicas(clients: u64) -> World {
+    let world = World::started_as(Flags::default(), |sim| {
+        let settings = &sim.shared().settings;
+        settings.set_confirm(1);
+        super::world::set_number(settings, "group-size", 2);
+        super::world::set_number(settings, "quarantine", 60_000);
+    });
+    (1..=clients).for_each(|client| world.connect(client));
+    world
+}
+
+#[test]
+fn requests_that_come_and_go_leave_no_notes_behind_while_nothing_can_be_granted() {
+    let mut world = in_a_quarantine_without_replicas(3);
+    let notes = |world: &World| world.sim.with(|state| state.table.tasks()).expect("nobody is within it");
+    world.waits(3, "LOCK.MACQUIRE 2 x y cid PX 30000 BLOCK 0");
+    for count in 0..100 {
+        // The first one leaves, so the second may be next: that is noted.
+        let keys = format!("k{count} l{count}");
+        world.waits(1, &format!("LOCK.MACQUIRE 2 {keys} ann PX 30000 BLOCK 0"));
+        world.waits(2, &format!("LOCK.MACQUIRE 2 {keys} bob PX 30000 BLOCK 0"));
+        assert!(world.rests());
+        world.unblock(1);
+        assert!(world.rests());
+        world.unblock(2);
+        assert!(world.rests());
+        assert!(notes(&world) <= 8, "{} notes after {count}", notes(&world));
+    }
+    // What still waits is looked at as soon as that is of use.
+    let told = world.answers.len();
+    world.passes(60_000);
+    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
+    confirm::replica_changed(&world.sim);
+    assert!(world.rests());
+    assert_eq!(notes(&world), 0);
+    assert_eq!((told, world.field("holds")), (200, Value::Number(2)));
+}

@@ -1,9 +1,26 @@
 //! What the tests ask of all queues.
 
-use super::Queues;
+use super::{MultiId, QueueId, Queues};
 use crate::lock::deadline::Seat;
 
 impl Queues {
+    /// Tells whether anything is marked as noted, or not, that is not so. These are noted.
+    pub fn check_notes(&self, queues: &[QueueId], multis: &[Option<MultiId>]) -> Result<(), String> {
+        for (id, queue) in self.queues.iter() {
+            let count = queues.iter().filter(|&&noted| noted == id).count();
+            if count != usize::from(queue.is_noted) {
+                return Err(format!("line {id:?} is noted {count} times, and marked as {}", queue.is_noted));
+            }
+        }
+        for (id, multi) in self.multis.iter() {
+            let count = multis.iter().filter(|&&noted| noted == Some(id)).count();
+            if count != usize::from(multi.is_noted) {
+                return Err(format!("party {id:?} is noted {count} times, and marked as {}", multi.is_noted));
+            }
+        }
+        Ok(())
+    }
+
     /// Tells what is wrong with the queues, if anything is.
     pub fn check(&self) -> Result<(), String> {
         let (mut count, mut binding) = (0, 0);

@@ -419,10 +419,8 @@ impl Table {
         };
         if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
             multi.held_up_in = None;
-            if let Some(&first_entry) = multi.entries.first()
-                && !std::mem::replace(&mut multi.is_noted, true)
-            {
-                self.note_task(Task::Multi(first_entry));
+            if let Some(&first_entry) = multi.entries.first() {
+                self.note_request(first_entry);
             }
         }
     }

@@ -324,6 +324,24 @@ impl Table {
         self.locks.check()?;
         self.check_staged()?;
         self.away.iter().try_for_each(Away::check)?;
+        self.check_notes()?;
         self.queues.check()
+    }
+
+    /// Tells what is wrong with the notes, if anything is: whatever is marked as noted is noted once.
+    fn check_notes(&self) -> Result<(), String> {
+        let there = self.noted.iter().filter(|noted| self.is_still_there(noted));
+        let (mut queues, mut multis) = (Vec::new(), Vec::new());
+        for noted in there {
+            match noted {
+                Noted::Queue(id) => queues.push(*id),
+                Noted::Task(task) => {
+                    if let Task::Multi(first_entry) = **task {
+                        multis.extend(self.queues.waiter(first_entry).map(|entry| entry.multi));
+                    }
+                }
+            }
+        }
+        self.queues.check_notes(&queues, &multis)
     }
 }

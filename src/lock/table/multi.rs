@@ -239,7 +239,7 @@ impl Table {
                 if let Some(client) = old_client {
                     fx.answer(own, client, Answer::Replaced);
                 }
-                self.note_task(Task::Multi(new));
+                self.note_request(new);
                 return Waiting(new);
             }
         }
@@ -265,7 +265,7 @@ impl Table {
         }
         if !older.is_empty() {
             // Perhaps nothing but the older requests was in its way.
-            self.note_task(Task::Multi(new));
+            self.note_request(new);
         }
         // Not before: who is refused takes over nothing (G9).
         older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));
@@ -330,7 +330,6 @@ impl Table {
         let waiter = self.queues.waiter(first_entry)?;
         let (multi, request) = (waiter.multi?, waiter.request.clone());
         let entries = self.queues.multi(multi)?.entries.clone();
-        self.queues.multi_mut(multi)?.is_noted = false;
         let first_fx = fx.first_mut()?;
         if request.until.is_some_and(|until| until <= now.boot) {
             self.time_out(first_entry, first_fx);

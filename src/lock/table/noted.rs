@@ -8,6 +8,9 @@ use crate::lock::queue::{Queue, QueueId};
 /// Room for so many is kept when all are done.
 pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
+/// How many notes the pump looks at in one run, to throw away those of requests that have left.
+pub(super) const LOOKED_AT_ONCE: usize = if cfg!(test) { 8 } else { 4096 };
+
 /// Something for the pump to look at.
 #[derive(Debug)]
 pub(super) enum Noted {

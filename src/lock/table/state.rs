@@ -31,6 +31,8 @@ pub struct Table {
     /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
     pub(super) epochs_then: u32,
     pub(super) noted: VecDeque<Noted>,
+    /// How many notes there were when the pump last threw some away.
+    pub(super) noted_then: usize,
     /// Grants that could not be delivered. They are the first that the pump is to look at.
     pub(super) undelivered: VecDeque<Task>,
     /// Connections that have closed, whose holds are not all unbound yet.

@@ -1,8 +1,8 @@
 //! What the pump is asked to look at, and what it looks at next.
 
-use super::noted::{Noted, next_of, note};
+use super::noted::{LOOKED_AT_ONCE, Noted, next_of, note};
 use super::state::*;
-use crate::lock::queue::QueueId;
+use crate::lock::queue::{Multi, QueueId};
 
 impl Table {
     /// Asks the pump to look at a key, if somebody waits there.
@@ -22,6 +22,44 @@ impl Table {
     /// Asks the pump for anything else.
     pub(super) fn note_task(&mut self, task: Task) {
         self.noted.push_back(Noted::Task(Box::new(task)));
+    }
+
+    /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
+    pub(super) fn note_request(&mut self, first_entry: WaiterId) {
+        if let Some(multi) = self.multi_of(first_entry)
+            && !std::mem::replace(&mut multi.is_noted, true)
+        {
+            self.note_task(Task::Multi(first_entry));
+        }
+    }
+
+    fn multi_of(&mut self, entry: WaiterId) -> Option<&mut Multi> {
+        let multi = self.queues.waiter(entry)?.multi?;
+        self.queues.multi_mut(multi)
+    }
+
+    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request that
+    /// comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are of
+    /// requests that have left, but for those who leave all at once.
+    pub fn forget_notes_of_left(&mut self) {
+        let added = self.noted.len().saturating_sub(self.noted_then);
+        for _ in 0..(2 * added).min(LOOKED_AT_ONCE) {
+            let Some(noted) = next_of(&mut self.noted) else { break };
+            if self.is_still_there(&noted) {
+                self.noted.push_back(noted);
+            }
+        }
+        self.noted_then = self.noted.len();
+    }
+
+    /// Whether what was noted is still there to be looked at.
+    pub(super) fn is_still_there(&self, noted: &Noted) -> bool {
+        match noted {
+            Noted::Queue(id) => self.queues.queue(*id).is_some(),
+            Noted::Task(task) => {
+                !matches!(**task, Task::Multi(first_entry) if self.queues.waiter(first_entry).is_none())
+            }
+        }
     }
 
     /// Whether the pump has anything to look at, or to publish.
@@ -49,7 +87,14 @@ impl Table {
             return next_of(&mut self.undelivered);
         }
         Some(match next_of(&mut self.noted)? {
-            Noted::Task(task) => *task,
+            Noted::Task(task) => {
+                if let Task::Multi(first_entry) = *task
+                    && let Some(multi) = self.multi_of(first_entry)
+                {
+                    multi.is_noted = false;
+                }
+                *task
+            }
             Noted::Queue(id) => match self.queues.queue_mut(id) {
                 Some(queue) => {
                     queue.is_noted = false;
@@ -83,6 +128,35 @@ mod tests {
         table.note(lock_key);
         assert_eq!(table.next_task(), Some(Task::Settle(lock_key.to_owned())));
         assert_eq!((table.next_task(), table.has_tasks()), (None, false));
+    }
+
+    #[test]
+    fn notes_of_those_who_have_left_go_a_few_at_a_time() {
+        let mut table = Table::default();
+        let wait = Wait::Block(Block { client: ClientId(1), until: None });
+        let join = |table: &mut Table, name: &[u8]| {
+            let lock_key = LockKey { db: 0, name };
+            let request = ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait, false);
+            let waiter = table.queues.join(lock_key, request);
+            table.note(lock_key);
+            waiter
+        };
+        let leaving: Vec<_> = (0..LOOKED_AT_ONCE + 2).map(|n| join(&mut table, &[b'a', n as u8])).collect();
+        join(&mut table, b"stays");
+        leaving.into_iter().for_each(|waiter| table.leave(waiter));
+        table.forget_notes_of_left();
+        assert_eq!(table.tasks(), 3, "no more are looked at in one run");
+        table.forget_notes_of_left();
+        assert_eq!(table.tasks(), 3, "none was added");
+        let left = join(&mut table, b"k");
+        table.leave(left);
+        table.forget_notes_of_left();
+        assert_eq!(table.tasks(), 2, "two for the one that was added");
+        let left = [b"k", b"l"].map(|name| join(&mut table, name));
+        left.into_iter().for_each(|waiter| table.leave(waiter));
+        table.forget_notes_of_left();
+        let stays = LockKey { db: 0, name: b"stays" }.to_owned();
+        assert_eq!((table.tasks(), table.next_task(), table.tasks()), (1, Some(Task::Settle(stays)), 0));
     }
 
     #[test]
