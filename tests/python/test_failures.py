@@ -52,7 +52,7 @@ def planned_failover(group):
     """Has the sentinels change over, as an operator does; returns the new primary as soon as it takes itself for one."""
     old = group.nodes[0]
     group.sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
-    return eventually(lambda: next((n for n in group.nodes if n is not old and is_primary(n)), None), "promoted")
+    return group.promoted(old)
 
 
 def takes(server, lock, owner, lease_ms=LONG_MS):

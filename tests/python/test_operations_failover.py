@@ -166,7 +166,7 @@ def test_under_sentinel_a_primary_that_refuses_writes_grants_nothing(start_group
     time.sleep(3 * DOWN_AFTER_MS / 1000)
     assert sentinel.flags("MASTERS") == ["master"], "they do not take it for dead"
     sentinel.admin("SENTINEL", "FAILOVER", GROUP)
-    new = eventually(lambda: next((n for n in group.nodes if n is not old and is_primary(n)), None), "promoted")
+    new = group.promoted(old)
     assert new.admin("LOCK.ACQUIRE door dave PX 60000") > 0
     with pytest.raises(ServerError, match="^(NOREPLICAS|READONLY)"):
         old.admin("LOCK.ACQUIRE door carl PX 60000")
@@ -182,6 +182,6 @@ def test_under_sentinel_a_paused_primary_is_taken_for_dead(start_group):
     group = start_group("local", quarantine_ms=0, has_sentinels=True)
     old = group.nodes[0]
     assert old.admin("CLIENT PAUSE 60000 WRITE") == "OK"
-    eventually(lambda: any(is_primary(node) for node in group.nodes[1:]), "the sentinels promote another one")
+    group.promoted(old)
     old.admin("CLIENT UNPAUSE")
     group.healed()

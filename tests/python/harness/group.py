@@ -7,7 +7,7 @@ off from its group is not cut off from them.
 
 import signal
 
-from .limits import SOON_SECONDS, eventually
+from .limits import ELECTED_SECONDS, eventually
 from .proxy import Proxy
 from .replicas import AT_ONCE, is_linked
 from .roamers import LEASE_MS_MAX
@@ -74,11 +74,19 @@ class Group:
         found = [node for node in others if is_primary(node)]
         return found[0] if len(found) == 1 else None
 
+    def promoted(self, old):
+        """Waits until another one than `old` takes itself for the primary; returns it."""
+        others = [node for node in self.nodes if node is not old]
+        return eventually(
+            lambda: next(filter(is_primary, others), None),
+            "another one takes itself for the primary", ELECTED_SECONDS, pause=0.02,
+        )  # fmt: skip
+
     def elected(self, besides):
         """Waits until the sentinels have made another one the primary; returns it."""
-        return eventually(lambda: self.primary(besides), "another one is the primary", pause=0.02)
+        return eventually(lambda: self.primary(besides), "another one is the primary", ELECTED_SECONDS, pause=0.02)
 
-    def healed(self, limit=SOON_SECONDS):
+    def healed(self, limit=ELECTED_SECONDS):
         """Waits until there is one primary, and all others follow it; returns it.
 
         One sentinel may be wrong for good. It can take over the epoch of a failover that it

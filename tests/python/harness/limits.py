@@ -13,6 +13,10 @@ SLOW_FACTOR = 10 if VALGRIND else 1
 # How long something may take that the server does at once.
 SOON_SECONDS = 15.0 * SLOW_FACTOR
 
+# How long servers may take to agree on another primary. On a busy machine they may have to vote several times, some
+# seconds apart.
+ELECTED_SECONDS = 45.0 * SLOW_FACTOR
+
 # How long a test watches that something does not happen.
 A_WHILE_SECONDS = 0.05
 

@@ -2,7 +2,7 @@
 
 from .cluster import NODE, is_up, meet, share_slots
 from .group import follows, is_primary
-from .limits import SLOW_FACTOR, eventually
+from .limits import ELECTED_SECONDS, SLOW_FACTOR, eventually
 from .replicas import is_linked
 from .wire import ServerError
 
@@ -33,7 +33,7 @@ class Shard:
 
     def is_promoted(self):
         """Waits until the replica is a primary."""
-        eventually(lambda: is_primary(self.replica), "the replica is promoted", pause=0.02)
+        eventually(lambda: is_primary(self.replica), "the replica is promoted", ELECTED_SECONDS, pause=0.02)
 
 
 class Shards:
