@@ -5,7 +5,7 @@ use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
 use super::flags::Level;
-use super::server::{MINTED_OWNER_BYTES, Server};
+use super::server::{MINTED_OWNER_BYTES, Part, Server};
 use super::{answers, several, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
@@ -54,7 +54,7 @@ fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_m
         table.acquire_at_once(now, server.lock_key(name), &ask)
     });
     match tried {
-        Ok(Acquired::Granted(token)) => server.reply_integer(token.get()),
+        Ok(Acquired::Granted(token)) => server.reply(Part::Integer(token.get())),
         Ok(reply) => reply_otherwise(server, &[name], Some(reply), None, false),
         Err(opened) => acquire_opened(server, name, owner, lease_ms, opened),
     }
@@ -82,11 +82,11 @@ fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     if refuses_for_eviction(server) {
-        return server.reply_error(error::MAY_EVICT);
+        return server.reply(Part::Error(error::MAY_EVICT));
     }
     if settings.confirms() {
         if let Some(reason) = confirm::refusal_of_grant(server, request.binding) {
-            return server.reply_error(reason);
+            return server.reply(Part::Error(reason));
         }
         return acquire_as::<S, false>(server, name, &request, None);
     }
@@ -118,7 +118,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     });
     let client = server.client();
     if !binding.is_none() && own_connection(server, client).is_none() {
-        return server.reply_error(error::NO_CONNECTION);
+        return server.reply(Part::Error(error::NO_CONNECTION));
     }
     let cannot_confirm = !IS_PLAIN && confirm::is_impossible(server);
     let mut is_parked = false;
@@ -184,7 +184,7 @@ fn reply_acquired<S: Server>(
     is_parked: bool,
 ) {
     match (reply, minted_owner) {
-        (Some(Acquired::Granted(token)), None) => server.reply_integer(token.get()),
+        (Some(Acquired::Granted(token)), None) => server.reply(Part::Integer(token.get())),
         _ => reply_otherwise(server, names, reply, minted_owner, is_parked),
     }
 }
@@ -212,23 +212,23 @@ fn reply_otherwise<S: Server>(
     }
     match reply {
         None => internal_error(server),
-        Some(Acquired::Busy) => server.reply_null(),
+        Some(Acquired::Busy) => server.reply(Part::Null),
         Some(Acquired::Refused(refusal)) => {
             let cycle = server.with(|state| state.table.take_cycle()).unwrap_or_default();
-            server.reply_error(&error::refusal(refusal, &cycle));
+            server.reply(Part::Error(&error::refusal(refusal, &cycle)));
         }
         Some(Acquired::Granted(token)) => {
             if let Some(owner) = minted_owner {
-                server.reply_array(2);
-                server.reply_bytes(owner);
+                server.reply(Part::Array(2));
+                server.reply(Part::Bytes(owner));
             }
-            server.reply_integer(token.get());
+            server.reply(Part::Integer(token.get()));
         }
         // It is answered later.
         Some(Acquired::Waiting(_)) if is_parked => {}
         Some(Acquired::Waiting(waiter)) => {
             let _ = work::after(server, |state| state.table.leave(waiter));
-            server.reply_null();
+            server.reply(Part::Null);
         }
     }
 }
@@ -275,7 +275,7 @@ pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'
             let granted = Granted { owner, lease_ms, mode, is_reentrant, binding };
             apply(server, name, |table, now, key_ref, fx| table.apply_acquire(now, key_ref, &granted, fx));
         }
-        _ => server.reply_error(error::BAD_RECORD),
+        _ => server.reply(Part::Error(error::BAD_RECORD)),
     }
 }
 
@@ -294,12 +294,12 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     if refuses_for_eviction(server) {
-        return server.reply_error(error::MAY_EVICT);
+        return server.reply(Part::Error(error::MAY_EVICT));
     }
     if settings.confirms()
         && let Some(reason) = confirm::refusal_of_grant(server, request.binding)
     {
-        return server.reply_error(reason);
+        return server.reply(Part::Error(reason));
     }
     let mut minted = [0; MINTED_OWNER_BYTES];
     let owner = request.owner.unwrap_or_else(|| {
@@ -351,7 +351,7 @@ pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let Ok((names, Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. })) =
         macquire::parse(args, &Bounds::WIDEST)
     else {
-        return server.reply_error(error::BAD_RECORD);
+        return server.reply(Part::Error(error::BAD_RECORD));
     };
     let now = server.now();
     let granted = Granted { owner, lease_ms, mode, is_reentrant, binding };
@@ -359,7 +359,7 @@ pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         ((), table.apply_acquire_many(now.boot, refs, &granted, fx))
     };
     match several::at_all(server, names, false, step, |()| ()) {
-        Some(()) => server.reply_ok(),
+        Some(()) => server.reply(Part::Ok),
         None => internal_error(server),
     }
 }

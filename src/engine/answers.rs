@@ -1,7 +1,7 @@
 //! How blocked clients are answered, in turns, and how they leave.
 
 use super::clients::{Client, Reply, Stage};
-use super::server::Server;
+use super::server::{Part, Server};
 use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
@@ -134,21 +134,21 @@ fn undelivered<S: Server>(server: &S, reply: Reply) {
 pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
     use crate::command::error::{DEMOTED, REPLACED};
     let answer = match reply {
-        Some(Reply::Renewed) => return server.reply_integer(1),
+        Some(Reply::Renewed) => return server.reply(Part::Integer(1)),
         Some(Reply::Answer(answer)) => Some(answer),
         None => None,
     };
     match answer {
-        Some(Answer::Granted { token, minted_owner: None, .. }) => server.reply_integer(token.get()),
+        Some(Answer::Granted { token, minted_owner: None, .. }) => server.reply(Part::Integer(token.get())),
         Some(Answer::Granted { token, minted_owner: Some(owner), .. }) => {
-            server.reply_array(2);
-            server.reply_bytes(owner);
-            server.reply_integer(token.get());
+            server.reply(Part::Array(2));
+            server.reply(Part::Bytes(owner));
+            server.reply(Part::Integer(token.get()));
         }
-        Some(Answer::TimedOut | Answer::Withdrawn) | None => server.reply_null(),
-        Some(Answer::Replaced) => server.reply_error(REPLACED),
-        Some(Answer::Demoted) => server.reply_error(DEMOTED),
-        Some(Answer::Refused(text)) => server.reply_error(text),
-        Some(Answer::Moved(text)) => server.reply_error(text),
+        Some(Answer::TimedOut | Answer::Withdrawn) | None => server.reply(Part::Null),
+        Some(Answer::Replaced) => server.reply(Part::Error(REPLACED)),
+        Some(Answer::Demoted) => server.reply(Part::Error(DEMOTED)),
+        Some(Answer::Refused(text)) => server.reply(Part::Error(text)),
+        Some(Answer::Moved(text)) => server.reply(Part::Error(text)),
     }
 }

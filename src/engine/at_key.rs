@@ -1,7 +1,7 @@
 //! One step at one key: open, decide, carry out.
 
 use super::admission::Admission;
-use super::server::{Key, Server};
+use super::server::{Key, Part, Server};
 use super::{legacy, outbox, step};
 use crate::command::error::Invalid;
 use crate::lock::effect::{Effects, Event, Existing, Step};
@@ -104,17 +104,17 @@ pub fn apply<S: Server>(
             decide(table, now.boot, KeyRef { lock_key: server.lock_key(name), existing }, fx)
         };
     match ask_and(server, name, None, decide, |()| ()) {
-        Some(()) => server.reply_ok(),
+        Some(()) => server.reply(Part::Ok),
         None => internal_error(server),
     }
 }
 
 /// The arguments make no sense.
 pub fn invalid<S: Server>(server: &S, invalid: &Invalid) {
-    server.reply_error(&invalid.to_string());
+    server.reply(Part::Error(&invalid.to_string()));
 }
 
 /// What cannot be was so.
 pub fn internal_error<S: Server>(server: &S) {
-    server.reply_error("ERR internal error in redislock: the table is in use");
+    server.reply(Part::Error("ERR internal error in redislock: the table is in use"));
 }

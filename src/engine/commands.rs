@@ -9,7 +9,7 @@ use super::admission::Admission;
 use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
-use super::server::Server;
+use super::server::{Part, Server};
 use super::{first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
@@ -55,7 +55,7 @@ pub fn acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => acquire::request_acquire(server, name, args),
         Way::Fact => acquire::apply_acquire(server, name, args),
-        Way::Refused => server.reply_error(error::READ_ONLY),
+        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
@@ -64,7 +64,7 @@ pub fn macquire<S: Server>(server: &S, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => acquire::request_several(server, args),
         Way::Fact => acquire::apply_several(server, args),
-        Way::Refused => server.reply_error(error::READ_ONLY),
+        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
@@ -74,7 +74,7 @@ pub fn release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => request_release(server, name, args),
         Way::Fact => apply_release(server, name, args),
-        Way::Refused => server.reply_error(error::READ_ONLY),
+        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
@@ -83,7 +83,7 @@ pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match way(server) {
         Way::Request => request_renew(server, name, args),
         Way::Fact => apply_renew(server, name, args),
-        Way::Refused => server.reply_error(error::READ_ONLY),
+        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
@@ -91,10 +91,10 @@ pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
 pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     first_use::begin(server);
     if !server.flags().is_fact {
-        return server.reply_error(error::INTERNAL);
+        return server.reply(Part::Error(error::INTERNAL));
     }
     let Some(record) = internal::parse_apply(args) else {
-        return server.reply_error(error::BAD_RECORD);
+        return server.reply(Part::Error(error::BAD_RECORD));
     };
     apply(server, name, |table, now, key_ref, fx| match &record {
         internal::Apply::Hold(mode, hold) => table.apply_hold(now, key_ref, *mode, hold, fx),
@@ -109,17 +109,17 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
 /// LOCK.TICK: without arguments it does nothing, and the server's own checks are the answer.
 pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
     if numbers.is_empty() {
-        return server.reply_ok();
+        return server.reply(Part::Ok);
     }
     if !server.flags().is_fact {
-        return server.reply_error(error::INTERNAL);
+        return server.reply(Part::Error(error::INTERNAL));
     }
     let Some((last, replicated)) = internal::parse_tick(numbers) else {
-        return server.reply_error(error::BAD_RECORD);
+        return server.reply(Part::Error(error::BAD_RECORD));
     };
     first_use::begin(server);
     let _ = server.with(|state| state.table.clock().adopt(last, replicated));
-    server.reply_ok();
+    server.reply(Part::Ok);
 }
 
 /// LOCK.FENCE
@@ -131,16 +131,16 @@ pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let key = server.open_to_read(name);
     let existing = legacy::find(server, &key, None);
     if existing == Existing::Other {
-        return server.reply_error(error::WRONG_TYPE);
+        return server.reply(Part::Error(error::WRONG_TYPE));
     }
     let now = server.boot();
     if let Some(asked) = asked {
         let is_live = server.with(|state| state.table.is_live(now, existing, asked));
-        return server.reply_integer(u64::from(is_live == Some(true)));
+        return server.reply(Part::Integer(u64::from(is_live == Some(true))));
     }
     match server.with(|state| state.table.live_token(now, existing)).flatten() {
-        Some(live) => server.reply_integer(live.get()),
-        None => server.reply_null(),
+        Some(live) => server.reply(Part::Integer(live.get())),
+        None => server.reply(Part::Null),
     }
 }
 
@@ -154,11 +154,11 @@ pub fn exec<'a, S: Server>(
         Way::Request => {}
         // What travels is what the command did.
         Way::Fact => {
-            server.reply_error(error::BAD_RECORD);
+            server.reply(Part::Error(error::BAD_RECORD));
             return None;
         }
         Way::Refused => {
-            server.reply_error(error::READ_ONLY);
+            server.reply(Part::Error(error::READ_ONLY));
             return None;
         }
     }
@@ -175,12 +175,12 @@ pub fn exec<'a, S: Server>(
     let existing = legacy::find(server, &key, None);
     drop(key);
     if existing == Existing::Other {
-        server.reply_error(error::WRONG_TYPE);
+        server.reply(Part::Error(error::WRONG_TYPE));
         return None;
     }
     match server.with(|state| state.table.fence(now, existing, token)) {
         None => internal_error(server),
-        Some(Err(live)) => server.reply_error(&error::fenced(token, live)),
+        Some(Err(live)) => server.reply(Part::Error(&error::fenced(token, live))),
         Some(Ok(())) => return Some(words),
     }
     None
@@ -232,7 +232,7 @@ fn release_opened<'a, S: Server>(
 #[inline(never)]
 fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = release::parse(args) else {
-        return server.reply_error(error::BAD_RECORD);
+        return server.reply(Part::Error(error::BAD_RECORD));
     };
     apply(server, name, |table, now, key_ref, fx| table.apply_release(now, key_ref, &request, fx));
 }
@@ -249,7 +249,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     if settings.confirms()
         && let Some(reason) = confirm::refusal_of_renewal(server)
     {
-        return server.reply_error(reason);
+        return server.reply(Part::Error(reason));
     }
     let client = server.client();
     let mut token = None;
@@ -288,7 +288,7 @@ fn is_too_far_ahead<S: Server>(server: &S, raise: Token) -> Option<Invalid> {
 
 fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let Ok(request) = renew::parse(args, &Bounds::WIDEST) else {
-        return server.reply_error(error::BAD_RECORD);
+        return server.reply(Part::Error(error::BAD_RECORD));
     };
     let renewal = Renewal {
         owner: request.owner,
@@ -305,8 +305,8 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
 #[inline(always)]
 fn reply_truth<S: Server>(server: &S, truth: Option<Option<bool>>) {
     match truth {
-        Some(Some(truth)) => server.reply_integer(u64::from(truth)),
-        Some(None) => server.reply_error(error::WRONG_TYPE),
+        Some(Some(truth)) => server.reply(Part::Integer(u64::from(truth))),
+        Some(None) => server.reply(Part::Error(error::WRONG_TYPE)),
         None => internal_error(server),
     }
 }

@@ -6,7 +6,7 @@
 
 use super::clients::Reply;
 use super::flags::Level;
-use super::server::Server;
+use super::server::{Part, Server};
 use super::{answers, first_use, work};
 use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Rule, Seen, Verdict};
@@ -175,7 +175,7 @@ pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
         Some(())
     });
     work::request(server);
-    server.reply_error(CANNOT_WAIT);
+    server.reply(Part::Error(CANNOT_WAIT));
 }
 
 /// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.

@@ -1,7 +1,7 @@
 //! What LOCK.INFO, LOCK.HELDBY and INFO show.
 
 use super::at_key::{internal_error, invalid};
-use super::server::Server;
+use super::server::{Part, Server};
 use super::{confirm, leaving, legacy, pump, work};
 use crate::command::{error, heldby, info};
 use crate::lock::effect::Existing;
@@ -24,8 +24,8 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let shown =
         server.with(|state| match state.table.describe(now, lock_key, existing, &legacy_owner, shown_max) {
             Some(lock) => describe(server, &lock),
-            None if existing == Existing::Other => server.reply_error(error::WRONG_TYPE),
-            None => server.reply_null(),
+            None if existing == Existing::Other => server.reply(Part::Error(error::WRONG_TYPE)),
+            None => server.reply(Part::Null),
         });
     if shown.is_none() {
         internal_error(server);
@@ -50,53 +50,50 @@ fn limit(mode: Mode) -> Option<u64> {
 
 /// The reply of LOCK.INFO (CONTRACT 2).
 fn describe<S: Server>(server: &S, lock: &Description<'_>) {
-    let field = |name: &str| server.reply_bytes(name.as_bytes());
-    let maybe = |number: Option<u64>| match number {
-        Some(number) => server.reply_integer(number),
-        None => server.reply_null(),
-    };
-    server.reply_map(6);
+    let field = |name: &str| server.reply(Part::Bytes(name.as_bytes()));
+    let maybe = |number: Option<u64>| server.reply(number.map_or(Part::Null, Part::Integer));
+    server.reply(Part::Map(6));
     field("kind");
     // A lock that is only waited for is of the kind of those who wait.
     field(kind(lock.mode));
     field("limit");
     maybe(limit(lock.mode));
     field("holds");
-    server.reply_integer(lock.holders as u64);
+    server.reply(Part::Integer(lock.holders as u64));
     field("holders");
-    server.reply_array(lock.holds.len());
+    server.reply(Part::Array(lock.holds.len()));
     for hold in &lock.holds {
-        server.reply_map(8);
+        server.reply(Part::Map(8));
         field("owner");
-        server.reply_bytes(&hold.owner);
+        server.reply(Part::Bytes(&hold.owner));
         field("token");
         maybe(hold.token.map(Token::get));
         field("lease-left-ms");
-        server.reply_integer(hold.left_ms);
+        server.reply(Part::Integer(hold.left_ms));
         field("held-ms");
         maybe(hold.held_ms);
         field("count");
-        server.reply_integer(u64::from(hold.count));
+        server.reply(Part::Integer(u64::from(hold.count)));
         field("client-id");
         // A connection that is gone, or was only a script's, is nobody to look for.
         maybe(hold.client.filter(|&client| server.is_connected(client)).map(|client| client.0));
         field("keepalive");
-        server.reply_bool(hold.binding.is_paused());
+        server.reply(Part::Bool(hold.binding.is_paused()));
         field("ephemeral-ms");
         maybe(hold.binding.ephemeral_ms);
     }
     field("waiters");
-    server.reply_integer(lock.waiters as u64);
+    server.reply(Part::Integer(lock.waiters as u64));
     field("queue");
-    server.reply_array(lock.queue.len());
+    server.reply(Part::Array(lock.queue.len()));
     for waiter in &lock.queue {
-        server.reply_map(5);
+        server.reply(Part::Map(5));
         field("owner");
-        server.reply_bytes(waiter.owner);
+        server.reply(Part::Bytes(waiter.owner));
         field("mode");
         field(kind(waiter.mode));
         field("waited-ms");
-        server.reply_integer(waiter.waited_ms);
+        server.reply(Part::Integer(waiter.waited_ms));
         field("state");
         field(if waiter.client.is_some() { "blocked" } else { "queued" });
         field("client-id");
@@ -114,20 +111,20 @@ pub fn heldby<S: Server>(server: &S, owner: S::Name<'_>) {
     let Some(all) = server.with(|state| state.table.held_by(now, owner)) else {
         return internal_error(server);
     };
-    server.reply_array(all.len());
+    server.reply(Part::Array(all.len()));
     for one in all {
-        server.reply_array(5);
-        server.reply_bytes(&one.lock_key.name);
-        server.reply_bytes(if one.held.is_some() { b"held" } else { b"waiting" });
-        server.reply_bytes(kind(one.mode).as_bytes());
+        server.reply(Part::Array(5));
+        server.reply(Part::Bytes(&one.lock_key.name));
+        server.reply(Part::Bytes(if one.held.is_some() { b"held" } else { b"waiting" }));
+        server.reply(Part::Bytes(kind(one.mode).as_bytes()));
         match one.held {
             Some((token, left_ms)) => {
-                server.reply_integer(token.get());
-                server.reply_integer(left_ms);
+                server.reply(Part::Integer(token.get()));
+                server.reply(Part::Integer(left_ms));
             }
             None => {
-                server.reply_null();
-                server.reply_null();
+                server.reply(Part::Null);
+                server.reply(Part::Null);
             }
         }
     }

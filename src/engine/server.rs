@@ -144,28 +144,35 @@ pub trait Server: Sized {
     /// Closes a connection. One that is closed already is not found.
     fn close(&self, client: ClientId);
 
-    // Replies to the running command. Each sends exactly one. They call nobody.
+    // Replies to the running command.
 
-    /// An error.
-    fn reply_error(&self, text: &str);
-    /// An integer.
-    fn reply_integer(&self, number: u64);
-    /// Nothing.
-    fn reply_null(&self);
-    /// OK.
-    fn reply_ok(&self);
-    /// Yes or no.
-    fn reply_bool(&self, truth: bool);
-    /// Some bytes.
-    fn reply_bytes(&self, bytes: &[u8]);
-    /// A list of so many elements, which follow.
-    fn reply_array(&self, len: usize);
-    /// A map of so many pairs, which follow.
-    fn reply_map(&self, len: usize);
-    /// That the command takes another number of arguments.
-    fn wrong_arity(&self);
+    /// Sends a part of the reply. Calls nobody.
+    fn reply(&self, part: Part<'_>);
     /// The argument at this position is a key that the command changes. Only if the server has asked for it.
     fn report_key_at(&self, position: usize);
+}
+
+/// A part of the reply to the running command. A reply is one part, or a list or map with the parts that follow it.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// An error.
+    Error(&'a str),
+    /// That the command takes another number of arguments.
+    WrongArity,
+    /// An integer.
+    Integer(u64),
+    /// Nothing.
+    Null,
+    /// OK.
+    Ok,
+    /// Yes or no.
+    Bool(bool),
+    /// Some bytes.
+    Bytes(&'a [u8]),
+    /// A list of so many elements, which follow.
+    Array(usize),
+    /// A map of so many pairs, which follow.
+    Map(usize),
 }
 
 /// A key that is open.

@@ -12,7 +12,7 @@ use super::timer::Timer;
 use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{MINTED_OWNER_BYTES, Server};
+use crate::engine::server::{MINTED_OWNER_BYTES, Part, Server};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::lock::codec::SavedHold;
@@ -228,54 +228,32 @@ impl Server for Ctx {
         unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
     }
 
-    fn reply_error(&self, text: &str) {
-        let Ok(text) = CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
-            return;
-        };
-        // SAFETY: a live context and a C string.
-        unsafe { api!(RedisModule_ReplyWithError, self.as_ptr(), text.as_ptr()) };
-    }
-
-    #[inline]
-    fn reply_integer(&self, number: u64) {
-        let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
-        // SAFETY: a live context.
-        unsafe { (calls().reply_integer)(self.as_ptr(), number) };
-    }
-
-    fn reply_null(&self) {
-        // SAFETY: a live context.
-        unsafe { api!(RedisModule_ReplyWithNull, self.as_ptr()) };
-    }
-
-    fn reply_ok(&self) {
-        // SAFETY: a live context.
-        unsafe { api!(RedisModule_ReplyWithSimpleString, self.as_ptr(), c"OK".as_ptr()) };
-    }
-
-    fn reply_bool(&self, truth: bool) {
-        // SAFETY: a live context.
-        unsafe { api!(RedisModule_ReplyWithBool, self.as_ptr(), c_int::from(truth)) };
-    }
-
-    fn reply_bytes(&self, bytes: &[u8]) {
-        // SAFETY: a live context; the bytes are copied.
-        unsafe { api!(RedisModule_ReplyWithStringBuffer, self.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
-    }
-
-    fn reply_array(&self, len: usize) {
-        // SAFETY: a live context; the elements follow.
-        unsafe { api!(RedisModule_ReplyWithArray, self.as_ptr(), len as _) };
-    }
-
-    fn reply_map(&self, len: usize) {
-        // SAFETY: a live context; `len` pairs follow. A flat array in RESP2.
-        unsafe { api!(RedisModule_ReplyWithMap, self.as_ptr(), len as _) };
-    }
-
-    fn wrong_arity(&self) {
-        // SAFETY: a live context.
-        unsafe { api!(RedisModule_WrongArity, self.as_ptr()) };
+    // Most callers know which part it is, so nothing is left of the choice.
+    #[inline(always)]
+    fn reply(&self, part: Part<'_>) {
+        let ctx = self.as_ptr();
+        // SAFETY: 1. a live context; 2. texts are C strings, and they and the bytes are copied; 3. the parts of a list
+        // or map follow.
+        unsafe {
+            match part {
+                Part::Error(text) => reply_error(self, text),
+                Part::WrongArity => _ = api!(RedisModule_WrongArity, ctx),
+                Part::Integer(number) => {
+                    let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
+                    (calls().reply_integer)(ctx, number);
+                }
+                Part::Null => _ = api!(RedisModule_ReplyWithNull, ctx),
+                Part::Ok => _ = api!(RedisModule_ReplyWithSimpleString, ctx, c"OK".as_ptr()),
+                Part::Bool(truth) => _ = api!(RedisModule_ReplyWithBool, ctx, c_int::from(truth)),
+                Part::Bytes(bytes) => {
+                    let (start, len) = (bytes.as_ptr().cast(), bytes.len());
+                    api!(RedisModule_ReplyWithStringBuffer, ctx, start, len);
+                }
+                Part::Array(len) => _ = api!(RedisModule_ReplyWithArray, ctx, len as _),
+                // A flat array in RESP2.
+                Part::Map(len) => _ = api!(RedisModule_ReplyWithMap, ctx, len as _),
+            }
+        }
     }
 
     fn report_key_at(&self, position: usize) {
@@ -284,6 +262,14 @@ impl Server for Ctx {
         // SAFETY: a live context.
         unsafe { api!(RedisModule_KeyAtPosWithFlags, self.as_ptr(), position as c_int, FLAGS as c_int) };
     }
+}
+
+fn reply_error(ctx: &Ctx, text: &str) {
+    let Ok(text) = CString::new(text.replace(['\0', '\r', '\n'], " ")) else {
+        return;
+    };
+    // SAFETY: a live context and a C string.
+    unsafe { api!(RedisModule_ReplyWithError, ctx.as_ptr(), text.as_ptr()) };
 }
 
 const fn event_name(event: Event) -> &'static CStr {

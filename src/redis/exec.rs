@@ -17,7 +17,7 @@ use super::guard;
 use super::reply::{Reply, element, text};
 use crate::command::error;
 use crate::command::exec::{is_ours, would_block};
-use crate::engine::server::Server;
+use crate::engine::server::{Part, Server};
 use crate::engine::{at_key, commands};
 
 /// LOCK.EXEC
@@ -41,22 +41,22 @@ pub(crate) extern "C" fn exec(
                 }
             }
             // By way of another module, or of a filter of one.
-            None => ctx.reply_error(error::EXEC_WITHIN),
+            None => ctx.reply(Part::Error(error::EXEC_WITHIN)),
         },
-        _ => ctx.wrong_arity(),
+        _ => ctx.reply(Part::WrongArity),
     })
 }
 
 /// Runs the command, and replies what it replies.
 fn run(ctx: &Ctx, words: &[Str<'_>]) {
     let [command, args @ ..] = words else {
-        return ctx.wrong_arity();
+        return ctx.reply(Part::WrongArity);
     };
     let Ok(name) = CString::new(command.bytes()) else {
-        return ctx.reply_error(&error::unknown_command(command.bytes()));
+        return ctx.reply(Part::Error(&error::unknown_command(command.bytes())));
     };
     if can_block(ctx, *command) && would_block(words) {
-        return ctx.reply_error(&error::would_block(command.bytes()));
+        return ctx.reply(Part::Error(&error::would_block(command.bytes())));
     }
     // !: replicated. C: by the rights of the caller. S: as in a script. E: errors are replies. M: maxmemory holds.
     // 0: in the protocol of the caller. v: the arguments.
@@ -71,7 +71,7 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
             return at_key::internal_error(ctx);
         };
         match refusal_of_rights(reply) {
-            Some(refusal) => ctx.reply_error(&refusal),
+            Some(refusal) => ctx.reply(Part::Error(&refusal)),
             None => _ = api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply),
         }
         api!(RedisModule_FreeCallReply, reply);

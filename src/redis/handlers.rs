@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str};
 use super::guard;
-use crate::engine::server::Server;
+use crate::engine::server::{Part, Server};
 use crate::engine::{acquire, commands, describe};
 
 /// Runs a command that has a key as its first argument. Each command has a copy of it: a call by a pointer would keep
@@ -25,7 +25,7 @@ fn run(
         [_, name, rest @ ..] if args.len() >= *arity.start() && args.len() <= *arity.end() => {
             handler(&ctx, *name, rest);
         }
-        _ => ctx.wrong_arity(),
+        _ => ctx.reply(Part::WrongArity),
     })
 }
 
@@ -78,7 +78,7 @@ pub(crate) extern "C" fn macquire(
     guard::command(&ctx, || match args {
         [_, args @ ..] if ctx.is_asked_for_keys() => acquire::report_keys(&ctx, args),
         [_, args @ ..] if !args.is_empty() => commands::macquire(&ctx, args),
-        _ => ctx.wrong_arity(),
+        _ => ctx.reply(Part::WrongArity),
     })
 }
 
@@ -92,7 +92,7 @@ pub(crate) extern "C" fn heldby(
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
         [_, owner] => describe::heldby(&ctx, *owner),
-        _ => ctx.wrong_arity(),
+        _ => ctx.reply(Part::WrongArity),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Transactions, scripts and WATCH on a simulated server: several commands in one step of it.
 
-use super::inside::{At, Part, Words};
+use super::inside::{At, PartBuf, Words};
 use super::keys::{may_write, number};
 use super::world::{Said, World};
 use crate::engine::flags::Flags;
@@ -10,9 +10,9 @@ const SCRIPT: u64 = 99;
 
 impl World {
     /// EXEC: these commands in one step. Nobody waits within it.
-    pub(super) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<Part> {
+    pub(super) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, ..self.sim.flags.get() };
-        let mut parts = vec![Part::Array(commands.len())];
+        let mut parts = vec![PartBuf::Array(commands.len())];
         for words in commands {
             if *words[0] == *b"EVAL" {
                 parts.extend(self.evaluates(client, db, words));
@@ -25,18 +25,18 @@ impl World {
 
     /// EVAL: a script that calls the commands behind its key one after the other, where ';' stands between them, and
     /// gives what each has replied.
-    pub(super) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<Part> {
+    pub(super) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, is_script: true, ..self.sim.flags.get() };
         let keys: usize = number(&words[2]);
         let commands: Vec<Words> =
             words[3 + keys..].split(|word| *word == b";").map(|command| command.to_vec().into()).collect();
-        let mut parts = vec![Part::Array(commands.len())];
+        let mut parts = vec![PartBuf::Array(commands.len())];
         for command in commands {
             // A script has the rights of its caller.
             if self.is_forbidden(client, &command) {
-                parts.push(Part::Error("NOPERM".to_owned()));
+                parts.push(PartBuf::Error("NOPERM".to_owned()));
             } else if flags.is_replica && may_write(&command[0]) {
-                parts.push(Part::Error("READONLY".to_owned()));
+                parts.push(PartBuf::Error("READONLY".to_owned()));
             } else {
                 parts.extend(self.at_once(SCRIPT, db, command, flags));
             }
@@ -44,7 +44,7 @@ impl World {
         parts
     }
 
-    fn at_once(&mut self, client: u64, db: u32, words: Words, flags: Flags) -> Vec<Part> {
+    fn at_once(&mut self, client: u64, db: u32, words: Words, flags: Flags) -> Vec<PartBuf> {
         match self.run(Some(client), db, words, flags) {
             Said::Now(parts) => parts,
             Said::Later(handle) => panic!("{handle} is blocked within a step of several commands"),

@@ -1,7 +1,7 @@
 //! The way out: `redislock.leaving`.
 
 use super::given::with_clients;
-use super::inside::{Part, Told};
+use super::inside::{PartBuf, Told};
 use super::world::{World, words};
 use crate::command::error::LEAVING;
 use crate::engine::describe::Value;
@@ -48,7 +48,7 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     assert!(world.logged().is_empty());
     world.switches("leaving", true);
     assert!(world.rests());
-    assert_eq!(world.answers, [(handle, vec![Part::Error(LEAVING.to_owned())])]);
+    assert_eq!(world.answers, [(handle, vec![PartBuf::Error(LEAVING.to_owned())])]);
     assert_eq!(told(&world), [format!("LOCK.TICK {token} 0")]);
     assert_eq!(world.error("LOCK.ACQUIRE l bob PX 30000"), LEAVING);
     assert_eq!(way(&world), "locks-left");
@@ -85,7 +85,7 @@ fn leaving_turns_waiters_away_a_few_in_a_turn() {
         turns += 1;
         assert!(turns < 20, "{told} are told");
     }
-    let leaving = |handle| (handle, vec![Part::Error(LEAVING.to_owned())]);
+    let leaving = |handle| (handle, vec![PartBuf::Error(LEAVING.to_owned())]);
     assert_eq!(world.answers, handles.into_iter().map(leaving).collect::<Vec<_>>());
 }
 
@@ -133,14 +133,14 @@ fn a_replica_that_leaves_waits_for_its_primary() {
     let replica = Flags { is_replica: true, ..Flags::default() };
     let mut world = World::started_as(replica, |_| ());
     let fact = Flags { is_fact: true, ..replica };
-    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 7")), [Part::Ok]);
+    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 7")), [PartBuf::Ok]);
     world.switches("leaving", true);
     world.cron();
     assert!(world.rests());
     assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("primary-stays", Some((7, 7))));
     assert_eq!(world.logged(), [PRIMARY]);
     assert!(told(&world).is_empty(), "a replica tells nobody");
-    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 0")), [Part::Ok]);
+    assert_eq!(world.told_as(fact, words("LOCK.TICK 7 0")), [PartBuf::Ok]);
     assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
 }
 

@@ -1,6 +1,6 @@
 //! What stories of one server have in common: clients that ask, and what they are told at once.
 
-use super::inside::{Part, Words};
+use super::inside::{PartBuf, Words};
 use super::world::{Said, World};
 use crate::engine::describe::{self, Value};
 use crate::engine::events;
@@ -15,13 +15,13 @@ pub(super) fn with_clients(clients: u64) -> World {
 }
 
 /// The bytes of a reply.
-pub(super) fn bytes(text: &str) -> Part {
-    Part::Bytes(text.as_bytes().to_vec())
+pub(super) fn bytes(text: &str) -> PartBuf {
+    PartBuf::Bytes(text.as_bytes().to_vec())
 }
 
 impl World {
     /// What the first client is told at once.
-    pub(super) fn told(&mut self, text: &str) -> Vec<Part> {
+    pub(super) fn told(&mut self, text: &str) -> Vec<PartBuf> {
         match self.send(1, 0, text) {
             Said::Now(parts) => parts,
             Said::Later(_) => panic!("{text}: it waits"),
@@ -31,7 +31,7 @@ impl World {
     /// The error that the first client is told.
     pub(super) fn error(&mut self, text: &str) -> String {
         match &self.told(text)[..] {
-            [Part::Error(error)] => error.clone(),
+            [PartBuf::Error(error)] => error.clone(),
             parts => panic!("{text}: no error, but {parts:?}"),
         }
     }
@@ -39,7 +39,7 @@ impl World {
     /// The number that the first client is told.
     pub(super) fn number(&mut self, text: &str) -> u64 {
         match self.told(text)[..] {
-            [Part::Integer(number)] => number,
+            [PartBuf::Integer(number)] => number,
             ref parts => panic!("{text}: no number, but {parts:?}"),
         }
     }
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// What the same words are replied that come with other flags.
-    pub(super) fn told_as(&mut self, flags: Flags, words: Words) -> Vec<Part> {
+    pub(super) fn told_as(&mut self, flags: Flags, words: Words) -> Vec<PartBuf> {
         match self.run(Some(1), 0, words, flags) {
             Said::Now(parts) => parts,
             Said::Later(_) => panic!("it waits"),

@@ -1,7 +1,7 @@
 //! What readers are told of a grant, who is blocked for one, and locks of old clients.
 
 use super::given::{bytes, with_clients};
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::World;
 use crate::engine::flags::{Flags, Quirks};
 use crate::engine::{answers, legacy};
@@ -20,12 +20,12 @@ fn a_grant_is_replicated_as_it_was_asked_where_that_is_enough() {
     assert_eq!(told_last(&world), "LOCK.ACQUIRE");
     assert!(matches!(
         world.told("LOCK.ACQUIRE l * PX 30000")[..],
-        [Part::Array(2), Part::Bytes(_), Part::Integer(_)]
+        [PartBuf::Array(2), PartBuf::Bytes(_), PartBuf::Integer(_)]
     ));
     assert_eq!(told_last(&world), "LOCK.APPLY", "they would mint another owner");
     world.number("LOCK.MACQUIRE 2 m n alice PX 30000");
     assert_eq!(told_last(&world), "LOCK.MACQUIRE");
-    assert!(matches!(world.told("LOCK.MACQUIRE 2 o p * PX 30000")[..], [Part::Array(2), ..]));
+    assert!(matches!(world.told("LOCK.MACQUIRE 2 o p * PX 30000")[..], [PartBuf::Array(2), ..]));
     assert_eq!(told_last(&world), "LOCK.APPLY", "they would mint another owner");
 }
 
@@ -48,7 +48,7 @@ fn a_client_that_cannot_block_leaves_the_queue_with_nothing() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.sim.inside.borrow_mut().blocks_nobody = true;
-    assert_eq!(world.told("LOCK.ACQUIRE k bob PX 30000 BLOCK 0"), [Part::Null]);
+    assert_eq!(world.told("LOCK.ACQUIRE k bob PX 30000 BLOCK 0"), [PartBuf::Null]);
     assert!(world.rests());
     assert_eq!(world.field("waiters"), crate::engine::describe::Value::Number(0));
 }
@@ -60,7 +60,7 @@ fn what_cannot_wait_for_replicas_is_undone() {
     world.sim.inside.borrow_mut().blocks_nobody = true;
     assert!(world.error("LOCK.ACQUIRE k bob PX 30000").starts_with("NOREPLICAS"));
     assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
@@ -68,10 +68,10 @@ fn a_string_with_a_time_to_live_is_its_owners_lock() {
     let mut world = with_clients(2);
     world.switches("legacy-strings", true);
     world.told("SET old alice PX 30000");
-    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [Part::Null]);
-    assert_eq!(world.told("LOCK.RENEW old bob PX 30000"), [Part::Integer(0)]);
-    assert_eq!(world.told("LOCK.RELEASE old alice"), [Part::Integer(1)]);
-    assert_eq!(world.told("GET old"), [Part::Null]);
+    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [PartBuf::Null]);
+    assert_eq!(world.told("LOCK.RENEW old bob PX 30000"), [PartBuf::Integer(0)]);
+    assert_eq!(world.told("LOCK.RELEASE old alice"), [PartBuf::Integer(1)]);
+    assert_eq!(world.told("GET old"), [PartBuf::Null]);
 }
 
 #[test]
@@ -111,7 +111,9 @@ fn a_waiter_is_told_the_owner_that_was_minted_for_it() {
     world.number("LOCK.RELEASE k alice");
     assert!(world.rests());
     let minted = bytes("00000000-0000-4000-8000-000000000001");
-    assert!(matches!(&world.answers[0].1[..], [Part::Array(2), owner, Part::Integer(_)] if *owner == minted));
+    assert!(
+        matches!(&world.answers[0].1[..], [PartBuf::Array(2), owner, PartBuf::Integer(_)] if *owner == minted)
+    );
 }
 
 #[test]
@@ -120,7 +122,7 @@ fn a_string_that_is_renewed_lives_as_long_here_as_readers_are_told() {
     world.switches("legacy-strings", true);
     world.told("SET old alice PX 30000");
     world.passes(1_000);
-    assert_eq!(world.told("LOCK.RENEW old alice PX 50000"), [Part::Integer(1)]);
+    assert_eq!(world.told("LOCK.RENEW old alice PX 50000"), [PartBuf::Integer(1)]);
     let until_ms = 1_700_000_001_000_u64 + 50_000;
     let inside = world.sim.inside.borrow();
     assert_eq!(inside.keys[&(0, b"old".to_vec())].until_ms, Some(until_ms));

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::engine::clients::Reply;
 use crate::engine::flags::Quirks;
+use crate::engine::server::Part;
 use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::types::{LockKeyBuf, Moment, Token};
@@ -39,9 +40,9 @@ pub(super) struct Entry {
     pub(super) until_ms: Option<u64>,
 }
 
-/// A part of a reply.
+/// A part of a reply, as it was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum PartBuf {
     Error(String),
     Integer(u64),
     Null,
@@ -50,6 +51,22 @@ pub(super) enum Part {
     Bytes(Vec<u8>),
     Array(usize),
     Map(usize),
+}
+
+impl From<Part<'_>> for PartBuf {
+    fn from(part: Part<'_>) -> Self {
+        match part {
+            Part::Error(text) => Self::Error(text.to_owned()),
+            Part::WrongArity => Self::Error("ERR wrong number of arguments".to_owned()),
+            Part::Integer(number) => Self::Integer(number),
+            Part::Null => Self::Null,
+            Part::Ok => Self::Ok,
+            Part::Bool(truth) => Self::Bool(truth),
+            Part::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
+            Part::Array(len) => Self::Array(len),
+            Part::Map(len) => Self::Map(len),
+        }
+    }
 }
 
 /// What was published, in its order.
@@ -123,7 +140,7 @@ pub(super) struct Inside {
     pub(super) free_handles: Vec<u64>,
     pub(super) last_owner: u64,
     /// The reply to the running command.
-    pub(super) reply: Vec<Part>,
+    pub(super) reply: Vec<PartBuf>,
     pub(super) running: Option<Words>,
     /// The running command has blocked its client, by this number.
     pub(super) has_blocked: Option<u64>,

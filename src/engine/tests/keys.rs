@@ -1,6 +1,6 @@
 //! The server's own commands on keys, as a simulated server does them: what they reply, whom they tell, in which order.
 
-use super::inside::{At, Entry, Part, Published, Value};
+use super::inside::{At, Entry, PartBuf, Published, Value};
 use super::sim::Sim;
 use super::world::World;
 use crate::engine::{events, legacy, values};
@@ -54,10 +54,10 @@ impl World {
         let key = |name: &[u8]| (db, name.to_vec());
         match *args {
             [b"GET", name] => self.get(&key(name)),
-            [b"EXISTS", name] => self.says(Part::Integer(u64::from(self.has(&key(name))))),
+            [b"EXISTS", name] => self.says(PartBuf::Integer(u64::from(self.has(&key(name))))),
             [b"DUMP", name] => {
                 let dump = self.dump(&key(name));
-                self.says(dump.map_or(Part::Null, |text| Part::Bytes(text.into_bytes())));
+                self.says(dump.map_or(PartBuf::Null, |text| PartBuf::Bytes(text.into_bytes())));
             }
             [b"DEL" | b"UNLINK", ref names @ ..] => self.delete(db, names, args),
             [b"SET", name, value] => self.set(&key(name), value, None),
@@ -66,7 +66,7 @@ impl World {
             }
             [b"SET", name, _, b"NX", ref how @ ..] if self.has(&key(name)) => {
                 assert!(matches!(how, [b"PX", _]), "{args:?}");
-                self.says(Part::Null);
+                self.says(PartBuf::Null);
             }
             [b"SET", name, value, b"NX", b"PX", ms] => {
                 self.set(&key(name), value, Some(self.wall_ms() + number::<u64>(ms)));
@@ -105,12 +105,12 @@ impl World {
         inside.keys.get(at).filter(|entry| !self.sim.hides(&inside, at, entry)).cloned()
     }
 
-    fn says(&self, part: Part) {
+    fn says(&self, part: PartBuf) {
         self.sim.inside.borrow_mut().reply.push(part);
     }
 
     /// These keys were changed by the running command, in this database.
-    fn wrote(&self, args: &[&[u8]], changes: &[(&At, &'static str)], reply: Part) {
+    fn wrote(&self, args: &[&[u8]], changes: &[(&At, &'static str)], reply: PartBuf) {
         for (at, event) in changes {
             self.sim.signal(at);
             self.sim.tell_of_key(at, event);
@@ -121,9 +121,9 @@ impl World {
 
     fn get(&self, at: &At) {
         self.says(match self.entry(at).map(|entry| entry.value) {
-            None => Part::Null,
-            Some(Value::Text(text)) => Part::Bytes(text),
-            Some(Value::Lock(_)) => Part::Error(WRONG_TYPE.to_owned()),
+            None => PartBuf::Null,
+            Some(Value::Text(text)) => PartBuf::Bytes(text),
+            Some(Value::Lock(_)) => PartBuf::Error(WRONG_TYPE.to_owned()),
         });
     }
 
@@ -138,22 +138,22 @@ impl World {
             }
         }
         if gone.is_empty() {
-            self.says(Part::Integer(0));
+            self.says(PartBuf::Integer(0));
         } else {
-            self.wrote(args, &[], Part::Integer(gone.len() as u64));
+            self.wrote(args, &[], PartBuf::Integer(gone.len() as u64));
         }
     }
 
     fn set(&self, at: &At, value: &[u8], until_ms: Option<u64>) {
         self.sim.put(at, Entry { value: Value::Text(value.to_vec()), until_ms });
         match until_ms {
-            None => self.wrote(&[b"SET", &at.1, value], &[(at, "set")], Part::Ok),
+            None => self.wrote(&[b"SET", &at.1, value], &[(at, "set")], PartBuf::Ok),
             Some(until) => {
                 let until = until.to_string();
                 self.wrote(
                     &[b"SET", &at.1, value, b"PXAT", until.as_bytes()],
                     &[(at, "set"), (at, "expire")],
-                    Part::Ok,
+                    PartBuf::Ok,
                 );
             }
         }
@@ -161,13 +161,13 @@ impl World {
 
     fn rename(&self, from: &At, to: &At) {
         let Some(entry) = self.entry(from) else {
-            return self.says(Part::Error("ERR no such key".to_owned()));
+            return self.says(PartBuf::Error("ERR no such key".to_owned()));
         };
         if from == to {
-            return self.says(Part::Ok);
+            return self.says(PartBuf::Ok);
         }
         self.carry_over(from, to, entry);
-        self.wrote(&[b"RENAME", &from.1, &to.1], &[(from, "rename_from"), (to, "rename_to")], Part::Ok);
+        self.wrote(&[b"RENAME", &from.1, &to.1], &[(from, "rename_from"), (to, "rename_to")], PartBuf::Ok);
     }
 
     /// The value leaves its old name and is not freed.
@@ -182,17 +182,17 @@ impl World {
     fn moves(&self, from: &At, db: u32) {
         let to = (db, from.1.clone());
         if *from == to {
-            return self.says(Part::Error(SAME.to_owned()));
+            return self.says(PartBuf::Error(SAME.to_owned()));
         }
         match self.entry(from).filter(|_| !self.has(&to)) {
-            None => self.says(Part::Integer(0)),
+            None => self.says(PartBuf::Integer(0)),
             Some(entry) => {
                 self.carry_over(from, &to, entry);
                 let number = db.to_string();
                 self.wrote(
                     &[b"MOVE", &from.1, number.as_bytes()],
                     &[(from, "move_from"), (&to, "move_to")],
-                    Part::Integer(1),
+                    PartBuf::Integer(1),
                 );
             }
         }
@@ -200,40 +200,40 @@ impl World {
 
     fn copy(&self, from: &At, to: &At, replaces: bool) {
         if from == to {
-            return self.says(Part::Error(SAME.to_owned()));
+            return self.says(PartBuf::Error(SAME.to_owned()));
         }
         match self.entry(from).filter(|_| replaces || !self.has(to)) {
-            None => self.says(Part::Integer(0)),
+            None => self.says(PartBuf::Integer(0)),
             // Two locks never share a token (CONTRACT 5).
             Some(Entry { value: Value::Lock(_), .. }) => {
-                self.says(Part::Error("ERR not supported for this module key".to_owned()));
+                self.says(PartBuf::Error("ERR not supported for this module key".to_owned()));
             }
             Some(entry) => {
                 self.sim.put(to, entry);
                 let args: [&[u8]; 4] = [b"COPY", &from.1, &to.1, b"REPLACE"];
-                self.wrote(&args[..if replaces { 4 } else { 3 }], &[(to, "copy_to")], Part::Integer(1));
+                self.wrote(&args[..if replaces { 4 } else { 3 }], &[(to, "copy_to")], PartBuf::Integer(1));
             }
         }
     }
 
     fn live_until(&self, at: &At, until_ms: u64) {
         if !self.has(at) {
-            return self.says(Part::Integer(0));
+            return self.says(PartBuf::Integer(0));
         }
         if until_ms <= self.wall_ms() && self.sim.flags.get().decides() {
             self.sim.take(at);
-            return self.wrote(&[b"DEL", &at.1], &[(at, "del")], Part::Integer(1));
+            return self.wrote(&[b"DEL", &at.1], &[(at, "del")], PartBuf::Integer(1));
         }
         self.sim.inside.borrow_mut().keys.get_mut(at).expect("it is there").until_ms = Some(until_ms);
         let until_ms = until_ms.to_string();
-        self.wrote(&[b"PEXPIREAT", &at.1, until_ms.as_bytes()], &[(at, "expire")], Part::Integer(1));
+        self.wrote(&[b"PEXPIREAT", &at.1, until_ms.as_bytes()], &[(at, "expire")], PartBuf::Integer(1));
     }
 
     fn persist(&self, at: &At) {
         let until_ms = self.sim.inside.borrow_mut().keys.get_mut(at).and_then(|entry| entry.until_ms.take());
         match until_ms {
-            None => self.says(Part::Integer(0)),
-            Some(_) => self.wrote(&[b"PERSIST", &at.1], &[(at, "persist")], Part::Integer(1)),
+            None => self.says(PartBuf::Integer(0)),
+            Some(_) => self.wrote(&[b"PERSIST", &at.1], &[(at, "persist")], PartBuf::Integer(1)),
         }
     }
 
@@ -258,21 +258,21 @@ impl World {
 
     fn restore(&self, at: &At, payload: &[u8], until_ms: Option<u64>, replaces: bool, args: &[&[u8]]) {
         if !replaces && self.has(at) {
-            return self.says(Part::Error("BUSYKEY Target key name already exists.".to_owned()));
+            return self.says(PartBuf::Error("BUSYKEY Target key name already exists.".to_owned()));
         }
         match self.read(at, std::str::from_utf8(payload).expect("a payload is text")) {
-            Err(reason) => self.says(Part::Error(reason.to_owned())),
+            Err(reason) => self.says(PartBuf::Error(reason.to_owned())),
             Ok(value) => {
                 self.sim.put(at, Entry { value, until_ms });
                 let Some(until_ms) = until_ms else {
-                    return self.wrote(args, &[(at, "restore")], Part::Ok);
+                    return self.wrote(args, &[(at, "restore")], PartBuf::Ok);
                 };
                 let (until_ms, mut args) = (until_ms.to_string(), args.to_vec());
                 args[2] = until_ms.as_bytes();
                 if !args.contains(&&b"ABSTTL"[..]) {
                     args.push(b"ABSTTL");
                 }
-                self.wrote(&args, &[(at, "restore")], Part::Ok);
+                self.wrote(&args, &[(at, "restore")], PartBuf::Ok);
             }
         }
     }
@@ -312,7 +312,7 @@ impl World {
         } else {
             self.leave_to_thread(gone);
         }
-        self.wrote(args, &[], Part::Ok);
+        self.wrote(args, &[], PartBuf::Ok);
     }
 
     fn swap(&self, a: u32, b: u32) {
@@ -332,7 +332,7 @@ impl World {
         self.sim.touch_all(Some(b));
         let words = [b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
         self.sim.propagate(self.sim.db.get(), words.into());
-        self.says(Part::Ok);
+        self.says(PartBuf::Ok);
         events::swapped(&self.sim, a, b);
     }
 }

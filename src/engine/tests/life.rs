@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::inside::{At, Part, Value};
+use super::inside::{At, PartBuf, Value};
 use super::look::{Verdict, View, are_alike, must};
 use super::sim::Sim;
 use super::world::{Said, World, at};
@@ -266,7 +266,7 @@ impl Life {
     /// Clients read their answers.
     fn hears(&mut self) -> Verdict {
         for (handle, parts) in &self.primary.answers {
-            if let ([Part::Integer(token)], Some((at, _))) = (&parts[..], self.alone.remove(handle)) {
+            if let ([PartBuf::Integer(token)], Some((at, _))) = (&parts[..], self.alone.remove(handle)) {
                 let lock = self.primary.look(std::slice::from_ref(&at)).remove(&at).unwrap_or_default();
                 let is_it = |holder: &super::look::Holder| holder.token == Some(*token);
                 let is_open = lock.kind == Some(Mode::Shared) && lock.holders.iter().any(is_it);
@@ -344,7 +344,7 @@ impl Life {
         self.applied += news.len();
         for told in news {
             let reply = self.replica.apply(&told);
-            let is_error = matches!(reply.first(), Some(Part::Error(_)));
+            let is_error = matches!(reply.first(), Some(PartBuf::Error(_)));
             must(!is_error, || format!("G13: the replica refuses {told:?}: {reply:?}"))?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Slots that leave a node of a cluster: who waits there is sent on, and leases that came with them.
 
-use super::inside::{Part, Slot};
+use super::inside::{PartBuf, Slot};
 use super::world::World;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
@@ -42,7 +42,7 @@ fn waiters_of_slots_that_left_are_redirected_some_at_a_time() {
         sent_on = now;
     }
     assert_eq!(sent_on, 6);
-    let moved = Part::Error("MOVED 1 host:1".to_owned());
+    let moved = PartBuf::Error("MOVED 1 host:1".to_owned());
     assert!(world.answers.iter().all(|(_, parts)| parts[..] == [moved.clone()]));
     assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1), "one slot is still here");
 }
@@ -140,7 +140,7 @@ fn a_request_for_several_locks_is_sent_on_when_one_of_them_left() {
     for _ in 0..3 {
         looks(&mut world);
     }
-    assert_eq!(world.answers, [(handle, vec![Part::Error("MOVED 1 host:1".to_owned())])]);
+    assert_eq!(world.answers, [(handle, vec![PartBuf::Error("MOVED 1 host:1".to_owned())])]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How much is done in one turn of the event loop, and that the rest is not forgotten.
 
 use super::given::with_clients;
-use super::inside::{Part, Published};
+use super::inside::{PartBuf, Published};
 use super::world::{World, at};
 use crate::command::error::DEMOTED;
 use crate::engine::clients::REPLIES_PER_TURN;
@@ -68,7 +68,7 @@ fn behind_a_mountain_of_leases_nobody_waits_longer_than_asked_for() {
     world.turn();
     assert!(held(&world) > 10 && waiters(&world) == 0, "{} leases", held(&world));
     world.turn();
-    assert!(matches!(&world.answers[..], [(_, parts)] if parts[..] == [Part::Null]));
+    assert!(matches!(&world.answers[..], [(_, parts)] if parts[..] == [PartBuf::Null]));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_lock_freed_by_another_thread_lets_its_waiters_in() {
     world.cron();
     assert!(world.rests());
     assert!(matches!(&world.answers[..], [(answered, parts)]
-        if *answered == handle && matches!(parts[..], [Part::Integer(_)])));
+        if *answered == handle && matches!(parts[..], [PartBuf::Integer(_)])));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn takes_role(world: &World, is_replica: bool) {
 
 /// The handles of those who were told so far that the server was demoted, in that order. Nobody was told anything else.
 fn sent_away(world: &World) -> Vec<u64> {
-    let is_told = |parts: &[Part]| matches!(parts, [Part::Error(text)] if text == DEMOTED);
+    let is_told = |parts: &[PartBuf]| matches!(parts, [PartBuf::Error(text)] if text == DEMOTED);
     assert!(world.answers.iter().all(|(_, parts)| is_told(parts)), "{:?}", world.answers);
     world.answers.iter().map(|(handle, _)| *handle).collect()
 }
@@ -242,7 +242,7 @@ fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
         // One closes its connection, one is unblocked as if its time were over.
         world.close(9);
         world.unblock(8);
-        assert_eq!(world.answers.pop(), Some((handles[6], vec![Part::Null])));
+        assert_eq!(world.answers.pop(), Some((handles[6], vec![PartBuf::Null])));
         handles.drain(6..8);
         if is_promoted {
             takes_role(&world, false);
@@ -279,7 +279,10 @@ fn who_waits_anew_is_served_while_others_are_sent_away_from_two_terms() {
     assert!(world.rests());
     let (granted, others): (Vec<_>, Vec<_>) =
         std::mem::take(&mut world.answers).into_iter().partition(|(handle, _)| *handle == third);
-    assert!(matches!(&granted[..], [(_, parts)] if matches!(parts[..], [Part::Integer(_)])), "{granted:?}");
+    assert!(
+        matches!(&granted[..], [(_, parts)] if matches!(parts[..], [PartBuf::Integer(_)])),
+        "{granted:?}"
+    );
     world.answers = others;
     first.extend(second);
     assert_eq!(sent_away(&world), first);

@@ -1,7 +1,7 @@
 //! What is refused, and to whom.
 
 use super::given::with_clients;
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::{Said, World, words};
 use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT,
@@ -22,8 +22,8 @@ const WITHIN_A_SCRIPT: Flags = Flags {
     is_script: true,
 };
 
-fn refused(text: &str) -> Vec<Part> {
-    vec![Part::Error(text.to_owned())]
+fn refused(text: &str) -> Vec<PartBuf> {
+    vec![PartBuf::Error(text.to_owned())]
 }
 
 fn that_confirms() -> World {
@@ -81,7 +81,7 @@ fn what_can_never_be_confirmed_is_refused() {
         refused(CANNOT_WAIT)
     );
     assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 KEEPALIVE"), KEPT_UNCONFIRMED);
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.told_as(is_in_a_step, words("LOCK.RENEW k alice PX 30000")), refused(CANNOT_WAIT));
     world.sim.inside.borrow_mut().replicas.clear();
@@ -113,10 +113,10 @@ fn a_hold_is_bound_to_a_connection_of_a_client_only() {
     world.cron();
     world.passes(10);
     assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)], "its connection is open");
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)], "its connection is open");
     world.close(1);
     assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
@@ -126,15 +126,18 @@ fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
     assert_eq!(world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
     world.close(1);
     assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
 fn nobody_waits_where_nobody_can_be_blocked() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [Part::Null]);
-    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")), [Part::Null]);
+    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [PartBuf::Null]);
+    assert_eq!(
+        world.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")),
+        [PartBuf::Null]
+    );
     assert_eq!(world.sim.with(|state| state.table.waiters()), Some(0));
 }
 
@@ -179,7 +182,7 @@ fn a_quarantine_that_is_set_while_somebody_waits_bounds_its_lease() {
     assert!(world.rests());
     assert_eq!(world.answers[0], (long, refused(LONGER_THAN_QUARANTINE)));
     assert!(
-        matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [Part::Integer(_)]))
+        matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [PartBuf::Integer(_)]))
     );
 }
 
@@ -225,7 +228,7 @@ fn a_grant_that_nobody_can_confirm_fails_at_once() {
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
-    assert!(*answered == handle && matches!(parts[..], [Part::Error(_)]), "{parts:?}");
+    assert!(*answered == handle && matches!(parts[..], [PartBuf::Error(_)]), "{parts:?}");
     assert_eq!(world.field("confirm_failures"), crate::engine::describe::Value::Number(1));
 }
 
@@ -252,7 +255,7 @@ fn a_wait_for_a_replica_that_leaves_fails_at_once() {
     world.sim.inside.borrow_mut().replicas.clear();
     assert!(world.rests());
     assert_eq!(world.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(0)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
@@ -268,5 +271,5 @@ fn a_renewal_that_a_replica_leaves_unconfirmed_is_told_at_once() {
     world.sim.inside.borrow_mut().replicas.clear();
     assert!(world.rests());
     assert_eq!(world.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)]);
 }

@@ -1,7 +1,7 @@
 //! What commands reply that take no lock.
 
 use super::given::{bytes, with_clients};
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::words;
 use crate::engine::acquire;
 use crate::engine::flags::Flags;
@@ -11,7 +11,7 @@ const WRONG_TYPE: &str = "WRONGTYPE";
 #[test]
 fn fence_tells_the_live_token_or_whether_this_one_is() {
     let mut world = with_clients(1);
-    assert_eq!(world.told("LOCK.FENCE k"), [Part::Null]);
+    assert_eq!(world.told("LOCK.FENCE k"), [PartBuf::Null]);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.number("LOCK.FENCE k"), token);
     assert_eq!(world.number(&format!("LOCK.FENCE k {token}")), 1);
@@ -25,7 +25,7 @@ fn fence_tells_the_live_token_or_whether_this_one_is() {
 fn exec_runs_a_command_under_the_live_token_only() {
     let mut world = with_clients(1);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told(&format!("LOCK.EXEC k {token} SET x 1")), [Part::Ok]);
+    assert_eq!(world.told(&format!("LOCK.EXEC k {token} SET x 1")), [PartBuf::Ok]);
     assert_eq!(world.told("GET x"), [bytes("1")]);
     assert!(world.error(&format!("LOCK.EXEC k {} SET x 2", token - 1)).starts_with("FENCED"));
     assert!(world.error("LOCK.EXEC x 7 SET x 2").starts_with(WRONG_TYPE));
@@ -48,29 +48,35 @@ fn what_is_wrong_with_a_request_is_said() {
 }
 
 /// What LOCK.INFO says of a waiter.
-fn waiter(owner: &str, mode: &str, client: Option<u64>) -> Vec<Part> {
-    let mut said = vec![Part::Map(5), bytes("owner"), bytes(owner), bytes("mode"), bytes(mode)];
-    said.extend([bytes("waited-ms"), Part::Integer(40), bytes("state")]);
+fn waiter(owner: &str, mode: &str, client: Option<u64>) -> Vec<PartBuf> {
+    let mut said = vec![PartBuf::Map(5), bytes("owner"), bytes(owner), bytes("mode"), bytes(mode)];
+    said.extend([bytes("waited-ms"), PartBuf::Integer(40), bytes("state")]);
     said.extend([bytes(if client.is_some() { "blocked" } else { "queued" }), bytes("client-id")]);
-    said.push(client.map_or(Part::Null, Part::Integer));
+    said.push(client.map_or(PartBuf::Null, PartBuf::Integer));
     said
 }
 
 #[test]
 fn info_tells_who_holds_a_lock_and_who_waits_for_it() {
     let mut world = with_clients(2);
-    assert_eq!(world.told("LOCK.INFO k"), [Part::Null]);
+    assert_eq!(world.told("LOCK.INFO k"), [PartBuf::Null]);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 500");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 SHARED BLOCK 0");
-    assert_eq!(world.told("LOCK.ACQUIRE k carol PX 30000 QUEUE 500"), [Part::Null]);
+    assert_eq!(world.told("LOCK.ACQUIRE k carol PX 30000 QUEUE 500"), [PartBuf::Null]);
     world.passes(40);
-    let mut wanted = vec![Part::Map(6), bytes("kind"), bytes("exclusive"), bytes("limit"), Part::Null];
-    wanted.extend([bytes("holds"), Part::Integer(1), bytes("holders"), Part::Array(1), Part::Map(8)]);
-    wanted.extend([bytes("owner"), bytes("alice"), bytes("token"), Part::Integer(token)]);
-    wanted.extend([bytes("lease-left-ms"), Part::Integer(29_960), bytes("held-ms"), Part::Integer(40)]);
-    wanted.extend([bytes("count"), Part::Integer(1), bytes("client-id"), Part::Integer(1)]);
-    wanted.extend([bytes("keepalive"), Part::Bool(false), bytes("ephemeral-ms"), Part::Integer(500)]);
-    wanted.extend([bytes("waiters"), Part::Integer(2), bytes("queue"), Part::Array(2)]);
+    let mut wanted = vec![PartBuf::Map(6), bytes("kind"), bytes("exclusive"), bytes("limit"), PartBuf::Null];
+    wanted.extend([
+        bytes("holds"),
+        PartBuf::Integer(1),
+        bytes("holders"),
+        PartBuf::Array(1),
+        PartBuf::Map(8),
+    ]);
+    wanted.extend([bytes("owner"), bytes("alice"), bytes("token"), PartBuf::Integer(token)]);
+    wanted.extend([bytes("lease-left-ms"), PartBuf::Integer(29_960), bytes("held-ms"), PartBuf::Integer(40)]);
+    wanted.extend([bytes("count"), PartBuf::Integer(1), bytes("client-id"), PartBuf::Integer(1)]);
+    wanted.extend([bytes("keepalive"), PartBuf::Bool(false), bytes("ephemeral-ms"), PartBuf::Integer(500)]);
+    wanted.extend([bytes("waiters"), PartBuf::Integer(2), bytes("queue"), PartBuf::Array(2)]);
     wanted.extend(waiter("bob", "shared", Some(2)));
     wanted.extend(waiter("carol", "exclusive", None));
     assert_eq!(world.told("LOCK.INFO k"), wanted);
@@ -83,7 +89,7 @@ fn info_tells_how_many_may_hold_a_semaphore() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE s alice PX 30000 LIMIT 3");
     let told = world.told("LOCK.INFO s");
-    assert_eq!(told[1..5], [bytes("kind"), bytes("limit"), bytes("limit"), Part::Integer(3)]);
+    assert_eq!(told[1..5], [bytes("kind"), bytes("limit"), bytes("limit"), PartBuf::Integer(3)]);
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn a_string_that_counts_as_a_lock_is_told_with_its_owner() {
     world.switches("legacy-strings", true);
     let told = world.told("LOCK.INFO old");
     assert!(told.contains(&bytes("alice")), "{told:?}");
-    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [Part::Null]);
+    assert_eq!(world.told("LOCK.ACQUIRE old bob PX 30000"), [PartBuf::Null]);
     world.told("SET text t");
     assert!(world.error("LOCK.INFO text").starts_with(WRONG_TYPE), "it has no time to live");
 }
@@ -105,14 +111,14 @@ fn heldby_tells_what_an_owner_holds_and_waits_for() {
     let token = world.number("LOCK.ACQUIRE a alice PX 30000");
     world.number("LOCK.ACQUIRE b bob PX 30000");
     world.waits(2, "LOCK.ACQUIRE b alice PX 30000 SHARED BLOCK 0");
-    let one = |name: &str, how: &str, kind: &str| [Part::Array(5), bytes(name), bytes(how), bytes(kind)];
-    let mut wanted = vec![Part::Array(2)];
+    let one = |name: &str, how: &str, kind: &str| [PartBuf::Array(5), bytes(name), bytes(how), bytes(kind)];
+    let mut wanted = vec![PartBuf::Array(2)];
     wanted.extend(one("a", "held", "exclusive"));
-    wanted.extend([Part::Integer(token), Part::Integer(30_000)]);
+    wanted.extend([PartBuf::Integer(token), PartBuf::Integer(30_000)]);
     wanted.extend(one("b", "waiting", "shared"));
-    wanted.extend([Part::Null, Part::Null]);
+    wanted.extend([PartBuf::Null, PartBuf::Null]);
     assert_eq!(world.told("LOCK.HELDBY alice"), wanted);
-    assert_eq!(world.told("LOCK.HELDBY nobody"), [Part::Array(0)]);
+    assert_eq!(world.told("LOCK.HELDBY nobody"), [PartBuf::Array(0)]);
 }
 
 #[test]
@@ -126,24 +132,24 @@ fn the_server_is_told_which_arguments_are_keys() {
 #[test]
 fn the_clock_of_tokens_follows_what_a_file_says_and_no_client() {
     let mut world = with_clients(1);
-    assert_eq!(world.told("LOCK.TICK"), [Part::Ok]);
+    assert_eq!(world.told("LOCK.TICK"), [PartBuf::Ok]);
     assert!(world.error("LOCK.TICK 1 1").starts_with("ERR this command belongs"));
     assert!(world.error("LOCK.APPLY k EMPTY").starts_with("ERR this command belongs"));
     let fact = Flags { is_fact: true, ..Flags::default() };
     let ahead = 1_700_000_500_000_000_u64;
-    assert_eq!(world.told_as(fact, words(&format!("LOCK.TICK {ahead} 0"))), [Part::Ok]);
+    assert_eq!(world.told_as(fact, words(&format!("LOCK.TICK {ahead} 0"))), [PartBuf::Ok]);
     assert!(world.number("LOCK.ACQUIRE k alice PX 30000") > ahead);
-    assert!(matches!(&world.told_as(fact, words("LOCK.TICK x 0"))[..], [Part::Error(_)]));
+    assert!(matches!(&world.told_as(fact, words("LOCK.TICK x 0"))[..], [PartBuf::Error(_)]));
 }
 
 #[test]
 fn an_empty_lock_is_created_only_where_no_key_is() {
     let mut world = with_clients(1);
     let fact = Flags { is_fact: true, ..Flags::default() };
-    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [Part::Ok]);
-    assert_eq!(world.told("EXISTS k"), [Part::Integer(1)]);
-    assert_eq!(world.told("LOCK.FENCE k"), [Part::Null]);
+    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [PartBuf::Ok]);
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)]);
+    assert_eq!(world.told("LOCK.FENCE k"), [PartBuf::Null]);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [Part::Ok]);
+    assert_eq!(world.told_as(fact, words("LOCK.APPLY k EMPTY")), [PartBuf::Ok]);
     assert_eq!(world.number("LOCK.FENCE k"), token, "it is held");
 }

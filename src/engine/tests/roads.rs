@@ -1,7 +1,7 @@
 //! How a command comes, and since when the server tells of its events.
 
 use super::given::with_clients;
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::{World, words};
 use crate::engine::events;
 use crate::engine::flags::Flags;
@@ -62,7 +62,7 @@ fn listeners_are_looked_for_once_the_first_data_set_is_loaded() {
     world.sim.inside.borrow_mut().is_unheard = true;
     events::loading(&world.sim);
     let loading = Flags { is_loading: true, is_loading_only: true, is_fact: true, ..Flags::default() };
-    assert_eq!(world.told_as(loading, words("LOCK.TICK 7 7")), [Part::Ok]);
+    assert_eq!(world.told_as(loading, words("LOCK.TICK 7 7")), [PartBuf::Ok]);
     assert_eq!(listens(&world), 1);
     assert!(world.sim.shared().events_are_heard.is_set(), "nobody has looked");
     events::loaded(&world.sim);

@@ -119,7 +119,7 @@ fn a_payload_does_not_run_away_with_the_clock_of_tokens() {
         world.connect(1);
         set(&world);
         let reply = world.told_as(flags, restore.clone());
-        reply == [super::inside::Part::Ok]
+        reply == [super::inside::PartBuf::Ok]
     };
     let (primary, replica) =
         (Flags::default(), Flags { is_replica: true, is_fact: true, ..Flags::default() });
@@ -141,7 +141,7 @@ fn a_replica_takes_what_any_primary_may_send_and_no_more() {
         let payload = from.dump(&super::world::at(0, "k")).expect("it is there");
         let flags = Flags { is_replica: true, is_fact: true, ..Flags::default() };
         let mut world = World::started_as(flags, |_| ());
-        world.told_as(flags, words(&format!("RESTORE k {payload}"))) == [super::inside::Part::Ok]
+        world.told_as(flags, words(&format!("RESTORE k {payload}"))) == [super::inside::PartBuf::Ok]
     };
     let two_days = 2 * 86_400_000;
     assert!(taken_after(two_days));

@@ -4,12 +4,12 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 
-use super::inside::{At, Clockwork, Entry, Inside, Part, Published, Told, Value, Words};
+use super::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{self, MINTED_OWNER_BYTES, Server};
+use crate::engine::server::{self, MINTED_OWNER_BYTES, Part, Server};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::engine::values;
@@ -157,10 +157,6 @@ impl Sim {
         let mut inside = self.inside.borrow_mut();
         inside.changed.insert(Some(at.1.clone()));
         inside.touch(|watched| watched == at);
-    }
-
-    fn say(&self, part: Part) {
-        self.inside.borrow_mut().reply.push(part);
     }
 }
 
@@ -454,40 +450,8 @@ impl Server for Sim {
         self.inside.borrow_mut().connected.remove(&client.0);
     }
 
-    fn reply_error(&self, text: &str) {
-        self.say(Part::Error(text.to_owned()));
-    }
-
-    fn reply_integer(&self, number: u64) {
-        self.say(Part::Integer(number));
-    }
-
-    fn reply_null(&self) {
-        self.say(Part::Null);
-    }
-
-    fn reply_ok(&self) {
-        self.say(Part::Ok);
-    }
-
-    fn reply_bool(&self, truth: bool) {
-        self.say(Part::Bool(truth));
-    }
-
-    fn reply_bytes(&self, bytes: &[u8]) {
-        self.say(Part::Bytes(bytes.to_vec()));
-    }
-
-    fn reply_array(&self, len: usize) {
-        self.say(Part::Array(len));
-    }
-
-    fn reply_map(&self, len: usize) {
-        self.say(Part::Map(len));
-    }
-
-    fn wrong_arity(&self) {
-        self.say(Part::Error("ERR wrong number of arguments".to_owned()));
+    fn reply(&self, part: Part<'_>) {
+        self.inside.borrow_mut().reply.push(part.into());
     }
 
     fn report_key_at(&self, position: usize) {

@@ -5,7 +5,7 @@
 use std::cell::{Ref, RefMut};
 use std::rc::Rc;
 
-use super::inside::{At, Part, Published, Slot, Told, Value};
+use super::inside::{At, PartBuf, Published, Slot, Told, Value};
 use super::world::{Said, World, set_number};
 use crate::command::internal::words_of;
 use crate::engine::clients::{Reply, Stage};
@@ -87,12 +87,12 @@ impl Single {
         match self.world.asks(client, db, words.clone()) {
             Said::Later(handle) => Ok(Replied::Later(handle)),
             Said::Now(mut parts) => match (parts.len(), parts.pop()) {
-                (1, Some(Part::Integer(number))) => Ok(Replied::Integer(number)),
-                (1, Some(Part::Error(text))) => Ok(Replied::Error(text)),
-                (1, Some(Part::Null)) => Ok(Replied::Null),
-                (1, Some(Part::Ok)) => Ok(Replied::Ok),
-                (3, Some(Part::Integer(token))) => match parts.pop() {
-                    Some(Part::Bytes(owner)) => Ok(Replied::Owner(owner, token)),
+                (1, Some(PartBuf::Integer(number))) => Ok(Replied::Integer(number)),
+                (1, Some(PartBuf::Error(text))) => Ok(Replied::Error(text)),
+                (1, Some(PartBuf::Null)) => Ok(Replied::Null),
+                (1, Some(PartBuf::Ok)) => Ok(Replied::Ok),
+                (3, Some(PartBuf::Integer(token))) => match parts.pop() {
+                    Some(PartBuf::Bytes(owner)) => Ok(Replied::Owner(owner, token)),
                     part => Err(format!("{words:?} is replied {part:?}")),
                 },
                 (_, last) => Err(format!("{words:?} is replied {parts:?} {last:?}")),

@@ -1,6 +1,6 @@
 //! What each promise is, in a few steps.
 
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::{Said, World, at};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::engine::clients::REPLIES_PER_TURN;
@@ -54,7 +54,7 @@ fn a_grant_is_answered_when_the_replica_has_it() {
     world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
-    assert!(*answered == handle && matches!(parts[..], [Part::Integer(_)]), "{parts:?}");
+    assert!(*answered == handle && matches!(parts[..], [PartBuf::Integer(_)]), "{parts:?}");
     assert!(world.sim.inside.borrow().asked > 0, "the replica was asked");
 }
 
@@ -66,7 +66,7 @@ fn what_is_not_confirmed_is_undone_first_and_told_then() {
     assert!(world.rests());
     world.passes(1_001);
     assert!(world.rests());
-    assert_eq!(world.answers, [(handle, vec![Part::Error(GRANT_UNCONFIRMED.to_owned())])]);
+    assert_eq!(world.answers, [(handle, vec![PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])]);
     assert!(!is_held(&world, "k"));
     // Nor does one whose client has gone stay.
     later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
@@ -85,7 +85,7 @@ fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
     forbid(&world, true);
     world.passes(501);
     assert!(world.rests(), "the event loop goes round and round");
-    assert!(matches!(&world.answers[..], [(_, parts)] if matches!(parts[..], [Part::Error(_)])));
+    assert!(matches!(&world.answers[..], [(_, parts)] if matches!(parts[..], [PartBuf::Error(_)])));
     assert!(is_held(&world, "a") && is_held(&world, "b"));
     forbid(&world, false);
     // It looks again by itself.
@@ -115,7 +115,8 @@ fn waits_for_replicas_end_when_the_primary_is_demoted() {
     let mut told: Vec<u64> = world.answers.iter().map(|(handle, _)| *handle).collect();
     told.sort_unstable();
     assert_eq!(told, [handle, waiting]);
-    let is_unblocked = |parts: &[Part]| matches!(parts, [Part::Error(text)] if text.starts_with("UNBLOCKED"));
+    let is_unblocked =
+        |parts: &[PartBuf]| matches!(parts, [PartBuf::Error(text)] if text.starts_with("UNBLOCKED"));
     assert!(world.answers.iter().all(|(_, parts)| is_unblocked(parts)), "{:?}", world.answers);
 }
 
@@ -150,6 +151,6 @@ fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
     let second = later(world.send(3, 0, "LOCK.ACQUIRE k second PX 30000 SHARED BLOCK 0"));
     world.unblock(2);
     assert!(world.rests());
-    assert_eq!(world.answers[0], (writer, vec![Part::Null]));
+    assert_eq!(world.answers[0], (writer, vec![PartBuf::Null]));
     assert_eq!(world.answers[1].0, second);
 }

@@ -1,7 +1,7 @@
 //! What is undone of a hold whose owner asked twice, and what stays.
 
 use super::given::with_clients;
-use super::inside::Part;
+use super::inside::PartBuf;
 use super::world::{World, at};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::lock::types::Mode;
@@ -43,12 +43,12 @@ const NOBODY: (Mode, Vec<(String, u32)>) = (Mode::Exclusive, Vec::new());
 
 fn is_refused(world: &World, handle: u64) -> bool {
     let told = world.answers.iter().find(|(answered, _)| *answered == handle);
-    told.is_some_and(|(_, parts)| *parts == [Part::Error(GRANT_UNCONFIRMED.to_owned())])
+    told.is_some_and(|(_, parts)| *parts == [PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])
 }
 
 fn is_granted(world: &World, handle: u64) -> bool {
     let told = world.answers.iter().find(|(answered, _)| *answered == handle);
-    told.is_some_and(|(_, parts)| matches!(parts[..], [Part::Integer(_)]))
+    told.is_some_and(|(_, parts)| matches!(parts[..], [PartBuf::Integer(_)]))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What happens to a simulated server.
 
-use super::inside::{At, Entry, Part, Told, Value, Words};
+use super::inside::{At, Entry, PartBuf, Told, Value, Words};
 use super::sim::Sim;
 use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
@@ -16,7 +16,7 @@ const TURNS_MAX: usize = 10_000;
 /// What a client has been replied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Said {
-    Now(Vec<Part>),
+    Now(Vec<PartBuf>),
     /// It is blocked, by this number.
     Later(u64),
 }
@@ -26,7 +26,7 @@ pub(super) enum Said {
 pub(super) struct World {
     pub(super) sim: Sim,
     /// What blocked clients were sent: number of the block, reply.
-    pub(super) answers: Vec<(u64, Vec<Part>)>,
+    pub(super) answers: Vec<(u64, Vec<PartBuf>)>,
     /// Values that a flush has left to be freed.
     pub(super) unfreed: Vec<Value>,
 }
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// The same, for a fact.
-    pub(super) fn apply(&mut self, told: &Told) -> Vec<Part> {
+    pub(super) fn apply(&mut self, told: &Told) -> Vec<PartBuf> {
         let flags = Flags { is_fact: true, ..self.sim.flags.get() };
         match self.run(None, told.db, told.words.clone(), flags) {
             Said::Now(parts) => parts,
@@ -126,7 +126,7 @@ impl World {
         let before = self.sim.inside.borrow().offset;
         let reply = self.apply(told);
         let has_changed = self.sim.inside.borrow().offset > before || &*told.words[0] == b"LOCK.TICK";
-        if has_changed && !matches!(reply[..], [Part::Error(_), ..]) {
+        if has_changed && !matches!(reply[..], [PartBuf::Error(_), ..]) {
             return Ok(());
         }
         let words: Vec<_> = told.words.iter().map(|word| String::from_utf8_lossy(word)).collect();

@@ -7,7 +7,7 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::state::State;
-use crate::engine::tests::inside::{At, Part, Slot, Told, Words};
+use crate::engine::tests::inside::{At, PartBuf, Slot, Told, Words};
 use crate::engine::tests::keys::{may_write, number};
 use crate::engine::tests::world::{Said, World};
 use crate::engine::{confirm, pump};
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    pub(super) fn reply(&mut self, client: u64, parts: &[Part]) {
+    pub(super) fn reply(&mut self, client: u64, parts: &[PartBuf]) {
         self.lines.push(format!("reply\tc{client}\t{}", flat(parts)));
     }
 
@@ -153,28 +153,28 @@ impl Host {
             b"DISCARD" => {
                 self.connections.get_mut(&client).expect("it is connected").bundle = None;
                 self.world.unwatch(id);
-                self.reply(client, &[Part::Ok]);
+                self.reply(client, &[PartBuf::Ok]);
             }
             _ if has_bundle => {
                 let its = self.connections.get_mut(&client).expect("it is connected");
                 its.bundle.as_mut().expect("it has one").commands.push(words);
-                self.reply(client, &[Part::Bytes(b"QUEUED".to_vec())]);
+                self.reply(client, &[PartBuf::Bytes(b"QUEUED".to_vec())]);
             }
             _ => self.runs(client, id, words),
         }
     }
 
     /// Why the server does not run a command at all.
-    fn refusal(&self, id: u64, words: &[Vec<u8>]) -> Option<Part> {
+    fn refusal(&self, id: u64, words: &[Vec<u8>]) -> Option<PartBuf> {
         if self.world.is_forbidden(id, words) {
-            return Some(Part::Error("NOPERM".to_owned()));
+            return Some(PartBuf::Error("NOPERM".to_owned()));
         }
         if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&(0, name.to_vec()))) {
-            return Some(Part::Error(redirection.to_owned()));
+            return Some(PartBuf::Error(redirection.to_owned()));
         }
         let is_replica = self.world.sim.flags.get().is_replica;
         let is_read_only = is_replica && writes(words) && *words[0] != *b"EVAL";
-        is_read_only.then(|| Part::Error("READONLY".to_owned()))
+        is_read_only.then(|| PartBuf::Error("READONLY".to_owned()))
     }
 
     /// Where a client has to go on for a key, if it is not this server's.
@@ -192,14 +192,14 @@ impl Host {
         let its = self.connections.get_mut(&client).expect("it is connected");
         let (id, db) = (its.id, its.db);
         let Some(bundle) = its.bundle.take() else {
-            return self.reply(client, &[Part::Error("ERR EXEC without MULTI".to_owned())]);
+            return self.reply(client, &[PartBuf::Error("ERR EXEC without MULTI".to_owned())]);
         };
         self.world.expire_keys();
         let is_dirty = self.world.unwatch(id);
         let parts = if bundle.is_spoiled {
-            vec![Part::Error("EXECABORT".to_owned())]
+            vec![PartBuf::Error("EXECABORT".to_owned())]
         } else if is_dirty {
-            vec![Part::Null]
+            vec![PartBuf::Null]
         } else {
             self.world.executes(id, db, &bundle.commands)
         };
@@ -212,19 +212,19 @@ impl Host {
         let parts = match &*words[0] {
             b"MULTI" => {
                 self.connections.get_mut(&client).expect("it is connected").bundle = Some(Bundle::default());
-                vec![Part::Ok]
+                vec![PartBuf::Ok]
             }
             b"WATCH" => {
                 words[1..].iter().for_each(|name| self.world.watch(id, (db, name.clone())));
-                vec![Part::Ok]
+                vec![PartBuf::Ok]
             }
             b"UNWATCH" => {
                 self.world.unwatch(id);
-                vec![Part::Ok]
+                vec![PartBuf::Ok]
             }
             b"CLIENT" => {
                 self.pauses(number(&words[2]));
-                vec![Part::Ok]
+                vec![PartBuf::Ok]
             }
             b"EVAL" => self.world.evaluates(id, db, &words),
             _ => match self.world.asks(id, db, words.clone()) {
@@ -243,9 +243,9 @@ impl Host {
     }
 
     /// What a DUMP has given is kept for a RESTORE.
-    fn keeps(&mut self, parts: &[Part]) {
+    fn keeps(&mut self, parts: &[PartBuf]) {
         let slot = self.slots.pop_front();
-        if let (Some(slot), [Part::Bytes(payload)]) = (slot, parts) {
+        if let (Some(slot), [PartBuf::Bytes(payload)]) = (slot, parts) {
             self.dumps.insert(slot, payload.clone());
         }
     }

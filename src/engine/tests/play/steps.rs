@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::host::Host;
 use super::told::{DBS, NAMES};
 use crate::engine::server::{Key, Server};
-use crate::engine::tests::inside::{At, Part, Slot, Words};
+use crate::engine::tests::inside::{At, PartBuf, Slot, Words};
 use crate::engine::tests::keys::number;
 use crate::engine::tests::world::{Said, at, set_number};
 use crate::engine::{answers, events, legacy};
@@ -175,7 +175,7 @@ impl Host {
         inside.unblocked.retain(|(other, _)| *other != handle);
         inside.let_go(handle);
         drop(inside);
-        self.reply(client, &[Part::Error(text.to_owned())]);
+        self.reply(client, &[PartBuf::Error(text.to_owned())]);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use crate::engine::describe::{self, Value as Field};
-use crate::engine::tests::inside::{At, Part, Published, Told, Value};
+use crate::engine::tests::inside::{At, PartBuf, Published, Told, Value};
 use crate::engine::tests::world::{Said, at, words};
 use crate::lock::effect::Event;
 
@@ -30,20 +30,20 @@ const FIELDS: [&str; 15] = [
 ];
 
 /// Parts of a reply, one behind the other.
-pub(super) fn flat(parts: &[Part]) -> String {
+pub(super) fn flat(parts: &[PartBuf]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join("\t")
 }
 
-fn part(part: &Part) -> String {
+fn part(part: &PartBuf) -> String {
     match part {
-        Part::Error(text) => format!("-{text}"),
-        Part::Integer(number) => format!(":{number}"),
-        Part::Null => "_".to_owned(),
-        Part::Ok => "$OK".to_owned(),
-        Part::Bool(truth) => format!("#{truth}"),
-        Part::Bytes(bytes) => format!("${}", String::from_utf8_lossy(bytes)),
-        Part::Array(len) => format!("*{len}"),
-        Part::Map(len) => format!("%{len}"),
+        PartBuf::Error(text) => format!("-{text}"),
+        PartBuf::Integer(number) => format!(":{number}"),
+        PartBuf::Null => "_".to_owned(),
+        PartBuf::Ok => "$OK".to_owned(),
+        PartBuf::Bool(truth) => format!("#{truth}"),
+        PartBuf::Bytes(bytes) => format!("${}", String::from_utf8_lossy(bytes)),
+        PartBuf::Array(len) => format!("*{len}"),
+        PartBuf::Map(len) => format!("%{len}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What clients ask of a primary, in the words of its commands, and what they are told.
 
-use super::super::inside::{Part, Words};
+use super::super::inside::{PartBuf, Words};
 use super::super::world::{Fate, Said};
 use super::node::Blocked;
 use super::points::Point;
@@ -77,16 +77,18 @@ pub(super) enum Sent {
 
 impl Sent {
     /// By what a client was replied.
-    pub(super) fn of(request: &Request, parts: &[Part]) -> Result<Self, String> {
+    pub(super) fn of(request: &Request, parts: &[PartBuf]) -> Result<Self, String> {
         match (parts, request.kind) {
-            ([Part::Integer(number)], Kind::Acquire { .. }) => Token::new(*number).map(Self::Granted),
-            ([Part::Integer(number)], _) => Some(Self::Done(*number == 1)),
-            ([Part::Null], _) => Some(Self::No),
-            ([Part::Error(text)], _) if text.starts_with("MOVED ") => Some(Self::Moved),
-            ([Part::Error(text)], _) if [GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED].contains(&text.as_str()) => {
+            ([PartBuf::Integer(number)], Kind::Acquire { .. }) => Token::new(*number).map(Self::Granted),
+            ([PartBuf::Integer(number)], _) => Some(Self::Done(*number == 1)),
+            ([PartBuf::Null], _) => Some(Self::No),
+            ([PartBuf::Error(text)], _) if text.starts_with("MOVED ") => Some(Self::Moved),
+            ([PartBuf::Error(text)], _)
+                if [GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED].contains(&text.as_str()) =>
+            {
                 Some(Self::Unconfirmed)
             }
-            ([Part::Error(_)], _) => Some(Self::No),
+            ([PartBuf::Error(_)], _) => Some(Self::No),
             _ => None,
         }
         .ok_or_else(|| format!("G7: {request:?} is replied {parts:?}"))
@@ -252,14 +254,14 @@ impl Group {
             }
         };
         Ok(match &parts[..] {
-            [Part::Error(text)] if text.starts_with("DEADLOCK ") => Outcome::Deadlock,
-            [Part::Error(text)] if text.starts_with("QUARANTINE ") => Outcome::Quarantined,
-            [Part::Error(text)] if text == CANNOT_CONFIRM => Outcome::Unconfirmable,
+            [PartBuf::Error(text)] if text.starts_with("DEADLOCK ") => Outcome::Deadlock,
+            [PartBuf::Error(text)] if text.starts_with("QUARANTINE ") => Outcome::Quarantined,
+            [PartBuf::Error(text)] if text == CANNOT_CONFIRM => Outcome::Unconfirmable,
             // It goes on to hold as often as it does.
-            [Part::Error(text)] if text.ends_with("times already (REENTRANT)") && request.is_reentrant => {
+            [PartBuf::Error(text)] if text.ends_with("times already (REENTRANT)") && request.is_reentrant => {
                 Outcome::TooManyTimes
             }
-            [Part::Error(text)] => return Err(format!("{request:?} is refused: {text}")),
+            [PartBuf::Error(text)] => return Err(format!("{request:?} is refused: {text}")),
             _ => match Sent::of(request, parts)? {
                 Sent::Granted(token) if self.plan.rule().is_none() => Outcome::Granted(token),
                 Sent::Granted(_) => {
@@ -320,7 +322,7 @@ impl Group {
         let sure = self.judge.sure_token(&request, self.time);
         let said = self.run(&request)?;
         if let Said::Now(parts) = &said
-            && let [Part::Error(_)] = parts[..]
+            && let [PartBuf::Error(_)] = parts[..]
         {
             // Nothing could confirm it, or its token is too far ahead: nothing was done.
             return self.tell(request, Sent::Unconfirmed);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::inside::{At, Part, Published};
+use super::super::inside::{At, PartBuf, Published};
 use super::super::world::{Fate, at as key_at};
 use super::asks::{Kind, Request, Sent};
 use super::node::{Blocked, Node};
@@ -285,8 +285,8 @@ impl Group {
         Ok(())
     }
 
-    fn see_confirmed(&mut self, n: usize, request: &Request, sent: Sent, parts: &[Part]) {
-        let text = if let [Part::Error(text)] = parts { text.as_str() } else { "" };
+    fn see_confirmed(&mut self, n: usize, request: &Request, sent: Sent, parts: &[PartBuf]) {
+        let text = if let [PartBuf::Error(text)] = parts { text.as_str() } else { "" };
         match sent {
             Sent::Granted(_) | Sent::Done(true) if self.plan.rule().is_some() => self.see(Point::Confirmed),
             Sent::Unconfirmed if text == RENEWAL_UNCONFIRMED => self.see(Point::RenewalUnconfirmed),

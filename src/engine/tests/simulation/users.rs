@@ -2,7 +2,7 @@
 //! owners give up what they hold first. (Else a server that lost the deletion would believe them later.)
 //! And who gives a lock a time to live, which ends nothing here: nobody lives to see it.
 
-use super::super::inside::Part;
+use super::super::inside::PartBuf;
 use super::super::world::Said;
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, Verdict};
@@ -71,8 +71,8 @@ impl Group {
         self.collect(n)?;
         match said {
             Said::Now(parts) => match parts[..] {
-                [Part::Integer(number)] => Ok(number > 0),
-                [Part::Ok] => Ok(true),
+                [PartBuf::Integer(number)] => Ok(number > 0),
+                [PartBuf::Ok] => Ok(true),
                 _ => Err(format!("n{n} refuses what is done to its keys: {parts:?}")),
             },
             Said::Later(_) => Err("somebody waits who does not ask for locks".to_owned()),
