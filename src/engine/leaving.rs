@@ -6,7 +6,7 @@
 
 use super::flags::Level;
 use super::obstacle::Obstacle;
-use super::server::Server;
+use super::server::{Fact, Server};
 use super::shared::Shared;
 use super::work;
 use crate::command::error::LEAVING;
@@ -56,7 +56,7 @@ pub fn go<S: Server>(server: &S, is_paused: bool) {
         may_write.then(|| leave_clock(state.table.clock())).flatten()
     });
     if let Some(last) = told.flatten() {
-        server.replicate_fresh_start(last);
+        server.replicate(Fact::FreshStart(last));
     }
 }
 

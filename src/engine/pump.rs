@@ -8,7 +8,7 @@
 
 use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
-use super::server::{Key, Server};
+use super::server::{Fact, Key, Server};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
@@ -157,7 +157,7 @@ fn tick<S: Server>(server: &S) {
     if let Some((last, replicated)) = due.flatten() {
         let flags = server.flags();
         if flags.has_aof && !flags.is_loading {
-            server.append_tick(last, replicated);
+            server.replicate(Fact::Tick { last, replicated });
         }
     }
 }

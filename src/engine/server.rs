@@ -18,7 +18,7 @@ use crate::lock::codec::SavedHold;
 use crate::lock::confirm::Seen;
 use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::Candidate;
-use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 
 /// How long an owner is that the server mints.
 pub const MINTED_OWNER_BYTES: usize = 36;
@@ -108,20 +108,8 @@ pub trait Server: Sized {
 
     // What replicas, files and listeners are told.
 
-    /// The running command, word for word.
-    fn replicate_as_asked(&self);
-    /// The fact "this owner holds".
-    fn replicate_hold(&self, name: Self::Name<'_>, mode: Mode, hold: &SavedHold);
-    /// The fact "the hold with this token ended by itself".
-    fn replicate_ended(&self, name: Self::Name<'_>, token: u64);
-    /// That the key went, in the server's own words.
-    fn replicate_delete(&self, name: Self::Name<'_>);
-    /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
-    fn replicate_life(&self, name: Self::Name<'_>, wall_ms: u64);
-    /// How far the clock of tokens is, to the append-only file alone.
-    fn append_tick(&self, last: u64, replicated: u64);
-    /// That readers count from nothing; no token up to `last` is new.
-    fn replicate_fresh_start(&self, last: u64);
+    /// Writes a fact for replicas and files.
+    fn replicate(&self, fact: Fact<'_, Self::Name<'_>>);
     /// Asks the replicas how far they are.
     fn ask_replicas(&self);
     /// Publishes a keyspace event.
@@ -150,6 +138,30 @@ pub trait Server: Sized {
     fn reply(&self, part: Part<'_>);
     /// The argument at this position is a key that the command changes. Only if the server has asked for it.
     fn report_key_at(&self, position: usize);
+}
+
+/// What is written for replicas and files, with the name of the key that it is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Fact<'a, N> {
+    /// The running command, word for word.
+    AsAsked,
+    /// This owner holds.
+    Hold(N, Mode, &'a SavedHold),
+    /// The hold with this token ended by itself.
+    Ended(N, Token),
+    /// The key went, in the server's own words.
+    Deleted(N),
+    /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
+    Lives(N, u64),
+    /// How far the clock of tokens is, to the append-only file alone.
+    Tick {
+        /// The newest token.
+        last: u64,
+        /// The newest one that readers of the stream know.
+        replicated: u64,
+    },
+    /// Readers of the stream count from nothing; no token up to this one is new.
+    FreshStart(u64),
 }
 
 /// A part of the reply to the running command. A reply is one part, or a list or map with the parts that follow it.

@@ -2,7 +2,7 @@
 //! answers. The alarm is set before that, by `State::after_step`.
 
 use super::clients::Reply;
-use super::server::{Key, Server};
+use super::server::{Fact, Key, Server};
 use super::{answers, confirm, outbox};
 use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::types::{ClientId, Mode};
@@ -33,7 +33,7 @@ fn lives<S: Server>(server: &S, name: S::Name<'_>, key: S::Key<'_>, ms: u64, fx:
     let until = wall_ms_in(server, ms);
     key.live_until(until);
     drop(key);
-    server.replicate_life(name, until);
+    server.replicate(Fact::Lives(name, until));
     announce(server, name, Record::Nothing, fx);
 }
 
@@ -79,11 +79,11 @@ pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx:
 pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {
         Record::Nothing => {}
-        Record::AsAsked => server.replicate_as_asked(),
-        Record::Deleted => server.replicate_delete(name),
-        Record::Lives(ms) => server.replicate_life(name, wall_ms_in(server, ms)),
+        Record::AsAsked => server.replicate(Fact::AsAsked),
+        Record::Deleted => server.replicate(Fact::Deleted(name)),
+        Record::Lives(ms) => server.replicate(Fact::Lives(name, wall_ms_in(server, ms))),
         Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}
-        Record::Ended(token) => server.replicate_ended(name, token.get()),
+        Record::Ended(token) => server.replicate(Fact::Ended(name, token)),
         Record::Hold(hold) => replicate_hold(server, name, hold, None),
         Record::Holder(lock, hold) => replicate_hold(server, name, hold, Some(lock)),
     }
@@ -102,7 +102,7 @@ fn replicate_hold<S: Server>(server: &S, name: S::Name<'_>, hold: LockId, list: 
         Some((mode, state.table.save_hold(now, hold)?))
     });
     if let Some((mode, hold)) = saved.flatten() {
-        server.replicate_hold(name, mode, &hold);
+        server.replicate(Fact::Hold(name, mode, &hold));
     }
 }
 

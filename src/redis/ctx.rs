@@ -12,14 +12,13 @@ use super::timer::Timer;
 use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{MINTED_OWNER_BYTES, Part, Server};
+use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
-use crate::lock::codec::SavedHold;
 use crate::lock::confirm::Seen;
 use crate::lock::effect::Event;
 use crate::lock::table::Candidate;
-use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
 
 impl Server for Ctx {
     type Name<'a> = Str<'a>;
@@ -158,34 +157,9 @@ impl Server for Ctx {
         cluster::redirection(self, name)
     }
 
-    #[inline]
-    fn replicate_as_asked(&self) {
-        // SAFETY: a live context of a running command.
-        unsafe { (calls().replicate_verbatim)(self.as_ptr()) };
-    }
-
-    fn replicate_hold(&self, name: Str<'_>, mode: Mode, hold: &SavedHold) {
-        replicate::replicate_hold(self, name, mode, hold);
-    }
-
-    fn replicate_ended(&self, name: Str<'_>, token: u64) {
-        replicate::replicate_ended(self, name, token);
-    }
-
-    fn replicate_delete(&self, name: Str<'_>) {
-        replicate::replicate_delete(self, name);
-    }
-
-    fn replicate_life(&self, name: Str<'_>, wall_ms: u64) {
-        replicate::replicate_life(self, name, wall_ms);
-    }
-
-    fn append_tick(&self, last: u64, replicated: u64) {
-        replicate::append_tick(self, last, replicated);
-    }
-
-    fn replicate_fresh_start(&self, last: u64) {
-        replicate::replicate_fresh_start(self, last);
+    #[inline(always)]
+    fn replicate(&self, fact: Fact<'_, Str<'_>>) {
+        replicate::replicate(self, fact);
     }
 
     fn ask_replicas(&self) {

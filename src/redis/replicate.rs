@@ -5,7 +5,9 @@ use std::ffi::{CString, c_longlong};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
+use super::hot::calls;
 use crate::command::internal::words_of;
+use crate::engine::server::Fact;
 use crate::lock::codec::SavedHold;
 use crate::lock::types::Mode;
 
@@ -36,12 +38,48 @@ macro_rules! write_hold {
     }};
 }
 
-/// Writes the fact "this owner holds" into the replication stream and the append-only file.
-pub(crate) fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
+/// Writes a fact into the replication stream and the append-only file.
+///
+/// Callers know which fact it is, so nothing is left of the choice.
+#[inline(always)]
+pub(super) fn replicate(ctx: &Ctx, fact: Fact<'_, Str<'_>>) {
+    let (to, apply, tick) = (ctx.as_ptr(), c"LOCK.APPLY".as_ptr(), c"LOCK.TICK".as_ptr());
+    // SAFETY: 1. a live context and strings; 2. s in a format takes a string, c a C string, l a long long.
+    unsafe {
+        match fact {
+            Fact::AsAsked => _ = (calls().replicate_verbatim)(to),
+            Fact::Hold(name, mode, hold) => replicate_hold(ctx, name, mode, hold),
+            Fact::Ended(name, token) => {
+                let (ended, token) = (c"ENDED".as_ptr(), token.get() as c_longlong);
+                api!(RedisModule_Replicate, to, apply, c"scl".as_ptr(), name.as_ptr(), ended, token);
+            }
+            Fact::Deleted(name) => {
+                api!(RedisModule_Replicate, to, c"DEL".as_ptr(), c"s".as_ptr(), name.as_ptr());
+            }
+            Fact::Lives(name, wall_ms) => {
+                let (command, until) = (c"PEXPIREAT".as_ptr(), c_longlong::try_from(wall_ms));
+                let until = until.unwrap_or(c_longlong::MAX);
+                api!(RedisModule_Replicate, to, command, c"sl".as_ptr(), name.as_ptr(), until);
+            }
+            Fact::Tick { last, replicated } => {
+                let (last, replicated) = (last as c_longlong, replicated as c_longlong);
+                // R keeps it from replicas.
+                api!(RedisModule_Replicate, to, tick, c"llR".as_ptr(), last, replicated);
+            }
+            Fact::FreshStart(last) => {
+                let (last, replicated) = (last as c_longlong, 0 as c_longlong);
+                api!(RedisModule_Replicate, to, tick, c"ll".as_ptr(), last, replicated);
+            }
+        }
+    }
+}
+
+fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
     write_hold!(RedisModule_Replicate, ctx.as_ptr(), name.as_ptr(), mode, hold);
 }
 
-/// The same fact, into an append-only file that is being written anew: the stream and the name of the running callback.
+/// Writes the fact "this owner holds" into an append-only file that is being written anew: the stream and the name of
+/// the running callback.
 pub(crate) fn emit_hold(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
@@ -55,66 +93,6 @@ pub(crate) fn emit_hold(
 fn said_of(mode: Mode, hold: &SavedHold) -> Option<[CString; 4]> {
     // There is no NUL among digits and letters.
     Some(words_of(mode, hold)?.map(|text| CString::new(text).unwrap_or_default()))
-}
-
-/// Writes the fact "the hold with this token ended by itself".
-pub(crate) fn replicate_ended(ctx: &Ctx, name: Str<'_>, token: u64) {
-    // SAFETY: the format takes a string, a C string and a long long.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"LOCK.APPLY".as_ptr(),
-            c"scl".as_ptr(),
-            name.as_ptr(),
-            c"ENDED".as_ptr(),
-            token as c_longlong
-        )
-    };
-}
-
-/// Writes how far the clock of tokens is, into the append-only file only.
-pub(crate) fn append_tick(ctx: &Ctx, last: u64, replicated: u64) {
-    // SAFETY: the format takes two long long; R keeps it from replicas.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"LOCK.TICK".as_ptr(),
-            c"llR".as_ptr(),
-            last as c_longlong,
-            replicated as c_longlong
-        )
-    };
-}
-
-/// Writes that readers count from nothing, into the stream and the append-only file; no token up to `last` is new.
-pub(crate) fn replicate_fresh_start(ctx: &Ctx, last: u64) {
-    let (command, last) = (c"LOCK.TICK".as_ptr(), last as c_longlong);
-    // SAFETY: the format takes two long long.
-    unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), command, c"ll".as_ptr(), last, 0 as c_longlong) };
-}
-
-/// Writes that the key went, in the server's own words.
-pub(crate) fn replicate_delete(ctx: &Ctx, name: Str<'_>) {
-    // SAFETY: the format takes a string.
-    unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.as_ptr()) };
-}
-
-/// Writes until when the key lives, in the server's own words.
-pub(crate) fn replicate_life(ctx: &Ctx, name: Str<'_>, wall_ms: u64) {
-    let wall_ms = c_longlong::try_from(wall_ms).unwrap_or(c_longlong::MAX);
-    // SAFETY: the format takes a string and a long long.
-    unsafe {
-        api!(
-            RedisModule_Replicate,
-            ctx.as_ptr(),
-            c"PEXPIREAT".as_ptr(),
-            c"sl".as_ptr(),
-            name.as_ptr(),
-            wall_ms
-        )
-    };
 }
 
 /// Asks the replicas how far they are.

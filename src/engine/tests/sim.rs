@@ -9,15 +9,14 @@ use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{self, MINTED_OWNER_BYTES, Part, Server};
+use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::engine::values;
-use crate::lock::codec::SavedHold;
 use crate::lock::confirm::{ReplicaName, Seen};
 use crate::lock::effect::{Answer, Event, Existing, LockId};
 use crate::lock::table::Candidate;
-use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now};
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
 
 /// The simulated server.
 pub(super) struct Sim {
@@ -104,7 +103,6 @@ impl Sim {
     }
 
     fn tell(&self, words: &[&[u8]]) {
-        self.may_call_back();
         self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
     }
 
@@ -358,42 +356,32 @@ impl Server for Sim {
         self.inside.borrow().redirection(name).to_owned()
     }
 
-    fn replicate_as_asked(&self) {
+    fn replicate(&self, fact: Fact<'_, &[u8]>) {
         self.may_call_back();
-        let words = self.inside.borrow().running.clone();
-        self.propagate(self.db.get(), words.expect("a command runs"));
-    }
-
-    fn replicate_hold(&self, name: &[u8], mode: Mode, hold: &SavedHold) {
-        let (token, left_ms) = (hold.token.get().to_string(), hold.left_ms.to_string());
-        let said = words_of(mode, hold);
-        let (token, left_ms) = (token.as_bytes(), left_ms.as_bytes());
-        let mut words = vec![&b"LOCK.APPLY"[..], name, b"HOLD", token, left_ms, &hold.owner];
-        words.extend(said.iter().flatten().map(String::as_bytes));
-        self.tell(&words);
-    }
-
-    fn replicate_ended(&self, name: &[u8], token: u64) {
-        self.tell(&[b"LOCK.APPLY", name, b"ENDED", token.to_string().as_bytes()]);
-    }
-
-    fn replicate_delete(&self, name: &[u8]) {
-        self.tell(&[b"DEL", name]);
-    }
-
-    fn replicate_life(&self, name: &[u8], wall_ms: u64) {
-        self.tell(&[b"PEXPIREAT", name, wall_ms.to_string().as_bytes()]);
-    }
-
-    fn append_tick(&self, last: u64, replicated: u64) {
-        self.may_call_back();
-        let words = [b"LOCK.TICK".to_vec(), last.to_string().into(), replicated.to_string().into()];
-        self.inside.borrow_mut().file.push(Told { db: 0, words: words.into() });
-    }
-
-    fn replicate_fresh_start(&self, last: u64) {
-        self.may_call_back();
-        self.tell(&[b"LOCK.TICK", last.to_string().as_bytes(), b"0"]);
+        match fact {
+            Fact::AsAsked => {
+                let words = self.inside.borrow().running.clone();
+                self.propagate(self.db.get(), words.expect("a command runs"));
+            }
+            Fact::Hold(name, mode, hold) => {
+                let (token, left_ms) = (hold.token.get().to_string(), hold.left_ms.to_string());
+                let said = words_of(mode, hold);
+                let (token, left_ms) = (token.as_bytes(), left_ms.as_bytes());
+                let mut words = vec![&b"LOCK.APPLY"[..], name, b"HOLD", token, left_ms, &hold.owner];
+                words.extend(said.iter().flatten().map(String::as_bytes));
+                self.tell(&words);
+            }
+            Fact::Ended(name, token) => {
+                self.tell(&[b"LOCK.APPLY", name, b"ENDED", token.get().to_string().as_bytes()]);
+            }
+            Fact::Deleted(name) => self.tell(&[b"DEL", name]),
+            Fact::Lives(name, wall_ms) => self.tell(&[b"PEXPIREAT", name, wall_ms.to_string().as_bytes()]),
+            Fact::Tick { last, replicated } => {
+                let words = [b"LOCK.TICK".to_vec(), last.to_string().into(), replicated.to_string().into()];
+                self.inside.borrow_mut().file.push(Told { db: 0, words: words.into() });
+            }
+            Fact::FreshStart(last) => self.tell(&[b"LOCK.TICK", last.to_string().as_bytes(), b"0"]),
+        }
     }
 
     fn ask_replicas(&self) {
