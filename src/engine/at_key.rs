@@ -1,7 +1,7 @@
 //! One step at one key: open, decide, carry out.
 
 use super::admission::Admission;
-use super::server::{Key, Part, Server};
+use super::server::{Key, Part, Server, To};
 use super::{legacy, outbox, step};
 use crate::command::error::Invalid;
 use crate::lock::effect::{Effects, Event, Existing, Step};
@@ -42,7 +42,7 @@ pub struct Opened<'a, S: Server + 'a> {
 #[inline(always)]
 pub fn open<'a, S: Server>(server: &'a S, name: S::Name<'_>, owner: Option<&[u8]>) -> Opened<'a, S> {
     let now = server.now();
-    let key = server.open(name);
+    let key = server.open(name, To::Write);
     let existing = if owner.is_some() { legacy::find(server, &key, owner) } else { key.existing() };
     Opened { now, key, existing }
 }

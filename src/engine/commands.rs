@@ -9,7 +9,7 @@ use super::admission::Admission;
 use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
-use super::server::{Part, Server};
+use super::server::{Part, Server, To};
 use super::{first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
@@ -128,7 +128,7 @@ pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         Ok(asked) => asked,
         Err(error) => return invalid(server, &error),
     };
-    let key = server.open_to_read(name);
+    let key = server.open(name, To::Read);
     let existing = legacy::find(server, &key, None);
     if existing == Existing::Other {
         return server.reply(Part::Error(error::WRONG_TYPE));
@@ -171,7 +171,7 @@ pub fn exec<'a, S: Server>(
     };
     let now = server.boot();
     // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
-    let key = server.open(name);
+    let key = server.open(name, To::Write);
     let existing = legacy::find(server, &key, None);
     drop(key);
     if existing == Existing::Other {

@@ -6,7 +6,7 @@
 
 use super::clients::Reply;
 use super::flags::Level;
-use super::server::{Part, Server};
+use super::server::{Part, Server, Topic};
 use super::{answers, first_use, work};
 use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Rule, Seen, Verdict};
@@ -101,7 +101,7 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
 /// little, so it begins when it is first needed.
 fn listen<S: Server>(server: &S) {
     let is_heard = &server.shared().hears_replicas;
-    if !is_heard.set(true) && !server.listen_to_replicas() {
+    if !is_heard.set(true) && !server.listen(Topic::Replicas) {
         server.log(Level::Warning, "the server does not tell about its replicas: nothing is confirmed");
         is_heard.set(false);
     }

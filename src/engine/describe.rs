@@ -1,7 +1,7 @@
 //! What LOCK.INFO, LOCK.HELDBY and INFO show.
 
 use super::at_key::{internal_error, invalid};
-use super::server::{Part, Server};
+use super::server::{Part, Server, To};
 use super::{confirm, leaving, legacy, pump, work};
 use crate::command::{error, heldby, info};
 use crate::lock::effect::Existing;
@@ -16,7 +16,7 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         Ok(shown_max) => shown_max,
         Err(error) => return invalid(server, &error),
     };
-    let key = server.open_to_read(name);
+    let key = server.open(name, To::Read);
     let existing = legacy::find(server, &key, None);
     let lock_key = server.lock_key(name);
     let now = server.boot();

@@ -1,7 +1,7 @@
 //! A server whose locks nobody uses yet need not tell of what happens to it: with every turn of its event loop it goes
 //! through all subscriptions of all modules.
 
-use super::server::Server;
+use super::server::{Server, Topic};
 
 /// There is, or is about to be, something to know about: the first command or the first value that is loaded.
 #[inline]
@@ -13,7 +13,8 @@ pub fn begin<S: Server>(server: &S) {
 
 #[cold]
 fn begin_first<S: Server>(server: &S) {
-    server.begin_to_listen();
+    // What the server does not tell is in its log.
+    let _is_all_told = server.listen(Topic::Locks);
     let shared = server.shared();
     shared.hears_events.set(true);
     let flags = server.flags();

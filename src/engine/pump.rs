@@ -8,7 +8,7 @@
 
 use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
-use super::server::{Fact, Key, Server};
+use super::server::{Fact, Key, Server, To};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
@@ -313,7 +313,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         postpone(server, now, task);
         return redirect(server, name, lock_key);
     }
-    let key = server.open(name);
+    let key = server.open(name, To::Write);
     let existing = legacy::find(server, &key, None);
     if let Task::Expire(_, lock) = *task
         && server.with(|state| state.table.stands_for(existing, lock)) != Some(true)
@@ -372,7 +372,7 @@ fn replicate_again<S: Server>(server: &S, lock_key: &LockKeyBuf, token: Token) {
     if !server.is_ours(name) {
         return;
     }
-    let key = server.open(name);
+    let key = server.open(name, To::Write);
     let existing = key.existing();
     let record = server.with(|state| state.table.to_replicate(existing, token)).flatten();
     // Who watches or tracks the key learns of it, too.

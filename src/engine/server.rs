@@ -76,10 +76,8 @@ pub trait Server: Sized {
     fn quirks(&self) -> Quirks;
     /// How far the stream has come, and who has got how far. `None`: this server is no primary, or does not say.
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
-    /// Has everything told from here on that has to be known of a server whose locks are used.
-    fn begin_to_listen(&self);
-    /// Has the turns of the event loop and the coming and going of replicas told. `false`: this server does not.
-    fn listen_to_replicas(&self) -> bool;
+    /// Has the engine told of this from here on. `false`: this server does not tell of all of it.
+    fn listen(&self, to: Topic) -> bool;
     /// Whether it may evict keys that have no time to live, by its configuration.
     fn may_evict(&self) -> bool;
     /// Whether anybody could hear a keyspace event, by its configuration and its modules.
@@ -95,10 +93,8 @@ pub trait Server: Sized {
     fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<Self::NameBuf<'a>>;
     /// The same name. Calls nobody.
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
-    /// Opens a key to change it.
-    fn open(&self, name: Self::Name<'_>) -> Self::Key<'_>;
-    /// Opens a key to look at it.
-    fn open_to_read(&self, name: Self::Name<'_>) -> Self::Key<'_>;
+    /// Opens a key.
+    fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
     /// Whether this server answers for the key.
     fn is_ours(&self, name: Self::Name<'_>) -> bool;
     /// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
@@ -138,6 +134,15 @@ pub trait Server: Sized {
     fn reply(&self, part: Part<'_>);
     /// The argument at this position is a key that the command changes. Only if the server has asked for it.
     fn report_key_at(&self, position: usize);
+}
+
+/// What a server tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Topic {
+    /// Everything that has to be known of a server whose locks are used.
+    Locks,
+    /// The turns of its event loop, and the coming and going of replicas.
+    Replicas,
 }
 
 /// What is written for replicas and files, with the name of the key that it is about.
@@ -185,6 +190,15 @@ pub enum Part<'a> {
     Array(usize),
     /// A map of so many pairs, which follow.
     Map(usize),
+}
+
+/// What a key is opened to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum To {
+    /// Look at it.
+    Read,
+    /// Change it.
+    Write,
 }
 
 /// A key that is open.

@@ -1,6 +1,6 @@
 //! One step at several keys.
 
-use super::server::{Key, Server};
+use super::server::{Key, Server, To};
 use super::{legacy, step};
 use crate::lock::effect::{Effects, Existing};
 use crate::lock::table::{KeyRef, Steps, Table};
@@ -14,7 +14,7 @@ pub fn at_all<S: Server, R>(
     decide: impl FnOnce(&mut Table, &[KeyRef<'_>], &mut [Effects]) -> Steps<R>,
     before: impl FnOnce(&R),
 ) -> Option<R> {
-    let keys: Vec<S::Key<'_>> = names.iter().map(|&name| server.open(name)).collect();
+    let keys: Vec<S::Key<'_>> = names.iter().map(|&name| server.open(name, To::Write)).collect();
     let refs: Vec<KeyRef<'_>> = names
         .iter()
         .zip(&keys)

@@ -18,7 +18,7 @@ use redis_module::raw;
 
 use super::hot::calls;
 use super::{ffi, kind};
-use crate::engine;
+use crate::engine::server::{self, To};
 use crate::lock::effect::{Existing, LockId};
 use crate::lock::types::OWNER_BYTES_MAX;
 
@@ -217,26 +217,17 @@ pub(crate) struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// Opens a key to change it.
-    pub(crate) fn open_write(ctx: &'a Ctx, name: Str<'_>) -> Self {
-        Self::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
-    }
-
-    /// Opens a key to look at it.
-    pub(crate) fn open_read(ctx: &'a Ctx, name: Str<'_>) -> Self {
-        Self::open(ctx, name, raw::REDISMODULE_READ)
-    }
-
     #[inline]
-    fn open(ctx: &'a Ctx, name: Str<'_>, mode: u32) -> Self {
+    pub(crate) fn open(ctx: &'a Ctx, name: Str<'_>, to: To) -> Self {
+        let is_for_writing = to == To::Write;
+        let mode = raw::REDISMODULE_READ | if is_for_writing { raw::REDISMODULE_WRITE } else { 0 };
         // SAFETY: a live context and string. Null is a key that is not there, in read mode.
         let key = unsafe { (calls().open_key)(ctx.0, name.as_ptr(), mode as c_int) };
-        let is_for_writing = mode & raw::REDISMODULE_WRITE != 0;
         Self { key, ctx, is_for_writing, is_changed: Cell::new(false) }
     }
 }
 
-impl engine::server::Key for Key<'_> {
+impl server::Key for Key<'_> {
     #[inline]
     fn existing(&self) -> Existing {
         if self.key.is_null() {

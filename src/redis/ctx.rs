@@ -12,7 +12,7 @@ use super::timer::Timer;
 use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server};
+use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::lock::confirm::Seen;
@@ -96,12 +96,11 @@ impl Server for Ctx {
         role::ask(self)
     }
 
-    fn begin_to_listen(&self) {
-        events::begin(self);
-    }
-
-    fn listen_to_replicas(&self) -> bool {
-        events::begin_with_replicas(self)
+    fn listen(&self, to: Topic) -> bool {
+        match to {
+            Topic::Locks => events::begin(self),
+            Topic::Replicas => events::begin_with_replicas(self),
+        }
     }
 
     fn may_evict(&self) -> bool {
@@ -136,13 +135,9 @@ impl Server for Ctx {
         name.as_str()
     }
 
-    #[inline]
-    fn open(&self, name: Str<'_>) -> Key<'_> {
-        Key::open_write(self, name)
-    }
-
-    fn open_to_read(&self, name: Str<'_>) -> Key<'_> {
-        Key::open_read(self, name)
+    #[inline(always)]
+    fn open(&self, name: Str<'_>, to: To) -> Key<'_> {
+        Key::open(self, name, to)
     }
 
     fn is_ours(&self, name: Str<'_>) -> bool {

@@ -63,16 +63,23 @@ fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     done == Some(raw::REDISMODULE_OK as c_int)
 }
 
-/// Has everything told that has to be known of a server whose locks are used.
-pub(super) fn begin(ctx: &Ctx) {
-    for (id, name, callback) in EVENTS {
+/// Has everything told that has to be known of a server whose locks are used. `false`: the log says what the server does
+/// not tell.
+pub(super) fn begin(ctx: &Ctx) -> bool {
+    let mut is_all_told = true;
+    let mut begin_one = |id, callback, name: &str| {
         if !subscribe(ctx, id, Some(callback)) {
-            Server::log(ctx, Level::Warning, &format!("the server does not tell about {name} any more"));
+            Server::log(ctx, Level::Warning, &format!("the server does not tell about {name}"));
+            is_all_told = false;
         }
+    };
+    for (id, name, callback) in EVENTS {
+        begin_one(id, callback, &format!("{name} any more"));
     }
-    if kind::kind().announces_slots() && !subscribe(ctx, EVENT_SLOTS, Some(on_slots)) {
-        Server::log(ctx, Level::Warning, "the server does not tell about slots that leave");
+    if kind::kind().announces_slots() {
+        begin_one(EVENT_SLOTS, on_slots, "slots that leave");
     }
+    is_all_told
 }
 
 /// Has turns of the event loop and replicas told. `false`: the server does not.

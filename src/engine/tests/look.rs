@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::inside::{At, Entry, Published, Value};
 use super::world::World;
-use crate::engine::server::{Key, Server};
+use crate::engine::server::{Key, Server, To};
 use crate::lock::effect::Event;
 use crate::lock::types::{LockKey, Mode, Moment};
 
@@ -57,7 +57,7 @@ impl World {
 
     fn look_at(&self, at: &At, now: Moment) -> Lock {
         self.sim.db.set(at.0);
-        let existing = self.sim.open_to_read(&at.1).existing();
+        let existing = self.sim.open(&at.1, To::Read).existing();
         let lock_key = LockKey { db: at.0, name: &at.1 };
         let entry = self.sim.inside.borrow().keys.get(at).cloned();
         let seen = self.sim.with(|state| {

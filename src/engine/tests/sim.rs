@@ -9,7 +9,7 @@ use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server};
+use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::engine::values;
@@ -129,7 +129,7 @@ impl Sim {
         let now = self.boot();
         for lock_key in lock_keys {
             self.db.set(lock_key.db);
-            let existing = server::Key::existing(&self.open_to_read(&lock_key.name));
+            let existing = server::Key::existing(&self.open(&lock_key.name, To::Read));
             let is_there = self.with(|state| {
                 state.confirm.all.is_to_undo(lock_key.as_key(), token)
                     && state.table.is_live(now, existing, token)
@@ -296,12 +296,13 @@ impl Server for Sim {
         Some((inside.offset, inside.replicas.values().map(seen).collect()))
     }
 
-    fn begin_to_listen(&self) {
-        self.inside.borrow_mut().listens += 1;
-    }
-
-    fn listen_to_replicas(&self) -> bool {
-        !self.inside.borrow().is_deaf
+    fn listen(&self, to: Topic) -> bool {
+        let mut inside = self.inside.borrow_mut();
+        match to {
+            Topic::Locks => inside.listens += 1,
+            Topic::Replicas => return !inside.is_deaf,
+        }
+        true
     }
 
     fn may_evict(&self) -> bool {
@@ -333,13 +334,9 @@ impl Server for Sim {
         name
     }
 
-    fn open(&self, name: &[u8]) -> SimKey<'_> {
+    fn open(&self, name: &[u8], _to: To) -> SimKey<'_> {
         self.may_call_back();
         SimKey { sim: self, at: (self.db.get(), name.to_vec()), is_changed: Cell::new(false) }
-    }
-
-    fn open_to_read(&self, name: &[u8]) -> SimKey<'_> {
-        self.open(name)
     }
 
     fn is_ours(&self, name: &[u8]) -> bool {

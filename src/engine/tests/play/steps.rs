@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::host::Host;
 use super::told::{DBS, NAMES};
-use crate::engine::server::{Key, Server};
+use crate::engine::server::{Key, Server, To};
 use crate::engine::tests::inside::{At, PartBuf, Slot, Words};
 use crate::engine::tests::keys::number;
 use crate::engine::tests::world::{Said, at, set_number};
@@ -141,7 +141,7 @@ impl Host {
     fn legacy_owner(&self, at: &At) -> Vec<u8> {
         let sim = &self.world.sim;
         sim.db.set(at.0);
-        let key = sim.open_to_read(&at.1);
+        let key = sim.open(&at.1, To::Read);
         let is_one = matches!(legacy::find(sim, &key, None), Existing::Legacy(_));
         if is_one { key.string() } else { b"o0".to_vec() }
     }
