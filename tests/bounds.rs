@@ -79,7 +79,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "redis/alloc.rs SERVER_ALIGN",
             "redis/api.rs READS",
             "redis/api.rs NO_EXPIRE",
-            "redis/cluster.rs SLOTS",
+            "command/slot.rs SLOTS",
             "redis/ctx.rs FLAGS",
             "redis/docs.rs BY_PARSER",
             "redis/events.rs EVENT_SLOTS",

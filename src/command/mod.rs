@@ -14,3 +14,4 @@ pub mod internal;
 pub mod macquire;
 pub mod release;
 pub mod renew;
+pub mod slot;

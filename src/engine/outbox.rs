@@ -1,7 +1,7 @@
 //! Publishes what happened to locks, in the order of what happened (G15), and tells the log of locks that were broken.
 
 use super::flags::Level;
-use super::server::Server;
+use super::server::{Server, Whose};
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
@@ -78,7 +78,7 @@ fn publish_late<S: Server>(server: &S, Notice { lock_key, event }: Notice) {
         };
         let name = S::name(&name);
         // A lock that left with its slot is not broken.
-        if is_broken && !server.is_ours(name) {
+        if is_broken && server.whose(name) != Whose::Ours {
             return;
         }
         server.publish(name, event);

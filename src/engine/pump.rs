@@ -8,8 +8,9 @@
 
 use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
-use super::server::{Fact, Key, Server, To};
+use super::server::{Fact, Key, Server, To, Whose};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
+use crate::command::slot;
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
@@ -309,7 +310,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         return postpone(server, now, task);
     };
     let name = S::name(&name);
-    if !server.is_ours(name) {
+    if server.whose(name) != Whose::Ours {
         postpone(server, now, task);
         return redirect(server, name, lock_key);
     }
@@ -353,7 +354,7 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Ad
         return;
     }
     let names: Vec<S::Name<'_>> = owned.iter().map(S::name).collect();
-    if let Some(lost) = names.iter().position(|&name| !server.is_ours(name)) {
+    if let Some(lost) = names.iter().position(|&name| server.whose(name) != Whose::Ours) {
         return redirect(server, names[lost], &lock_keys[lost]);
     }
     let decide = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
@@ -369,7 +370,7 @@ fn replicate_again<S: Server>(server: &S, lock_key: &LockKeyBuf, token: Token) {
         return;
     };
     let name = S::name(&name);
-    if !server.is_ours(name) {
+    if server.whose(name) != Whose::Ours {
         return;
     }
     let key = server.open(name, To::Write);
@@ -391,7 +392,8 @@ fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
 /// The slot of this key is not ours: nothing is written, and whoever waits is sent on.
 fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     if server.with(|state| state.table.is_waited_for(lock_key.as_key())) == Some(true) {
-        let answer = Answer::Moved(server.redirection(name));
+        let slot = slot::slot_of(name.as_ref());
+        let answer = Answer::Moved(slot::redirection(slot, server.node_of(slot)));
         step::effects_of(server, |table, fx| table.dismiss(lock_key.as_key(), &answer, fx));
     }
 }

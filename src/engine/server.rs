@@ -95,12 +95,10 @@ pub trait Server: Sized {
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key.
     fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
-    /// Whether this server answers for the key.
-    fn is_ours(&self, name: Self::Name<'_>) -> bool;
-    /// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
-    fn has_not_left(&self, name: Self::Name<'_>) -> bool;
-    /// What to tell a client that waits for a key that is not ours.
-    fn redirection(&self, name: Self::Name<'_>) -> String;
+    /// Whose the slot of the key is.
+    fn whose(&self, name: Self::Name<'_>) -> Whose;
+    /// Where another server is that has this slot: `host:port`. `None`: there is none, or this one does not say.
+    fn node_of(&self, slot: u16) -> Option<String>;
 
     // What replicas, files and listeners are told.
 
@@ -199,6 +197,17 @@ pub enum To {
     Read,
     /// Change it.
     Write,
+}
+
+/// Who answers for a key, by its slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// This server.
+    Ours,
+    /// Nobody, because the cluster is down: the slot may be this server's.
+    Unknown,
+    /// Another server, or this one does not have the key and its slot is on its way.
+    Others,
 }
 
 /// A key that is open.

@@ -3,7 +3,7 @@
 
 use std::hash::Hash;
 
-use super::server::Server;
+use super::server::{Server, Whose};
 use super::shared::Shared;
 use super::state::{Alarm, State};
 use crate::lock::effect::LockId;
@@ -69,5 +69,5 @@ const fn next(begin: usize, looked_at: usize, most: usize) -> usize {
 }
 
 fn has_not_left<S: Server>(server: &S, lock_key: &LockKeyBuf) -> bool {
-    server.name_at(lock_key).is_none_or(|name| server.has_not_left(S::name(&name)))
+    server.name_at(lock_key).is_none_or(|name| server.whose(S::name(&name)) != Whose::Others)
 }

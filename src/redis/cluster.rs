@@ -9,22 +9,21 @@ use redis_module::raw;
 use super::api::{Ctx, Str, api};
 use super::kind;
 use super::reply::{Reply, element, number, text};
-use crate::engine::server::Server;
+use crate::engine::server::{Server, Whose};
 
-/// Whether this server answers for the key.
-pub(crate) fn is_ours(ctx: &Ctx, name: Str<'_>) -> bool {
-    !ctx.flags().is_cluster || may_access(ctx, name)
-}
-
-/// Whether the slot of the key is this server's, or nobody can tell because the cluster is down.
-pub(crate) fn has_not_left(ctx: &Ctx, name: Str<'_>) -> bool {
-    ask(ctx, name).is_none_or(|refusal| refusal.contains("cluster is down"))
-}
-
-/// The server refuses a call for a key of a slot that is not its own. It also refuses one for a key of a slot that is
-/// on its way to another server, if it does not have the key any more.
-fn may_access(ctx: &Ctx, name: Str<'_>) -> bool {
-    ask(ctx, name).is_none()
+/// Whose the slot of the key is.
+///
+/// The server refuses a call for a key of a slot that is not its own. It also refuses one for a key of a slot that is on
+/// its way to another server, if it does not have the key any more.
+pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
+    if !ctx.flags().is_cluster {
+        return Whose::Ours;
+    }
+    match ask(ctx, name) {
+        None => Whose::Ours,
+        Some(refusal) if refusal.contains("cluster is down") => Whose::Unknown,
+        Some(_) => Whose::Others,
+    }
 }
 
 /// Asks the server for a key; what it says if it refuses.
@@ -44,48 +43,8 @@ fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
     }
 }
 
-/// What to tell a client that waits for a key that is not ours.
-pub(crate) fn redirection(ctx: &Ctx, name: Str<'_>) -> String {
-    let slot = slot_of(name.bytes());
-    match owner_of(ctx, i64::from(slot)) {
-        Some(address) => format!("MOVED {slot} {address}"),
-        // Still this server's by the table, but the key is on its way, or nobody's: try again, and the
-        // server itself will redirect.
-        None => "TRYAGAIN the slot of this lock is on its way to another server".to_owned(),
-    }
-}
-
-/// The hash slot of a key: CRC-16 (XMODEM) of its hash tag, as the cluster specification has it.
-fn slot_of(name: &[u8]) -> u16 {
-    const SLOTS: u16 = 16_384;
-    crc16(hash_tag(name)) % SLOTS
-}
-
-/// The part between the first `{` and the `}` after it, if it is not empty; else the whole name.
-fn hash_tag(name: &[u8]) -> &[u8] {
-    let Some(open) = name.iter().position(|&byte| byte == b'{') else {
-        return name;
-    };
-    let inner = name.get(open + 1..).unwrap_or(&[]);
-    match inner.iter().position(|&byte| byte == b'}') {
-        Some(len) if len > 0 => inner.get(..len).unwrap_or(name),
-        _ => name,
-    }
-}
-
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, &byte| {
-        (0..8).fold(
-            crc ^ u16::from(byte) << 8,
-            |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-            },
-        )
-    })
-}
-
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
-fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
+pub(super) fn node_of(ctx: &Ctx, slot: u16) -> Option<String> {
     if !kind::kind().can_ask_for_slots() {
         return None;
     }
@@ -94,7 +53,7 @@ fn owner_of(ctx: &Ctx, slot: i64) -> Option<String> {
         (0..).map_while(|index| element(ranges, index)).find_map(|range| {
             let (first, last) = (number(element(range, 0)?)?, number(element(range, 1)?)?);
             let node = element(range, 2)?;
-            if !(first..=last).contains(&slot) || text(element(node, 2)?)? == my_id {
+            if !(first..=last).contains(&i64::from(slot)) || text(element(node, 2)?)? == my_id {
                 return None;
             }
             Some(format!("{}:{}", text(element(node, 0)?)?, number(element(node, 1)?)?))
@@ -115,20 +74,5 @@ fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R
         let result = read(reply);
         api!(RedisModule_FreeCallReply, reply);
         Some(result)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_those_of_the_cluster_specification() {
-        assert_eq!(crc16(b"123456789"), 0x31c3);
-        assert_eq!(slot_of(b"foo"), 12_182);
-        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
-        assert_eq!(hash_tag(b"foo{}{bar}"), b"foo{}{bar}");
-        assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
-        assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
     }
 }

@@ -12,7 +12,7 @@ use super::timer::Timer;
 use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic};
+use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::lock::confirm::Seen;
@@ -140,16 +140,12 @@ impl Server for Ctx {
         Key::open(self, name, to)
     }
 
-    fn is_ours(&self, name: Str<'_>) -> bool {
-        cluster::is_ours(self, name)
+    fn whose(&self, name: Str<'_>) -> Whose {
+        cluster::whose(self, name)
     }
 
-    fn has_not_left(&self, name: Str<'_>) -> bool {
-        cluster::has_not_left(self, name)
-    }
-
-    fn redirection(&self, name: Str<'_>) -> String {
-        cluster::redirection(self, name)
+    fn node_of(&self, slot: u16) -> Option<String> {
+        cluster::node_of(self, slot)
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use crate::command::slot::slot_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::Quirks;
 use crate::engine::server::Part;
@@ -184,12 +185,9 @@ impl Inside {
         Some(client)
     }
 
-    /// What those are told who wait for a key that is not this server's.
-    pub(super) fn redirection(&self, name: &[u8]) -> &'static str {
-        match self.slots.iter().find(|(other, _)| other.as_bytes() == name) {
-            Some((_, Slot::Leaving)) => "TRYAGAIN the slot of this lock is on its way to another server",
-            _ => "MOVED 1 host:1",
-        }
+    /// Whether another server has this slot.
+    pub(super) fn has_left(&self, slot: u16) -> bool {
+        self.slots.iter().any(|(name, whose)| *whose == Slot::Elsewhere && slot_of(name.as_bytes()) == slot)
     }
 
     /// Whether this key is of a slot that is not simply this server's: nobody looks for it here, so it does not expire.

@@ -9,7 +9,7 @@ use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level, Quirks};
-use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic};
+use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::engine::values;
@@ -339,18 +339,16 @@ impl Server for Sim {
         SimKey { sim: self, at: (self.db.get(), name.to_vec()), is_changed: Cell::new(false) }
     }
 
-    fn is_ours(&self, name: &[u8]) -> bool {
+    fn whose(&self, name: &[u8]) -> Whose {
         self.may_call_back();
         let inside = self.inside.borrow();
-        inside.slots.is_empty() || inside.is_ours(&(self.db.get(), name.to_vec()))
+        let is_ours = inside.slots.is_empty() || inside.is_ours(&(self.db.get(), name.to_vec()));
+        if is_ours { Whose::Ours } else { Whose::Others }
     }
 
-    fn has_not_left(&self, name: &[u8]) -> bool {
-        self.is_ours(name)
-    }
-
-    fn redirection(&self, name: &[u8]) -> String {
-        self.inside.borrow().redirection(name).to_owned()
+    fn node_of(&self, slot: u16) -> Option<String> {
+        self.may_call_back();
+        self.inside.borrow().has_left(slot).then(|| "host:1".to_owned())
     }
 
     fn replicate(&self, fact: Fact<'_, &[u8]>) {

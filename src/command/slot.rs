@@ -1,0 +1,63 @@
+//! The hash slot of a key, as the cluster specification has it, and where those are sent who wait for one that has left.
+
+/// What a client is told that waits for a key of this slot, which another server has; `node` is where that is.
+#[must_use]
+pub fn redirection(slot: u16, node: Option<String>) -> String {
+    match node {
+        Some(address) => format!("MOVED {slot} {address}"),
+        // Still this server's by the table, but the key is on its way, or nobody's: try again, and the
+        // server itself will redirect.
+        None => "TRYAGAIN the slot of this lock is on its way to another server".to_owned(),
+    }
+}
+
+/// The hash slot of a key: CRC-16 (XMODEM) of its hash tag.
+#[must_use]
+pub fn slot_of(name: &[u8]) -> u16 {
+    const SLOTS: u16 = 16_384;
+    crc16(hash_tag(name)) % SLOTS
+}
+
+/// The part between the first `{` and the `}` after it, if it is not empty; else the whole name.
+fn hash_tag(name: &[u8]) -> &[u8] {
+    let Some(open) = name.iter().position(|&byte| byte == b'{') else {
+        return name;
+    };
+    let inner = name.get(open + 1..).unwrap_or(&[]);
+    match inner.iter().position(|&byte| byte == b'}') {
+        Some(len) if len > 0 => inner.get(..len).unwrap_or(name),
+        _ => name,
+    }
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, &byte| {
+        (0..8).fold(
+            crc ^ u16::from(byte) << 8,
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            },
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo"), 12_182);
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
+        assert_eq!(hash_tag(b"foo{}{bar}"), b"foo{}{bar}");
+        assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
+        assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
+    }
+
+    #[test]
+    fn who_waits_is_sent_to_the_node_that_has_the_slot() {
+        assert_eq!(redirection(7, Some("host:1".to_owned())), "MOVED 7 host:1");
+        assert!(redirection(7, None).starts_with("TRYAGAIN "));
+    }
+}
