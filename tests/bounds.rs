@@ -80,7 +80,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "redis/api.rs READS",
             "redis/api.rs NO_EXPIRE",
             "command/slot.rs SLOTS",
-            "redis/ctx.rs FLAGS",
+            "redis/api.rs UPDATES",
             "redis/docs.rs BY_PARSER",
             "redis/events.rs EVENT_SLOTS",
             "redis/events.rs SLOTS_BEGIN_TO_LEAVE",

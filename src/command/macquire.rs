@@ -1,6 +1,7 @@
 //! `LOCK.MACQUIRE numkeys key [key ...] owner PX ms | EX seconds [BLOCK ms] [SHARED]`
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::acquire::{self, Acquire, MANY_USAGE};
 use super::args::{Bounds, ranged};
@@ -15,6 +16,13 @@ pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
     let count = ranged("numkeys", "", count.as_ref(), 1, KEYS_MAX)?;
     let keys = rest.get(..usize::try_from(count).unwrap_or(usize::MAX));
     keys.ok_or(Invalid::NoKeys { count, given: rest.len() })
+}
+
+/// Where the keys stand among the words of the command; nowhere if the arguments behind it make no sense.
+pub fn key_positions<A: AsRef<[u8]>>(args: &[A]) -> Range<usize> {
+    let count = keys(args).map_or(0, <[_]>::len);
+    // Behind the command and their count.
+    2..2 + count
 }
 
 /// Parses the arguments behind the command: the keys, and the rest.
@@ -87,6 +95,16 @@ mod tests {
         assert_eq!(error("0 o PX 100"), "ERR numkeys must be an integer from 1 to 64");
         for bad in ["0 w PX 9", "65 a w PX 9", "2 a a w PX 9", "9 a b", "1 a w PX 9 LIMIT 2", "x a w PX 9"] {
             assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_server_is_told_which_arguments_are_keys() {
+        let positions = |line: &str| key_positions(&line.split(' ').collect::<Vec<_>>()).collect::<Vec<_>>();
+        assert_eq!(positions("2 a b alice PX 30000"), [2, 3]);
+        assert_eq!(positions("1 a"), [2]);
+        for bad in ["3 a b", "0 a", "x a", "65 a"] {
+            assert_eq!(positions(bad), [0; 0], "{bad}");
         }
     }
 }

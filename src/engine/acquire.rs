@@ -279,13 +279,6 @@ pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'
     }
 }
 
-/// Tells the server which of the arguments are keys; nothing if they make no sense.
-pub fn report_keys<S: Server>(server: &S, args: &[S::Name<'_>]) {
-    let count = macquire::keys(args).map_or(0, <[_]>::len);
-    // Behind the command and their count.
-    (0..count).for_each(|number| server.report_key_at(number + 2));
-}
-
 /// A client asks for several locks.
 pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let settings = &server.shared().settings;

@@ -60,7 +60,7 @@ pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
         // Answered, and the server did not send it: the connection is gone, or Redis 7.0 has lost the answer. That is
         // told when it lets go of the client.
         Some(Client { id, stage: Stage::Answered, .. }) => {
-            if server.quirks().loses_answers {
+            if server.shared().loses_answers.is_set() {
                 let _ = server.with(|state| state.pump.unanswered.push(id));
             }
             work::request(server);

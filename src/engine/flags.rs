@@ -30,15 +30,6 @@ impl Flags {
     }
 }
 
-/// What servers differ in.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quirks {
-    /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0).
-    pub loses_answers: bool,
-    /// A module can write nothing at the head of an RDB file (not Redis 7.0).
-    pub has_optional_aux: bool,
-}
-
 /// How loud a line of the log is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {

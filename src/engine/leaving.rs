@@ -14,12 +14,20 @@ use crate::lock::effect::Answer;
 use crate::lock::token::TokenClock;
 
 /// Why the setting cannot become this while the module is loaded; nothing if it can. `has_type`: the type is registered.
-pub fn refusal_of_setting<S: Server>(server: &S, leaves: bool, has_type: bool) -> Option<&'static str> {
-    let is_stuck = !server.quirks().has_optional_aux && has_type;
-    (is_stuck && !leaves && !server.shared().must_write_clock.is_set()).then_some(
+pub fn refusal_of_setting(shared: &Shared, leaves: bool, has_type: bool) -> Option<&'static str> {
+    let is_stuck = !shared.has_optional_aux.is_set() && has_type;
+    (is_stuck && !leaves && !shared.must_write_clock.is_set()).then_some(
         "redislock.leaving cannot be set to no now: this Redis 7.0 was started with yes, and its files keep no \
          token clock; set no in the configuration and restart the server",
     )
+}
+
+/// Whether the type must be registered with the callback that Redis 7.0 calls for each file: not on the way out, because
+/// that server takes no "nothing" for an answer. Once, when the settings are known.
+pub fn must_write_clock(shared: &Shared) -> bool {
+    let must_write_clock = !shared.has_optional_aux.is_set() && !shared.settings.is_leaving();
+    shared.must_write_clock.set(must_write_clock);
+    must_write_clock
 }
 
 /// Whether the clock of tokens is part of a file that is written now.

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use super::clients::Reply;
-use super::flags::{Flags, Level, Quirks};
+use super::flags::{Flags, Level};
 use super::shared::Shared;
 use super::state::{Alarm, State};
 use crate::lock::codec::SavedHold;
@@ -72,8 +72,6 @@ pub trait Server: Sized {
     /// Whether it would refuse a write: too few replicas, a disk error. May be asked from within [`Server::with`]: all
     /// that runs is LOCK.TICK without arguments, which does not go there.
     fn refuses_writes(&self) -> bool;
-    /// What it has and has not, whatever it does. Calls nobody.
-    fn quirks(&self) -> Quirks;
     /// How far the stream has come, and who has got how far. `None`: this server is no primary, or does not say.
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
     /// Has the engine told of this from here on. `false`: this server does not tell of all of it.
@@ -130,8 +128,6 @@ pub trait Server: Sized {
 
     /// Sends a part of the reply. Calls nobody.
     fn reply(&self, part: Part<'_>);
-    /// The argument at this position is a key that the command changes. Only if the server has asked for it.
-    fn report_key_at(&self, position: usize);
 }
 
 /// What a server tells of.

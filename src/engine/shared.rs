@@ -51,6 +51,11 @@ pub struct Shared {
     pub has_missed_replica: Note,
     /// The server tells of turns of its event loop, and of replicas.
     pub hears_replicas: Note,
+    /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0). Known
+    /// at load.
+    pub loses_answers: Note,
+    /// A module can write nothing at the head of an RDB file (not Redis 7.0). Known at load.
+    pub has_optional_aux: Note,
     /// The type was registered with a callback that this server calls for each file, whatever there is to write: on
     /// Redis 7.0, unless the module was loaded to leave.
     pub must_write_clock: Note,
@@ -75,6 +80,8 @@ impl Shared {
             eviction_is_logged: Note::new(false),
             has_missed_replica: Note::new(false),
             hears_replicas: Note::new(false),
+            loses_answers: Note::new(false),
+            has_optional_aux: Note::new(false),
             must_write_clock: Note::new(false),
             letting_go: AtomicU64::new(0),
             graveyard: Mutex::new(Vec::new()),

@@ -93,7 +93,7 @@ pub fn saved_clock<S: Server>(server: &S) -> Option<(u64, u64)> {
     let (last, replicated, must_be_told) = saved.unwrap_or_default();
     // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be written the
     // file then loads without the module; on others this is not called on the way out.
-    (must_be_told || !server.quirks().has_optional_aux).then_some((last, replicated))
+    (must_be_told || !shared.has_optional_aux.is_set()).then_some((last, replicated))
 }
 
 /// Takes over what was written of it, or says why not.

@@ -194,7 +194,17 @@ impl Ctx {
         // SAFETY: a live context.
         unsafe { api!(RedisModule_IsKeysPositionRequest, self.0) }.is_some_and(|asks| asks != 0)
     }
+
+    /// The word of the command at this position is a key, to which the command does this. Only if it is asked for keys.
+    pub(crate) fn report_key(&self, at: c_int, flags: c_int) {
+        // SAFETY: a live context.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags, self.0, at, flags) };
+    }
 }
+
+/// What a command does to a key that it changes.
+pub(crate) const UPDATES: u32 =
+    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 
 /// What a command that only looks does to a key.
 pub(crate) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;

@@ -9,9 +9,9 @@ use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::hot::calls;
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
-use super::{blocking, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
+use super::{blocking, clock, cluster, config, events, ffi, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
-use crate::engine::flags::{Flags, Level, Quirks};
+use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
@@ -85,11 +85,6 @@ impl Server for Ctx {
 
     fn refuses_writes(&self) -> bool {
         rights::refuses_writes(self)
-    }
-
-    fn quirks(&self) -> Quirks {
-        let kind = kind::kind();
-        Quirks { loses_answers: kind.loses_answers(), has_optional_aux: kind.has_optional_aux() }
     }
 
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
@@ -219,13 +214,6 @@ impl Server for Ctx {
                 Part::Map(len) => _ = api!(RedisModule_ReplyWithMap, ctx, len as _),
             }
         }
-    }
-
-    fn report_key_at(&self, position: usize) {
-        const FLAGS: u32 =
-            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
-        // SAFETY: a live context.
-        unsafe { api!(RedisModule_KeyAtPosWithFlags, self.as_ptr(), position as c_int, FLAGS as c_int) };
     }
 }
 

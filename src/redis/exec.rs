@@ -28,8 +28,7 @@ pub(crate) extern "C" fn exec(
 ) -> c_int {
     // SAFETY: what the server passed to the running command, or to the question for its keys.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    // SAFETY: a live context.
-    if unsafe { api!(RedisModule_IsKeysPositionRequest, ctx.as_ptr()) }.is_some_and(|asks| asks != 0) {
+    if ctx.is_asked_for_keys() {
         guard::callback((), || report_keys(&ctx, args));
         return raw::REDISMODULE_OK as c_int;
     }
@@ -145,7 +144,7 @@ fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
     const KEY_AT: usize = 1;
     const COMMAND_AT: usize = 3;
     if args.len() > KEY_AT {
-        report_key(ctx, KEY_AT as c_int, READS as c_int);
+        ctx.report_key(KEY_AT as c_int, READS as c_int);
     }
     let words = args.get(COMMAND_AT..).unwrap_or(&[]);
     // Our own commands are refused, and LOCK.EXEC would ask for its keys in turn, without end.
@@ -167,16 +166,11 @@ fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
         };
         let (count, flags) = (usize::try_from(*count).unwrap_or(0), *flags);
         for at in 0..count {
-            report_key(ctx, *positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
+            ctx.report_key(*positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
         }
         api!(RedisModule_Free, positions.cast());
         api!(RedisModule_Free, flags.cast());
     }
-}
-
-fn report_key(ctx: &Ctx, at: c_int, flags: c_int) {
-    // SAFETY: the context of a question for keys.
-    unsafe { api!(RedisModule_KeyAtPosWithFlags, ctx.as_ptr(), at, flags) };
 }
 
 thread_local! {

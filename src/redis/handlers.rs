@@ -4,10 +4,11 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Ctx, Str};
+use super::api::{Ctx, Str, UPDATES};
 use super::guard;
+use crate::command::macquire;
 use crate::engine::server::{Part, Server};
-use crate::engine::{acquire, commands, describe};
+use crate::engine::{commands, describe};
 
 /// Runs a command that has a key as its first argument. Each command has a copy of it: a call by a pointer would keep
 /// the handler from being compiled into it.
@@ -76,10 +77,14 @@ pub(crate) extern "C" fn macquire(
     // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
-        [_, args @ ..] if ctx.is_asked_for_keys() => acquire::report_keys(&ctx, args),
+        [_, args @ ..] if ctx.is_asked_for_keys() => report_keys(&ctx, args),
         [_, args @ ..] if !args.is_empty() => commands::macquire(&ctx, args),
         _ => ctx.reply(Part::WrongArity),
     })
+}
+
+fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
+    macquire::key_positions(args).for_each(|at| ctx.report_key(at as c_int, UPDATES as c_int));
 }
 
 /// LOCK.HELDBY

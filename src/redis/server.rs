@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
+use super::keeper::SHARED;
 use super::kind::{self, Kind};
 
 /// Asks the server. Once, at load.
@@ -17,7 +18,10 @@ pub(crate) fn begin(ctx: &Ctx) {
         let known = get_api(ctx, name, &raw mut function);
         (api!(RedisModule_GetServerVersion).unwrap_or(0), known && !function.is_null())
     };
-    kind::note(Kind { is_valkey, version, valkey_major: valkey_major(ctx) });
+    let kind = Kind { is_valkey, version, valkey_major: valkey_major(ctx) };
+    kind::note(kind);
+    SHARED.loses_answers.set(kind.loses_answers());
+    SHARED.has_optional_aux.set(kind.has_optional_aux());
 }
 
 /// The first number of `valkey_version` in INFO; 0 where there is none.

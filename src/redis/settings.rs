@@ -186,7 +186,7 @@ extern "C" fn set_switch(
     let switch = unsafe { &*switch.cast::<Switch>() };
     let has_type = !lock_type().is_null();
     if switch.name == c"leaving"
-        && let Some(reason) = leaving::refusal_of_setting(&Ctx::nowhere(), value != 0, has_type)
+        && let Some(reason) = leaving::refusal_of_setting(&keeper::SHARED, value != 0, has_type)
     {
         reply_why(error, reason);
         return raw::REDISMODULE_ERR as c_int;

@@ -12,7 +12,7 @@ use super::api::{Ctx, Str, TYPE, api, lock_of, value_of};
 use super::keeper::SHARED;
 use super::replicate::emit_hold;
 use super::{ffi, guard, kind, soon};
-use crate::engine::values;
+use crate::engine::{leaving, values};
 use crate::lock::codec::{self, BLOCK_BYTES_MAX, Piece, SavedLock};
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, Mode};
@@ -24,9 +24,7 @@ const ENCODING: c_int = 1;
 /// Registers the type. Once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = kind::kind().has_optional_aux();
-    // A server that asks for each file and takes no "nothing" for an answer must not ask on the way out.
-    let must_write_clock = !has_optional_aux && !SHARED.settings.is_leaving();
-    SHARED.must_write_clock.set(must_write_clock);
+    let must_write_clock = leaving::must_write_clock(&SHARED);
     let version =
         if has_optional_aux { ffi::TYPE_METHODS_WITH_AUX_SAVE2 } else { ffi::TYPE_METHODS_WITH_UNLINK2 };
     let mut methods = raw::RedisModuleTypeMethods {

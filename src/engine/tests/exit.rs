@@ -147,7 +147,7 @@ fn a_replica_that_leaves_waits_for_its_primary() {
 #[test]
 fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
     let world = World::started();
-    world.sim.inside.borrow_mut().quirks.has_optional_aux = false;
+    world.sim.shared().has_optional_aux.set(false);
     assert_eq!(values::saved_clock(&world.sim), Some((0, 0)), "it is asked for each file");
     world.sim.shared().must_write_clock.set(true);
     world.switches("leaving", true);
@@ -159,10 +159,11 @@ fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
 #[test]
 fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let world = World::started();
-    let refusal = |leaves, has_type| leaving::refusal_of_setting(&world.sim, leaves, has_type).is_some();
+    let refusal =
+        |leaves, has_type| leaving::refusal_of_setting(world.sim.shared(), leaves, has_type).is_some();
     let all = || [(false, false), (false, true), (true, false), (true, true)].map(|(l, t)| refusal(l, t));
     assert_eq!(all(), [false; 4]);
-    world.sim.inside.borrow_mut().quirks.has_optional_aux = false;
+    world.sim.shared().has_optional_aux.set(false);
     assert_eq!(all(), [false, true, false, false]);
     world.sim.shared().must_write_clock.set(true);
     assert_eq!(all(), [false; 4]);

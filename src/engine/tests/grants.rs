@@ -3,7 +3,8 @@
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
 use super::world::World;
-use crate::engine::flags::{Flags, Quirks};
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
 use crate::engine::{answers, legacy};
 
 /// The first words of what readers were told last.
@@ -93,7 +94,7 @@ fn a_waiter_for_a_string_is_next_when_the_key_changes() {
 fn a_connection_whose_answer_was_lost_is_closed() {
     for loses_answers in [false, true] {
         let mut world = with_clients(2);
-        world.sim.inside.borrow_mut().quirks = Quirks { loses_answers, has_optional_aux: true };
+        world.sim.shared().loses_answers.set(loses_answers);
         world.number("LOCK.ACQUIRE k alice PX 30000");
         let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
         assert_eq!(world.number("LOCK.RELEASE k alice"), 1);

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use crate::command::slot::slot_of;
 use crate::engine::clients::Reply;
-use crate::engine::flags::Quirks;
 use crate::engine::server::Part;
 use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
@@ -162,11 +161,8 @@ pub(super) struct Inside {
     pub(super) is_silent: bool,
     /// It can block no client, and does not say so before.
     pub(super) blocks_nobody: bool,
-    pub(super) quirks: Quirks,
     /// How often it was asked to tell of its events.
     pub(super) listens: u32,
-    /// Which arguments were said to be keys.
-    pub(super) keys_at: Vec<usize>,
 }
 
 impl Inside {

@@ -3,7 +3,6 @@
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
 use super::world::words;
-use crate::engine::acquire;
 use crate::engine::flags::Flags;
 
 const WRONG_TYPE: &str = "WRONGTYPE";
@@ -119,14 +118,6 @@ fn heldby_tells_what_an_owner_holds_and_waits_for() {
     wanted.extend([PartBuf::Null, PartBuf::Null]);
     assert_eq!(world.told("LOCK.HELDBY alice"), wanted);
     assert_eq!(world.told("LOCK.HELDBY nobody"), [PartBuf::Array(0)]);
-}
-
-#[test]
-fn the_server_is_told_which_arguments_are_keys() {
-    let world = with_clients(1);
-    let args: [&[u8]; 6] = [b"2", b"a", b"b", b"alice", b"PX", b"30000"];
-    acquire::report_keys(&world.sim, &args);
-    assert_eq!(world.sim.inside.borrow().keys_at, [2, 3]);
 }
 
 #[test]

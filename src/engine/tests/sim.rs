@@ -8,7 +8,7 @@ use super::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words}
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
-use crate::engine::flags::{Flags, Level, Quirks};
+use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
@@ -36,13 +36,14 @@ pub(super) struct Sim {
 
 impl Default for Sim {
     fn default() -> Self {
-        let quirks = Quirks { loses_answers: false, has_optional_aux: true };
         let (boot_us, wall_us) = (5_000_000, 1_700_000_000_000_000);
-        let inside = Inside { boot_us, wall_us, quirks, ..Inside::default() };
+        let inside = Inside { boot_us, wall_us, ..Inside::default() };
+        let shared = Shared::new();
+        shared.has_optional_aux.set(true);
         Self {
             inside: RefCell::new(inside),
             state: RefCell::default(),
-            shared: Shared::new(),
+            shared,
             db: Cell::new(0),
             client: Cell::new(None),
             flags: Cell::default(),
@@ -281,10 +282,6 @@ impl Server for Sim {
         self.refuses_writes.get()
     }
 
-    fn quirks(&self) -> Quirks {
-        self.inside.borrow().quirks
-    }
-
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
         self.may_call_back();
         let inside = self.inside.borrow();
@@ -435,9 +432,5 @@ impl Server for Sim {
 
     fn reply(&self, part: Part<'_>) {
         self.inside.borrow_mut().reply.push(part.into());
-    }
-
-    fn report_key_at(&self, position: usize) {
-        self.inside.borrow_mut().keys_at.push(position);
     }
 }
