@@ -81,7 +81,7 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "redis/api.rs NO_EXPIRE",
             "command/slot.rs SLOTS",
             "redis/api.rs UPDATES",
-            "redis/docs.rs BY_PARSER",
+            "command/table.rs BY_PARSER",
             "redis/events.rs EVENT_SLOTS",
             "redis/events.rs SLOTS_BEGIN_TO_LEAVE",
             "redis/events.rs SLOTS_HAVE_LEFT",

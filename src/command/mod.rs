@@ -15,3 +15,4 @@ pub mod macquire;
 pub mod release;
 pub mod renew;
 pub mod slot;
+pub mod table;

@@ -1,0 +1,453 @@
+//! The commands as the server knows them (CONTRACT 8): names, flags, keys, categories, and what COMMAND DOCS shows.
+//!
+//! This is data alone. The edge tells it to the server in the server's own terms, and says which function runs which
+//! command.
+
+use std::ffi::CStr;
+
+/// Which command it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// LOCK.ACQUIRE
+    Acquire,
+    /// LOCK.MACQUIRE
+    Macquire,
+    /// LOCK.HELDBY
+    Heldby,
+    /// LOCK.RELEASE
+    Release,
+    /// LOCK.RENEW
+    Renew,
+    /// LOCK.FENCE
+    Fence,
+    /// LOCK.EXEC
+    Exec,
+    /// LOCK.INFO
+    Info,
+    /// LOCK.APPLY
+    Apply,
+    /// LOCK.TICK
+    Tick,
+}
+
+/// A command and all that is told about it.
+#[derive(Debug)]
+pub struct Command {
+    /// Which it is.
+    pub which: Which,
+    /// Its name.
+    pub name: &'static CStr,
+    /// What it does, in the words of the server.
+    pub flags: &'static CStr,
+    /// Where its keys are.
+    pub keys: Keys,
+    /// ACL categories: the server derives none from the flags of a module's command.
+    pub categories: &'static CStr,
+    /// Clients may use it. Then it is also in [`CATEGORY`], where the server allows one.
+    pub is_for_clients: bool,
+    /// As COMMAND INFO counts; negative: at least that many.
+    pub arity: i32,
+    /// What drivers need to know to send it to a cluster, in the words of the server's own commands.
+    pub tips: &'static CStr,
+    /// What it is for.
+    pub summary: &'static CStr,
+    /// How its time grows.
+    pub complexity: &'static CStr,
+    /// Its arguments.
+    pub args: &'static [Arg],
+}
+
+/// Where the keys of a command are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keys {
+    /// It has none.
+    None,
+    /// One, the first argument.
+    First(Use),
+    /// Behind the first argument, which says how many.
+    Counted(Use),
+}
+
+/// What a command does to its keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// It only looks.
+    Reads,
+    /// It only looks, and uses other keys, which it tells itself.
+    ReadsAmongOthers,
+    /// It looks and changes.
+    Changes,
+    /// It looks and deletes.
+    Deletes,
+    /// It changes without a look.
+    Overwrites,
+}
+
+/// An argument of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Arg {
+    /// Its name.
+    pub name: &'static CStr,
+    /// What it is.
+    pub kind: Kind,
+    /// The word in front of it, or that it is.
+    pub token: Option<&'static CStr>,
+    /// It may be left out.
+    pub is_optional: bool,
+    /// There may be several of it.
+    pub is_repeated: bool,
+    /// What it consists of, or is one of.
+    pub subargs: &'static [Arg],
+}
+
+/// What an argument is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The name of a key.
+    Key,
+    /// Any bytes.
+    Text,
+    /// An integer.
+    Number,
+    /// One of its subarguments.
+    OneOf,
+    /// Its subarguments, one behind the other.
+    Block,
+    /// Its token alone.
+    Word,
+}
+
+/// The version of the module that had them first.
+pub const SINCE: &CStr = c"0.1.0";
+/// The module's own ACL category.
+pub const CATEGORY: &CStr = c"redislock";
+
+/// The command and its key. What is missing behind them the parser tells, with the grammar; the server would say no more
+/// than that the number of arguments is wrong.
+const BY_PARSER: i32 = -2;
+
+const fn arg(name: &'static CStr, kind: Kind) -> Arg {
+    Arg { name, kind, token: None, is_optional: false, is_repeated: false, subargs: &[] }
+}
+
+const fn option(name: &'static CStr, token: &'static CStr) -> Arg {
+    Arg { token: Some(token), is_optional: true, ..arg(name, Kind::Number) }
+}
+
+const fn word(name: &'static CStr, token: &'static CStr) -> Arg {
+    Arg { token: Some(token), ..arg(name, Kind::Word) }
+}
+
+const fn optional(arg: Arg) -> Arg {
+    Arg { is_optional: true, ..arg }
+}
+
+const LEASE: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"PX"), ..arg(c"milliseconds", Kind::Number) },
+        Arg { token: Some(c"EX"), ..arg(c"seconds", Kind::Number) },
+    ],
+    ..arg(c"lease", Kind::OneOf)
+};
+
+const WAIT: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"BLOCK"), ..arg(c"block-milliseconds", Kind::Number) },
+        Arg { token: Some(c"QUEUE"), ..arg(c"queue-milliseconds", Kind::Number) },
+    ],
+    ..arg(c"wait", Kind::OneOf)
+};
+
+const MODE: Arg = Arg {
+    subargs: &[word(c"shared", c"SHARED"), Arg { token: Some(c"LIMIT"), ..arg(c"holders", Kind::Number) }],
+    ..arg(c"mode", Kind::OneOf)
+};
+
+const WHICH_TOKEN: Arg = Arg {
+    subargs: &[
+        Arg { token: Some(c"TOKEN"), ..arg(c"token", Kind::Number) },
+        Arg { token: Some(c"RAISE"), ..arg(c"least-token", Kind::Number) },
+    ],
+    ..arg(c"which-token", Kind::OneOf)
+};
+
+const MORE: Arg = Arg {
+    is_optional: true,
+    subargs: &[word(c"full", c"FULL"), option(c"count", c"COUNT")],
+    ..arg(c"more", Kind::Block)
+};
+
+/// All commands.
+pub static COMMANDS: [Command; 10] = [
+    Command {
+        which: Which::Acquire,
+        name: c"lock.acquire",
+        flags: c"write deny-oom fast blocking",
+        keys: Keys::First(Use::Changes),
+        categories: c"write fast blocking",
+        is_for_clients: true,
+        arity: BY_PARSER,
+        tips: c"",
+        summary:
+            c"Takes a lock for an owner and returns its fencing token, or nil; BLOCK waits in the queue.",
+        complexity: c"O(1); O(log N) beside N holders of the same lock",
+        args: &[
+            arg(c"key", Kind::Key),
+            arg(c"owner", Kind::Text),
+            LEASE,
+            optional(WAIT),
+            optional(MODE),
+            optional(word(c"reentrant", c"REENTRANT")),
+            option(c"ephemeral-milliseconds", c"EPHEMERAL"),
+            optional(word(c"keepalive", c"KEEPALIVE")),
+        ],
+    },
+    Command {
+        which: Which::Macquire,
+        name: c"lock.macquire",
+        // Redis 7.0 routes by what the command itself says, and not by the key specs.
+        flags: c"write deny-oom blocking getkeys-api",
+        keys: Keys::Counted(Use::Changes),
+        categories: c"write slow blocking",
+        is_for_clients: true,
+        arity: BY_PARSER,
+        tips: c"",
+        summary: c"Takes several locks for an owner, all or none, and returns one fencing token, or nil.",
+        complexity: c"O(N) with N being the number of keys",
+        args: &[
+            arg(c"numkeys", Kind::Number),
+            Arg { is_repeated: true, ..arg(c"key", Kind::Key) },
+            arg(c"owner", Kind::Text),
+            LEASE,
+            option(c"block-milliseconds", c"BLOCK"),
+            optional(word(c"shared", c"SHARED")),
+        ],
+    },
+    Command {
+        which: Which::Heldby,
+        name: c"lock.heldby",
+        flags: c"readonly",
+        keys: Keys::None,
+        categories: c"read slow keyspace dangerous",
+        is_for_clients: true,
+        arity: 2,
+        // As KEYS: each shard gives a part of the rows, which belong one behind the other.
+        tips: c"request_policy:all_shards nondeterministic_output_order",
+        summary: c"Lists the locks that an owner holds and waits for, in all databases.",
+        complexity: c"O(N) with N being the number of holds on the server",
+        args: &[arg(c"owner", Kind::Text)],
+    },
+    Command {
+        which: Which::Release,
+        name: c"lock.release",
+        flags: c"write fast",
+        keys: Keys::First(Use::Deletes),
+        categories: c"write fast",
+        is_for_clients: true,
+        arity: BY_PARSER,
+        tips: c"",
+        summary:
+            c"Ends the hold of an owner and hands the lock to the next waiter; 1, or 0 if it held nothing.",
+        complexity: c"O(1)",
+        args: &[arg(c"key", Kind::Key), arg(c"owner", Kind::Text), option(c"token", c"TOKEN")],
+    },
+    Command {
+        which: Which::Renew,
+        name: c"lock.renew",
+        flags: c"write fast",
+        keys: Keys::First(Use::Changes),
+        categories: c"write fast",
+        is_for_clients: true,
+        arity: BY_PARSER,
+        tips: c"",
+        summary:
+            c"Makes an owner's lease last exactly the given time from now; 1, or 0 if the owner held nothing.",
+        complexity: c"O(1)",
+        args: &[arg(c"key", Kind::Key), arg(c"owner", Kind::Text), LEASE, optional(WHICH_TOKEN)],
+    },
+    Command {
+        which: Which::Fence,
+        name: c"lock.fence",
+        flags: c"readonly fast",
+        keys: Keys::First(Use::Reads),
+        categories: c"read fast",
+        is_for_clients: true,
+        arity: -2,
+        tips: c"",
+        summary:
+            c"Returns the fencing token of the live hold, or tells whether a token belongs to a live hold.",
+        complexity: c"O(1)",
+        args: &[arg(c"key", Kind::Key), Arg { is_optional: true, ..arg(c"token", Kind::Number) }],
+    },
+    Command {
+        which: Which::Exec,
+        name: c"lock.exec",
+        flags: c"write getkeys-api",
+        // And those of the command that it runs, which it tells itself.
+        keys: Keys::First(Use::ReadsAmongOthers),
+        categories: c"write slow",
+        is_for_clients: true,
+        arity: BY_PARSER,
+        tips: c"",
+        summary:
+            c"Runs a command if a token belongs to a live hold, in one step; otherwise returns an error.",
+        complexity: c"O(1), and that of the command",
+        args: &[
+            arg(c"key", Kind::Key),
+            arg(c"token", Kind::Number),
+            arg(c"command", Kind::Text),
+            Arg { is_repeated: true, ..optional(arg(c"arg", Kind::Text)) },
+        ],
+    },
+    Command {
+        which: Which::Info,
+        name: c"lock.info",
+        flags: c"readonly",
+        keys: Keys::First(Use::Reads),
+        categories: c"read slow",
+        is_for_clients: true,
+        arity: -2,
+        tips: c"",
+        summary: c"Shows who holds a lock and who waits for it.",
+        complexity: c"O(N), N being how many holders and waiters are shown",
+        args: &[arg(c"key", Kind::Key), MORE],
+    },
+    Command {
+        which: Which::Apply,
+        name: c"lock.apply",
+        flags: c"write deny-script",
+        keys: Keys::First(Use::Overwrites),
+        categories: c"write slow",
+        is_for_clients: false,
+        arity: -3,
+        tips: c"",
+        summary: c"Internal: a record of the replication stream. Clients cannot use it.",
+        complexity: c"O(1)",
+        args: &[arg(c"key", Kind::Key), arg(c"record", Kind::Text)],
+    },
+    Command {
+        which: Which::Tick,
+        name: c"lock.tick",
+        flags: c"write fast",
+        keys: Keys::None,
+        categories: c"write fast",
+        is_for_clients: false,
+        arity: -1,
+        tips: c"",
+        summary: c"Internal: a record of the append-only file. Clients cannot use it.",
+        complexity: c"O(1)",
+        args: &[],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::args::Bounds;
+    use crate::command::error::Invalid;
+    use crate::command::{acquire, exec, fence, heldby, info, macquire, release, renew};
+
+    fn has_word(words: &CStr, word: &str) -> bool {
+        words.to_str().unwrap().split(' ').any(|other| other == word)
+    }
+
+    #[test]
+    fn every_command_is_described_once_and_its_categories_agree_with_its_flags() {
+        for (at, command) in COMMANDS.iter().enumerate() {
+            let name = command.name.to_str().unwrap();
+            let is_new = |other: &Command| other.name != command.name && other.which != command.which;
+            assert!(COMMANDS[..at].iter().all(is_new), "{name}");
+            assert!(name.starts_with("lock.") && name.to_lowercase() == name, "{name}");
+            assert!(!command.summary.is_empty() && !command.complexity.is_empty(), "{name}");
+            let (flag, category) =
+                (|word| has_word(command.flags, word), |word| has_word(command.categories, word));
+            assert_eq!(flag("write"), category("write"), "{name}");
+            assert_eq!(flag("readonly"), category("read"), "{name}");
+            assert_eq!(flag("fast"), category("fast"), "{name}");
+            assert_eq!(flag("fast"), !category("slow"), "{name}");
+            assert_eq!(flag("blocking"), category("blocking"), "{name}");
+            let writes_key = match command.keys {
+                Keys::None => None,
+                Keys::First(use_of_key) | Keys::Counted(use_of_key) => Some(use_of_key),
+            };
+            if writes_key.is_some_and(|key| !matches!(key, Use::Reads | Use::ReadsAmongOthers)) {
+                assert!(flag("write"), "{name}");
+            }
+        }
+    }
+
+    /// All ways to write these arguments: with each alternative, and with and without what is optional.
+    fn ways(args: &[Arg]) -> Vec<Vec<String>> {
+        let Some((arg, rest)) = args.split_first() else {
+            return vec![Vec::new()];
+        };
+        let mut heads: Vec<Vec<String>> = match arg.kind {
+            Kind::OneOf => arg.subargs.iter().flat_map(|one| ways(&[*one])).collect(),
+            Kind::Block => ways(arg.subargs),
+            Kind::Word => vec![Vec::new()],
+            Kind::Key | Kind::Text => vec![vec![arg.name.to_str().unwrap().to_owned()]],
+            Kind::Number => vec![vec!["1".to_owned()]],
+        };
+        for head in &mut heads {
+            if let Some(token) = arg.token {
+                head.insert(0, token.to_str().unwrap().to_owned());
+            }
+        }
+        if arg.is_optional {
+            heads.push(Vec::new());
+        }
+        let tails = ways(rest);
+        heads.iter().flat_map(|head| tails.iter().map(|tail| [head.clone(), tail.clone()].concat())).collect()
+    }
+
+    /// What the parser of a command says to its arguments.
+    fn parse(which: Which, args: &[String]) -> Result<(), Invalid> {
+        let (bounds, behind_key) = (Bounds::WIDEST, args.get(1..).unwrap_or(&[]));
+        match which {
+            Which::Acquire => acquire::parse(behind_key, &bounds).map(|_| ()),
+            Which::Macquire => macquire::parse(args, &bounds).map(|_| ()),
+            Which::Heldby => heldby::parse(&args[0]).map(|_| ()),
+            Which::Release => release::parse(behind_key).map(|_| ()),
+            Which::Renew => renew::parse(behind_key, &bounds).map(|_| ()),
+            Which::Fence => fence::parse(behind_key).map(|_| ()),
+            Which::Exec => exec::parse(behind_key).map(|_| ()),
+            Which::Info => info::parse(behind_key).map(|_| ()),
+            Which::Apply | Which::Tick => Ok(()),
+        }
+    }
+
+    #[test]
+    fn the_parsers_take_whatever_the_table_offers() {
+        for command in &COMMANDS {
+            for args in ways(command.args) {
+                assert_eq!(parse(command.which, &args), Ok(()), "{:?} {args:?}", command.name);
+            }
+        }
+    }
+
+    fn tokens(args: &'static [Arg]) -> Vec<&'static str> {
+        let of = |arg: &'static Arg| arg.token.map(|token| token.to_str().unwrap());
+        args.iter().flat_map(|arg| of(arg).into_iter().chain(tokens(arg.subargs))).collect()
+    }
+
+    #[test]
+    fn the_table_offers_whatever_the_parsers_take() {
+        for command in COMMANDS.iter().filter(|command| !tokens(command.args).is_empty()) {
+            let mut args = ways(command.args).swap_remove(0);
+            args.push("FOO".to_owned());
+            let said = match parse(command.which, &args) {
+                Err(Invalid::BehindKeys { invalid, .. }) => Err(*invalid),
+                said => said,
+            };
+            let Err(Invalid::Unknown { expected, .. }) = said else {
+                panic!("{:?}: {said:?}", command.name);
+            };
+            let mut taken: Vec<&str> =
+                expected.split([' ', ',']).filter(|word| !["", "or"].contains(word)).collect();
+            let mut offered = tokens(command.args);
+            taken.sort_unstable();
+            offered.sort_unstable();
+            assert_eq!(taken, offered, "{:?}", command.name);
+        }
+    }
+}
