@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
 use super::kind;
-use super::reply::{Reply, element, number, text};
+use super::reply::{ask, element, elements, is_of_kind, number, text};
 use crate::engine::server::{Server, Whose};
 
 /// Whose the slot of the key is.
@@ -28,19 +28,13 @@ pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
 
 /// Asks the server for a key; what it says if it refuses.
 fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
-    // SAFETY: a live context; the format takes one string; the reply is freed once. An error is asked for
-    // as a reply.
-    unsafe {
-        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"EXISTS".as_ptr(), c"sE".as_ptr(), name.as_ptr());
-        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return Some(String::new());
-        };
-        let kind = api!(RedisModule_CallReplyType, reply);
-        let is_answer = kind.is_some_and(|kind| kind as isize == raw::REDISMODULE_REPLY_INTEGER);
-        let refusal = if is_answer { None } else { Some(text(reply).unwrap_or_default()) };
-        api!(RedisModule_FreeCallReply, reply);
-        refusal
-    }
+    // SAFETY: a live context; the format takes one string. An error is asked for as a reply.
+    let reply = unsafe { ask!(ctx, c"EXISTS", c"sE", name.as_ptr()) };
+    let Some(reply) = reply else {
+        return Some(String::new());
+    };
+    let is_answer = is_of_kind(reply.get(), raw::REDISMODULE_REPLY_INTEGER);
+    if is_answer { None } else { Some(text(reply.get()).unwrap_or_default()) }
 }
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
@@ -48,31 +42,17 @@ pub(super) fn node_of(ctx: &Ctx, slot: u16) -> Option<String> {
     if !kind::kind().can_ask_for_slots() {
         return None;
     }
-    let my_id = call(ctx, c"MYID", text)??;
-    call(ctx, c"SLOTS", |ranges| {
-        (0..).map_while(|index| element(ranges, index)).find_map(|range| {
-            let (first, last) = (number(element(range, 0)?)?, number(element(range, 1)?)?);
-            let node = element(range, 2)?;
-            if !(first..=last).contains(&i64::from(slot)) || text(element(node, 2)?)? == my_id {
-                return None;
-            }
-            Some(format!("{}:{}", text(element(node, 0)?)?, number(element(node, 1)?)?))
-        })
-    })?
-}
-
-/// Runs `CLUSTER subcommand` and reads the reply.
-fn call<R>(ctx: &Ctx, subcommand: &std::ffi::CStr, read: impl FnOnce(Reply) -> R) -> Option<R> {
-    // SAFETY: a live context; the format takes one C string; the reply is freed once, after `read`,
-    // which returns nothing that points into it.
-    unsafe {
-        let name = subcommand.as_ptr();
-        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"CLUSTER".as_ptr(), c"cE".as_ptr(), name)?;
-        if reply.is_null() {
+    // SAFETY: a live context; the format takes one C string.
+    let (my_id, ranges) = unsafe {
+        let my_id = ask!(ctx, c"CLUSTER", c"cE", c"MYID".as_ptr())?;
+        (text(my_id.get())?, ask!(ctx, c"CLUSTER", c"cE", c"SLOTS".as_ptr())?)
+    };
+    elements(ranges.get()).find_map(|range| {
+        let (first, last) = (number(element(range, 0)?)?, number(element(range, 1)?)?);
+        let node = element(range, 2)?;
+        if !(first..=last).contains(&i64::from(slot)) || text(element(node, 2)?)? == my_id {
             return None;
         }
-        let result = read(reply);
-        api!(RedisModule_FreeCallReply, reply);
-        Some(result)
-    }
+        Some(format!("{}:{}", text(element(node, 0)?)?, number(element(node, 1)?)?))
+    })
 }

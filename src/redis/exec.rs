@@ -14,7 +14,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, READS, Str, api};
 use super::guard;
-use super::reply::{Reply, element, text};
+use super::reply::{Reply, ask, element, elements, is_of_kind, text};
 use crate::command::error;
 use crate::command::exec::{is_ours, would_block};
 use crate::engine::server::{Part, Server};
@@ -61,27 +61,21 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     // 0: in the protocol of the caller. v: the arguments.
     //
     // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent
-    // over the pointer to one; 3. they live until the end of the command, whatever the command does to keys;
-    // 4. the reply is freed once, after its last use.
-    unsafe {
-        let (first, count) = (args.as_ptr(), args.len());
-        let reply = api!(RedisModule_Call, ctx.as_ptr(), name.as_ptr(), c"!CSEM0v".as_ptr(), first, count);
-        let Some(reply) = reply.filter(|reply| !reply.is_null()) else {
-            return at_key::internal_error(ctx);
-        };
-        match refusal_of_rights(reply) {
-            Some(refusal) => ctx.reply(Part::Error(&refusal)),
-            None => _ = api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply),
-        }
-        api!(RedisModule_FreeCallReply, reply);
+    // over the pointer to one; 3. they live until the end of the command, whatever the command does to keys.
+    let reply = unsafe { ask!(ctx, name, c"!CSEM0v", args.as_ptr(), args.len()) };
+    let Some(reply) = reply else {
+        return at_key::internal_error(ctx);
+    };
+    match refusal_of_rights(reply.get()) {
+        Some(refusal) => ctx.reply(Part::Error(&refusal)),
+        // SAFETY: a live context and reply.
+        None => _ = unsafe { api!(RedisModule_ReplyWithCallReply, ctx.as_ptr(), reply.get()) },
     }
 }
 
 /// Redis 7.0 words it otherwise than for a command that comes by itself, and without the code.
 fn refusal_of_rights(reply: Reply) -> Option<String> {
-    // SAFETY: a live reply.
-    let kind = unsafe { api!(RedisModule_CallReplyType, reply) }?;
-    if kind as isize != raw::REDISMODULE_REPLY_ERROR {
+    if !is_of_kind(reply, raw::REDISMODULE_REPLY_ERROR) {
         return None;
     }
     let line = text(reply)?;
@@ -120,22 +114,10 @@ fn can_block(ctx: &Ctx, command: Str<'_>) -> bool {
 }
 
 fn ask_whether_it_can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
-    // SAFETY: 1. a live context; 2. the format takes a C string and a string; 3. an error is asked for as a reply;
-    // 4. the reply is freed once, after its last use.
-    unsafe {
-        let (info, name) = (c"INFO".as_ptr(), command.as_ptr());
-        let reply = api!(RedisModule_Call, ctx.as_ptr(), c"COMMAND".as_ptr(), c"csE".as_ptr(), info, name)?;
-        if reply.is_null() {
-            return None;
-        }
-        let flags = element(reply, 0).and_then(|command| element(command, 2));
-        let can_block = flags.map(|flags| {
-            let mut flags = (0..).map_while(|index| element(flags, index));
-            flags.any(|flag| text(flag).as_deref() == Some("blocking"))
-        });
-        api!(RedisModule_FreeCallReply, reply);
-        can_block
-    }
+    // SAFETY: a live context; the format takes a C string and a string. An error is asked for as a reply.
+    let reply = unsafe { ask!(ctx, c"COMMAND", c"csE", c"INFO".as_ptr(), command.as_ptr()) }?;
+    let flags = element(element(reply.get(), 0)?, 2)?;
+    Some(elements(flags).any(|flag| text(flag).as_deref() == Some("blocking")))
 }
 
 /// The server wants to know the keys of this command: the lock's and those of the command that it runs. May come

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, KeptStr, OwnedStr, api};
+use super::reply::{ask, is_of_kind};
 use crate::lock::table::Candidate;
 
 // Each grant out of a queue needs them.
@@ -17,17 +18,9 @@ static ONE: KeptStr = KeptStr::new("1");
 /// It is asked to run a write command that does nothing, under the rules for scripts, which include just these checks.
 /// A refusal is asked for as a reply: Valkey 9.1 aborts over one that is not.
 pub(super) fn refuses_writes(ctx: &Ctx) -> bool {
-    // SAFETY: a live context; the format takes no arguments; the reply is freed once.
-    unsafe {
-        match api!(RedisModule_Call, ctx.as_ptr(), c"LOCK.TICK".as_ptr(), c"SE".as_ptr()) {
-            Some(reply) if !reply.is_null() => {
-                let kind = api!(RedisModule_CallReplyType, reply);
-                api!(RedisModule_FreeCallReply, reply);
-                kind.is_none_or(|kind| kind as isize == raw::REDISMODULE_REPLY_ERROR)
-            }
-            _ => true,
-        }
-    }
+    // SAFETY: a live context; the format takes no arguments.
+    let reply = unsafe { ask!(ctx, c"LOCK.TICK", c"SE") };
+    reply.is_none_or(|reply| is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
 }
 
 /// Whether it has promised somebody that nothing is written now.
