@@ -87,193 +87,93 @@ pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     REPLICAS.into_iter().all(|(id, callback)| subscribe(ctx, id, Some(callback)))
 }
 
-extern "C" fn on_client(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    data: *mut c_void,
-) {
-    if sub != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
-        return;
-    }
-    // SAFETY: the data of this event, version 1, for the length of the callback.
-    let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }.map(|info| ClientId(info.id));
-    guard::callback((), || {
-        if let Some(client) = client {
+/// A callback about an event: it gets which part of the event it is, and the data of the event.
+macro_rules! callback {
+    ($name:ident, $handler:expr) => {
+        extern "C" fn $name(
+            ctx: *mut raw::RedisModuleCtx,
+            _event: raw::RedisModuleEvent,
+            sub: u64,
+            data: *mut c_void,
+        ) {
+            let handler: fn(&Ctx, u64, *mut c_void) = $handler;
             // SAFETY: the context of the running callback.
-            events::client_closed(&unsafe { Ctx::from_raw(ctx) }, client);
+            guard::callback((), || handler(&unsafe { Ctx::from_raw(ctx) }, sub, data));
         }
-    });
-}
-
-extern "C" fn on_flush(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    data: *mut c_void,
-) {
-    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
-        return;
-    }
-    // SAFETY: the data of this event, version 1, for the length of the callback.
-    let db = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
-    // -1: all databases.
-    let db = db.and_then(|db| u32::try_from(db).ok());
-    // SAFETY: the context of the running callback.
-    guard::callback((), || events::flushed(&unsafe { Ctx::from_raw(ctx) }, db));
-}
-
-extern "C" fn on_swap(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _sub: u64,
-    data: *mut c_void,
-) {
-    guard::callback((), || {
-        // SAFETY: the data of this event, version 1, for the length of the callback.
-        let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
-        let numbers = info.and_then(|info| {
-            Some((u32::try_from(info.dbnum_first).ok()?, u32::try_from(info.dbnum_second).ok()?))
-        });
-        if let Some((a, b)) = numbers {
-            // SAFETY: the context of the running callback.
-            events::swapped(&unsafe { Ctx::from_raw(ctx) }, a, b);
-        }
-    });
-}
-
-extern "C" fn on_loading(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        match sub {
-            raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => {
-                events::loaded(&ctx);
-            }
-            _ => events::loading(&ctx),
-        }
-    });
-}
-
-extern "C" fn on_staged(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
-    let what = match sub {
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => Beside::Begun,
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => Beside::Completed,
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => Beside::Aborted,
-        _ => return,
     };
-    // SAFETY: the context of the running callback.
-    guard::callback((), || events::loaded_staged(&unsafe { Ctx::from_raw(ctx) }, what));
 }
 
-extern "C" fn on_role(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
-            events::demoted(&ctx);
-        } else {
-            events::promoted(&ctx);
+callback!(on_client, |ctx, sub, data| {
+    if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        // SAFETY: the data of this event, version 1, for the length of the callback.
+        let info = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
+        if let Some(info) = info {
+            events::client_closed(ctx, ClientId(info.id));
         }
-    });
-}
+    }
+});
 
-extern "C" fn on_fork(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
+callback!(on_flush, |ctx, sub, data| {
+    if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
+        // SAFETY: the data of this event, version 1, for the length of the callback.
+        let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+        // -1: all databases.
+        events::flushed(ctx, info.and_then(|info| u32::try_from(info.dbnum).ok()));
+    }
+});
+
+callback!(on_swap, |ctx, _, data| {
+    // SAFETY: the data of this event, version 1, for the length of the callback.
+    let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+    let numbers = info.map(|info| (u32::try_from(info.dbnum_first), u32::try_from(info.dbnum_second)));
+    if let Some((Ok(a), Ok(b))) = numbers {
+        events::swapped(ctx, a, b);
+    }
+});
+
+callback!(on_loading, |ctx, sub, _| match sub {
+    raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => events::loaded(ctx),
+    _ => events::loading(ctx),
+});
+
+callback!(on_staged, |ctx, sub, _| match sub {
+    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => events::loaded_staged(ctx, Beside::Begun),
+    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => events::loaded_staged(ctx, Beside::Completed),
+    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => events::loaded_staged(ctx, Beside::Aborted),
+    _ => {}
+});
+
+callback!(on_role, |ctx, sub, _| match sub {
+    raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA => events::demoted(ctx),
+    _ => events::promoted(ctx),
+});
+
+callback!(on_fork, |ctx, sub, _| {
     if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
-        // SAFETY: the context of the running callback.
-        guard::callback((), || events::forked(&unsafe { Ctx::from_raw(ctx) }));
+        events::forked(ctx);
     }
-}
+});
 
-extern "C" fn on_slots(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
-    guard::callback((), || {
-        // SAFETY: the context of the running callback.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        match sub {
-            SLOTS_BEGIN_TO_LEAVE => events::slots_leave(&ctx),
-            SLOTS_STAY | SLOTS_HAVE_LEFT => events::slots_have_left_or_stay(&ctx),
-            _ => {}
-        }
-    });
-}
+callback!(on_slots, |ctx, sub, _| match sub {
+    SLOTS_BEGIN_TO_LEAVE => events::slots_leave(ctx),
+    SLOTS_STAY | SLOTS_HAVE_LEFT => events::slots_have_left_or_stay(ctx),
+    _ => {}
+});
 
-extern "C" fn on_config(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _sub: u64,
-    _data: *mut c_void,
-) {
-    // SAFETY: the context of the running callback.
-    guard::callback((), || first_use::look_around(&unsafe { Ctx::from_raw(ctx) }));
-}
+callback!(on_config, |ctx, _, _| first_use::look_around(ctx));
 
-extern "C" fn on_module(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _sub: u64,
-    _data: *mut c_void,
-) {
-    guard::callback((), || {
-        // A command of this name may be another one now.
-        exec::forget_commands();
-        // SAFETY: the context of the running callback.
-        first_use::look_for_listeners(&unsafe { Ctx::from_raw(ctx) });
-    });
-}
+callback!(on_module, |ctx, _, _| {
+    // A command of this name may be another one now.
+    exec::forget_commands();
+    first_use::look_for_listeners(ctx);
+});
 
-extern "C" fn on_cron(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _sub: u64,
-    _data: *mut c_void,
-) {
-    // SAFETY: the context of the running callback.
-    guard::callback((), || events::cron(&unsafe { Ctx::from_raw(ctx) }));
-}
+callback!(on_cron, |ctx, _, _| events::cron(ctx));
 
-extern "C" fn on_replica(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _sub: u64,
-    _data: *mut c_void,
-) {
-    // SAFETY: the context of the running callback.
-    guard::callback((), || confirm::replica_changed(&unsafe { Ctx::from_raw(ctx) }));
-}
+callback!(on_replica, |ctx, _, _| confirm::replica_changed(ctx));
 
-extern "C" fn on_turn(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    sub: u64,
-    _data: *mut c_void,
-) {
+callback!(on_turn, |ctx, sub, _| {
     if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
-        // SAFETY: the context of the running callback.
-        guard::callback((), || confirm::turn(&unsafe { Ctx::from_raw(ctx) }));
+        confirm::turn(ctx);
     }
-}
+});

@@ -10,104 +10,98 @@ use crate::command::macquire;
 use crate::engine::server::{Part, Server};
 use crate::engine::{commands, describe};
 
-/// Runs a command that has a key as its first argument. Each command has a copy of it: a call by a pointer would keep
-/// the handler from being compiled into it.
-#[inline(always)]
-fn run(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-    arity: std::ops::RangeInclusive<usize>,
-    handler: impl FnOnce(&Ctx, Str<'_>, &[Str<'_>]),
-) -> c_int {
-    // SAFETY: what the server passed to the running command.
-    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || match args {
-        [_, name, rest @ ..] if args.len() >= *arity.start() && args.len() <= *arity.end() => {
-            handler(&ctx, *name, rest);
-        }
-        _ => ctx.reply(Part::WrongArity),
-    })
-}
-
+/// Makes the function that the server calls for a command. Each command has a copy of all that it needs: a call by a
+/// pointer would keep the handler from being compiled into it.
 macro_rules! command {
-    ($(#[$doc:meta])* $name:ident, $arity:expr, $handler:expr) => {
+    ($(#[$doc:meta])* $name:ident, $handler:expr) => {
         $(#[$doc])*
         pub(crate) extern "C" fn $name(
             ctx: *mut raw::RedisModuleCtx,
             argv: *mut *mut raw::RedisModuleString,
             argc: c_int,
         ) -> c_int {
-            run(ctx, argv, argc, $arity, $handler)
+            run(ctx, argv, argc, $handler)
         }
     };
 }
 
+#[inline(always)]
+fn run(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+    handler: impl FnOnce(&Ctx, &[Str<'_>]),
+) -> c_int {
+    // SAFETY: what the server passed to the running command.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+    guard::command(&ctx, || handler(&ctx, args))
+}
+
+/// Runs a command that has a key as its first argument.
+#[inline(always)]
+fn at_key(ctx: &Ctx, args: &[Str<'_>], handler: impl FnOnce(&Ctx, Str<'_>, &[Str<'_>])) {
+    match args {
+        [_, name, rest @ ..] => handler(ctx, *name, rest),
+        _ => ctx.reply(Part::WrongArity),
+    }
+}
+
 command!(
     /// LOCK.ACQUIRE
-    acquire, 2..=usize::MAX, |ctx, name, args| commands::acquire(ctx, name, args)
+    acquire,
+    |ctx, args| at_key(ctx, args, |ctx, name, args| commands::acquire(ctx, name, args))
 );
 command!(
     /// LOCK.RELEASE
-    release, 2..=usize::MAX, |ctx, name, args| commands::release(ctx, name, args)
+    release,
+    |ctx, args| at_key(ctx, args, |ctx, name, args| commands::release(ctx, name, args))
 );
 command!(
     /// LOCK.RENEW
-    renew, 2..=usize::MAX, |ctx, name, args| commands::renew(ctx, name, args)
+    renew,
+    |ctx, args| at_key(ctx, args, |ctx, name, args| commands::renew(ctx, name, args))
 );
 command!(
     /// LOCK.FENCE
-    fence, 2..=usize::MAX, |ctx, name, args| commands::fence(ctx, name, args)
+    fence,
+    |ctx, args| at_key(ctx, args, |ctx, name, args| commands::fence(ctx, name, args))
 );
 command!(
     /// LOCK.INFO
-    info, 2..=usize::MAX, |ctx, name, args| describe::info(ctx, name, args)
+    info,
+    |ctx, args| at_key(ctx, args, |ctx, name, args| describe::info(ctx, name, args))
+);
+command!(
+    /// LOCK.MACQUIRE
+    macquire,
+    |ctx, args| match args {
+        [_, args @ ..] if ctx.is_asked_for_keys() => report_keys(ctx, args),
+        [_, args @ ..] if !args.is_empty() => commands::macquire(ctx, args),
+        _ => ctx.reply(Part::WrongArity),
+    }
+);
+command!(
+    /// LOCK.HELDBY
+    heldby,
+    |ctx, args| match args {
+        [_, owner] => describe::heldby(ctx, *owner),
+        _ => ctx.reply(Part::WrongArity),
+    }
 );
 command!(
     /// LOCK.APPLY
-    apply, 3..=usize::MAX, |ctx, name, args| commands::apply_record(ctx, name, args)
-);
-
-/// LOCK.MACQUIRE
-pub(crate) extern "C" fn macquire(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    // SAFETY: what the server passed to the running command.
-    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || match args {
-        [_, args @ ..] if ctx.is_asked_for_keys() => report_keys(&ctx, args),
-        [_, args @ ..] if !args.is_empty() => commands::macquire(&ctx, args),
+    apply,
+    |ctx, args| match args {
+        [_, name, rest @ ..] if !rest.is_empty() => commands::apply_record(ctx, *name, rest),
         _ => ctx.reply(Part::WrongArity),
-    })
-}
+    }
+);
+command!(
+    /// LOCK.TICK
+    tick,
+    |ctx, args| commands::tick(ctx, args.get(1..).unwrap_or(&[]))
+);
 
 fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
     macquire::key_positions(args).for_each(|at| ctx.report_key(at as c_int, UPDATES as c_int));
-}
-
-/// LOCK.HELDBY
-pub(crate) extern "C" fn heldby(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    // SAFETY: what the server passed to the running command.
-    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || match args {
-        [_, owner] => describe::heldby(&ctx, *owner),
-        _ => ctx.reply(Part::WrongArity),
-    })
-}
-
-/// LOCK.TICK
-pub(crate) extern "C" fn tick(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    // SAFETY: what the server passed to the running command.
-    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || commands::tick(&ctx, args.get(1..).unwrap_or(&[])))
 }
