@@ -13,9 +13,9 @@ use super::keeper::SHARED;
 use super::replicate::emit_hold;
 use super::{ffi, guard, kind, soon};
 use crate::engine::{leaving, values};
-use crate::lock::codec::{self, BLOCK_BYTES_MAX, Piece, SavedLock};
+use crate::lock::codec::{self, BLOCK_BYTES_MAX, Digested, Piece, SavedLock};
 use crate::lock::effect::LockId;
-use crate::lock::types::{LockKey, Mode};
+use crate::lock::types::LockKey;
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
@@ -179,39 +179,14 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
 
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard::callback((), || {
-        let lock = saved(value);
-        // SAFETY: the digest of the running callback; the bytes are read at once.
-        let add_number = |number: i64| unsafe { api!(RedisModule_DigestAddLongLong, digest, number) };
-        let add_bytes = |bytes: &[u8]| {
-            // SAFETY: as above.
-            unsafe { api!(RedisModule_DigestAddStringBuffer, digest, bytes.as_ptr().cast(), bytes.len()) }
-        };
-        // The lease is left out: it is the same on two servers only within their age. What the first version knew has
-        // the digest that it gave it.
-        match lock {
-            None => {
-                add_bytes(&[]);
-                add_number(0);
-            }
-            Some(SavedLock { mode: Mode::Exclusive, holds }) if holds.iter().all(|hold| hold.count == 1) => {
-                for hold in &holds {
-                    add_bytes(&hold.owner);
-                    add_number(hold.token.get() as i64);
-                }
-            }
-            Some(SavedLock { mode, holds }) => {
-                add_number(match mode {
-                    Mode::Exclusive => 0,
-                    Mode::Shared => -1,
-                    Mode::Limit(limit) => i64::from(limit),
-                });
-                for hold in &holds {
-                    add_bytes(&hold.owner);
-                    add_number(hold.token.get() as i64);
-                    add_number(i64::from(hold.count));
-                }
-            }
-        }
+        codec::digest(saved(value).as_ref(), |part| match part {
+            // SAFETY: the digest of the running callback.
+            Digested::Number(number) => _ = unsafe { api!(RedisModule_DigestAddLongLong, digest, number) },
+            // SAFETY: as above; the bytes are read at once.
+            Digested::Bytes(bytes) => unsafe {
+                api!(RedisModule_DigestAddStringBuffer, digest, bytes.as_ptr().cast(), bytes.len());
+            },
+        });
         // SAFETY: as above.
         unsafe { api!(RedisModule_DigestEndSequence, digest) };
     });
