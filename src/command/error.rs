@@ -313,6 +313,14 @@ fn shown_up_to(bytes_max: usize, bytes: &[u8]) -> String {
     text
 }
 
+/// What LOCK.EXEC replies instead of this error of the server. Redis 7.0 words the refusal of a command for its caller's
+/// rights otherwise than for a command that comes by itself, and without the code.
+#[must_use]
+pub fn refusal_of_rights(error: &str) -> Option<String> {
+    let reason = error.trim_start_matches("ERR ").strip_prefix("acl verification failed, ")?;
+    Some(format!("NOPERM {}", reason.trim_end()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,5 +351,14 @@ mod tests {
         let newer = "FENCED token 17 is not live: this lock is held with the newer token 23";
         assert_eq!(told(Token::new(23)), newer);
         assert_eq!(told(Token::new(5)), "FENCED token 17 is not live: this lock is held with token 5");
+    }
+
+    #[test]
+    fn a_refusal_of_rights_has_its_code_on_every_server() {
+        let refused =
+            refusal_of_rights("ERR acl verification failed, can't run this command or subcommand\r\n");
+        assert_eq!(refused.as_deref(), Some("NOPERM can't run this command or subcommand"));
+        assert_eq!(refusal_of_rights("NOPERM User ann has no permissions"), None);
+        assert_eq!(refusal_of_rights("ERR value is not an integer or out of range"), None);
     }
 }

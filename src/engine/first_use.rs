@@ -1,7 +1,11 @@
 //! A server whose locks nobody uses yet need not tell of what happens to it: with every turn of its event loop it goes
 //! through all subscriptions of all modules.
 
+use super::flags::Level;
 use super::server::{Server, Topic};
+
+/// Ourselves, and what newer servers are born with: these listen to no keyspace event.
+const QUIET_MODULES: [&str; 3] = ["redislock", "lua", "vectorset"];
 
 /// There is, or is about to be, something to know about: the first command or the first value that is loaded.
 #[inline]
@@ -41,4 +45,55 @@ pub fn look_at_eviction<S: Server>(server: &S) {
 /// Who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
 pub fn look_for_listeners<S: Server>(server: &S) {
     server.shared().events_are_heard.set(server.has_listeners());
+}
+
+/// Whether a server may evict keys that have no time to live, by its `maxmemory-policy` and `maxmemory`. What it does not
+/// tell may be so.
+#[must_use]
+pub fn may_evict(policy: Option<&str>, memory_max: Option<&str>) -> bool {
+    policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory_max.is_none_or(|max| max != "0")
+}
+
+/// Whether anybody could hear a keyspace event, by `notify-keyspace-events` and the names of the modules. What is not told
+/// may be so.
+pub fn has_listeners(events: Option<&str>, modules: impl FnOnce() -> Option<Vec<String>>) -> bool {
+    let is_silent = events.is_some_and(str::is_empty);
+    let is_quiet = |name: &String| QUIET_MODULES.contains(&name.as_str());
+    !is_silent || !modules().is_some_and(|names| names.iter().all(is_quiet))
+}
+
+/// Says in the log that no lock is granted because it could be evicted. Once, at load.
+pub fn warn_of_eviction<S: Server>(server: &S) {
+    let shared = server.shared();
+    if shared.may_evict.is_set() && !shared.settings.allows_eviction() {
+        let text = "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \
+             (see redislock.allow-eviction)";
+        server.log(Level::Warning, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_evicts_locks_by_a_policy_for_all_keys_and_with_a_bound() {
+        assert!(may_evict(Some("allkeys-lru"), Some("100")));
+        assert!(!may_evict(Some("allkeys-lru"), Some("0")));
+        assert!(!may_evict(Some("volatile-lru"), Some("100")) && !may_evict(Some("noeviction"), None));
+        assert!(
+            may_evict(None, None) && may_evict(None, Some("100")) && may_evict(Some("allkeys-lfu"), None)
+        );
+    }
+
+    #[test]
+    fn events_are_heard_by_clients_or_by_a_module_that_may_listen() {
+        let modules = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        assert!(has_listeners(Some("KEA"), || unreachable!("the modules do not matter")));
+        assert!(has_listeners(None, || unreachable!("the modules do not matter")));
+        assert!(has_listeners(Some(""), || None));
+        assert!(has_listeners(Some(""), || modules(&["redislock", "search"])));
+        assert!(!has_listeners(Some(""), || modules(&["vectorset", "lua", "redislock"])));
+        assert!(!has_listeners(Some(""), || modules(&[])), "we are being loaded");
+    }
 }

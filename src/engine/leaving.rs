@@ -7,16 +7,23 @@
 use super::flags::Level;
 use super::obstacle::Obstacle;
 use super::server::{Fact, Server};
+use super::settings::Switch;
 use super::shared::Shared;
 use super::work;
 use crate::command::error::LEAVING;
 use crate::lock::effect::Answer;
 use crate::lock::token::TokenClock;
 
-/// Why the setting cannot become this while the module is loaded; nothing if it can. `has_type`: the type is registered.
-pub fn refusal_of_setting(shared: &Shared, leaves: bool, has_type: bool) -> Option<&'static str> {
+/// Why a setting cannot become this while the module is loaded; nothing if it can. `has_type`: the type is registered.
+pub fn refusal_of_setting(
+    shared: &Shared,
+    switch: &Switch,
+    value: bool,
+    has_type: bool,
+) -> Option<&'static str> {
+    let stays = switch.name == c"leaving" && !value;
     let is_stuck = !shared.has_optional_aux.is_set() && has_type;
-    (is_stuck && !leaves && !shared.must_write_clock.is_set()).then_some(
+    (is_stuck && stays && !shared.must_write_clock.is_set()).then_some(
         "redislock.leaving cannot be set to no now: this Redis 7.0 was started with yes, and its files keep no \
          token clock; set no in the configuration and restart the server",
     )

@@ -73,14 +73,10 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     }
 }
 
-/// Redis 7.0 words it otherwise than for a command that comes by itself, and without the code.
+/// What to reply instead, if the server has refused the command for the rights of the caller.
 fn refusal_of_rights(reply: Reply) -> Option<String> {
-    if !is_of_kind(reply, raw::REDISMODULE_REPLY_ERROR) {
-        return None;
-    }
-    let line = text(reply)?;
-    let reason = line.trim_start_matches("ERR ").strip_prefix("acl verification failed, ")?;
-    Some(format!("NOPERM {}", reason.trim_end()))
+    let is_error = is_of_kind(reply, raw::REDISMODULE_REPLY_ERROR);
+    if is_error { error::refusal_of_rights(&text(reply)?) } else { None }
 }
 
 /// Commands may have come and gone.

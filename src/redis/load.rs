@@ -82,13 +82,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     engine::events::started(ctx);
     let (version, commit, limits) = (info::VERSION, info::COMMIT, keeper::SHARED.settings.in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));
-    if keeper::SHARED.may_evict.is_set() && !keeper::SHARED.settings.allows_eviction() {
-        ctx.log(
-            ffi::SERVER_LOG_WARNING,
-            "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \
-             (see redislock.allow-eviction)",
-        );
-    }
+    engine::first_use::warn_of_eviction(ctx);
     Ok(())
 }
 

@@ -185,9 +185,7 @@ extern "C" fn set_switch(
     // SAFETY: the privdata of register_switch: a static Switch.
     let switch = unsafe { &*switch.cast::<Switch>() };
     let has_type = !lock_type().is_null();
-    if switch.name == c"leaving"
-        && let Some(reason) = leaving::refusal_of_setting(&keeper::SHARED, value != 0, has_type)
-    {
+    if let Some(reason) = leaving::refusal_of_setting(&keeper::SHARED, switch, value != 0, has_type) {
         reply_why(error, reason);
         return raw::REDISMODULE_ERR as c_int;
     }

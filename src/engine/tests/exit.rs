@@ -159,13 +159,20 @@ fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
 #[test]
 fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let world = World::started();
-    let refusal =
-        |leaves, has_type| leaving::refusal_of_setting(world.sim.shared(), leaves, has_type).is_some();
-    let all = || [(false, false), (false, true), (true, false), (true, true)].map(|(l, t)| refusal(l, t));
+    let shared = world.sim.shared();
+    let refuses =
+        |switch, value, has_type| leaving::refusal_of_setting(shared, switch, value, has_type).is_some();
+    let [others @ .., leaving] = shared.settings.switches();
+    let all = || {
+        [(false, false), (false, true), (true, false), (true, true)].map(|(value, has_type)| {
+            assert!(others.iter().all(|switch| !refuses(switch, value, has_type)));
+            refuses(leaving, value, has_type)
+        })
+    };
     assert_eq!(all(), [false; 4]);
-    world.sim.shared().has_optional_aux.set(false);
+    shared.has_optional_aux.set(false);
     assert_eq!(all(), [false, true, false, false]);
-    world.sim.shared().must_write_clock.set(true);
+    shared.must_write_clock.set(true);
     assert_eq!(all(), [false; 4]);
 }
 
