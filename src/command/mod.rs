@@ -1,7 +1,8 @@
 //! From bytes to requests and from outcomes to errors. Pure, like the core.
 //!
 //! One file a command: its grammar in the doc comment, and `parse`. All arguments are parsed and checked
-//! before anything is changed or replied (CONTRACT 2). Every error that a client can see is in [`error`].
+//! before anything is changed or replied (CONTRACT 2). Every error that a client can see is in [`error`]. What the
+//! server is told of the commands is in [`table`], and where a client is sent whose slot has left in [`slot`].
 
 pub mod acquire;
 pub mod args;
