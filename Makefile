@@ -11,7 +11,7 @@ help:
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
 	@echo "make simulate      100000 lives of a group of servers, simulated (minutes; scripts/simulate SEEDS FIRST)"
 	@echo "make simulate-soak the same without end, or for REDISLOCK_SIM_SECONDS"
-	@echo "make valgrind      the Python integration tests under valgrind (about 5 minutes)"
+	@echo "make valgrind      the Python integration tests under valgrind (about 15 minutes)"
 	@echo "make soak          soak-kinds, and then chaos-soak: an hour and more"
 	@echo "make soak-kinds    random use of all kinds of locks, for 5 minutes on each of two servers"
 	@echo "                   (REDISLOCK_SOAK_SECONDS=300; REDISLOCK_SOAK_SEED repeats a load)"

@@ -6,13 +6,13 @@ import pytest
 
 from harness.confirming import confirming, frozen, has_caught_up, has_replicas, set_rule
 from harness.kinds import ask, hold_of, release, take
-from harness.limits import eventually
+from harness.limits import VALGRIND, eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
 from harness.wire import ServerError, refused
 
-#: Long enough for a test to look at what happens before it is over.
-SEASON_MS = 2500
+#: Long enough for a test to look at what happens before it is over. Under valgrind a replica starts in seconds.
+SEASON_MS = 10_000 if VALGRIND else 2500
 ARGUMENTS = ("confirm", "majority", "group-size", 3, "quarantine", SEASON_MS)
 
 
