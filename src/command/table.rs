@@ -130,8 +130,16 @@ const fn arg(name: &'static CStr, kind: Kind) -> Arg {
     Arg { name, kind, token: None, is_optional: false, is_repeated: false, subargs: &[] }
 }
 
+const fn number(name: &'static CStr, token: &'static CStr) -> Arg {
+    Arg { token: Some(token), ..arg(name, Kind::Number) }
+}
+
 const fn option(name: &'static CStr, token: &'static CStr) -> Arg {
-    Arg { token: Some(token), is_optional: true, ..arg(name, Kind::Number) }
+    optional(number(name, token))
+}
+
+const fn one_of(name: &'static CStr, subargs: &'static [Arg]) -> Arg {
+    Arg { subargs, ..arg(name, Kind::OneOf) }
 }
 
 const fn word(name: &'static CStr, token: &'static CStr) -> Arg {
@@ -142,40 +150,20 @@ const fn optional(arg: Arg) -> Arg {
     Arg { is_optional: true, ..arg }
 }
 
-const LEASE: Arg = Arg {
-    subargs: &[
-        Arg { token: Some(c"PX"), ..arg(c"milliseconds", Kind::Number) },
-        Arg { token: Some(c"EX"), ..arg(c"seconds", Kind::Number) },
-    ],
-    ..arg(c"lease", Kind::OneOf)
-};
+const LEASE: Arg = one_of(c"lease", &[number(c"milliseconds", c"PX"), number(c"seconds", c"EX")]);
 
-const WAIT: Arg = Arg {
-    subargs: &[
-        Arg { token: Some(c"BLOCK"), ..arg(c"block-milliseconds", Kind::Number) },
-        Arg { token: Some(c"QUEUE"), ..arg(c"queue-milliseconds", Kind::Number) },
-    ],
-    ..arg(c"wait", Kind::OneOf)
-};
+const WAIT: Arg =
+    one_of(c"wait", &[number(c"block-milliseconds", c"BLOCK"), number(c"queue-milliseconds", c"QUEUE")]);
 
-const MODE: Arg = Arg {
-    subargs: &[word(c"shared", c"SHARED"), Arg { token: Some(c"LIMIT"), ..arg(c"holders", Kind::Number) }],
-    ..arg(c"mode", Kind::OneOf)
-};
+const MODE: Arg = one_of(c"mode", &[word(c"shared", c"SHARED"), number(c"holders", c"LIMIT")]);
 
-const WHICH_TOKEN: Arg = Arg {
-    subargs: &[
-        Arg { token: Some(c"TOKEN"), ..arg(c"token", Kind::Number) },
-        Arg { token: Some(c"RAISE"), ..arg(c"least-token", Kind::Number) },
-    ],
-    ..arg(c"which-token", Kind::OneOf)
-};
+const WHICH_TOKEN: Arg =
+    one_of(c"which-token", &[number(c"token", c"TOKEN"), number(c"least-token", c"RAISE")]);
 
-const MORE: Arg = Arg {
-    is_optional: true,
+const MORE: Arg = optional(Arg {
     subargs: &[word(c"full", c"FULL"), option(c"count", c"COUNT")],
     ..arg(c"more", Kind::Block)
-};
+});
 
 /// All commands.
 pub static COMMANDS: [Command; 10] = [
