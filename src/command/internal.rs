@@ -117,7 +117,7 @@ mod tests {
             [Mode::Exclusive, Mode::Shared, Mode::Limit(3)].iter().flat_map(|m| bindings.map(|t| (*m, t)))
         {
             for count in [1, 2] {
-                let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count, binding };
+                let hold = SavedHold { owner: b"w"[..].into(), token, left_ms: 9, count, binding };
                 let said = words_of(mode, &hold);
                 let is_plain = mode == Mode::Exclusive && count == 1 && binding.is_none();
                 assert_eq!(said.is_none(), is_plain);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn records_are_read_exactly() {
         let token = Token::new(5).expect("valid");
-        let hold = SavedHold { owner: (*b"w").into(), token, left_ms: 9, count: 1, binding: Binding::NONE };
+        let hold = SavedHold { owner: b"w"[..].into(), token, left_ms: 9, count: 1, binding: Binding::NONE };
         let plain = Some(Apply::Hold(Mode::Exclusive, hold.clone()));
         assert_eq!(parse_apply(&["HOLD", "5", "9", "w"]), plain);
         assert_eq!(parse_apply(&["HOLD", "5", "9", "w", "EXCLUSIVE", "1", "NO", "NO"]), plain);

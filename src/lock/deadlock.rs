@@ -24,17 +24,17 @@ pub use self::effort::STEPS_MAX;
 use self::usual::{lock_of, may_close_one};
 use super::locks::{LockId, Locks};
 use super::queue::{Queues, Waiter, WaiterId};
-use super::types::{LockKeyBuf, Mode, Moment};
+use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
 /// One wait of a cycle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Link {
     /// Who waits.
-    pub owner: Box<[u8]>,
+    pub owner: OwnerBuf,
     /// For which lock.
     pub lock_key: LockKeyBuf,
     /// Who has to give it up, or to get it first. The next link's owner.
-    pub awaited: Box<[u8]>,
+    pub awaited: OwnerBuf,
 }
 
 /// Something that has to come true first.

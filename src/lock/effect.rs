@@ -4,7 +4,7 @@
 //! and what replicas and files get. It appends [`Effect`]s: who is answered what, which events to publish. The edge
 //! carries them out in one fixed order: key, record, events, answers.
 
-use super::types::{ClientId, LockKeyBuf, Moment, Token};
+use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 
 pub use super::locks::LockId;
 pub use super::queue::WaiterId;
@@ -132,7 +132,7 @@ pub enum Answer {
         /// The new token.
         token: Token,
         /// The owner, where the server minted it.
-        minted_owner: Option<Box<[u8]>>,
+        minted_owner: Option<OwnerBuf>,
     },
     /// The time to wait is over.
     TimedOut,

@@ -22,7 +22,7 @@ mod tests;
 mod wheel;
 
 pub use going::{Going, Gone};
-pub use hold::{Hold, Lock};
+pub use hold::{Hold, Lock, OwnerText};
 pub use id::LockId;
 pub use overflow::BoundHolds;
 pub use state::{Due, Locks};

@@ -21,7 +21,7 @@ use super::arena::{Arena, Id};
 use super::by_hash::ByHash;
 use super::deadline::{Deadlines, Seat, Timed};
 use super::locks::LockId;
-use super::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment};
+use super::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, OwnerBuf};
 use crate::sabotage::{self, Rule};
 
 /// Number of a waiting request.
@@ -37,7 +37,7 @@ pub type MultiId = Id<Multi>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Who asks.
-    pub owner: Box<[u8]>,
+    pub owner: OwnerBuf,
     /// Whether the server minted the owner, and the answer must name it.
     pub owner_is_minted: bool,
     /// The lease to grant, counted from the grant.

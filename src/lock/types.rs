@@ -150,6 +150,9 @@ impl Binding {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId(pub u64);
 
+/// An owner that is kept for itself. The text of a UUID, and whatever is not longer than 40 bytes, takes no allocation.
+pub type OwnerBuf = smallvec::SmallVec<[u8; 40]>;
+
 /// Where a lock lives: database and key. Borrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LockKey<'a> {

@@ -6,7 +6,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
 use super::{
-    clock, docs, events, ffi, guard, hot, info, keeper, legacy, server, settings, soon, value, wakeup,
+    clock, docs, events, ffi, guard, hot, info, keeper, legacy, replicate, server, settings, soon, value,
+    wakeup,
 };
 use crate::engine;
 
@@ -74,6 +75,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
     value::register(ctx)?;
+    replicate::begin()?;
     info::register(ctx)?;
     events::require(ctx)?;
     wakeup::begin()?;

@@ -4,36 +4,55 @@ use std::ffi::{CString, c_longlong};
 
 use redis_module::raw;
 
-use super::api::{Ctx, Str, api};
+use super::api::{Ctx, KeptStr, Str, api};
 use super::hot::calls;
 use crate::command::internal::words_of;
 use crate::engine::server::Fact;
 use crate::lock::codec::SavedHold;
 use crate::lock::types::Mode;
 
+// Each hand-over needs it.
+static HOLD: KeptStr = KeptStr::new("HOLD");
+
+/// Makes what facts consist of. Once, at load.
+pub(crate) fn begin() -> Result<(), &'static str> {
+    HOLD.get().map(|_| ()).ok_or("there is no memory for a word of the records for replicas")
+}
+
 /// The fact "this owner holds", by one of the server's two functions that write commands from a format: into what it
 /// takes first, for a key of this name.
+///
+/// Numbers are given as their digits: the server makes a string of these by one allocation, of a number by two.
 macro_rules! write_hold {
     ($function:ident, $into:expr, $name:expr, $mode:expr, $hold:expr) => {{
         let (into, name, hold): (_, _, &SavedHold) = ($into, $name, $hold);
-        let (token, left_ms) = (hold.token.get() as c_longlong, hold.left_ms as c_longlong);
+        let (mut token, mut left_ms) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (token, left_ms) = (token.format(hold.token.get()), left_ms.format(hold.left_ms));
+        // It was made at load.
+        let (command, Some(verb)) = (c"LOCK.APPLY".as_ptr(), HOLD.get()) else { return };
+        let (verb, token, token_len) = (verb.as_ptr(), token.as_ptr(), token.len());
+        let (left_ms, left_ms_len) = (left_ms.as_ptr(), left_ms.len());
         let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
-        let (command, verb) = (c"LOCK.APPLY".as_ptr(), c"HOLD".as_ptr());
         if let Some([mode, count, cut, kept]) = said_of($mode, hold) {
             let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
-            let format = c"scllbcccc".as_ptr();
-            // SAFETY: 1. what the caller passes is live; 2. the format takes a string, a C string, two long long, a
-            // buffer with its length, and four C strings, which live until the end of this block.
+            let format = c"ssbbbcccc".as_ptr();
+            // SAFETY: 1. what the caller passes is live; 2. the format takes two strings, three buffers with their
+            // lengths, and four C strings, which live until the end of this block.
             unsafe {
                 api!(
-                    $function, into, command, format, name, verb, token, left_ms, owner, len, mode, count, cut,
-                    kept
+                    $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
+                    len, mode, count, cut, kept
                 )
             };
         } else {
-            let format = c"scllb".as_ptr();
+            let format = c"ssbbb".as_ptr();
             // SAFETY: the same without the four.
-            unsafe { api!($function, into, command, format, name, verb, token, left_ms, owner, len) };
+            unsafe {
+                api!(
+                    $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
+                    len
+                )
+            };
         }
     }};
 }

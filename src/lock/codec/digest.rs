@@ -48,7 +48,7 @@ mod tests {
 
     fn digest_of(mode: Mode, count: u32, left_ms: u64) -> Vec<String> {
         let hold = SavedHold {
-            owner: (*b"ann").into(),
+            owner: b"ann"[..].into(),
             token: Token::new(7).unwrap(),
             left_ms,
             count,

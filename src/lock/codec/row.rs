@@ -30,7 +30,9 @@
 
 use hashbrown::HashSet;
 
-use crate::lock::types::{Binding, COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, Token};
+use crate::lock::types::{
+    Binding, COUNT_MAX, LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX, OwnerBuf, Token,
+};
 
 const VERSION: u64 = 1;
 const KIND_EMPTY: u64 = 0;
@@ -50,7 +52,7 @@ const HOLDS_MAX: u64 = 1_000_000;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedHold {
     /// Who holds.
-    pub owner: Box<[u8]>,
+    pub owner: OwnerBuf,
     /// The fencing token.
     pub token: Token,
     /// What was left of the lease.
@@ -224,7 +226,7 @@ fn decode_hold(next: &mut impl FnMut() -> Result<u64, &'static str>) -> Result<S
     if filling.iter().any(|&byte| byte != 0) {
         return Err("its owner is not filled up with zeros");
     }
-    Ok(SavedHold { owner: owner.into(), token, left_ms, count: 1, binding: Binding::NONE })
+    Ok(SavedHold { owner: OwnerBuf::from_slice(owner), token, left_ms, count: 1, binding: Binding::NONE })
 }
 
 #[cfg(test)]

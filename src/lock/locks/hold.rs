@@ -1,6 +1,6 @@
 //! What a record says, read where it lies.
 
-use std::borrow::Cow;
+use std::ops::Deref;
 
 use zerocopy::FromBytes;
 
@@ -10,6 +10,34 @@ use super::pack;
 use super::record::{self, Flag, Head, Name, Owner, SPILLED};
 use super::state::{Locks, Spilled};
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment, Token};
+
+/// An owner as it was given. Of a UUID, a record has no more than the 16 bytes.
+#[derive(Clone, Debug)]
+pub enum OwnerText<'a> {
+    /// The text of a UUID.
+    Uuid([u8; pack::UUID_TEXT]),
+    /// Any other owner, where it lies.
+    Plain(&'a [u8]),
+}
+
+impl Deref for OwnerText<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Uuid(text) => text,
+            Self::Plain(owner) => owner,
+        }
+    }
+}
+
+impl PartialEq for OwnerText<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for OwnerText<'_> {}
 
 /// A look at a lock.
 #[derive(Clone, Copy)]
@@ -149,11 +177,11 @@ impl<'a> Hold<'a> {
 
     /// Who.
     #[must_use]
-    pub fn owner(self) -> Cow<'a, [u8]> {
+    pub fn owner(self) -> OwnerText<'a> {
         match self.stored_owner() {
-            Some(Owner::Uuid(bytes)) => Cow::Owned(pack::uuid_text(bytes)),
-            Some(Owner::Plain(owner)) => Cow::Borrowed(owner),
-            None => Cow::Borrowed(&[]),
+            Some(Owner::Uuid(bytes)) => OwnerText::Uuid(pack::uuid_text(bytes)),
+            Some(Owner::Plain(owner)) => OwnerText::Plain(owner),
+            None => OwnerText::Plain(&[]),
         }
     }
 

@@ -113,11 +113,18 @@ pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
 }
 
 /// The canonical text of a UUID.
-pub(super) fn uuid_text(bytes: &[u8; 16]) -> Vec<u8> {
+pub(super) fn uuid_text(bytes: &[u8; 16]) -> [u8; UUID_TEXT] {
     let (first, second) = both_halves(bytes);
     let ((a, b), (c, d)) = (halves(first), halves(second));
     let [a, b, c, d] = [a, b, c, d].map(|values| written(values).to_le_bytes());
-    [&a[..], b"-", &b[..4], b"-", &b[4..], b"-", &c[..4], b"-", &c[4..], &d].concat()
+    let mut text = [b'-'; UUID_TEXT];
+    text[..8].copy_from_slice(&a);
+    text[9..13].copy_from_slice(&b[..4]);
+    text[14..18].copy_from_slice(&b[4..]);
+    text[19..23].copy_from_slice(&c[..4]);
+    text[24..28].copy_from_slice(&c[4..]);
+    text[28..].copy_from_slice(&d);
+    text
 }
 
 /// Most digits of a number at the end of a name that are packed.

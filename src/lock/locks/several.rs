@@ -121,7 +121,7 @@ impl Locks {
     #[inline]
     fn enlist(&mut self, id: LockId, holder: LockId, token: Token, owner: &[u8]) {
         if !self.holder_lists.join(id, (token, holder), owner) {
-            let owners: Vec<Vec<u8>> = self.holders(id).map(|(_, hold)| hold.owner().into_owned()).collect();
+            let owners: Vec<Vec<u8>> = self.holders(id).map(|(_, hold)| hold.owner().to_vec()).collect();
             self.holder_lists.grow(id, &owners);
             self.holder_lists.join(id, (token, holder), owner);
         }
@@ -131,7 +131,7 @@ impl Locks {
     #[inline]
     pub fn remove_holder(&mut self, id: LockId, holder: LockId, now: Moment) -> Option<(Ended, usize)> {
         let owner =
-            if self.holder_lists.is_large(id) { self.hold(holder)?.owner().into_owned() } else { Vec::new() };
+            if self.holder_lists.is_large(id) { self.hold(holder)?.owner().to_vec() } else { Vec::new() };
         let ended = self.end(holder, now)?;
         let left = self.holder_lists.remove_holder(id, (ended.token, holder), &owner);
         self.remove_free(holder);
@@ -150,7 +150,7 @@ impl Locks {
     pub fn set_new_token(&mut self, id: LockId, holder: LockId, token: Token) -> Option<()> {
         if id.is_list() {
             let hold = self.hold(holder)?;
-            let (old, owner) = (hold.token(), hold.owner().into_owned());
+            let (old, owner) = (hold.token(), hold.owner().to_vec());
             self.holder_lists.remove_holder(id, (old, holder), &owner)?;
             self.holder_lists.join(id, (token, holder), &owner);
         }
@@ -163,7 +163,7 @@ impl Locks {
     pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
         let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
         let (owner, token, client, left_ms) =
-            (hold.owner().into_owned(), hold.token(), hold.client(), hold.left_ms(now));
+            (hold.owner().to_vec(), hold.token(), hold.client(), hold.left_ms(now));
         let (binding, count, held_ms, is_acknowledged) =
             (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
         let until_us = self.head(id)?.0.until_us();

@@ -279,8 +279,7 @@ impl Table {
         if self.locks.is_large(lock) {
             return;
         }
-        let owners: Vec<Vec<u8>> =
-            self.locks.holders(lock).map(|(_, hold)| hold.owner().into_owned()).collect();
+        let owners: Vec<Vec<u8>> = self.locks.holders(lock).map(|(_, hold)| hold.owner().to_vec()).collect();
         for owner in owners {
             self.answer_own(ctx, queue, &owner, fx);
         }

@@ -8,6 +8,7 @@ use super::context::StepContext;
 use super::decide::is_of;
 use super::state::*;
 use crate::lock::codec::{SavedHold, SavedLock};
+use crate::lock::types::OwnerBuf;
 
 impl Table {
     /// A request that the primary granted, word for word.
@@ -322,7 +323,7 @@ impl Table {
 
 fn saved(now: Moment, hold: Hold<'_>) -> SavedHold {
     SavedHold {
-        owner: hold.owner().into(),
+        owner: OwnerBuf::from_slice(&hold.owner()),
         token: hold.token(),
         left_ms: hold.left_ms(now),
         count: hold.count(),
@@ -331,7 +332,7 @@ fn saved(now: Moment, hold: Hold<'_>) -> SavedHold {
 }
 
 /// The hold that was told of.
-const fn new_hold(saved: &SavedHold) -> NewHold<'_> {
+fn new_hold(saved: &SavedHold) -> NewHold<'_> {
     NewHold {
         owner: &saved.owner,
         token: saved.token,

@@ -1,15 +1,14 @@
 //! What FENCE, INFO and the tests want to know. Nothing here changes anything.
 
-use std::borrow::Cow;
-
 use super::away::Away;
 use super::state::*;
+use crate::lock::locks::OwnerText;
 
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldView<'a> {
     /// Who.
-    pub owner: Cow<'a, [u8]>,
+    pub owner: OwnerText<'a>,
     /// The fencing token; `None` for the lock of an old client.
     pub token: Option<Token>,
     /// What is left of the lease.
@@ -165,7 +164,7 @@ impl Table {
             .collect();
         if let Some((legacy, owner)) = legacy {
             holds.push(HoldView {
-                owner: Cow::Borrowed(owner),
+                owner: OwnerText::Plain(owner),
                 token: None,
                 left_ms: now.ms_until(legacy.until),
                 held_ms: None,

@@ -72,7 +72,7 @@ impl Table {
         }
         let KeyRef { lock_key, existing } = key_ref;
         if let Some((lock, hold)) = self.live(now.boot, existing) {
-            let (owner, token) = (hold.owner().into_owned(), hold.token());
+            let (owner, token) = (hold.owner().to_vec(), hold.token());
             self.answer_owner(lock_key, &owner, token, fx);
             if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
                 queue.lock = Some(lock);

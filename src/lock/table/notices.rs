@@ -458,7 +458,7 @@ mod tests {
             let mut table = Table::default();
             let lock_key = LockKey { db: 0, name: b"lock:1" };
             let restore = |table: &mut Table| {
-                let owner = (*b"ann").into();
+                let owner = b"ann"[..].into();
                 let hold =
                     SavedHold { owner, token: TOKEN, left_ms: 9_000, count: 1, binding: Binding::NONE };
                 let saved = SavedLock { mode, holds: vec![hold] };

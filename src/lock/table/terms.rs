@@ -3,7 +3,7 @@
 use crate::lock::effect::{Existing, Step, WaiterId};
 use crate::lock::locks::NewHold;
 use crate::lock::queue::Request;
-use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Token};
+use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, OwnerBuf, Token};
 
 /// What the user has set a bound to (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -261,7 +261,7 @@ impl Ask<'_> {
             Wait::Reservation { until } => (None, Some(until)),
         };
         Request {
-            owner: self.owner.into(),
+            owner: OwnerBuf::from_slice(self.owner),
             owner_is_minted: self.owner_is_minted,
             lease_ms: self.lease_ms,
             since: now,

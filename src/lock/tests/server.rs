@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::engine::tests::single::{Replied, Single};
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::{Existing, LockId};
+use crate::lock::locks::OwnerText;
 use crate::lock::table::{Description, HoldView, Table, WaiterView};
 use crate::lock::types::{LockKey, Moment, Now, Token};
 
@@ -174,7 +175,7 @@ impl Server {
         let Description { mode, holders, holds, waiters, queue } = told;
         let hold = |view: HoldView<'_>| {
             let HoldView { owner, token, left_ms, held_ms, client, count, binding } = view;
-            let owner = name_of(&owner).as_bytes().into();
+            let owner = OwnerText::Plain(name_of(&owner).as_bytes());
             HoldView { owner, token, left_ms, held_ms, client, count, binding }
         };
         let waiter = |WaiterView { owner, waited_ms, client, mode }| WaiterView {
