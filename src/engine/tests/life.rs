@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::inside::{At, PartBuf, Value};
-use super::look::{Verdict, View, are_alike, must};
+use super::look::{Held, Verdict, are_alike, held_in, must};
 use super::sim::Sim;
 use super::world::{Said, World, at};
 use crate::engine::flags::Flags;
@@ -43,7 +43,7 @@ struct Life {
     alone: BTreeMap<u64, (At, String)>,
     lock_keys: Vec<At>,
     /// What the last rest saw.
-    before: View,
+    before: Held,
     /// Strings that were written and nobody took away.
     texts: BTreeMap<At, Vec<u8>>,
     dumps: Vec<(At, String)>,
@@ -73,7 +73,7 @@ impl Life {
             busy: BTreeMap::new(),
             alone: BTreeMap::new(),
             last: None,
-            before: lock_keys.iter().map(|at| (at.clone(), super::look::Lock::default())).collect(),
+            before: lock_keys.iter().map(|at| (at.clone(), 0)).collect(),
             lock_keys,
             texts: BTreeMap::new(),
             dumps: Vec::new(),
@@ -310,10 +310,11 @@ impl Life {
         self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
         self.primary.nobody_is_forgotten(&view)?;
         self.primary.counts_are_right(&view)?;
-        self.primary.events_tell_the_story(&self.before, &view, &events)?;
+        let held = held_in(&view);
+        self.primary.events_tell_the_story(&self.before, &held, &events)?;
         are_alike(&view, &self.replica.look(&self.lock_keys))?;
         self.texts_stay()?;
-        self.before = view;
+        self.before = held;
         Ok(())
     }
 
@@ -378,7 +379,7 @@ impl Life {
             self.settles()?;
         }
         self.rest()?;
-        let left: Vec<_> = self.before.iter().filter(|(_, lock)| !lock.holders.is_empty()).collect();
+        let left: Vec<_> = self.before.iter().filter(|(_, held)| **held > 0).collect();
         must(left.is_empty(), || format!("G3: {left:?} are held for ever"))?;
         let sim: &Sim = &self.primary.sim;
         let waiters = sim.with(|state| state.table.waiters());

@@ -39,6 +39,14 @@ pub(super) struct Lock {
 /// All locks of a server.
 pub(super) type View = BTreeMap<At, Lock>;
 
+/// How many hold each lock.
+pub(super) type Held = BTreeMap<At, usize>;
+
+/// The same of what was seen.
+pub(super) fn held_in(view: &View) -> Held {
+    view.iter().map(|(at, lock)| (at.clone(), lock.holders.len())).collect()
+}
+
 pub(super) type Verdict = Result<(), String>;
 
 pub(super) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
@@ -50,9 +58,15 @@ impl World {
         lock_keys.iter().map(|at| (at.clone(), self.look_at(at, self.sim.boot()))).collect()
     }
 
-    /// The same, with the holds whose leases are over and that nobody has ended yet.
-    pub(super) fn look_at_unended(&self, lock_keys: &[At]) -> View {
-        lock_keys.iter().map(|at| (at.clone(), self.look_at(at, Moment(0)))).collect()
+    /// How many hold the lock, with those whose leases are over and that nobody has ended yet.
+    pub(super) fn unended_at(&self, at: &At) -> usize {
+        self.sim.db.set(at.0);
+        let existing = self.sim.open(&at.1, To::Read).existing();
+        let lock_key = LockKey { db: at.0, name: &at.1 };
+        let holders = self.sim.with(|state| {
+            state.table.describe(Moment(0), lock_key, existing, &[], 1).map_or(0, |lock| lock.holders)
+        });
+        holders.unwrap_or(0)
     }
 
     fn look_at(&self, at: &At, now: Moment) -> Lock {
@@ -141,9 +155,9 @@ impl World {
     }
 
     /// The events of each lock can have led from what was to what is (G15).
-    pub(super) fn events_tell_the_story(&self, before: &View, after: &View, events: &[Published]) -> Verdict {
-        for (at, lock) in after {
-            let (start, end) = (before.get(at).map_or(0, |lock| lock.holders.len()), lock.holders.len());
+    pub(super) fn events_tell_the_story(&self, before: &Held, after: &Held, events: &[Published]) -> Verdict {
+        for (at, &end) in after {
+            let start = before.get(at).copied().unwrap_or(0);
             let told: Vec<&Published> = events.iter().filter(|event| is_at(event, at)).collect();
             must(can_lead(start, end, &told), || {
                 format!("G15: {at:?}: {start} held, then {told:?}, and now {end} hold")

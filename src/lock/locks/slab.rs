@@ -17,7 +17,7 @@
 const PAGE_BYTES: usize = 64 * 1024;
 
 /// Bytes of each of the first [`SMALL_PAGES`] of a size.
-const SMALL_PAGE_BYTES: usize = 16 * 1024;
+const SMALL_PAGE_BYTES: usize = if cfg!(test) { 2 * 1024 } else { 16 * 1024 };
 
 /// How many pages of a size are small.
 const SMALL_PAGES: u32 = if cfg!(test) { 2 } else { 8 };

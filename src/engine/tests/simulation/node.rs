@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::disk::Snapshot;
 use super::super::inside::{self, Published, Told, Value};
-use super::super::look::View;
+use super::super::look::Held;
 use super::super::world::{World, set_number};
 use super::asks::Request;
 use super::plan::Plan;
@@ -110,8 +110,8 @@ pub(super) struct Node {
 pub(super) struct Story {
     /// The server's term when it was last at rest.
     pub(super) term: Option<u32>,
-    /// Its locks at that time.
-    pub(super) before: View,
+    /// How many held each of its locks at that time.
+    pub(super) before: Held,
     pub(super) told: Vec<Published>,
 }
 

@@ -75,7 +75,12 @@ impl Slots {
 
 /// The slot of a lock.
 fn slot_of(at: At) -> usize {
-    SLOTS.iter().position(|locks| locks.contains(&lock_at(at))).expect("each lock has a slot")
+    slot_with(lock_at(at))
+}
+
+/// The slot of the lock with this number.
+fn slot_with(lock: usize) -> usize {
+    SLOTS.iter().position(|locks| locks.contains(&lock)).expect("each lock has a slot")
 }
 
 impl Group {
@@ -86,10 +91,11 @@ impl Group {
 
     /// Whether this server answers for the lock: it is at its shard, and not on its way to the other one.
     pub(super) fn is_ours(&self, n: usize, at: At) -> bool {
-        let slot = slot_of(at);
+        let lock = lock_at(at);
+        let slot = slot_with(lock);
         let is_home = self.slots.homes[slot] == Shard::of(n);
         let has = |n: usize| self.nodes[n].has(at);
-        let (shard, minted) = self.slots.minted[lock_at(at)];
+        let (shard, minted) = self.slots.minted[lock];
         let is_early = shard != Shard::of(n) && minted + MOVE_US >= self.time;
         match self.slots.moves[slot] {
             None => is_home && !is_early,

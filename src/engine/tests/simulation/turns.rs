@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::inside::{At, PartBuf, Published};
+use super::super::look::Held;
 use super::super::world::{Fate, at as key_at};
 use super::asks::{Kind, Request, Sent};
 use super::node::{Blocked, Node};
@@ -13,7 +14,6 @@ use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
-use crate::lock::tests::server::At as Lock;
 use crate::lock::types::Token;
 
 /// More turns than anything takes that is due at once.
@@ -86,9 +86,6 @@ impl Group {
     /// What was published of each lock since the server was last at rest can have led from the holds of then to those
     /// of now (G15).
     fn judge_story(&mut self, n: usize) -> Verdict {
-        // A key that is gone from a slot on its way has left with it, for all that the server knows.
-        let has_left = |at: &Lock| !self.is_ours(n, *at);
-        let left: Vec<At> = LOCKS.into_iter().filter(has_left).map(|at| key_at(at.db, at.name)).collect();
         let Node { world, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
         let mut lock_keys: BTreeSet<At> = world.sim.inside.borrow().keys.keys().cloned().collect();
@@ -97,22 +94,28 @@ impl Group {
             Published::Lock(at, _) | Published::Key(at, _) => Some(at.clone()),
             Published::All(_) => None,
         }));
-        let lock_keys: Vec<At> = lock_keys.into_iter().collect();
-        let view = world.look_at_unended(&lock_keys);
-        let mut before = std::mem::replace(&mut story.before, view);
-        let mut after = story.before.clone();
-        for at in &left {
-            before.remove(at);
-            after.remove(at);
-        }
+        let held = lock_keys.into_iter().map(|at| {
+            let holders = world.unended_at(&at);
+            (at, holders)
+        });
+        let mut after: Held = held.collect();
         // What it held before it began to decide was not published here.
-        if story.term.replace(*term) == Some(*term) {
-            if !told.is_empty() {
-                self.seen.see(Point::StoryTold);
-            }
-            world.events_tell_the_story(&before, &after, &told)?;
+        let decided_before = story.term.replace(*term) == Some(*term);
+        if !decided_before || told.is_empty() && after == story.before {
+            story.before = after;
+            return Ok(());
         }
-        Ok(())
+        let mut before = std::mem::replace(&mut story.before, after.clone());
+        if !told.is_empty() {
+            self.seen.see(Point::StoryTold);
+        }
+        // A key that is gone from a slot on its way has left with it, for all that the server knows.
+        for lock in LOCKS.into_iter().filter(|lock| !self.is_ours(n, *lock)) {
+            let at = key_at(lock.db, lock.name);
+            before.remove(&at);
+            after.remove(&at);
+        }
+        self.nodes[n].world.events_tell_the_story(&before, &after, &told)
     }
 
     /// Whether nothing could be confirmed now.
