@@ -89,7 +89,7 @@ def in_slices(what, many, build, act, then=nothing_more, **more):
 AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
 
 NUMBERS = "a value is saved and loaded number by number, with a call of the server for each"
-VALUES = "the server does more for a value of a module than for a string: see the rows of empty values"
+VALUES = "beside what the server does for a value of a module (see the rows of empty values), each hold is ended for itself"
 HOLDERS_COME = "each holder gets a record, a place on the timing wheel and one in each of two indexes"
 PACKED = "Valkey saves a set faster than Redis does"
 RECORDS = "each record is a call of the module, where that of a string is one of the server"
