@@ -14,6 +14,8 @@
 //! A granted ACQUIRE, a RELEASE and a RENEW travel in their own words where a reader must come to the
 //! same result; see `docs/ARCHITECTURE.md`, "What travels".
 
+use std::fmt;
+
 use super::args::{integer, owner};
 use crate::lock::codec::SavedHold;
 use crate::lock::types::COUNT_MAX;
@@ -69,25 +71,43 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
     }
 }
 
-/// What LOCK.APPLY says of a hold behind its owner: mode, count, cut and kept; nothing of a plain exclusive one. Digits
-/// and letters.
+/// A word of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// These letters.
+    Letters(&'static str),
+    /// The digits of a number.
+    Number(u64),
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Letters(letters) => f.write_str(letters),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// What LOCK.APPLY says of a hold behind its owner: mode, count, cut and kept; nothing of a plain exclusive one.
 #[must_use]
-pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[String; 4]> {
+pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[Word; 4]> {
+    use Word::{Letters, Number};
     if mode == Mode::Exclusive && hold.count == 1 && hold.binding.is_none() {
         return None;
     }
     let mode = match mode {
-        Mode::Exclusive => "EXCLUSIVE".to_owned(),
-        Mode::Shared => "SHARED".to_owned(),
-        Mode::Limit(limit) => limit.to_string(),
+        Mode::Exclusive => Letters("EXCLUSIVE"),
+        Mode::Shared => Letters("SHARED"),
+        Mode::Limit(limit) => Number(limit.into()),
     };
-    let cut = hold.binding.ephemeral_ms.map_or("NO".to_owned(), |ms| ms.to_string());
-    let keepalive = match (hold.binding.is_keepalive, hold.binding.is_running) {
+    let cut = hold.binding.ephemeral_ms.map_or(Letters("NO"), Number);
+    let kept = match (hold.binding.is_keepalive, hold.binding.is_running) {
         (false, _) => "NO",
         (true, false) => "YES",
         (true, true) => "RUNS",
     };
-    Some([mode, hold.count.to_string(), cut, keepalive.to_owned()])
+    Some([mode, Number(hold.count.into()), cut, Letters(kept)])
 }
 
 /// Parses LOCK.TICK: last and told.
@@ -122,7 +142,7 @@ mod tests {
                 let is_plain = mode == Mode::Exclusive && count == 1 && binding.is_none();
                 assert_eq!(said.is_none(), is_plain);
                 let mut words = ["HOLD", "5", "9", "w"].map(str::to_owned).to_vec();
-                words.extend(said.into_iter().flatten());
+                words.extend(said.into_iter().flatten().map(|word| word.to_string()));
                 assert_eq!(parse_apply(&words), Some(Apply::Hold(mode, hold)));
             }
         }

@@ -150,8 +150,11 @@ impl Binding {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId(pub u64);
 
-/// An owner that is kept for itself. The text of a UUID, and whatever is not longer than 40 bytes, takes no allocation.
-pub type OwnerBuf = smallvec::SmallVec<[u8; 40]>;
+/// Longest owner that is kept without an allocation: the text of a UUID is not longer.
+const OWNER_INLINE: usize = if cfg!(test) { 2 } else { 40 };
+
+/// An owner that is kept for itself.
+pub type OwnerBuf = smallvec::SmallVec<[u8; OWNER_INLINE]>;
 
 /// Where a lock lives: database and key. Borrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -1,12 +1,12 @@
 //! What replicas and append-only files are told in the module's own words: see `src/command/internal.rs`.
 
-use std::ffi::{CString, c_longlong};
+use std::ffi::c_longlong;
 
 use redis_module::raw;
 
 use super::api::{Ctx, KeptStr, Str, api};
 use super::hot::calls;
-use crate::command::internal::words_of;
+use crate::command::internal::{Word, words_of};
 use crate::engine::server::Fact;
 use crate::lock::codec::SavedHold;
 use crate::lock::types::Mode;
@@ -19,34 +19,40 @@ pub(crate) fn begin() -> Result<(), &'static str> {
     HOLD.get().map(|_| ()).ok_or("there is no memory for a word of the records for replicas")
 }
 
+/// Where the digits of numbers are written.
+type Digits = itoa::Buffer;
+
 /// The fact "this owner holds", by one of the server's two functions that write commands from a format: into what it
 /// takes first, for a key of this name.
 ///
-/// Numbers are given as their digits: the server makes a string of these by one allocation, of a number by two.
+/// All but the name and the verb is given as bytes. Of these the server makes a string by one allocation, of a number by
+/// two.
 macro_rules! write_hold {
     ($function:ident, $into:expr, $name:expr, $mode:expr, $hold:expr) => {{
         let (into, name, hold): (_, _, &SavedHold) = ($into, $name, $hold);
-        let (mut token, mut left_ms) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (mut token, mut left_ms) = (Digits::new(), Digits::new());
         let (token, left_ms) = (token.format(hold.token.get()), left_ms.format(hold.left_ms));
         // It was made at load.
         let (command, Some(verb)) = (c"LOCK.APPLY".as_ptr(), HOLD.get()) else { return };
         let (verb, token, token_len) = (verb.as_ptr(), token.as_ptr(), token.len());
         let (left_ms, left_ms_len) = (left_ms.as_ptr(), left_ms.len());
         let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
-        if let Some([mode, count, cut, kept]) = said_of($mode, hold) {
-            let (mode, count, cut, kept) = (mode.as_ptr(), count.as_ptr(), cut.as_ptr(), kept.as_ptr());
-            let format = c"ssbbbcccc".as_ptr();
-            // SAFETY: 1. what the caller passes is live; 2. the format takes two strings, three buffers with their
-            // lengths, and four C strings, which live until the end of this block.
+        if let Some(words) = words_of($mode, hold) {
+            let mut digits = [Digits::new(); 4];
+            let [mode, count, cut, kept] = written(&words, &mut digits);
+            let format = c"ssbbbbbbb".as_ptr();
+            // SAFETY: 1. what the caller passes is live; 2. the format takes two strings, and seven buffers with their
+            // lengths, which live until the end of this block.
             unsafe {
                 api!(
                     $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
-                    len, mode, count, cut, kept
+                    len, mode.as_ptr(), mode.len(), count.as_ptr(), count.len(), cut.as_ptr(), cut.len(),
+                    kept.as_ptr(), kept.len()
                 )
             };
         } else {
             let format = c"ssbbb".as_ptr();
-            // SAFETY: the same without the four.
+            // SAFETY: the same without the last four.
             unsafe {
                 api!(
                     $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
@@ -108,10 +114,16 @@ pub(crate) fn emit_hold(
     write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
 }
 
-/// What a record says of a hold behind its owner, as C strings.
-fn said_of(mode: Mode, hold: &SavedHold) -> Option<[CString; 4]> {
-    // There is no NUL among digits and letters.
-    Some(words_of(mode, hold)?.map(|text| CString::new(text).unwrap_or_default()))
+/// These words as letters and digits.
+fn written<'a>(words: &[Word; 4], digits: &'a mut [Digits; 4]) -> [&'a str; 4] {
+    let mut all = [""; 4];
+    for ((text, word), digits) in all.iter_mut().zip(words).zip(digits) {
+        *text = match *word {
+            Word::Letters(letters) => letters,
+            Word::Number(number) => digits.format(number),
+        };
+    }
+    all
 }
 
 /// Asks the replicas how far they are.

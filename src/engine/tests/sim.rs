@@ -357,7 +357,7 @@ impl Server for Sim {
             }
             Fact::Hold(name, mode, hold) => {
                 let (token, left_ms) = (hold.token.get().to_string(), hold.left_ms.to_string());
-                let said = words_of(mode, hold);
+                let said = words_of(mode, hold).map(|words| words.map(|word| word.to_string()));
                 let (token, left_ms) = (token.as_bytes(), left_ms.as_bytes());
                 let mut words = vec![&b"LOCK.APPLY"[..], name, b"HOLD", token, left_ms, &hold.owner];
                 words.extend(said.iter().flatten().map(String::as_bytes));

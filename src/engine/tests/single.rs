@@ -384,7 +384,7 @@ impl Single {
                     None => tell(&[b"LOCK.APPLY", &name, b"EMPTY"]),
                     Some(SavedLock { mode, holds }) => holds.iter().for_each(|hold| {
                         let numbers = [hold.token.get(), hold.left_ms].map(|number| number.to_string());
-                        let how = words_of(mode, hold);
+                        let how = words_of(mode, hold).map(|words| words.map(|word| word.to_string()));
                         let [token, left] = [&numbers[0], &numbers[1]].map(|number| number.as_bytes());
                         let mut words = vec![&b"LOCK.APPLY"[..], &name, b"HOLD", token, left, &hold.owner];
                         words.extend(how.iter().flatten().map(String::as_bytes));
