@@ -13,7 +13,7 @@ from harness.group import freeze, thaw
 from .beside import LEASE, link, nothing
 from .fit import Bound
 from .rows import CLIENTS, CONSTANT_TIME, LINEAR_TIME, TURN, TURN_MS, Event
-from .stores import in_slices
+from .stores import in_slices, turn
 
 KEYS = 64
 NAMES = [f"{{k}}{number}" for number in range(KEYS)]
@@ -151,13 +151,13 @@ def leaving(many, build):
 
 EACH = {"exponent": CONSTANT_TIME, "turn": TURN}
 #: Some microseconds for each, and the answers of 256: see docs/GUARANTEES.md, G16.
-AT_ONCE = Bound(25, TURN_MS, "readers are let in together, in the step that frees the lock")
+TOGETHER = "readers are let in together, in the step that frees the lock"
 #: The server itself writes to each of them.
 REPLICAS = (1, 2, 4)
 
 EVENTS = (
     event("clients let in by a writer's release", "waiting readers, connected", waiting("SHARED"), let_in,
-          bounds={"exponent": LINEAR_TIME, "turn": AT_ONCE}),
+          bounds=turn(25, TOGETHER)),
     leaving("waiters of a lock, connected", waiting()),
     leaving("waiters of a lock each, connected", waiting(keys=2)),
     event("a hand-over", "waiters of a lock, connected", waiting(), hand_over, times=TIMES, bounds=EACH),
