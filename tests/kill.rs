@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::Value;
 
 use crate::server::client::as_int;
-use crate::server::{Client, Server, let_pass, millis};
+use crate::server::{Client, Server, await_that, let_pass, millis};
 use crate::workload::Dice;
 
 const CONNECTIONS: usize = 4;
+/// The locks that a round leaves held, at least: half of what it takes.
+const HELD_MIN: i64 = 40;
 
 /// What one connection was told until it lost the server.
 #[derive(Default)]
@@ -56,7 +58,10 @@ fn kill_under_load(server: &mut Server, round: u64, during: impl FnOnce(&mut Cli
                 scope.spawn(move || take_until_it_dies(client, &name, seed))
             })
             .collect();
-        during(&mut server.client());
+        let mut client = server.client();
+        let before = client.int("DBSIZE");
+        await_that("there is load", || client.int("DBSIZE") > before + HELD_MIN);
+        during(&mut client);
         server.kill();
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     })
