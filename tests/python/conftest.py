@@ -30,11 +30,13 @@ def pytest_configure(config):
         pytest.exit(f"there is no server {BINARY}: see REDISLOCK_SERVER", 2)
 
 
-#: Tests of tools: whichever server they start, if any, they say nothing about it. Single tests are marked `once`.
+#: Tests of tools and examples: whichever server they start, if any, they say nothing about it, as what they use of it has
+#: tests of its own. Single tests are marked `once`.
 TOOLS = {
     "test_bench",
     "test_chaos",
     "test_differ",
+    "test_examples",
     "test_growth",
     "test_history_checker",
     "test_history_checker_files",

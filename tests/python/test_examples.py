@@ -142,7 +142,6 @@ def test_an_example_over_the_client_fails_where_there_are_no_locks(start_server,
     assert "ModuleMissing" in output
 
 
-@pytest.mark.once
 def test_each_program_over_the_clients_is_there_in_three_languages_and_on_the_page():
     page = (EXAMPLES / "README.md").read_text()
     names = {path.name for path in OVER_CLIENTS.iterdir() if path.is_file()}
@@ -152,7 +151,6 @@ def test_each_program_over_the_clients_is_there_in_three_languages_and_on_the_pa
     assert all(f"(clients/{name})" in page for name in names)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "path", sorted(EXAMPLES.glob("**/*.py")), ids=lambda path: path.name
 )
