@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The commit of the sources; "unknown" where they are not a git checkout.
 fn commit() -> String {
-    for file in [".git/HEAD", ".git/index"] {
+    // Git notes each commit and checkout in its log of HEAD. Its index would not do: `git status` writes it, too.
+    for file in [".git/HEAD", ".git/logs/HEAD"] {
         if Path::new(file).exists() {
             println!("cargo:rerun-if-changed={file}");
         }
