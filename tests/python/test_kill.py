@@ -76,7 +76,7 @@ def run_until_killed(server, round_number):
     for thread in threads:
         thread.start()
     eventually(lambda: sum(len(ledger.tokens) for ledger in ledgers) > TOKENS, "there is load")
-    time.sleep(random.Random(round_number).random() * 0.4)
+    time.sleep(0.4 + random.Random(round_number).random() * 0.4)
     server.kill()
     for thread in threads:
         thread.join(40)
