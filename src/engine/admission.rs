@@ -16,18 +16,20 @@ pub struct Admission<'a, S: Server> {
     refuses_writes: Option<bool>,
     /// Whether no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
     cannot_confirm: bool,
+    /// How many grants were asked about.
+    asked: usize,
 }
 
 impl<'a, S: Server> Admission<'a, S> {
     /// Within a write command: the server has let it pass, so it does not refuse writes.
     #[inline]
     pub fn of_command(server: &'a S) -> Self {
-        Self { server, refuses_writes: Some(false), cannot_confirm: confirm::is_impossible(server) }
+        Self { server, refuses_writes: Some(false), cannot_confirm: confirm::is_impossible(server), asked: 0 }
     }
 
     /// Outside of commands.
     pub fn of_pump(server: &'a S) -> Self {
-        Self { server, refuses_writes: None, cannot_confirm: confirm::is_impossible(server) }
+        Self { server, refuses_writes: None, cannot_confirm: confirm::is_impossible(server), asked: 0 }
     }
 
     /// Whether nothing can be granted now.
@@ -41,8 +43,14 @@ impl<'a, S: Server> Admission<'a, S> {
         *self.refuses_writes.get_or_insert_with(|| server.refuses_writes())
     }
 
+    /// How many grants were asked about so far.
+    pub const fn asked(&self) -> usize {
+        self.asked
+    }
+
     /// Asks about one grant.
     pub fn admit(&mut self, who: Candidate<'_>) -> Decision {
+        self.asked += 1;
         if self.is_closed() {
             return Decision::NotNow;
         }

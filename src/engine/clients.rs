@@ -20,7 +20,7 @@ use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::ClientId;
 
 /// How many clients are answered in one turn of the event loop.
-pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 256 };
+pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 128 };
 
 /// Room for so many is kept after a storm.
 const KEPT: usize = if cfg!(test) { 4 } else { 64 };

@@ -19,12 +19,12 @@ use crate::sabotage::{self, Rule};
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
 const RUN_BUDGET_US: u64 = 1_000;
 
-/// How often time is read within a run.
-const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 2 } else { 64 };
+/// How often time is read within a run, in steps and grants.
+const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 3 } else { 64 };
 
 /// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
 /// grant nothing any more.
-const SENT_AWAY_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
+const SENT_AWAY_AT_ONCE: usize = if cfg!(test) { 2 } else { 128 };
 
 /// How many values that were freed elsewhere are buried between two looks at the time.
 const BURIED_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
@@ -274,8 +274,12 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
     let mut now = server.now();
     let mut to_do = ToDo::of_run(server);
     let mut time_outs = 0;
-    for count in 1_usize.. {
-        if count.is_multiple_of(STEPS_BETWEEN_LOOKS) {
+    let mut looks_at = STEPS_BETWEEN_LOOKS;
+    for steps in 1_usize.. {
+        // One step may grant to many.
+        let count = steps + to_do.admission.asked();
+        if count >= looks_at {
+            looks_at = count + STEPS_BETWEEN_LOOKS;
             now = server.now();
             if is_spent(server, started) {
                 return false;

@@ -10,6 +10,20 @@ const LEGACY_GONE_MS: u64 = 2;
 /// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
 
+/// How many of those who wait for a lock are let in or refused in one step. The rest come in with the next steps of the
+/// pump, and until then a newcomer stands behind them.
+const SERVED_A_STEP: usize = 64;
+
+#[cfg(not(test))]
+const fn served_max() -> usize {
+    SERVED_A_STEP
+}
+
+#[cfg(test)]
+fn served_max() -> usize {
+    crate::lock::tests::lowered::served_max(SERVED_A_STEP)
+}
+
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {
     sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 0 } else { 64 }
@@ -174,7 +188,8 @@ impl Table {
         usize::from(first.is_some_and(|first| self.fits(ctx, first.mode, &first.owner, 0)))
     }
 
-    /// Lets in everybody in the queue who can come in now, first come first (G5).
+    /// Lets in everybody in the queue who can come in now, first come first (G5). If they are very many, some: the pump
+    /// lets in the rest.
     #[inline(always)]
     pub(super) fn admit_queue(
         &mut self,
@@ -209,13 +224,19 @@ impl Table {
             let Some(waiter) = self.queues.waiter(id) else {
                 break;
             };
+            if ctx.served >= served_max() {
+                self.note_queue(queue);
+                break;
+            }
             next = self.queues.behind(id);
             let request = &waiter.request;
             if request.until.is_some_and(|until| until <= now.boot) {
+                ctx.served += 1;
                 self.time_out(id, fx);
                 continue;
             }
             if self.waits_for_own(ctx, waiter) {
+                ctx.served += 1;
                 self.answer_holder(ctx, id, fx);
                 continue;
             }
@@ -237,6 +258,7 @@ impl Table {
                 break;
             }
             let is_exclusive = request.mode == Mode::Exclusive;
+            ctx.served += 1;
             match self.admit(id, candidate, admission, fx) {
                 Decision::Granted => {}
                 Decision::Refused(_) => continue,

@@ -13,6 +13,8 @@ pub(super) struct StepContext<'a> {
     /// A lock of an old client stands here.
     pub(super) legacy: Option<Legacy>,
     pub(super) record: Record,
+    /// How many of those who wait were answered in this step, at this key and those before it.
+    pub(super) served: usize,
 }
 
 impl<'a> StepContext<'a> {
@@ -33,6 +35,7 @@ impl<'a> StepContext<'a> {
             is_touched: false,
             legacy,
             record: Record::Nothing,
+            served: 0,
         }
     }
 

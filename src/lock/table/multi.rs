@@ -23,8 +23,8 @@ impl Table {
         let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, Some(ask.owner), None, fx);
-            self.admit_queue(now, ctx, admission, fx);
         }
+        self.admit_queues(now, &mut ctxs, admission, fx);
         let reply = self.take_or_wait_for_all(now, &mut ctxs, ask, fx);
         if matches!(reply, Granted(_)) {
             self.admit_queues(now, &mut ctxs, admission, fx);
@@ -43,8 +43,12 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut [Effects],
     ) {
+        // However many locks there are, one step serves no more.
+        let mut served = ctxs.iter().map(|ctx| ctx.served).max().unwrap_or(0);
         for (ctx, fx) in ctxs.iter_mut().zip(fx) {
+            ctx.served = served;
             self.admit_queue(now, ctx, admission, fx);
+            served = ctx.served;
         }
     }
 

@@ -1,5 +1,5 @@
 //! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true. How often one owner holds.
-//! How many reservations lapse in one step.
+//! How many reservations lapse in one step, and how many of those who wait are served in one.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::visits;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, Step, Task};
-use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Limits, Refusal, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Candidate, Decision, KeyRef, Limits, Refusal, Release, Table, Wait};
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
@@ -164,6 +164,56 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
     let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
     assert_eq!((step.change, table.waiters()), (Change::Renewed, 0));
     assert_eq!(table.next_task(), None);
+}
+
+/// A writer that holds the lock, and many readers who wait for it.
+fn with_readers(count: u32) -> (World, KeyRef<'static>) {
+    let mut world = World::new();
+    world.holds(0, 0, Mode::Exclusive);
+    for owner in 1..=count {
+        world.waits(owner, 0, Mode::Shared);
+    }
+    let existing = world.keys[&0];
+    (world, KeyRef { lock_key: LockKey { db: 0, name: &[0; 4] }, existing })
+}
+
+fn is_noted(table: &mut Table) -> bool {
+    matches!((table.next_task(), table.next_task()), (Some(Task::Settle(_)), None))
+}
+
+#[test]
+fn many_readers_come_in_some_in_a_step_and_nobody_passes_them() {
+    let (mut world, mut key_ref) = with_readers(150);
+    let (table, mut fx) = (&mut world.table, Effects::default());
+    let writer = Release { owner: &0_u32.to_le_bytes(), token: None };
+    let step = table.release(NOW, key_ref, &writer, &mut |_| Decision::Granted, &mut fx);
+    assert_eq!((step.reply, table.holds(), table.waiters()), (Some(true), 64, 86));
+    if let Change::Stored(lock) = step.change {
+        key_ref.existing = Existing::Lock(lock);
+    }
+    assert!(is_noted(table), "the pump comes back");
+    // A newcomer lets some in, too, and stands behind the others.
+    let newcomer = 151_u32.to_le_bytes();
+    let ask = ask(&newcomer, Mode::Shared, None);
+    let step = table.acquire(NOW, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
+    assert_eq!((step.reply, table.holds(), table.waiters()), (Acquired::Busy, 128, 22));
+    assert!(is_noted(table), "and again");
+    let _ = table.settle(NOW, key_ref, None, &mut |_| Decision::Granted, &mut fx);
+    assert_eq!((table.holds(), table.waiters(), table.next_task()), (150, 0, None));
+}
+
+#[test]
+fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
+    let (mut world, mut key_ref) = with_readers(100);
+    let (table, mut fx) = (&mut world.table, Effects::default());
+    let writer = Release { owner: &0_u32.to_le_bytes(), token: None };
+    let mut refuse = |_: Candidate<'_>| Decision::Refused("no");
+    let step = table.release(NOW, key_ref, &writer, &mut refuse, &mut fx);
+    assert_eq!((step.change, table.waiters()), (Change::Deleted, 36));
+    assert!(is_noted(table), "the pump comes back");
+    key_ref.existing = Existing::Nothing;
+    let _ = table.settle(NOW, key_ref, None, &mut refuse, &mut fx);
+    assert_eq!((table.waiters(), table.next_task()), (0, None));
 }
 
 #[test]

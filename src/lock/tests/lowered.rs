@@ -15,24 +15,33 @@ pub(crate) struct Lowered {
     pub(crate) count_max: Option<u32>,
     /// How many holds of a connection are unbound at once when it closes.
     pub(crate) unbound_max: Option<usize>,
+    /// How many of those who wait for a lock are served in one step.
+    pub(crate) served_max: Option<usize>,
 }
 
 impl Lowered {
     /// As in a module that is shipped.
-    const NONE: Self = Self { few_max: None, steps_max: None, count_max: None, unbound_max: None };
+    const NONE: Self =
+        Self { few_max: None, steps_max: None, count_max: None, unbound_max: None, served_max: None };
 
     /// All that a client can be told of at once.
-    pub(crate) const ALL: Self =
-        Self { few_max: Some(2), steps_max: Some(3), count_max: Some(3), unbound_max: None };
+    pub(crate) const ALL: Self = Self {
+        few_max: Some(2),
+        steps_max: Some(3),
+        count_max: Some(3),
+        unbound_max: None,
+        served_max: Some(1),
+    };
 
     /// Some, all or none of them, as this life is to have them.
     pub(crate) fn of(seed: u64) -> Self {
-        let Self { few_max, steps_max, count_max, .. } = Self::ALL;
-        match seed % 5 {
+        let Self { few_max, steps_max, count_max, served_max, .. } = Self::ALL;
+        match seed % 6 {
             0 => Self::NONE,
             1 => Self { few_max, ..Self::NONE },
             2 => Self { steps_max, ..Self::NONE },
             3 => Self { count_max, ..Self::NONE },
+            4 => Self { served_max, ..Self::NONE },
             _ => Self::ALL,
         }
     }
@@ -52,6 +61,9 @@ impl Lowered {
 
     /// The same for a world whose other bounds are as they are shipped.
     pub(super) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
+
+    /// One of those who wait for a lock is served in a step.
+    pub(super) const ONE_SERVED: Self = Self { served_max: Some(1), ..Self::NONE };
 
     /// One owner holds a lock twice at most.
     pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
@@ -110,4 +122,9 @@ pub(crate) fn count_max(usual: u32) -> u32 {
 /// How many holds of a connection are unbound at once when it closes, where that is usually so many.
 pub(crate) fn unbound_max(usual: usize) -> usize {
     BOUNDS.get().unbound_max.unwrap_or(usual)
+}
+
+/// How many of those who wait for a lock are served in one step, where that is usually so many.
+pub(crate) fn served_max(usual: usize) -> usize {
+    BOUNDS.get().served_max.unwrap_or(usual)
 }

@@ -286,6 +286,12 @@ fn readers_and_writers_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| readers_and_writers_states(2388))
 }
 
+/// The same where one step serves one of those who wait, and the pump the others.
+#[test]
+fn readers_and_writers_who_are_served_one_by_one() -> Result<(), String> {
+    Lowered::ONE_SERVED.during(|| readers_and_writers_states(2213))
+}
+
 /// Three owners and a semaphore of two, which one of them takes for one of three, and another for a lock.
 fn one_of_two_states(states: usize, sometimes: &[&str]) -> Result<(), String> {
     let mut moves = moves_of(0..3, |who| {

@@ -2,6 +2,7 @@
 
 use super::book::{Asked, Hold};
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
+use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::{At, Name};
 use crate::lock::effect::Answer;
@@ -361,7 +362,7 @@ impl Oracle {
     }
 
     /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
-    /// not look before the pump runs.
+    /// not look before the pump runs, nor behind those whom one step serves.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_told = |waiter: &Waiter| {
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
@@ -373,10 +374,12 @@ impl Oracle {
                 self.dismiss(at)
             };
         }
+        let served_max = if self.is_pumping { usize::MAX } else { lowered::served_max(usize::MAX) };
         let mut reserved = 0;
         let mut next = 0;
         while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
             let waiter = self.waiters[index];
+            let is_freed = is_freed && self.answers.len() < served_max;
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
             // A request that is replaced or withdrawn is another matter.
             let told = told.map(|told| &told.answer);

@@ -150,14 +150,11 @@ def leaving(many, build):
 
 
 EACH = {"exponent": CONSTANT_TIME, "turn": TURN}
-#: Some microseconds for each, and the answers of 256: see docs/GUARANTEES.md, G16.
-TOGETHER = "readers are let in together, in the step that frees the lock"
 #: The server itself writes to each of them.
 REPLICAS = (1, 2, 4)
 
 EVENTS = (
-    event("clients let in by a writer's release", "waiting readers, connected", waiting("SHARED"), let_in,
-          bounds=turn(25, TOGETHER)),
+    event("clients let in by a writer's release", "waiting readers, connected", waiting("SHARED"), let_in),
     leaving("waiters of a lock, connected", waiting()),
     leaving("waiters of a lock each, connected", waiting(keys=2)),
     event("a hand-over", "waiters of a lock, connected", waiting(), hand_over, times=TIMES, bounds=EACH),
