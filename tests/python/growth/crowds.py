@@ -13,7 +13,7 @@ from harness.group import freeze, thaw
 from .beside import LEASE, link, nothing
 from .fit import Bound
 from .rows import CLIENTS, CONSTANT_TIME, LINEAR_TIME, TURN, TURN_MS, Event
-from .stores import in_slices, turn
+from .stores import in_slices
 
 KEYS = 64
 NAMES = [f"{{k}}{number}" for number in range(KEYS)]
