@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::Server;
+use common::{Server, cargo};
 
 /// What a user writes; the crate is where it was unpacked.
 const PROGRAM: &str = r#"
@@ -25,12 +24,6 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 "#;
-
-fn cargo(folder: &Path, target: &Path, words: &[&str]) {
-    let mut command = Command::new(env::var("CARGO").unwrap());
-    command.args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
-    assert!(command.status().unwrap().success(), "cargo {words:?}");
-}
 
 #[test]
 fn the_packaged_crate_takes_a_lock_in_a_fresh_project() {

@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::Server;
+use common::{Server, cargo};
 
 /// The text of each example.
 fn examples(readme: &str) -> Vec<&str> {
@@ -66,13 +65,7 @@ fn the_examples_run_and_print_what_they_say() {
     write_package(folder.path(), &texts);
     // What was compiled for the tests is used again.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let built = Command::new(env::var("CARGO").unwrap())
-        .args(["build", "--quiet", "--offline", "--bins"])
-        .current_dir(folder.path())
-        .env("CARGO_TARGET_DIR", target)
-        .status()
-        .unwrap();
-    assert!(built.success());
+    cargo(folder.path(), target, &["build", "--quiet", "--offline", "--bins"]);
     for (number, text) in texts.iter().enumerate() {
         let run = Command::new(target.join(format!("debug/example{number}"))).output().unwrap();
         let (out, log) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));

@@ -23,6 +23,19 @@ fn told(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} says what is tested"))
 }
 
+/// Runs cargo in a folder, on what was compiled in `target` before.
+pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
+    let mut command = Command::new(told("CARGO"));
+    command.args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
+    // What cargo tells a test of its package makes ring, and all that uses it, compile anew here, and there once more.
+    for (name, _) in
+        env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+    {
+        command.env_remove(name);
+    }
+    assert!(command.status().unwrap().success(), "cargo {words:?}");
+}
+
 /// A server with the module, on a port of its own. It is killed at the end of the test.
 pub struct Server {
     child: Child,
