@@ -2,7 +2,7 @@
 
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
-use super::world::World;
+use super::world::{World, at};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{answers, legacy};
@@ -126,7 +126,7 @@ fn a_string_that_is_renewed_lives_as_long_here_as_readers_are_told() {
     assert_eq!(world.told("LOCK.RENEW old alice PX 50000"), [PartBuf::Integer(1)]);
     let until_ms = 1_700_000_001_000_u64 + 50_000;
     let inside = world.sim.inside.borrow();
-    assert_eq!(inside.keys[&(0, b"old".to_vec())].until_ms, Some(until_ms));
+    assert_eq!(inside.keys[&at(0, "old")].until_ms, Some(until_ms));
     let told = inside.stream.last().expect("it is told");
     let wanted = [b"PEXPIREAT".to_vec(), b"old".to_vec(), until_ms.to_string().into_bytes()];
     assert_eq!(told.words[..], wanted);

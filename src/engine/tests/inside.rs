@@ -1,5 +1,6 @@
 //! What a simulated server has: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
 
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -11,7 +12,12 @@ use crate::lock::effect::{Event, LockId};
 use crate::lock::types::{LockKeyBuf, Moment, Token};
 
 /// Where a key is.
-pub(super) type At = (u32, Vec<u8>);
+pub(super) type At = (u32, SmallVec<[u8; 16]>);
+
+/// Where a key of this name is.
+pub(super) fn place(db: u32, name: &[u8]) -> At {
+    (db, SmallVec::from_slice(name))
+}
 
 /// A command, word by word.
 pub(super) type Words = Rc<[Vec<u8>]>;
@@ -188,12 +194,12 @@ impl Inside {
 
     /// Whether this key is of a slot that is not simply this server's: nobody looks for it here, so it does not expire.
     pub(super) fn is_moving(&self, at: &At) -> bool {
-        self.slots.iter().any(|(name, _)| name.as_bytes() == at.1)
+        self.slots.iter().any(|(name, _)| name.as_bytes() == &*at.1)
     }
 
     /// Whether this server answers for a key of this name.
     pub(super) fn is_ours(&self, at: &At) -> bool {
-        match self.slots.iter().find(|(name, _)| name.as_bytes() == at.1) {
+        match self.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1) {
             None => true,
             Some((_, Slot::Leaving)) => self
                 .keys

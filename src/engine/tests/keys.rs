@@ -1,6 +1,6 @@
 //! The server's own commands on keys, as a simulated server does them: what they reply, whom they tell, in which order.
 
-use super::inside::{At, Entry, PartBuf, Published, Value};
+use super::inside::{At, Entry, PartBuf, Published, Value, place};
 use super::sim::Sim;
 use super::world::World;
 use crate::engine::{events, legacy, values};
@@ -51,7 +51,7 @@ impl Sim {
 impl World {
     /// A command that is not the module's.
     pub(super) fn does_to_keys(&mut self, db: u32, args: &[&[u8]]) {
-        let key = |name: &[u8]| (db, name.to_vec());
+        let key = |name: &[u8]| place(db, name);
         match *args {
             [b"GET", name] => self.get(&key(name)),
             [b"EXISTS", name] => self.says(PartBuf::Integer(u64::from(self.has(&key(name))))),
@@ -130,7 +130,7 @@ impl World {
     fn delete(&self, db: u32, names: &[&[u8]], args: &[&[u8]]) {
         let mut gone = Vec::new();
         for name in names {
-            let at = (db, name.to_vec());
+            let at = place(db, name);
             if self.sim.take(&at).is_some() {
                 self.sim.signal(&at);
                 self.sim.tell_of_key(&at, "del");

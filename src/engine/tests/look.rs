@@ -69,6 +69,13 @@ impl World {
         holders.unwrap_or(0)
     }
 
+    /// Whether there are the locks of then, and as many hold each of them.
+    pub(super) fn holds_as(&self, before: &Held) -> bool {
+        let is_known = |at: &At| before.contains_key(at);
+        self.sim.inside.borrow().keys.keys().all(is_known)
+            && before.iter().all(|(at, &holders)| self.unended_at(at) == holders)
+    }
+
     fn look_at(&self, at: &At, now: Moment) -> Lock {
         self.sim.db.set(at.0);
         let existing = self.sim.open(&at.1, To::Read).existing();

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 
-use super::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words};
+use super::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words, place};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
@@ -154,7 +154,7 @@ impl Sim {
     /// A key was changed: those who watch it, or keep a copy of it, hear of it.
     pub(super) fn signal(&self, at: &At) {
         let mut inside = self.inside.borrow_mut();
-        inside.changed.insert(Some(at.1.clone()));
+        inside.changed.insert(Some(at.1.to_vec()));
         inside.touch(|watched| watched == at);
     }
 }
@@ -333,13 +333,13 @@ impl Server for Sim {
 
     fn open(&self, name: &[u8], _to: To) -> SimKey<'_> {
         self.may_call_back();
-        SimKey { sim: self, at: (self.db.get(), name.to_vec()), is_changed: Cell::new(false) }
+        SimKey { sim: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
     }
 
     fn whose(&self, name: &[u8]) -> Whose {
         self.may_call_back();
         let inside = self.inside.borrow();
-        let is_ours = inside.slots.is_empty() || inside.is_ours(&(self.db.get(), name.to_vec()));
+        let is_ours = inside.slots.is_empty() || inside.is_ours(&place(self.db.get(), name));
         if is_ours { Whose::Ours } else { Whose::Others }
     }
 
@@ -383,7 +383,7 @@ impl Server for Sim {
 
     fn publish(&self, name: &[u8], event: Event) {
         self.may_call_back();
-        let at = (self.db.get(), name.to_vec());
+        let at = place(self.db.get(), name);
         self.inside.borrow_mut().published.push(Published::Lock(at, event));
     }
 

@@ -5,7 +5,7 @@
 use std::cell::{Ref, RefMut};
 use std::rc::Rc;
 
-use super::inside::{At, PartBuf, Published, Slot, Told, Value};
+use super::inside::{PartBuf, Published, Slot, Told, Value, place};
 use super::world::{Said, World, set_number};
 use crate::command::internal::words_of;
 use crate::engine::clients::{Reply, Stage};
@@ -123,7 +123,7 @@ impl Single {
         inside.log.clear();
         let published = std::mem::take(&mut inside.published);
         let of_lock = |published| match published {
-            Published::Lock((db, name), event) => Some((db, name, event)),
+            Published::Lock((db, name), event) => Some((db, name.to_vec(), event)),
             Published::Key(..) | Published::All(_) => None,
         };
         published.into_iter().filter_map(of_lock).collect()
@@ -137,7 +137,7 @@ impl Single {
     pub(crate) fn keys(&self) -> Vec<Standing> {
         let inside = self.world.sim.inside.borrow();
         let keys = inside.keys.iter();
-        keys.map(|((db, name), entry)| (*db, name.clone(), entry.value.lock(), entry.until_ms.is_some()))
+        keys.map(|((db, name), entry)| (*db, name.to_vec(), entry.value.lock(), entry.until_ms.is_some()))
             .collect()
     }
 
@@ -332,11 +332,11 @@ impl Single {
     ) -> Result<bool, String> {
         let sim = &self.world.sim;
         let lock = values::load(sim, LockKey { db, name: name.as_bytes() }, saved)?;
-        let at: At = (db, name.as_bytes().to_vec());
+        let at = place(db, name.as_bytes());
         let was_there = sim.take(&at).is_some();
         if was_there {
             sim.signal(&at);
-            sim.propagate(db, [b"DEL".to_vec(), at.1].into());
+            sim.propagate(db, [b"DEL".to_vec(), at.1.to_vec()].into());
         }
         values::freed(sim, lock);
         Ok(was_there)

@@ -1,6 +1,6 @@
 //! What happens to a simulated server.
 
-use super::inside::{At, Entry, PartBuf, Told, Value, Words};
+use super::inside::{At, Entry, PartBuf, Told, Value, Words, place};
 use super::sim::Sim;
 use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
@@ -69,7 +69,7 @@ pub(super) fn words(text: &str) -> Words {
 }
 
 pub(super) fn at(db: u32, name: &str) -> At {
-    (db, name.as_bytes().to_vec())
+    place(db, name.as_bytes())
 }
 
 impl World {
@@ -213,7 +213,7 @@ impl World {
         let Some(at) = over else { return false };
         self.sim.take(&at);
         self.sim.signal(&at);
-        self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.clone()].into());
+        self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.to_vec()].into());
         self.sim.tell_of_key(&at, "expired");
         true
     }

@@ -7,7 +7,7 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::state::State;
-use crate::engine::tests::inside::{At, PartBuf, Slot, Told, Words};
+use crate::engine::tests::inside::{At, PartBuf, Slot, Told, Words, place};
 use crate::engine::tests::keys::{may_write, number};
 use crate::engine::tests::world::{Said, World};
 use crate::engine::{confirm, pump};
@@ -169,7 +169,7 @@ impl Host {
         if self.world.is_forbidden(id, words) {
             return Some(PartBuf::Error("NOPERM".to_owned()));
         }
-        if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&(0, name.to_vec()))) {
+        if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&place(0, name))) {
             return Some(PartBuf::Error(redirection.to_owned()));
         }
         let is_replica = self.world.sim.flags.get().is_replica;
@@ -180,7 +180,7 @@ impl Host {
     /// Where a client has to go on for a key, if it is not this server's.
     pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
         let inside = self.world.sim.inside.borrow();
-        let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == at.1)?.1;
+        let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1)?.1;
         drop(inside);
         match slot {
             Slot::Leaving => (!self.world.has(at)).then_some("ASK"),
@@ -215,7 +215,7 @@ impl Host {
                 vec![PartBuf::Ok]
             }
             b"WATCH" => {
-                words[1..].iter().for_each(|name| self.world.watch(id, (db, name.clone())));
+                words[1..].iter().for_each(|name| self.world.watch(id, place(db, name)));
                 vec![PartBuf::Ok]
             }
             b"UNWATCH" => {

@@ -289,7 +289,7 @@ impl Node {
 
 /// Where a lock is, as the simulated server says it.
 pub(super) fn key_of(at: At) -> inside::At {
-    (at.db, at.name.as_bytes().to_vec())
+    inside::place(at.db, at.name.as_bytes())
 }
 
 /// The names of the servers, as `ROLE` tells them.

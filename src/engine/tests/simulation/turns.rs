@@ -88,6 +88,12 @@ impl Group {
     fn judge_story(&mut self, n: usize) -> Verdict {
         let Node { world, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
+        // What it held before it began to decide was not published here.
+        let decided_before = story.term.replace(*term) == Some(*term);
+        // Most often nothing has happened to any of them.
+        if told.is_empty() && world.holds_as(&story.before) {
+            return Ok(());
+        }
         let mut lock_keys: BTreeSet<At> = world.sim.inside.borrow().keys.keys().cloned().collect();
         lock_keys.extend(story.before.keys().cloned());
         lock_keys.extend(told.iter().filter_map(|published| match published {
@@ -99,8 +105,6 @@ impl Group {
             (at, holders)
         });
         let mut after: Held = held.collect();
-        // What it held before it began to decide was not published here.
-        let decided_before = story.term.replace(*term) == Some(*term);
         if !decided_before || told.is_empty() && after == story.before {
             story.before = after;
             return Ok(());
