@@ -107,17 +107,6 @@ pub const LIMIT_MAX: u32 = 1_000_000;
 /// Most times that a hold can be acquired again (REENTRANT).
 pub const COUNT_MAX: u32 = 1_000_000_000;
 
-/// The same; fewer where a test wants it so.
-#[cfg(not(test))]
-pub(crate) const fn count_max() -> u32 {
-    COUNT_MAX
-}
-
-#[cfg(test)]
-pub(crate) fn count_max() -> u32 {
-    super::tests::lowered::count_max(COUNT_MAX)
-}
-
 /// What binds a hold to the connection that acquired or renewed it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Binding {

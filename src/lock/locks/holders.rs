@@ -11,6 +11,7 @@ use hashbrown::DefaultHashBuilder;
 use super::id::LockId;
 use crate::lock::arena::{Arena, Id};
 use crate::lock::by_hash::ByHash;
+use crate::lock::lowered::few_max;
 use crate::lock::types::{Mode, Token};
 
 impl LockId {
@@ -27,17 +28,6 @@ impl LockId {
 
 /// Up to so many holders stand in a plain list.
 const FEW_MAX: usize = 8;
-
-/// The same; fewer where a test wants it so.
-#[cfg(not(test))]
-const fn few_max() -> usize {
-    FEW_MAX
-}
-
-#[cfg(test)]
-fn few_max() -> usize {
-    crate::lock::tests::lowered::few_max(FEW_MAX)
-}
 
 /// How many emptied lists are kept, so that one holder after the other costs no allocation.
 const SPARE_MAX: usize = if cfg!(test) { 2 } else { 16 };
@@ -106,7 +96,7 @@ impl HolderLists {
             return true;
         };
         match &mut holders.ids {
-            Ids::Few(few) if few.len() >= few_max() => return false,
+            Ids::Few(few) if few.len() >= few_max(FEW_MAX) => return false,
             Ids::Few(few) => {
                 // The usual case: the newest token of all.
                 if few.last().is_none_or(|last| last.0 <= holder.0) {
@@ -171,10 +161,10 @@ impl HolderLists {
                 many.by_token.remove(&token)?;
                 let hash = self.hasher.hash_one(owner);
                 many.by_owner.remove(hash, holder);
-                if many.by_token.len() == few_max() / 2 {
+                if many.by_token.len() == few_max(FEW_MAX) / 2 {
                     let few = std::mem::take(&mut many.by_token).into_iter().collect();
                     holders.ids = Ids::Few(few);
-                    few_max() / 2
+                    few_max(FEW_MAX) / 2
                 } else {
                     many.by_token.len()
                 }

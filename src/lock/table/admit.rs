@@ -2,6 +2,7 @@
 
 use super::context::StepContext;
 use super::state::*;
+use crate::lock::lowered;
 use crate::lock::queue::{MultiId, QueueId, Waiter};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
@@ -14,14 +15,9 @@ const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
 /// pump, and until then a newcomer stands behind them.
 const SERVED_A_STEP: usize = 64;
 
-#[cfg(not(test))]
-const fn served_max() -> usize {
-    SERVED_A_STEP
-}
-
-#[cfg(test)]
-fn served_max() -> usize {
-    crate::lock::tests::lowered::served_max(SERVED_A_STEP)
+/// Whether a step that has served so many of those who wait leaves the rest to the pump.
+pub(super) fn are_enough(served: usize) -> bool {
+    served >= lowered::served_max(SERVED_A_STEP)
 }
 
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
@@ -224,7 +220,7 @@ impl Table {
             let Some(waiter) = self.queues.waiter(id) else {
                 break;
             };
-            if ctx.served >= served_max() {
+            if are_enough(ctx.served) {
                 self.note_queue(queue);
                 break;
             }

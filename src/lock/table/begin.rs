@@ -2,7 +2,8 @@
 
 use super::context::StepContext;
 use super::state::*;
-use crate::lock::types::count_max;
+use crate::lock::lowered::count_max;
+use crate::lock::types::COUNT_MAX;
 
 impl Table {
     /// A hold begins by this server's own decision. `None`: there are too many locks.
@@ -46,7 +47,7 @@ impl Table {
             self.locks.extend(holder, now, new.lease_ms);
         }
         if counts {
-            self.locks.set_count(holder, count.saturating_add(1).min(count_max()));
+            self.locks.set_count(holder, count.saturating_add(1).min(count_max(COUNT_MAX)));
         }
         self.locks.note_acknowledged(holder, new.client);
         self.note_pending_grant(

@@ -2,20 +2,10 @@
 
 use super::context::StepContext;
 use super::state::*;
+use crate::lock::lowered;
 
 /// How many holds of a connection are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
-
-/// The same; fewer where a test wants it so.
-#[cfg(not(test))]
-const fn unbound_max() -> usize {
-    UNBOUND_MAX
-}
-
-#[cfg(test)]
-fn unbound_max() -> usize {
-    crate::lock::tests::lowered::unbound_max(UNBOUND_MAX)
-}
 
 impl Table {
     /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
@@ -26,7 +16,7 @@ impl Table {
         let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
         self.closed.push_back(Closed { client, at: now, holds });
         if is_first {
-            self.unbind_some(unbound_max());
+            self.unbind_some(lowered::unbound_max(UNBOUND_MAX));
         }
     }
 

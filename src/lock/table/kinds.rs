@@ -2,8 +2,9 @@
 
 use super::context::StepContext;
 use super::state::{Acquired::*, *};
+use crate::lock::lowered::count_max;
 use crate::lock::queue::QueueId;
-use crate::lock::types::count_max;
+use crate::lock::types::COUNT_MAX;
 
 /// Where a request stands that is about to wait.
 struct Standing {
@@ -64,7 +65,7 @@ impl Table {
                 let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
                 // An upgrade that waits will count once more, unless this request takes it over.
                 let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
-                if hold.count() + u32::from(soon) >= count_max() {
+                if hold.count() + u32::from(soon) >= count_max(COUNT_MAX) {
                     return Refused(Refusal::TooManyTimes);
                 }
             }
@@ -239,7 +240,7 @@ impl Table {
             self.locks.extend(holder, now.boot, ask.lease_ms);
         }
         if ask.is_reentrant {
-            self.locks.set_count(holder, count.saturating_add(1).min(count_max()));
+            self.locks.set_count(holder, count.saturating_add(1).min(count_max(COUNT_MAX)));
             self.note_pending_grant(ctx.key_ref.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
         self.locks.note_acknowledged(holder, ask.client);

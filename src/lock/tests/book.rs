@@ -2,9 +2,10 @@
 //! [oracle](super::oracle) both have to know, as plainly as it can be said.
 
 use super::input::Keys;
+use super::lowered::count_max;
 use super::server::{At, Name};
 use crate::lock::codec::SavedHold;
-use crate::lock::types::{Binding, Mode, Token, count_max};
+use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 
 /// One owner's possession of one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +100,7 @@ impl Hold {
             hold.last(time, asked.lease_ms);
         }
         // What a payload brought may count as often as is possible, and a request wait that would count once more.
-        hold.count = (hold.count + u32::from(asked.is_reentrant)).min(count_max());
+        hold.count = (hold.count + u32::from(asked.is_reentrant)).min(count_max(COUNT_MAX));
         hold
     }
 

@@ -6,7 +6,7 @@ use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::{At, Name};
 use crate::lock::table::Refusal;
-use crate::lock::types::{Mode, count_max};
+use crate::lock::types::{COUNT_MAX, Mode};
 
 impl Oracle {
     /// G11: whether this waiter can ever be granted, or counts so where the server's search ended early.
@@ -32,7 +32,7 @@ impl Oracle {
         let waits = |w: &&Waiter| w.owner == owner && w.keys.contains(at) && w.is_reentrant;
         let takes_its_place = (own.mode, mode) == (Mode::Shared, Mode::Exclusive);
         let soon = if takes_its_place { 0 } else { self.waiters.iter().filter(waits).count() };
-        own.count as usize + soon >= count_max() as usize
+        own.count as usize + soon >= lowered::count_max(COUNT_MAX) as usize
     }
 
     /// Whether the lease of somebody is over who holds a lock beside others. Where more than two are many, the pump is

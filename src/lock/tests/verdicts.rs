@@ -4,14 +4,14 @@
 use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
-use super::lowered;
+use super::lowered::{self, count_max};
 use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::types::{Binding, Mode, TOKEN_MAX, Token, count_max};
+use crate::lock::types::{Binding, COUNT_MAX, Mode, TOKEN_MAX, Token};
 
 impl Judge {
     /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
@@ -384,7 +384,8 @@ impl Judge {
             Refusal::TooManyTimes => {
                 let own = self.own(at, owner, world).filter(|_| asked.is_reentrant);
                 let waits = self.queue(at).iter().any(|other| other.owner == owner && other.is_reentrant);
-                (own.is_some_and(|own| own.count + u32::from(waits) >= count_max()), "held too many times")
+                let soon = u32::from(waits);
+                (own.is_some_and(|own| own.count + soon >= count_max(COUNT_MAX)), "held too many times")
             }
             Refusal::TooManyLocks => (false, "too many locks"),
             Refusal::NoTokens => (self.newest == TOKEN_MAX, "no tokens"),
