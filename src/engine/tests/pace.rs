@@ -105,27 +105,32 @@ fn a_turn_of_a_primary_ends_a_limited_number_of_waits() {
 }
 
 #[test]
-fn many_readers_come_in_during_several_turns() {
-    let mut world = with_clients(301);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
-    for client in 2..302 {
-        world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 0 SHARED"));
+fn many_come_in_or_are_refused_during_several_turns() {
+    for (how, may_take) in [(" SHARED", true), ("", false)] {
+        let mut world = with_clients(301);
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        for client in 2..302 {
+            world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 0{how}"));
+            if !may_take {
+                world.sim.inside.borrow_mut().forbidden.insert(client);
+            }
+        }
+        assert!(world.rests());
+        world.sim.us_per_look.set(300);
+        world.number("LOCK.RELEASE k alice");
+        let (mut before, mut turns) = (waiters(&world), 0);
+        assert_eq!(before, 236);
+        while before > 0 {
+            world.turn();
+            let left = waiters(&world);
+            assert!((1..=64).contains(&(before - left)), "{left} wait, and {before} did");
+            (before, turns) = (left, turns + 1);
+        }
+        assert!(turns > 1, "all in one turn");
+        world.sim.us_per_look.set(0);
+        assert!(world.rests());
+        assert_eq!((held(&world), world.answers.len()), (if may_take { 300 } else { 0 }, 300));
     }
-    assert!(world.rests());
-    world.sim.us_per_look.set(300);
-    world.number("LOCK.RELEASE k alice");
-    let (mut before, mut turns) = (held(&world), 0);
-    assert_eq!((before, waiters(&world)), (64, 236));
-    while waiters(&world) > 0 {
-        world.turn();
-        let held = held(&world);
-        assert!((1..=64).contains(&(held - before)), "{held} hold, and {before} did");
-        (before, turns) = (held, turns + 1);
-    }
-    assert!(turns > 1, "all in one turn");
-    world.sim.us_per_look.set(0);
-    assert!(world.rests());
-    assert_eq!((held(&world), world.answers.len()), (300, 300));
 }
 
 #[test]

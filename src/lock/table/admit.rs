@@ -2,7 +2,6 @@
 
 use super::context::StepContext;
 use super::state::*;
-use crate::lock::lowered;
 use crate::lock::queue::{MultiId, QueueId, Waiter};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
@@ -10,15 +9,6 @@ const LEGACY_GONE_MS: u64 = 2;
 
 /// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
-
-/// How many of those who wait for a lock are let in or refused in one step. The rest come in with the next steps of the
-/// pump, and until then a newcomer stands behind them.
-const SERVED_A_STEP: usize = 64;
-
-/// Whether a step that has served so many of those who wait leaves the rest to the pump.
-pub(super) fn are_enough(served: usize) -> bool {
-    served >= lowered::served_max(SERVED_A_STEP)
-}
 
 /// Nobody comes in beside so many reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {

@@ -1,5 +1,6 @@
 //! A client asks, on a primary: acquire, release, renew. What is not plain goes to [`super::kinds`].
 
+use super::context::StepContext;
 use super::state::{Acquired::*, *};
 use crate::lock::deadlock::{self, Scope};
 use crate::lock::queue::QueueId;
@@ -30,6 +31,9 @@ impl Table {
                 let step = step.behind(ended, fx);
                 return self.join_holder(now, KeyRef { existing, ..key_ref }, ask, step, fx);
             }
+            if self.queues.waiters() > 0 && self.is_waited_for(key_ref.lock_key) {
+                return self.acquire_behind(now, key_ref, ask, over, fx);
+            }
             let step = self.take_free(now, key_ref.lock_key, key_ref.existing, ask, over.is_some());
             let step = step.behind(ended, fx);
             if matches!(step.reply, Granted(_)) {
@@ -54,6 +58,26 @@ impl Table {
         }
         let step = self.take_free(now, lock_key, Existing::Nothing, ask, false);
         Some((step, matches!(step.reply, Granted(_)).then_some(Event::Acquired)))
+    }
+
+    /// The lock is free, and the pump is to look at more of those who wait for it. `over` is the hold that this step has
+    /// ended.
+    #[cold]
+    fn acquire_behind(
+        &mut self,
+        now: Now,
+        key_ref: KeyRef<'_>,
+        ask: &Ask<'_>,
+        over: Option<Token>,
+        fx: &mut Effects,
+    ) -> Step<Acquired> {
+        let mut ctx = StepContext::new(key_ref);
+        if let Some(over) = over {
+            ctx.has_ended = true;
+            ctx.replicate(Record::Ended(over), fx);
+        }
+        let reply = self.take_or_wait(now, &mut ctx, ask, fx);
+        self.step(&ctx, reply)
     }
 
     /// Somebody holds the lock: the owner itself, who is granted again (G9), or another one.

@@ -46,7 +46,8 @@ impl Table {
         self.step(&ctx, reply)
     }
 
-    fn take_or_wait(
+    /// What becomes of such a request, once the queue was looked at.
+    pub(super) fn take_or_wait(
         &mut self,
         now: Now,
         ctx: &mut StepContext<'_>,

@@ -12,11 +12,21 @@ pub(super) use crate::lock::effect::{
     WaiterId,
 };
 pub(super) use crate::lock::locks::{BoundHolds, Ended, Hold, Locks, NewHold};
+use crate::lock::lowered;
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;
 pub(super) use crate::lock::token::{TokenClock, Travel};
 pub(super) use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 pub(super) use crate::sabotage::{self, Rule};
+
+/// How many of those who wait for a lock are let in or refused in one step. The rest come in with the next steps of the
+/// pump, and until then a newcomer stands behind them.
+const SERVED_A_STEP: usize = 64;
+
+/// Whether a step that has served so many of those who wait leaves the rest to the pump.
+pub(super) fn are_enough(served: usize) -> bool {
+    served >= lowered::served_max(SERVED_A_STEP)
+}
 
 /// The locks of one server. See the [module](self).
 #[derive(Default)]
@@ -136,7 +146,8 @@ impl Table {
                 || self.queues.at(key_ref.lock_key).is_none_or(|queue| self.queues.is_plain(queue)))
     }
 
-    /// Grants a free lock to the first in the queue who can have it. `None`: nobody waits (any more).
+    /// Grants a free lock to the first in the queue who can have it. `None`: nobody who was looked at can. If somebody
+    /// still waits then, the pump looks again.
     #[inline(always)]
     pub(super) fn grant_next(
         &mut self,
@@ -166,7 +177,13 @@ impl Table {
         if self.dismiss_from_other(key_ref, fx) {
             return None;
         }
+        let mut served = 0;
         while let Some(id) = self.queues.head(queue) {
+            if are_enough(served) {
+                self.note_queue(queue);
+                return None;
+            }
+            served += 1;
             let request = &self.queues.waiter(id)?.request;
             if request.until.is_some_and(|until| until <= now.boot) {
                 self.stats.timeouts += 1;

@@ -8,7 +8,7 @@ use super::lowered::Lowered;
 use super::visits;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
-use crate::lock::effect::{Change, Effects, Existing, Step, Task};
+use crate::lock::effect::{Change, Effects, Existing, Record, Step, Task};
 use crate::lock::table::{Acquired, Ask, Candidate, Decision, KeyRef, Limits, Refusal, Release, Table, Wait};
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 
@@ -166,12 +166,12 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
     assert_eq!(table.next_task(), None);
 }
 
-/// A writer that holds the lock, and many readers who wait for it.
-fn with_readers(count: u32) -> (World, KeyRef<'static>) {
+/// A writer that holds the lock, and many who wait for it so.
+fn with_waiters(count: u32, mode: Mode) -> (World, KeyRef<'static>) {
     let mut world = World::new();
     world.holds(0, 0, Mode::Exclusive);
     for owner in 1..=count {
-        world.waits(owner, 0, Mode::Shared);
+        world.waits(owner, 0, mode);
     }
     let existing = world.keys[&0];
     (world, KeyRef { lock_key: LockKey { db: 0, name: &[0; 4] }, existing })
@@ -183,7 +183,7 @@ fn is_noted(table: &mut Table) -> bool {
 
 #[test]
 fn many_readers_come_in_some_in_a_step_and_nobody_passes_them() {
-    let (mut world, mut key_ref) = with_readers(150);
+    let (mut world, mut key_ref) = with_waiters(150, Mode::Shared);
     let (table, mut fx) = (&mut world.table, Effects::default());
     let writer = Release { owner: &0_u32.to_le_bytes(), token: None };
     let step = table.release(NOW, key_ref, &writer, &mut |_| Decision::Granted, &mut fx);
@@ -204,7 +204,7 @@ fn many_readers_come_in_some_in_a_step_and_nobody_passes_them() {
 
 #[test]
 fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
-    let (mut world, mut key_ref) = with_readers(100);
+    let (mut world, mut key_ref) = with_waiters(100, Mode::Shared);
     let (table, mut fx) = (&mut world.table, Effects::default());
     let writer = Release { owner: &0_u32.to_le_bytes(), token: None };
     let mut refuse = |_: Candidate<'_>| Decision::Refused("no");
@@ -214,6 +214,43 @@ fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     key_ref.existing = Existing::Nothing;
     let _ = table.settle(NOW, key_ref, None, &mut refuse, &mut fx);
     assert_eq!((table.waiters(), table.next_task()), (0, None));
+}
+
+/// No newcomer passes those who are not looked at yet, whoever frees the lock.
+#[test]
+fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
+    let (mut world, mut key_ref) = with_waiters(150, Mode::Exclusive);
+    let (table, mut fx) = (&mut world.table, Effects::default());
+    let holder = Release { owner: &0_u32.to_le_bytes(), token: None };
+    let mut admit_the_last = |who: Candidate<'_>| {
+        if who.client.0 >> 32 == 150 { Decision::Granted } else { Decision::Refused("no") }
+    };
+    let step = table.release(NOW, key_ref, &holder, &mut admit_the_last, &mut fx);
+    assert_eq!((step.reply, step.change, table.waiters()), (Some(true), Change::Deleted, 86));
+    assert!(is_noted(table), "the pump comes back");
+    key_ref.existing = Existing::Nothing;
+    let newcomer = ask(b"newcomer", Mode::Exclusive, None);
+    let step = table.acquire(NOW, key_ref, &newcomer, &mut admit_the_last, &mut fx);
+    assert_eq!((step.reply, step.change, table.waiters()), (Acquired::Busy, Change::Nothing, 22));
+    assert!(is_noted(table), "and again");
+    let step = table.settle(NOW, key_ref, None, &mut admit_the_last, &mut fx);
+    assert!(matches!(step.change, Change::Stored(_)), "the last one has it: {step:?}");
+    assert_eq!((table.holds(), table.waiters(), table.next_task()), (1, 0, None));
+}
+
+/// The same if the lock's lease is over, and a newcomer is the first to find it so.
+#[test]
+fn a_newcomer_that_finds_a_lease_over_stands_behind_those_who_are_looked_at_later() {
+    let (mut world, key_ref) = with_waiters(100, Mode::Exclusive);
+    let (table, mut fx) = (&mut world.table, Effects::default());
+    let later = Now { boot: NOW.boot.plus_ms(60), ..NOW };
+    let newcomer = ask(b"newcomer", Mode::Exclusive, Some(1));
+    let mut refuse = |_: Candidate<'_>| Decision::Refused("no");
+    let step = table.acquire(later, key_ref, &newcomer, &mut refuse, &mut fx);
+    assert!(matches!(step.reply, Acquired::Waiting(_)), "{step:?}");
+    assert!(matches!((step.change, step.record), (Change::Deleted, Record::Ended(_))), "{step:?}");
+    assert_eq!((table.holds(), table.waiters()), (0, 37));
+    assert!(is_noted(table), "the pump comes back");
 }
 
 #[test]
