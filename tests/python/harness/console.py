@@ -76,6 +76,14 @@ def is_ours(fence):
     return word == "console" and server in ("", NAME, "" if NAME == "redis-7.0" else "others")
 
 
+def is_in(process, place):
+    """Whether a process, or one of its threads, runs in this directory."""
+    try:
+        return os.readlink(f"{process}/cwd") == str(place)
+    except OSError:
+        return False  # it has ended
+
+
 class Machine:
     """Servers in directories of their own, and a shell."""
 
@@ -189,9 +197,11 @@ class Machine:
         place = self.directory / "srv" / name
         try:
             number = int((place / "pid").read_text())
-            return number if os.readlink(f"/proc/{number}/cwd") == str(place) else None
+            threads = os.listdir(f"/proc/{number}/task")
         except (OSError, ValueError):
             return None
+        # The last of its threads closes its port.
+        return number if any(is_in(f"/proc/{number}/task/{thread}", place) for thread in threads) else None
 
     def _has_started(self, name):
         """Whether a server answers, or has ended because it cannot start."""
@@ -201,7 +211,8 @@ class Machine:
 
     def run(self, command):
         """Runs a command on a terminal; returns the lines that it prints, in the page's words."""
-        if (found := re.match(r"redis-server /srv/(\w+)/", command)) and self._process_of(found[1]) is None:
+        if found := re.match(r"redis-server /srv/(\w+)/", command):
+            eventually(lambda: self._process_of(found[1]) is None, "the server before this one has ended")
             (self.directory / "srv" / found[1] / "pid").unlink(missing_ok=True)
         for shown, real in self.names.items():
             command = command.replace(shown, real)
