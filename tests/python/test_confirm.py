@@ -315,8 +315,11 @@ def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
     connections = [primary.connect() for _ in range(300)]
     requests = [f"LOCK.ACQUIRE door-{n} owner-{n} PX {LEASE_MS}" for n in range(300)]
     with stuck(primary, second):
+        # All wait before the first one fails, however busy the machine is: whoever came later would wait for a minute.
+        cli("CONFIG SET redislock.confirm-timeout 3000")
         for connection, request in zip(connections, requests):
             connection.send(*request.split())
+        eventually(lambda: counted(primary, "confirm_waits") == 300, "all wait")
         for connection, request in zip(connections, requests):
             assert connection.read_any().line.startswith("NOREPLICAS")
             cli("CONFIG SET redislock.confirm-timeout 60000")
