@@ -35,6 +35,9 @@ impl Topology {
     }
 }
 
+/// Why an attempt failed that had no time left to connect.
+const TOO_LATE: &str = "it took too long to connect";
+
 /// A reply, and when the request was sent that got it.
 pub(crate) struct Answer {
     pub(crate) reply: Value,
@@ -305,7 +308,7 @@ impl Servers {
 
     /// The reply of the server that has this lock. Repeats the request until its time is over.
     pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
-        let (mut pause, mut is_repeated, mut asking) = (PAUSE, false, None);
+        let (mut pause, mut is_repeated, mut asking, mut reason) = (PAUSE, false, None, None);
         loop {
             let address = asking.clone().or_else(|| self.address(ask.name));
             let failure = match self.attempt(&ask, asking.as_ref(), &mut is_repeated).await {
@@ -327,11 +330,14 @@ impl Servers {
                     text
                 }
             };
+            // The last attempt may have been cut short: what was told before says more.
+            let failure = reason.take().filter(|_| failure == TOO_LATE).unwrap_or(failure);
             let left = ask.until.left();
             if left.is_zero() || self.closed.load(Ordering::Acquire) {
                 let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
                 return Err(Error::connection(format!("{at}{failure}")));
             }
+            reason = Some(failure);
             sleep(pause.min(left)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
@@ -378,7 +384,7 @@ impl Servers {
                 None => self.link(name).await,
             }
         };
-        let late = |_| Err(Failure::Broken("it took too long to connect".to_owned()));
+        let late = |_| Err(Failure::Broken(TOO_LATE.to_owned()));
         timeout(most, linking).await.unwrap_or_else(late)
     }
 

@@ -69,7 +69,7 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
     let (other, _) = new_certificate(elsewhere.path()).expect("there is openssl");
     let certificates = TlsCertificates { client_tls: None, root_cert: Some(fs::read(other).unwrap()) };
     let stranger = Locks::from(Client::build_with_tls(&address[..], certificates).unwrap());
-    // A busy machine may still be too slow.
+    // A busy machine may be too slow for a single attempt.
     let mut tries_left = 40;
     let refused = loop {
         let refused = stranger.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
