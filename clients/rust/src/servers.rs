@@ -330,12 +330,13 @@ impl Servers {
                     text
                 }
             };
+            let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
             // The last attempt may have been cut short: what was told before says more.
-            let failure = reason.take().filter(|_| failure == TOO_LATE).unwrap_or(failure);
+            let earlier = reason.take().filter(|_| failure == TOO_LATE);
+            let failure = earlier.unwrap_or_else(|| format!("{at}{failure}"));
             let left = ask.until.left();
             if left.is_zero() || self.closed.load(Ordering::Acquire) {
-                let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
-                return Err(Error::connection(format!("{at}{failure}")));
+                return Err(Error::connection(failure));
             }
             reason = Some(failure);
             sleep(pause.min(left)).await;
