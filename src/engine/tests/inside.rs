@@ -1,8 +1,9 @@
 //! What a simulated server has: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
 
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+
+use smallvec::SmallVec;
 
 use crate::command::slot::slot_of;
 use crate::engine::clients::Reply;

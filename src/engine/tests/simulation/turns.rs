@@ -105,7 +105,7 @@ impl Group {
             (at, holders)
         });
         let mut after: Held = held.collect();
-        if !decided_before || told.is_empty() && after == story.before {
+        if !decided_before {
             story.before = after;
             return Ok(());
         }
