@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -473,3 +476,48 @@ def test_a_program_without_a_server_ends_with_one_error_only(pause: int) -> None
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert (ran.stderr, ran.stdout.count("no server answered in time")) == ("", 1)
+
+
+@contextlib.contextmanager
+def loads_and_falls_silent(seconds: float) -> Iterator[int]:
+    """The port of a server that is loading for so long after the first connection; it answers none that comes later."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as silent:
+
+        def serve() -> None:
+            end: float | None = None
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    end = end or time.monotonic() + seconds
+                    silent.enter_context(connection)
+                    if time.monotonic() < end:
+                        connection.sendall(b"-LOADING the dataset is being loaded\r\n")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            server.join()
+
+
+def test_the_reason_of_a_failure_outlives_a_last_try_that_was_cut_short() -> None:
+    # The time of a request ends 2.5 s after its beginning, and that of a try is 2 s.
+    with (
+        loads_and_falls_silent(1) as port,
+        redislock.Locks(redis.Redis(port=port)) as locks,
+        pytest.raises(redislock.ConnectionFailed, match=r"in time: LOADING the dataset is being loaded$"),
+    ):
+        locks.lock("k", wait=0.5).acquire()
+
+
+def test_a_server_that_is_silent_is_said_to_be() -> None:
+    with (
+        loads_and_falls_silent(0) as port,
+        redislock.Locks(redis.Redis(port=port, socket_connect_timeout=0.25)) as locks,
+        pytest.raises(
+            redislock.ConnectionFailed, match=rf"localhost:{port} does not answer: no connection within 0\.25 s$"
+        ),
+    ):
+        locks.lock("k", wait=0).acquire()

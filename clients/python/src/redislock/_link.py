@@ -62,7 +62,8 @@ class Link(asyncio.Protocol):
                     link.is_told = not isinstance(told, ReplyError)
         except (OSError, TimeoutError, Broken) as error:
             link.close()
-            raise Broken(f"{address[0]}:{address[1]} does not answer: {error or type(error).__name__}") from error
+            reason = str(error) or f"no connection within {login.timeout:g} s"
+            raise Broken(f"{address[0]}:{address[1]} does not answer: {reason}") from error
         except RuntimeError as error:
             link.close()
             raise Ending(f"no new connection to {address[0]}:{address[1]}: {error}") from error

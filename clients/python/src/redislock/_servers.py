@@ -205,7 +205,8 @@ class Servers:
                     return Answer(reply, sent, is_repeated, link)
                 raise reply
             except (Broken, TimeoutError) as error:
-                failure, at, asking = str(error) or "it took too long", None, False
+                # The last try may have been cut short, which says nothing: what was told before says more.
+                failure, at, asking = str(error) or failure or "it took too long", None, False
                 self.forget(address)
             except ReplyError as error:
                 verdict, failure = judge(str(error)), str(error)
