@@ -21,7 +21,7 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
     let settings = &server.shared().settings;
     // What most requests are: granted at once, or like any other.
     if let Some((owner, lease_ms)) = acquire::plain(args, &settings.bounds())
-        && !settings.confirms()
+        && !server.shared().holds_back.is_set()
         && !refuses_for_eviction(server)
     {
         return acquire_plain(server, name, owner, lease_ms);
@@ -84,7 +84,7 @@ fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     if refuses_for_eviction(server) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }
-    if settings.confirms() {
+    if server.shared().holds_back.is_set() {
         if let Some(reason) = confirm::refusal_of_grant(server, request.binding) {
             return server.reply(Part::Error(reason));
         }
@@ -149,7 +149,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     let reply = go_on(server, name, opened, step, park);
     let minted_owner = request.owner.is_none().then_some(owner);
     if !IS_PLAIN
-        && server.shared().settings.confirms()
+        && server.shared().holds_back.is_set()
         && let Some(Acquired::Granted(token)) = reply
     {
         return hold_back(server, &[name], token, minted_owner, lease_ms);
@@ -289,7 +289,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     if refuses_for_eviction(server) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }
-    if settings.confirms()
+    if server.shared().holds_back.is_set()
         && let Some(reason) = confirm::refusal_of_grant(server, request.binding)
     {
         return server.reply(Part::Error(reason));
@@ -331,7 +331,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         },
     );
     let minted_owner = request.owner.is_none().then_some(owner);
-    if settings.confirms()
+    if server.shared().holds_back.is_set()
         && let Some(Acquired::Granted(token)) = reply
     {
         return hold_back(server, names, token, minted_owner, request.lease_ms);

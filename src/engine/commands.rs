@@ -238,15 +238,15 @@ fn apply_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
 }
 
 fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    let settings = &server.shared().settings;
-    let request = match renew::parse(args, &settings.bounds()) {
+    let shared = server.shared();
+    let request = match renew::parse(args, &shared.settings.bounds()) {
         Ok(request) => request,
         Err(error) => return invalid(server, &error),
     };
     if let Some(error) = request.raise.and_then(|raise| is_too_far_ahead(server, raise)) {
         return invalid(server, &error);
     }
-    if settings.confirms()
+    if shared.holds_back.is_set()
         && let Some(reason) = confirm::refusal_of_renewal(server)
     {
         return server.reply(Part::Error(reason));
@@ -264,12 +264,12 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
             bind_to: bind_to(server, client, table.may_have_bindings()),
         };
         let step = table.renew(now, key_ref, &renewal, &mut |who| admission.admit(who), fx);
-        if settings.confirms() {
+        if shared.holds_back.is_set() {
             token = table.token_of(existing, request.owner);
         }
         step
     });
-    if settings.confirms() && reply == Some(Some(true)) {
+    if shared.holds_back.is_set() && reply == Some(Some(true)) {
         let lock_keys = vec![server.lock_key(name).to_owned()];
         let wanted = Wanted { token, lock_keys, reply: Reply::Renewed, lease_ms: request.lease_ms };
         return confirm::hold_back(server, wanted);

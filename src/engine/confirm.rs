@@ -7,6 +7,7 @@
 use super::clients::Reply;
 use super::flags::Level;
 use super::server::{Part, Server, Topic};
+use super::state::State;
 use super::{answers, first_use, work};
 use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
 use crate::lock::confirm::{Rule, Seen, Verdict};
@@ -78,12 +79,14 @@ pub fn demoted<S: Server>(server: &S) {
 /// rest.
 pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     let is_new = server.with(|state| {
-        let is_new = state.confirm.rule.is_none() && rule.is_some();
-        state.confirm.rule = rule;
+        let confirm = &mut state.confirm;
+        let is_new = confirm.rule.is_none() && rule.is_some();
         if rule.is_none() {
-            state.confirm.all.need_nobody();
+            confirm.all.need_nobody();
         }
-        state.table.set_confirms(rule.is_some());
+        // An owner may ask again for a hold that is still to be undone. It is told only when the hold is to stay.
+        let rest = (!confirm.all.is_over()).then_some(Rule::NOBODY);
+        go_by(server, state, rule.or(rest));
         is_new
     });
     if !is_loaded {
@@ -95,6 +98,20 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
         look(server);
     }
     warn_of_too_many(server);
+}
+
+/// Grants and renewals are confirmed by this rule from here on.
+fn go_by<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>, rule: Option<Rule>) {
+    state.confirm.rule = rule;
+    state.table.set_confirms(rule.is_some());
+    server.shared().holds_back.set(rule.is_some());
+}
+
+/// Nothing has to be confirmed any more, and by now all is over that had to be.
+fn end_if_over<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>) {
+    if state.confirm.rule == Some(Rule::NOBODY) && state.confirm.all.is_over() {
+        go_by(server, state, None);
+    }
 }
 
 /// From here on the turns of the event loop and the coming and going of replicas are heard. It costs every turn a
@@ -135,7 +152,7 @@ pub fn refusal_of_renewal<S: Server>(server: &S) -> Option<&'static str> {
 /// Whether no grant could be confirmed now.
 #[inline]
 pub fn is_impossible<S: Server>(server: &S) -> bool {
-    server.shared().settings.confirms() && lacks_replicas(server)
+    server.shared().holds_back.is_set() && lacks_replicas(server)
 }
 
 #[cold]
@@ -260,6 +277,7 @@ fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
 pub fn turn<S: Server>(server: &S) {
     let is_idle = server.with(|state| {
         state.confirm.all.forget_begun();
+        end_if_over(server, state);
         state.confirm.all.is_empty()
     });
     if is_idle != Some(false) {
@@ -315,7 +333,11 @@ fn answer_over<S: Server>(server: &S) {
     }
     // The pump undoes what has failed and answers those whose it was; and it makes another turn come. What it could not
     // undo it comes back to by itself: asked for it in each turn, it would go round and round while nothing is written.
-    if server.with(|state| state.has_unconfirmed_work(had_undo)) == Some(true) {
+    let has_work = server.with(|state| {
+        end_if_over(server, state);
+        state.has_unconfirmed_work(had_undo)
+    });
+    if has_work == Some(true) {
         work::request(server);
     }
 }

@@ -49,6 +49,9 @@ pub struct Shared {
     pub eviction_is_logged: Note,
     /// A replica came or went, and nobody looked which.
     pub has_missed_replica: Note,
+    /// Grants and renewals are answered when they are confirmed. So it is until all that was not confirmed is undone, too,
+    /// when nothing has to be confirmed any more.
+    pub holds_back: Note,
     /// The server tells of turns of its event loop, and of replicas.
     pub hears_replicas: Note,
     /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0). Known
@@ -79,6 +82,7 @@ impl Shared {
             may_evict: Note::new(false),
             eviction_is_logged: Note::new(false),
             has_missed_replica: Note::new(false),
+            holds_back: Note::new(false),
             hears_replicas: Note::new(false),
             loses_answers: Note::new(false),
             has_optional_aux: Note::new(false),

@@ -129,7 +129,7 @@ pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects
 /// Answers a waiter: if it was granted what it waited for and that has to be confirmed, when enough replicas have it.
 fn send<S: Server>(server: &S, waiter: WaiterId, id: ClientId, answer: Answer) {
     if let Some(blocked) = server.with(|state| state.clients.take_waiter(waiter)).flatten() {
-        if server.shared().settings.confirms() {
+        if server.shared().holds_back.is_set() {
             confirm::hold_back_waiter(server, blocked, id, answer);
         } else {
             answers::answer(server, blocked, id, Reply::Answer(answer));

@@ -40,6 +40,12 @@ pub enum Rule {
     },
 }
 
+impl Rule {
+    /// Nobody's. So a request is confirmed in the turn in which it came, and what was to be undone of the hold that it is
+    /// told of is not undone.
+    pub const NOBODY: Self = Self::Majority { replicas: 0, stable_ms: 0 };
+}
+
 /// A replica by its address, as the server names it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ReplicaName(pub Box<str>);
@@ -133,12 +139,17 @@ impl Confirmations {
         self.has_lost = true;
     }
 
-    /// Nothing has to be confirmed from here on: who waits is told in this turn or, of many, in the next ones, and
-    /// nothing is undone.
+    /// Nothing has to be confirmed from here on: who waits is told in this turn or, of many, in the next ones. What was
+    /// not confirmed before is undone all the same.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
-        self.undo = Undos::default();
         self.has_lost = true;
+    }
+
+    /// Whether nobody waits, and nothing is to be undone.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_empty() && !self.has_undo()
     }
 
     /// Whether anything is to be undone.

@@ -134,6 +134,25 @@ def test_what_cannot_be_undone_yet_is_told_in_time(group):
         eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
 
 
+def test_what_is_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more(group):
+    # Its owner was told so. And whoever asks then is told at once, also where nobody can wait.
+    primary, _, second = group
+    cli = primary.connect()
+    with stuck(primary, second):
+        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+        cli("CLIENT PAUSE 60000 WRITE")
+        with refused("NOREPLICAS", "undoes what it began when it does"):
+            request.answer()
+        cli("CONFIG SET redislock.confirm local")
+        assert cli("LOCK.FENCE door") is not None
+        cli("CLIENT UNPAUSE")
+        eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
+        cli("MULTI")
+        cli(f"LOCK.ACQUIRE door bob PX {LEASE_MS}")
+        (token,) = cli("EXEC")
+        assert cli("LOCK.FENCE door") == token
+
+
 def test_what_was_held_before_outlives_a_failure(group):
     # G2: only what the request began is undone
     primary, _, second = group

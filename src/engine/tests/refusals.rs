@@ -224,7 +224,7 @@ fn nobody_is_let_in_while_nothing_can_be_confirmed() {
 #[test]
 fn a_grant_that_nobody_can_confirm_fails_at_once() {
     let mut world = with_clients(1);
-    world.sim.shared().settings.set_confirm(1);
+    world.sim.shared().holds_back.set(true);
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };

@@ -3,7 +3,9 @@
 use super::given::with_clients;
 use super::inside::PartBuf;
 use super::world::{World, at};
-use crate::command::error::GRANT_UNCONFIRMED;
+use crate::command::error::{GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
+use crate::engine::events;
+use crate::engine::server::Server;
 use crate::lock::types::Mode;
 
 /// One that confirms by its only replica.
@@ -41,14 +43,66 @@ fn by(mode: Mode, owner: &str, count: u32) -> (Mode, Vec<(String, u32)>) {
 
 const NOBODY: (Mode, Vec<(String, u32)>) = (Mode::Exclusive, Vec::new());
 
-fn is_refused(world: &World, handle: u64) -> bool {
+fn is_told(world: &World, handle: u64, error: &str) -> bool {
     let told = world.answers.iter().find(|(answered, _)| *answered == handle);
-    told.is_some_and(|(_, parts)| *parts == [PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])
+    told.is_some_and(|(_, parts)| *parts == [PartBuf::Error(error.to_owned())])
+}
+
+fn is_refused(world: &World, handle: u64) -> bool {
+    is_told(world, handle, GRANT_UNCONFIRMED)
 }
 
 fn is_granted(world: &World, handle: u64) -> bool {
     let told = world.answers.iter().find(|(answered, _)| *answered == handle);
     told.is_some_and(|(_, parts)| matches!(parts[..], [PartBuf::Integer(_)]))
+}
+
+/// Nothing has to be confirmed from here on.
+fn confirms_no_more(world: &World) {
+    world.sim.shared().settings.set_confirm(0);
+    events::settings_changed(&world.sim, true);
+}
+
+/// A grant was not confirmed, and cannot be undone, because the server accepts no writes.
+fn cannot_undo(world: &mut World) {
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    world.sim.refuses_writes.set(true);
+    passes(world, 1_001);
+    assert!(is_told(world, grant, GRANT_UNDONE_LATER));
+    world.answers.clear();
+    assert_eq!(held(world), by(Mode::Exclusive, "alice", 1));
+}
+
+#[test]
+fn what_was_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more() {
+    // The lock stayed held until its lease was over, by somebody who had been told that it was not.
+    let mut world = that_confirms();
+    cannot_undo(&mut world);
+    confirms_no_more(&world);
+    passes(&mut world, 1_001);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "nothing is written yet");
+    world.sim.refuses_writes.set(false);
+    passes(&mut world, 101);
+    assert_eq!(held(&world), NOBODY);
+    // From here on each reply comes with its request.
+    world.number("LOCK.ACQUIRE k bob PX 30000");
+    assert_eq!(held(&world), by(Mode::Exclusive, "bob", 1));
+}
+
+#[test]
+fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
+    // G1: whoever is told that it holds the lock does.
+    for request in ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000"] {
+        let mut world = that_confirms();
+        cannot_undo(&mut world);
+        confirms_no_more(&world);
+        world.sim.refuses_writes.set(false);
+        let again = world.waits(1, request);
+        passes(&mut world, 101);
+        assert!(is_granted(&world, again), "{request}: {:?}", world.answers);
+        assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "{request}");
+        world.number("LOCK.ACQUIRE other bob PX 30000");
+    }
 }
 
 #[test]

@@ -377,7 +377,13 @@ fn waits_end_when_nothing_has_to_be_confirmed_any_more() {
     all.leave(failed);
     all.need_nobody();
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
-    assert!(!all.has_undo(), "a retry is told at once, and could be of just that");
+    assert!(!all.is_over(), "its owner was told that it is undone");
+    // But if the owner asks again before that, it is told that it holds the lock.
+    let again =
+        all.wait(at(2), at(50), Rule::NOBODY, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
+    all.sent(20);
+    assert_eq!(all.take_over(at(3)), [(again, Verdict::Confirmed)]);
+    assert!(all.is_over());
 }
 
 #[test]

@@ -102,7 +102,8 @@ impl Judge {
     pub(super) fn check_begun(&mut self, out: &Outcome, world: &World) -> Verdict {
         let mut begun = out.begun.clone();
         begun.sort_unstable();
-        if !world.confirms {
+        // Nobody needs it then, unless something of before is still to be undone.
+        if !world.confirms && begun.is_empty() {
             self.begun.clear();
         }
         self.begun.sort_unstable();
