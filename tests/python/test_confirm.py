@@ -36,6 +36,22 @@ def stuck(primary, *replicas):
             primary.admin("CONFIG", "SET", "redislock.confirm-timeout", 60_000)
 
 
+@contextlib.contextmanager
+def undone_later(group):
+    """Alice's grant was not confirmed, and writes are paused until the end of this: then it is undone. Gives a client."""
+    primary, _, second = group
+    cli = primary.connect()
+    with stuck(primary, second):
+        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+        cli("CLIENT PAUSE 60000 WRITE")
+        with refused("NOREPLICAS", "the grant", "accepts no writes now", "undoes what it began when it does"):
+            request.answer()
+        yield cli
+        assert cli("LOCK.FENCE door") is not None
+        cli("CLIENT UNPAUSE")
+        eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
+
+
 def counted(server, name):
     """A number of INFO redislock."""
     return int(module_info(server.admin)[name])
@@ -122,35 +138,18 @@ def test_no_grant_is_live_once_it_is_told_to_be_undone(group):
 
 def test_what_cannot_be_undone_yet_is_told_in_time(group):
     # G7: while writes are paused nothing can be undone, and nobody waits for that
-    primary, _, second = group
-    cli = primary.connect()
-    with stuck(primary, second):
-        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
-        cli("CLIENT PAUSE 60000 WRITE")
-        with refused("NOREPLICAS", "the grant", "accepts no writes now"):
-            request.answer()
-        assert cli("LOCK.FENCE door") is not None
-        cli("CLIENT UNPAUSE")
-        eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
+    with undone_later(group):
+        pass
 
 
 def test_what_is_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more(group):
     # Its owner was told so. And whoever asks then is told at once, also where nobody can wait.
-    primary, _, second = group
-    cli = primary.connect()
-    with stuck(primary, second):
-        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
-        cli("CLIENT PAUSE 60000 WRITE")
-        with refused("NOREPLICAS", "undoes what it began when it does"):
-            request.answer()
+    with undone_later(group) as cli:
         cli("CONFIG SET redislock.confirm local")
-        assert cli("LOCK.FENCE door") is not None
-        cli("CLIENT UNPAUSE")
-        eventually(lambda: cli("LOCK.FENCE door") is None, "it is undone")
-        cli("MULTI")
-        cli(f"LOCK.ACQUIRE door bob PX {LEASE_MS}")
-        (token,) = cli("EXEC")
-        assert cli("LOCK.FENCE door") == token
+    cli("MULTI")
+    cli(f"LOCK.ACQUIRE door bob PX {LEASE_MS}")
+    (token,) = cli("EXEC")
+    assert cli("LOCK.FENCE door") == token
 
 
 def test_what_was_held_before_outlives_a_failure(group):

@@ -134,8 +134,7 @@ fn more_replicas_than_the_group_has_are_told_when_they_come() {
     have_replicas(&world, &[]);
     assert_eq!(world.field("confirm_replicas_missing"), Value::Number(1));
     // Where nothing is confirmed it does not matter.
-    world.sim.shared().settings.set_confirm(0);
-    events::settings_changed(&world.sim, true);
+    world.confirms_no_more();
     have_replicas(&world, &["replica:1", "replica:2", "replica:3"]);
     assert!(world.logged().is_empty());
 }

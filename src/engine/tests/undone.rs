@@ -4,8 +4,6 @@ use super::given::with_clients;
 use super::inside::PartBuf;
 use super::world::{World, at};
 use crate::command::error::{GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
-use crate::engine::events;
-use crate::engine::server::Server;
 use crate::lock::types::Mode;
 
 /// One that confirms by its only replica.
@@ -57,12 +55,6 @@ fn is_granted(world: &World, handle: u64) -> bool {
     told.is_some_and(|(_, parts)| matches!(parts[..], [PartBuf::Integer(_)]))
 }
 
-/// Nothing has to be confirmed from here on.
-fn confirms_no_more(world: &World) {
-    world.sim.shared().settings.set_confirm(0);
-    events::settings_changed(&world.sim, true);
-}
-
 /// A grant was not confirmed, and cannot be undone, because the server accepts no writes.
 fn cannot_undo(world: &mut World) {
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
@@ -78,7 +70,7 @@ fn what_was_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more() {
     // The lock stayed held until its lease was over, by somebody who had been told that it was not.
     let mut world = that_confirms();
     cannot_undo(&mut world);
-    confirms_no_more(&world);
+    world.confirms_no_more();
     passes(&mut world, 1_001);
     assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "nothing is written yet");
     world.sim.refuses_writes.set(false);
@@ -95,7 +87,7 @@ fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
     for request in ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000"] {
         let mut world = that_confirms();
         cannot_undo(&mut world);
-        confirms_no_more(&world);
+        world.confirms_no_more();
         world.sim.refuses_writes.set(false);
         let again = world.waits(1, request);
         passes(&mut world, 101);

@@ -98,6 +98,12 @@ impl World {
         confirm::replica_changed(&self.sim);
     }
 
+    /// From here on nothing has to be confirmed.
+    pub(super) fn confirms_no_more(&self) {
+        self.sim.shared().settings.set_confirm(0);
+        events::settings_changed(&self.sim, true);
+    }
+
     pub(super) fn connect(&self, client: u64) {
         self.sim.inside.borrow_mut().connected.insert(client);
     }
