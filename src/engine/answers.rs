@@ -1,7 +1,7 @@
 //! How blocked clients are answered, in turns, and how they leave.
 
 use super::clients::{Client, Reply, Stage};
-use super::server::{Part, Server};
+use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
@@ -14,6 +14,7 @@ pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
         return false;
     };
     let id = server.client().unwrap_or(ClientId(0));
+    listen(server);
     let _ = server.with(|state| state.clients.wait_in_queue(blocked, id, waiter));
     true
 }
@@ -110,10 +111,33 @@ fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
 
 /// The server has let go of a client that was answered this. `is_gone`: nobody got it.
 pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gone: bool) {
-    if !sabotage::removes(Rule::Forgotten) {
-        let _ = server.with(|state| state.clients.remove(blocked));
+    let client = server
+        .with(|state| if sabotage::removes(Rule::Forgotten) { None } else { state.clients.remove(blocked) });
+    match client.flatten() {
+        _ if is_gone => undelivered(server, reply),
+        Some(client) if server.shared().hears_turns.is_set() => {
+            let turn = server.shared().turn();
+            let _ = server.with(|state| state.sent.note(turn, client.id, reply));
+        }
+        _ => {}
     }
-    if is_gone {
+}
+
+/// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody waits.
+fn listen<S: Server>(server: &S) {
+    let is_heard = &server.shared().hears_turns;
+    if !is_heard.is_set() {
+        is_heard.set(server.listen(Topic::Turns));
+    }
+}
+
+/// A connection has closed. A grant that it was to be sent in this turn, and was not, is taken back (G8).
+pub fn closed<S: Server>(server: &S, client: ClientId) {
+    let turn = server.shared().turn();
+    let reply = server.with(|state| state.sent.take(turn, client)).flatten();
+    if let Some(reply) = reply
+        && server.has_dropped_reply(client)
+    {
         undelivered(server, reply);
     }
 }

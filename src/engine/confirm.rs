@@ -275,6 +275,9 @@ fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
 
 /// Before the event loop sleeps.
 pub fn turn<S: Server>(server: &S) {
+    if !server.shared().hears_replicas.is_set() {
+        return;
+    }
     let is_idle = server.with(|state| {
         state.confirm.all.forget_begun();
         end_if_over(server, state);

@@ -4,7 +4,7 @@
 use super::flags::Level;
 use super::server::Server;
 use super::state::State;
-use super::{confirm, first_use, leaving, pump, quarantine, sweep, work};
+use super::{answers, confirm, first_use, leaving, pump, quarantine, sweep, work};
 use crate::lock::types::ClientId;
 
 /// The module was loaded, and its settings are known.
@@ -50,8 +50,14 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
     }
 }
 
+/// A turn of the event loop begins.
+pub fn turn_begins<S: Server>(server: &S) {
+    server.shared().begin_turn();
+}
+
 /// A connection has closed: what is bound to it runs out from here.
 pub fn client_closed<S: Server>(server: &S, client: ClientId) {
+    answers::closed(server, client);
     if server.with(|state| state.table.has_bindings()) == Some(true) {
         let now = server.boot();
         note(server, |state| state.table.disconnected(now, client));

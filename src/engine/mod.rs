@@ -30,6 +30,7 @@ pub mod obstacle;
 pub mod outbox;
 pub mod pump;
 pub mod quarantine;
+pub mod sent;
 pub mod server;
 pub mod settings;
 pub mod several;

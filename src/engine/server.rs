@@ -121,6 +121,9 @@ pub trait Server: Sized {
     fn block(&self) -> Option<Self::Blocked>;
     /// Answers a blocked client, or lets go of one that is gone (`None`). Once for each.
     fn unblock(&self, blocked: Self::Blocked, reply: Option<Reply>);
+    /// Whether this connection, which closes just now, closes before what it was last answered was sent. A server that
+    /// cannot tell says no.
+    fn has_dropped_reply(&self, client: ClientId) -> bool;
     /// Closes a connection. One that is closed already is not found.
     fn close(&self, client: ClientId);
 
@@ -135,7 +138,9 @@ pub trait Server: Sized {
 pub enum Topic {
     /// Everything that has to be known of a server whose locks are used.
     Locks,
-    /// The turns of its event loop, and the coming and going of replicas.
+    /// The turns of its event loop.
+    Turns,
+    /// The same, and the coming and going of replicas.
     Replicas,
 }
 

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use super::clients::Clients;
 use super::contended::Contended;
 use super::obstacle::Obstacle;
+use super::sent::Sent;
 use crate::lock::confirm::{Confirmations, Rule};
 use crate::lock::effect::{Change, Effects, Existing, LockId};
 use crate::lock::table::Table;
@@ -25,6 +26,8 @@ pub struct State<B, A> {
     pub fx: Effects,
     /// Those who are blocked.
     pub clients: Clients<B>,
+    /// What was granted in this turn of the event loop.
+    pub sent: Sent,
     /// What waits for replicas.
     pub confirm: Confirm,
     /// Locks whose values were freed elsewhere, to be forgotten.

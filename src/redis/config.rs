@@ -34,7 +34,7 @@ pub(super) fn may_evict(ctx: &Ctx) -> bool {
 }
 
 /// A setting of the server; `None` if it does not tell.
-fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
+pub(super) fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     // SAFETY: a live context; the format takes two C strings.
     let reply = unsafe { ask!(ctx, c"CONFIG", c"ccE", c"GET".as_ptr(), name.as_ptr()) }?;
     element(reply.get(), 1).and_then(text)

@@ -9,7 +9,7 @@ use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::hot::calls;
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
-use super::{blocking, clock, cluster, config, events, ffi, replicate, rights, role, soon};
+use super::{blocking, client, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
@@ -94,6 +94,7 @@ impl Server for Ctx {
     fn listen(&self, to: Topic) -> bool {
         match to {
             Topic::Locks => events::begin(self),
+            Topic::Turns => events::begin_with_turns(self),
             Topic::Replicas => events::begin_with_replicas(self),
         }
     }
@@ -186,6 +187,10 @@ impl Server for Ctx {
     fn close(&self, client: ClientId) {
         // SAFETY: a live context; a number that no client has is an error and nothing else.
         unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
+    fn has_dropped_reply(&self, client: ClientId) -> bool {
+        client::has_dropped_reply(self, client)
+    }
+
     }
 
     // Most callers know which part it is, so nothing is left of the choice.

@@ -38,17 +38,16 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
 
 /// What costs every turn of the event loop a little.
-const REPLICAS: [(u64, Callback); 2] =
-    [(raw::REDISMODULE_EVENT_EVENTLOOP, on_turn), (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica)];
+const TURNS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_EVENTLOOP, "EventLoop", on_turn);
 
 /// Sees to it that the server can tell what has to be known, and does not have most of it told yet.
 pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
-    for (id, name, callback) in EVENTS.into_iter().chain([BESIDE]) {
+    for (id, name, callback) in EVENTS.into_iter().chain([TURNS, BESIDE]) {
         if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
         }
     }
-    for (id, ..) in EVENTS {
+    for (id, ..) in EVENTS.into_iter().chain([TURNS]) {
         subscribe(ctx, id, None);
     }
     Ok(())
@@ -82,9 +81,15 @@ pub(super) fn begin(ctx: &Ctx) -> bool {
     is_all_told
 }
 
-/// Has turns of the event loop and replicas told. `false`: the server does not.
+/// Has turns of the event loop told. `false`: the server does not.
+pub(super) fn begin_with_turns(ctx: &Ctx) -> bool {
+    let (id, _, callback) = TURNS;
+    subscribe(ctx, id, Some(callback))
+}
+
+/// Has replicas told as well. `false`: the server does not tell both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
-    REPLICAS.into_iter().all(|(id, callback)| subscribe(ctx, id, Some(callback)))
+    begin_with_turns(ctx) && subscribe(ctx, raw::REDISMODULE_EVENT_REPLICA_CHANGE, Some(on_replica))
 }
 
 /// A callback about an event: it gets which part of the event it is, and the data of the event.
@@ -172,8 +177,8 @@ callback!(on_cron, |ctx, _, _| events::cron(ctx));
 
 callback!(on_replica, |ctx, _, _| confirm::replica_changed(ctx));
 
-callback!(on_turn, |ctx, sub, _| {
-    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
-        confirm::turn(ctx);
-    }
+callback!(on_turn, |ctx, sub, _| match sub {
+    raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => confirm::turn(ctx),
+    raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => events::turn_begins(ctx),
+    _ => {}
 });

@@ -10,6 +10,7 @@
 mod alloc;
 mod api;
 mod blocking;
+mod client;
 mod clock;
 mod cluster;
 mod config;

@@ -73,6 +73,35 @@ def test_a_waiter_that_leaves_as_the_lock_is_freed_does_not_block_it(server, cli
         carol.leave()
 
 
+def test_a_waiter_whose_user_is_deleted_as_the_lock_is_freed_does_not_keep_it(server, cli):
+    # G8: the server closes bob's connection at the end of that turn, and drops what he was answered
+    server.admin("ACL SETUSER bob on >secret +@all ~* &*")
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")
+    carol = server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 0")
+    cli("MULTI")
+    cli("ACL DELUSER bob")
+    cli("LOCK.RELEASE door alice")
+    assert cli("EXEC") == [1, 1]
+    assert bob.was_closed()
+    assert isinstance(carol.answer(), int)
+
+
+def test_a_waiter_that_quits_behind_its_request_keeps_what_it_was_told(server, cli):
+    # G1: the connection closes in the turn in which the grant is sent, and the grant has arrived
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    bob = server.connect()
+    bob.send("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    bob.send("QUIT")
+    eventually(lambda: waiters_of(cli, "door") == 1, "bob waits")
+    carol = server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 0")
+    cli("LOCK.RELEASE door alice")
+    assert isinstance(bob.read(), int)
+    assert bob.read() == "OK"
+    assert carol.waits()
+    assert owner_of(cli, "door") == "bob"
+
+
 def test_two_hundred_waiters_that_vanish_leave_nothing(server, cli):
     # G8
     waiters = line_up(server, cli, *[f"w{n}" for n in range(200)])

@@ -131,3 +131,46 @@ fn a_string_that_is_renewed_lives_as_long_here_as_readers_are_told() {
     let wanted = [b"PEXPIREAT".to_vec(), b"old".to_vec(), until_ms.to_string().into_bytes()];
     assert_eq!(told.words[..], wanted);
 }
+
+#[test]
+fn a_grant_that_the_server_drops_goes_to_the_next_waiter() {
+    let mut world = with_clients(3);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    let carol = world.waits(3, "LOCK.ACQUIRE k carol PX 30000 BLOCK 0");
+    world.cut_off(2);
+    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+    assert!(world.rests());
+    assert!(matches!(&world.answers[..], [(handle, _)] if *handle == carol), "{:?}", world.answers);
+}
+
+#[test]
+fn a_grant_that_was_sent_stays_though_the_connection_closes() {
+    // In the turn in which it was sent, behind the reply, and in the next one.
+    for is_next_turn in [false, true] {
+        let mut world = with_clients(3);
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        let bob = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+        world.waits(3, "LOCK.ACQUIRE k carol PX 30000 BLOCK 0");
+        assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+        world.send_answers();
+        if is_next_turn {
+            world.turn();
+            world.cut_off(2);
+            world.send_answers();
+        } else {
+            world.close(2);
+        }
+        assert!(world.rests());
+        assert!(matches!(&world.answers[..], [(handle, _)] if *handle == bob), "{:?}", world.answers);
+    }
+}
+
+#[test]
+fn a_server_tells_of_its_turns_when_somebody_waits() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    assert!(!world.sim.shared().hears_turns.is_set());
+    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    assert!(world.sim.shared().hears_turns.is_set());
+}

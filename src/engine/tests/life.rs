@@ -235,9 +235,14 @@ impl Life {
 
     fn closes(&mut self) {
         let client = 1 + self.random.below(CLIENTS);
-        self.notes.push(format!("client {client} closes"));
+        let is_cut_off = self.random.below(2) == 0;
+        self.notes.push(format!("client {client} {}", if is_cut_off { "is cut off" } else { "closes" }));
         self.busy.remove(&client);
-        self.primary.close(client);
+        if is_cut_off {
+            self.primary.cut_off(client)
+        } else {
+            self.primary.close(client)
+        }
         self.primary.turn();
         self.primary.connect(client);
     }

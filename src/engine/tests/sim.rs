@@ -297,6 +297,7 @@ impl Server for Sim {
         let mut inside = self.inside.borrow_mut();
         match to {
             Topic::Locks => inside.listens += 1,
+            Topic::Turns => {}
             Topic::Replicas => return !inside.is_deaf,
         }
         true
@@ -423,6 +424,11 @@ impl Server for Sim {
         let is_new = inside.unblocked.iter().all(|(other, _)| *other != blocked);
         assert!(is_new, "G7: {blocked} is answered twice");
         inside.unblocked.push_back((blocked, reply));
+    }
+
+    fn has_dropped_reply(&self, client: ClientId) -> bool {
+        self.may_call_back();
+        self.inside.borrow().cut_off.contains(&client.0)
     }
 
     fn close(&self, client: ClientId) {

@@ -237,6 +237,18 @@ impl World {
         }
     }
 
+    /// A connection breaks, or its user is deleted: it is closed at the end of the turn.
+    pub(super) fn cut_off(&self, client: u64) {
+        self.sim.inside.borrow_mut().cut_off.insert(client);
+    }
+
+    fn close_cut_off(&mut self) {
+        while let Some(client) = { self.sim.inside.borrow().cut_off.first().copied() } {
+            self.close(client);
+            self.sim.inside.borrow_mut().cut_off.remove(&client);
+        }
+    }
+
     /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
     pub(super) fn unblock(&mut self, client: u64) {
         let handle = {
@@ -278,10 +290,9 @@ impl World {
     /// One turn of the event loop.
     pub(super) fn turn(&mut self) {
         self.expire_keys();
-        if self.sim.shared().hears_replicas.is_set() {
-            confirm::turn(&self.sim);
-        }
+        confirm::turn(&self.sim);
         self.send_answers();
+        events::turn_begins(&self.sim);
         if std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
             pump::run(&self.sim);
         }
@@ -312,10 +323,13 @@ impl World {
             if !is_gone {
                 answers::reply(&self.sim, Some(&reply));
                 let parts = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
-                self.answers.push((handle, parts));
+                if !self.sim.inside.borrow().cut_off.contains(&client) {
+                    self.answers.push((handle, parts));
+                }
             }
             answers::released(&self.sim, handle, reply, is_gone);
         }
+        self.close_cut_off();
     }
 
     /// Whether there is anything to do in the next turn.
@@ -341,9 +355,7 @@ impl World {
 
     /// Whether what the server looks at before it sleeps makes no work for another turn.
     fn sleeps(&self) -> bool {
-        if self.sim.shared().hears_replicas.is_set() {
-            confirm::turn(&self.sim);
-        }
+        confirm::turn(&self.sim);
         self.is_idle()
     }
 
