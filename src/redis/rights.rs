@@ -1,17 +1,38 @@
 //! What the server would say to a command that it is not asked to run.
 
 use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use redis_module::raw;
 
 use super::api::{Ctx, KeptStr, OwnedStr, api};
 use super::reply::{ask, is_of_kind};
 use crate::lock::table::Candidate;
+use crate::lock::types::ClientId;
 
 // Each grant out of a queue needs them.
 static ACQUIRE: KeptStr = KeptStr::new("LOCK.ACQUIRE");
 static MACQUIRE: KeptStr = KeptStr::new("LOCK.MACQUIRE");
 static ONE: KeptStr = KeptStr::new("1");
+
+/// Whether a user may run a command in a database: 0 if so. The last argument takes the reason, or is null.
+pub(super) type CheckAt = unsafe extern "C" fn(
+    *mut raw::RedisModuleUser,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+    c_int,
+    *mut c_int,
+) -> c_int;
+
+/// Valkey has it from 9.1 on, where a user may be confined to databases. The older function refuses each of these users,
+/// since it is not told which database it is.
+static CHECK_AT: OnceLock<CheckAt> = OnceLock::new();
+
+/// The server has this function. Once, at load.
+pub(super) fn check_by(function: CheckAt) {
+    let _ = CHECK_AT.set(function);
+}
 
 /// Whether the server would refuse a write: too few replicas, a disk error.
 ///
@@ -34,12 +55,7 @@ pub(super) fn may_acquire(
     ctx: &Ctx,
     Candidate { client, lock_key, wants_several, .. }: Candidate<'_>,
 ) -> bool {
-    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
-    // has no user yields null.
-    let user_name = unsafe {
-        let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
-        name.and_then(|name| OwnedStr::from_raw(ctx, name))
-    };
+    let user_name = user_name(ctx, client);
     let command = if wants_several { MACQUIRE.get() } else { ACQUIRE.get() };
     let (Some(user_name), Some(word), Some(one), Some(key)) =
         (user_name, command, ONE.get(), ctx.new_str(lock_key.name))
@@ -57,9 +73,22 @@ pub(super) fn may_acquire(
         let Some(user) = user.filter(|user| !user.is_null()) else {
             return false;
         };
-        let argc = argv.len() as c_int;
-        let verdict = api!(RedisModule_ACLCheckCommandPermissions, user, argv.as_mut_ptr(), argc);
+        let (argc, argv) = (argv.len() as c_int, argv.as_mut_ptr());
+        let verdict = match (CHECK_AT.get(), c_int::try_from(lock_key.db)) {
+            (Some(check), Ok(db)) => Some(check(user, argv, argc, db, null_mut())),
+            _ => api!(RedisModule_ACLCheckCommandPermissions, user, argv, argc),
+        };
         api!(RedisModule_FreeModuleUser, user);
         verdict == Some(raw::REDISMODULE_OK as c_int)
+    }
+}
+
+/// The name of the user of this connection; `None` if there is no such connection.
+pub(super) fn user_name(ctx: &Ctx, client: ClientId) -> Option<OwnedStr<'_>> {
+    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
+    // has no user yields null.
+    unsafe {
+        let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
+        name.and_then(|name| OwnedStr::from_raw(ctx, name))
     }
 }

@@ -1,23 +1,24 @@
 //! Finds out which server this is: Redis or Valkey, and how old.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
 
 use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::keeper::SHARED;
 use super::kind::{self, Kind};
+use super::rights;
 
 /// Asks the server. Once, at load.
 pub(crate) fn begin(ctx: &Ctx) {
-    // SAFETY: 1. both names are C strings; 2. `function` is written by the server if it knows the name,
-    // and only looked at, never called.
-    let (version, is_valkey) = unsafe {
-        let mut function: *mut c_void = std::ptr::null_mut();
-        let name = c"ValkeyModule_GetServerVersion".as_ptr();
-        let known = get_api(ctx, name, &raw mut function);
-        (api!(RedisModule_GetServerVersion).unwrap_or(0), known && !function.is_null())
-    };
+    let is_valkey = function_of_valkey(ctx, c"ValkeyModule_GetServerVersion").is_some();
+    // SAFETY: no arguments.
+    let version = unsafe { api!(RedisModule_GetServerVersion) }.unwrap_or(0);
+    if let Some(function) = function_of_valkey(ctx, c"ValkeyModule_ACLCheckPermissions") {
+        // SAFETY: by this name Valkey gives a function of this type.
+        rights::check_by(unsafe { std::mem::transmute::<NonNull<c_void>, rights::CheckAt>(function) });
+    }
     let kind = Kind { is_valkey, version, valkey_major: valkey_major(ctx) };
     kind::note(kind);
     SHARED.loses_answers.set(kind.loses_answers());
@@ -43,6 +44,14 @@ pub(crate) fn info(ctx: &Ctx, section: &CStr, field: &CStr) -> Option<String> {
         api!(RedisModule_FreeServerInfo, ctx.as_ptr(), data);
         text
     }
+}
+
+/// A function of the server's API that only Valkey has.
+fn function_of_valkey(ctx: &Ctx, name: &CStr) -> Option<NonNull<c_void>> {
+    let mut function: *mut c_void = std::ptr::null_mut();
+    // SAFETY: `function` is written by the server if it knows the name.
+    let is_known = unsafe { get_api(ctx, name.as_ptr(), &raw mut function) };
+    NonNull::new(function).filter(|_| is_known)
 }
 
 /// Asks the server for a function of its API by name.

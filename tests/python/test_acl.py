@@ -151,6 +151,27 @@ def test_a_waiter_that_lost_the_right_to_ask_for_several_is_not_granted(server, 
     assert owners_of(cli, "a") == owners_of(cli, "b") == []
 
 
+@pytest.mark.skipif(not at_least(redis=(99, 0), valkey=(9, 1)), reason="users are confined to databases there")
+def test_a_waiter_that_is_confined_to_a_database_is_granted_there(server, cli):
+    # CONTRACT 4: it is refused only when it has lost the right
+    make_user(cli, "bob", "~*", "+lock.acquire", "+lock.macquire", "db=0,1")
+    take(cli, "door", "alice")
+    take(cli, "gate", "alice")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")
+    both = ask_all(server, "gate yard", "bob", user="bob")
+    release(cli, "door", "alice")
+    release(cli, "gate", "alice")
+    assert isinstance(bob.answer(), int) and isinstance(both.answer(), int)
+    release(cli, "door", "bob")
+    take(cli, "door", "alice")
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")
+    cli("ACL SETUSER bob resetdbs db=1")
+    release(cli, "door", "alice")
+    with refused("NOPERM", "lock.acquire"):
+        bob.answer()
+    assert owner_of(cli, "door") is None
+
+
 def test_the_category_of_the_module_has_all_its_commands(server, cli):
     if not HAS_CATEGORIES:  # the server then knows no categories of modules at all
         with refused("ERR"):
