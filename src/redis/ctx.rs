@@ -167,6 +167,9 @@ impl Server for Ctx {
     }
 
     fn is_connected(&self, client: ClientId) -> bool {
+        if kind::kind().takes_callers_for_clients() {
+            return rights::user_name(self, client).is_some();
+        }
         // SAFETY: null asks for nothing but whether it is there.
         let existing = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
         existing == Some(raw::REDISMODULE_OK as c_int)
@@ -184,13 +187,13 @@ impl Server for Ctx {
         blocking::unblock(blocked, reply);
     }
 
-    fn close(&self, client: ClientId) {
-        // SAFETY: a live context; a number that no client has is an error and nothing else.
-        unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
     fn has_dropped_reply(&self, client: ClientId) -> bool {
         client::has_dropped_reply(self, client)
     }
 
+    fn close(&self, client: ClientId) {
+        // SAFETY: a live context; a number that no client has is an error and nothing else.
+        unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
     }
 
     // Most callers know which part it is, so nothing is left of the choice.

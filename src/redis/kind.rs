@@ -53,6 +53,11 @@ impl Kind {
         self.is_valkey && self.valkey_major >= 9
     }
 
+    /// Whether it knows the client by which a module runs a command like a connection, by its number.
+    pub(crate) const fn takes_callers_for_clients(self) -> bool {
+        self.is_valkey && self.valkey_major >= 9
+    }
+
     /// Whether a replica may load beside its old data. Redis 8.0 ends itself when the link breaks while it reads a
     /// value of a module: it takes what it has not got for the name of an unknown type. In 8.6 that is mended.
     pub(crate) const fn can_load_staged(self) -> bool {

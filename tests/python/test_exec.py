@@ -434,6 +434,20 @@ def test_exec_does_not_run_within_itself_by_way_of_another_module(start_server, 
     assert cli("GET x") == "3"
 
 
+def test_a_hold_is_not_tied_to_what_another_module_calls_with(start_server, neighbour_path):
+    # G10: Valkey 9 knows that client by its number, and it never closes
+    cli = start_server("--loadmodule", neighbour_path).connect()
+    cli("LOCK.ACQUIRE held alice PX 60000")
+    for words in (
+        "LOCK.ACQUIRE door bob PX 60000 KEEPALIVE",
+        "LOCK.ACQUIRE door bob PX 60000 EPHEMERAL 0",
+        "LOCK.ACQUIRE held alice PX 60000 KEEPALIVE",
+    ):
+        with refused("ERR", "another module's call"):
+            cli("NEIGHBOUR.RUN", *words.split())
+    assert cli("EXISTS door") == 0
+
+
 def test_a_command_that_blocks_is_refused_whoever_brought_it(start_server, neighbour_path):
     server = start_server("--enable-module-command", "yes")
     cli = server.connect()
