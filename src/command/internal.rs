@@ -7,6 +7,7 @@
 //!                                             hold so) or a limit; cut are milliseconds or NO (EPHEMERAL); kept is
 //!                                             YES, NO, or RUNS: its connection has closed (KEEPALIVE)
 //! LOCK.APPLY key ENDED token                  the hold with this token ended by itself
+//! LOCK.APPLY key                              nothing: asks whether the server would write this key
 //! LOCK.APPLY key EMPTY                        an empty lock stands here (AOF rewrite only)
 //! LOCK.TICK last told                         how far the clock of tokens is (AOF only)
 //! ```

@@ -307,11 +307,11 @@ pub static COMMANDS: [Command; 10] = [
         keys: Keys::First(Use::Overwrites),
         categories: c"write slow",
         is_for_clients: false,
-        arity: -3,
+        arity: -2,
         tips: c"",
         summary: c"Internal: a record of the replication stream. Clients cannot use it.",
         complexity: c"O(1)",
-        args: &[arg(c"key", Kind::Key), arg(c"record", Kind::Text)],
+        args: &[arg(c"key", Kind::Key), optional(arg(c"record", Kind::Text))],
     },
     Command {
         which: Which::Tick,

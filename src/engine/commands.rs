@@ -87,8 +87,11 @@ pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// LOCK.APPLY
+/// LOCK.APPLY: with nothing but a key it does nothing, and the answer is whether the server would.
 pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
+    if args.is_empty() {
+        return server.reply(Part::Ok);
+    }
     first_use::begin(server);
     if !server.flags().is_fact {
         return server.reply(Part::Error(error::INTERNAL));
@@ -106,7 +109,7 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     });
 }
 
-/// LOCK.TICK: without arguments it does nothing, and the server's own checks are the answer.
+/// LOCK.TICK: without arguments it does nothing, and the answer is whether the server would.
 pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
     if numbers.is_empty() {
         return server.reply(Part::Ok);

@@ -27,14 +27,16 @@ pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
 }
 
 /// Asks the server for a key; what it says if it refuses.
+///
+/// It is asked to run a command that would write and does nothing: a cluster that is down may still allow reads.
 fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
     // SAFETY: a live context; the format takes one string. An error is asked for as a reply.
-    let reply = unsafe { ask!(ctx, c"EXISTS", c"sE", name.as_ptr()) };
+    let reply = unsafe { ask!(ctx, c"LOCK.APPLY", c"sE", name.as_ptr()) };
     let Some(reply) = reply else {
         return Some(String::new());
     };
-    let is_answer = is_of_kind(reply.get(), raw::REDISMODULE_REPLY_INTEGER);
-    if is_answer { None } else { Some(text(reply.get()).unwrap_or_default()) }
+    let is_refused = is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR);
+    is_refused.then(|| text(reply.get()).unwrap_or_default())
 }
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.

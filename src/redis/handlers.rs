@@ -92,7 +92,7 @@ command!(
     /// LOCK.APPLY
     apply,
     |ctx, args| match args {
-        [_, name, rest @ ..] if !rest.is_empty() => commands::apply_record(ctx, *name, rest),
+        [_, name, rest @ ..] => commands::apply_record(ctx, *name, rest),
         _ => ctx.reply(Part::WrongArity),
     }
 );

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness.cluster import WAYS, Cluster, redirected
+from harness.cluster import NODE, WAYS, Cluster, is_up, redirected
 from harness.kinds import (
     ask, ask_all, close_and_settle, count, hold_of, line_of, owners_of, release, take, take_all,
 )  # fmt: skip
@@ -16,7 +16,7 @@ from harness.limits import eventually
 from harness.replies import lock_info
 from harness.server import IS_VALKEY
 from harness.walk import assert_same_leases, give_up, leases_of, locks_of
-from harness.wire import refused
+from harness.wire import ServerError, refused
 
 by_all_ways = pytest.mark.parametrize("way", WAYS)
 
@@ -355,6 +355,25 @@ def test_all_kinds_of_requests_are_sent_to_the_right_node(cluster, options):
     with refused("MOVED"):
         here("LOCK.RELEASE {a}lock alice")
     assert line_of(there, "{a}lock") == []
+
+
+def test_nobody_is_granted_in_a_cluster_that_is_down_though_it_allows_reads(start_server):
+    # CONTRACT 4, G6: a client that asks now is refused as well
+    node = start_server(*NODE, "--cluster-allow-reads-when-down", "yes")
+    node.admin("CLUSTER ADDSLOTSRANGE 0 16383")
+    eventually(lambda: is_up(node), "the cluster is up")
+    node.admin("CONFIG SET cluster-require-full-coverage yes")
+    take(node.admin, "door", "alice", lease_ms=500)
+    bob = node.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    other = (node.admin("CLUSTER KEYSLOT door") + 1) % 16384
+    node.admin("CLUSTER", "DELSLOTS", other)
+    eventually(lambda: "cluster_state:fail" in node.admin("CLUSTER INFO"), "the cluster is down")
+    with refused("CLUSTERDOWN"):
+        node.admin("LOCK.ACQUIRE door carol PX 60000")
+    with pytest.raises(ServerError) as refusal:
+        bob.answer()
+    # Redis turns its waiters away itself, if it comes by before the lease is over.
+    assert refusal.value.code in ("TRYAGAIN", "CLUSTERDOWN")
 
 
 def test_heldby_tells_of_this_node_only(cluster):
