@@ -293,7 +293,8 @@ pub fn turn<S: Server>(server: &S) {
             confirm.all.sent(offset);
             confirm.must_ask = true;
         }
-        confirm.must_ask
+        // A question is nobody's key: it must not go out while slots leave as a whole.
+        confirm.must_ask && state.pump.moves == 0
     });
     // Without being asked they say so once a second. Nothing is asked while the server promised that nothing is written.
     if must_ask == Some(true) && !server.is_paused() {

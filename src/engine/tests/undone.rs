@@ -207,3 +207,17 @@ fn an_upgrade_stays_that_a_later_request_is_told_of() {
     assert!(is_granted(&world, again));
     assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
 }
+
+#[test]
+fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
+    let mut world = that_confirms();
+    crate::engine::events::slots_leave(&world.sim);
+    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    assert_eq!(world.sim.inside.borrow().asked, 0, "a question is nobody's key");
+    crate::engine::events::slots_have_left_or_stay(&world.sim);
+    assert!(world.rests());
+    assert_eq!(world.sim.inside.borrow().asked, 1);
+    acknowledges(&mut world);
+    assert!(is_granted(&world, handle));
+}
