@@ -163,10 +163,13 @@ impl Core {
                 }
             };
             place.asked(answer.number, answer.link);
-            if let Some(grant) = grant(wanted, &answer)
-                && let Some(grant) = self.begin(grant, lease).await?
-            {
-                return Ok(Some(grant));
+            if let Some(grant) = grant(wanted, &answer) {
+                if lease >= wanted.lease {
+                    return Ok(Some(grant));
+                }
+                if let Some(grant) = self.begin(wanted, grant.token, grant.sent + sure(lease)).await? {
+                    return Ok(Some(grant));
+                }
             }
             if patience.is_over() {
                 return Ok(None);
@@ -236,13 +239,9 @@ impl Core {
     }
 
     /// Renews once after a wait, and counts from that; None if the lock was lost already.
-    async fn begin(&self, grant: Grant, lease: Duration) -> Result<Option<Grant>, Error> {
-        if lease >= grant.wanted.lease {
-            return Ok(Some(grant));
-        }
-        let until = grant.sent + sure(lease);
-        let sent = self.renewed(&grant.wanted, grant.wanted.lease, grant.token, until).await?;
-        Ok(sent.map(|sent| Grant { sent, ..grant }))
+    async fn begin(&self, wanted: &Arc<Wanted>, token: i64, until: Moment) -> Result<Option<Grant>, Error> {
+        let sent = self.renewed(wanted, wanted.lease, token, until).await?;
+        Ok(sent.map(|sent| Grant { wanted: wanted.clone(), token, sent }))
     }
 
     /// From when the leases count anew; None if any of the locks is lost.
@@ -274,12 +273,12 @@ impl Core {
         while !patience.is_over() {
             let Ok(permit) = timeout(patience.left(), self.waiting.acquire()).await else { break };
             let _permit = permit.map_err(|_| Error::Closed)?;
-            let sent = Moment::now();
             match self.block(wanted, lease, patience).await {
                 Ok(Value::Int(token)) => {
-                    let grant = Grant { wanted: wanted.clone(), token, sent };
+                    // It was granted at any time of the wait, and not after this moment.
+                    let until = Moment::now() + sure(lease);
                     let lost = || Error::LockLost { name: wanted.label(), reason: Loss::Renewal };
-                    return self.begin(grant, lease).await?.map(Some).ok_or_else(lost);
+                    return self.begin(wanted, token, until).await?.map(Some).ok_or_else(lost);
                 }
                 Ok(_) => reached = Moment::now(),
                 Err(Failure::Refused(text)) => return Err(Error::from_reply(&text)),

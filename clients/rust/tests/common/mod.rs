@@ -3,6 +3,8 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod door;
+
 use std::env;
 use std::fs;
 use std::net::TcpListener;

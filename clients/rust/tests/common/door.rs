@@ -1,0 +1,103 @@
+//! A way to a server that can misbehave: it delays replies, loses them, and lets nobody in.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use redislock_client::Locks;
+
+use super::Server;
+
+#[derive(Default)]
+struct State {
+    delay_ms: AtomicU64,
+    is_mute: AtomicBool,
+    is_shut: AtomicBool,
+    links: Mutex<Vec<TcpStream>>,
+}
+
+/// Stands before a server; its threads end with the test's process.
+pub struct Door {
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Door {
+    pub fn to(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, state, target) = (listener.local_addr().unwrap().port(), Arc::default(), server.port);
+        let shared: Arc<State> = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                // Who is not let in, or finds no server, sees the connection close.
+                if !shared.is_shut.load(Ordering::SeqCst) {
+                    drop(client.and_then(|client| join(&shared, client, target)));
+                }
+            }
+        });
+        Self { port, state }
+    }
+
+    /// Locks whose requests go this way.
+    pub fn locks(&self) -> Locks {
+        Locks::open(format!("redis://127.0.0.1:{}", self.port)).unwrap()
+    }
+
+    /// From now on each reply takes so long.
+    pub fn delay(&self, delay: Duration) {
+        self.state.delay_ms.store(delay.as_millis().try_into().unwrap(), Ordering::SeqCst);
+    }
+
+    /// From now on all replies are lost, or none any more.
+    pub fn mute(&self, is_mute: bool) {
+        self.state.is_mute.store(is_mute, Ordering::SeqCst);
+    }
+
+    /// Lets nobody in, and ends all connections; or lets all in again.
+    pub fn shut(&self, is_shut: bool) {
+        self.state.is_shut.store(is_shut, Ordering::SeqCst);
+        if is_shut {
+            self.cut();
+        }
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        for link in self.state.links.lock().unwrap().drain(..) {
+            // The other side may have ended it before.
+            drop(link.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+fn join(state: &Arc<State>, client: TcpStream, target: u16) -> io::Result<()> {
+    let server = TcpStream::connect(("127.0.0.1", target))?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    state.links.lock().unwrap().extend([client.try_clone()?, server.try_clone()?]);
+    let (requests, replies) = ((client.try_clone()?, server.try_clone()?), (server, client));
+    let state = state.clone();
+    thread::spawn(move || pass(requests, || true));
+    thread::spawn(move || {
+        pass(replies, || {
+            thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::SeqCst)));
+            !state.is_mute.load(Ordering::SeqCst)
+        });
+    });
+    Ok(())
+}
+
+/// Passes on what comes, unless it is to be lost, until one side ends.
+fn pass((mut from, mut to): (TcpStream, TcpStream), passes: impl Fn() -> bool) {
+    let mut bytes = [0; 1 << 16];
+    while let Ok(size @ 1..) = from.read(&mut bytes) {
+        if passes() && to.write_all(&bytes[..size]).is_err() {
+            break;
+        }
+    }
+    // The other side may have ended it before.
+    drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
+}

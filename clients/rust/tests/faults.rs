@@ -1,0 +1,44 @@
+//! What waits that are long, and replies that are late or lost, do to a hold.
+
+mod common;
+
+use std::time::Duration;
+
+use common::door::Door;
+use common::{PATIENCE, Server, eventually};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_that_waited_longer_than_their_lease_are_held() {
+    let server = Server::start();
+    let (locks, lease) = (server.locks(), SECOND);
+    let other = locks.lock("b").acquire().await.unwrap();
+    let many = locks.many(["a", "b"]).lease(lease).wait(PATIENCE);
+    let waits = tokio::spawn(async move { many.acquire().await });
+    eventually("it waits", || server.waiters("b") == 1).await;
+    sleep(lease + lease / 2).await;
+    other.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    assert!(guard.remaining() > lease / 2, "{:?} remain", guard.remaining());
+    sleep(2 * lease).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_are_renewed_after_a_long_wait_though_replies_take_long() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let locks = door.locks();
+    let other = server.locks().lock("b").acquire().await.unwrap();
+    let many = locks.many(["a", "b"]).wait(PATIENCE);
+    let waits = tokio::spawn(async move { many.acquire().await });
+    eventually("it waits", || server.waiters("b") == 1).await;
+    // Longer than the first lease of who has waited.
+    sleep(6 * SECOND).await;
+    door.delay(SECOND / 10);
+    other.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    assert!(guard.remaining() > 20 * SECOND, "{:?} remain", guard.remaining());
+}
