@@ -94,10 +94,7 @@ impl Engine {
         }
         if renew {
             let (engine, held) = (self.clone(), held.clone());
-            self.keeper.begin(async move {
-                let lease = held.lease();
-                drop(engine.renew(&held, lease).await);
-            });
+            self.keeper.begin(async move { drop(engine.renew(&held, None).await) });
         }
         if look {
             let engine = self.clone();
@@ -105,9 +102,18 @@ impl Engine {
         }
     }
 
-    /// Begins the lease anew, or loses the hold.
-    pub(crate) async fn renew(self: &Arc<Self>, held: &Arc<Held>, lease: Duration) -> Result<(), Error> {
+    /// Begins the lease anew, or this one, or loses the hold.
+    pub(crate) async fn renew(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        lease: Option<Duration>,
+    ) -> Result<(), Error> {
         self.enter()?;
+        let _alone = held.renewing.lock().await;
+        if held.end().is_some() {
+            return Ok(()); // while it waited for another renewal
+        }
+        let lease = lease.unwrap_or_else(|| held.lease());
         let renewed = if self.is_group() {
             group::renew(self, held, lease).await
         } else {

@@ -95,7 +95,8 @@ impl Hold {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;
-        self.engine.renew(&self.held, lease).await.map_err(|error| error.of_lease(lease))
+        self.engine.renew(&self.held, Some(lease)).await.map_err(|error| error.of_lease(lease))?;
+        self.check().map(drop) // it may have ended meanwhile
     }
 }
 

@@ -55,6 +55,9 @@ pub(crate) struct Held {
     longest_at: Moment,
     times: Mutex<Times>,
     ended: Notify,
+    /// One renewal at a time. Else one that is sent again might undo a lease that the holder has asked for meanwhile. And
+    /// replies that are seen in the wrong order might count a lease that the server has replaced.
+    pub(crate) renewing: tokio::sync::Mutex<()>,
 }
 
 impl Held {
@@ -70,6 +73,7 @@ impl Held {
             longest_at: longest.map_or(Moment::NEVER, |longest| grant.sent + longest),
             times: Mutex::new(Times { lease, deadline, renew_at, watch_at, end: None, filed: None }),
             ended: Notify::new(),
+            renewing: tokio::sync::Mutex::new(()),
         };
         held.count_from(grant.sent, lease);
         held

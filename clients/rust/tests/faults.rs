@@ -1,4 +1,5 @@
-//! What waits that are long, and replies that are late or lost, do to a hold.
+//! What replies that are late or lost do to a hold: it is never counted on for longer than the server holds it, and
+//! never given up by what was asked before it.
 
 mod common;
 
@@ -9,6 +10,21 @@ use common::{PATIENCE, Server, eventually};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_sent_again_does_not_undo_a_longer_lease() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let guard = door.locks().lock("k").lease(3 * SECOND).acquire().await.unwrap();
+    sleep(SECOND - SECOND / 10).await;
+    door.shut(true);
+    // The renewal was due, and pauses between two attempts to send it.
+    sleep(SECOND - SECOND / 4).await;
+    door.shut(false);
+    guard.extend(2 * PATIENCE).await.unwrap();
+    sleep(SECOND / 2).await;
+    assert!(guard.remaining() > PATIENCE, "{:?} remain of it", guard.remaining());
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_locks_that_waited_longer_than_their_lease_are_held() {
