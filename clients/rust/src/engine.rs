@@ -114,6 +114,8 @@ impl Engine {
             return Ok(()); // while it waited for another renewal
         }
         let lease = lease.unwrap_or_else(|| held.lease());
+        held.may_count_from(Moment::now(), lease);
+        self.keeper.refile(held);
         let renewed = if self.is_group() {
             group::renew(self, held, lease).await
         } else {

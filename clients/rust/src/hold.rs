@@ -90,8 +90,9 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if the hold is over, [`Error::Invalid`] for a lease out of its range, and
-    /// [`Error::ConnectionFailed`] if no server answers; the hold then lasts for as long as before.
+    /// [`Error::LockLost`] if the hold is over, and [`Error::Invalid`] for a lease out of its range. After any other, as
+    /// [`Error::ConnectionFailed`] if no server answers, nobody knows which lease the server has. So the hold counts on the
+    /// shorter of the two, and is renewed for that. The same holds if the future is dropped.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;

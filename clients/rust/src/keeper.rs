@@ -92,6 +92,17 @@ impl Held {
         times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
     }
 
+    /// A lease is asked for that may be shorter than the one before. Until it is answered, and if it never is, the server
+    /// may have begun it or may still do so. So no more is sure, and no more is renewed.
+    pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
+        let mut times = self.times();
+        times.lease = times.lease.min(lease);
+        times.deadline = times.deadline.min(sent + sure(lease));
+        if times.renew_at != Moment::NEVER {
+            times.renew_at = times.renew_at.min(sent + renewal(lease));
+        }
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.times().lease
     }

@@ -7,9 +7,40 @@ use std::time::Duration;
 
 use common::door::Door;
 use common::{PATIENCE, Server, eventually};
-use tokio::time::sleep;
+use redislock_client::{Error, Loss};
+use tokio::time::{sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_lease_counts_though_the_reply_is_lost() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let guard = door.locks().lock("k").lease(PATIENCE).acquire().await.unwrap();
+    door.mute(true);
+    let hold = guard.hold();
+    let extended = tokio::spawn(async move { hold.extend(SECOND).await });
+    let lost = timeout(3 * SECOND, guard.lost()).await;
+    assert_eq!(lost.expect("the server has ended the shorter lease"), Some(Loss::Deadline));
+    let refused = timeout(PATIENCE, extended).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(refused, Error::ConnectionFailed { .. } | Error::LockLost { .. }), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_lease_that_was_refused_counts_and_is_renewed() {
+    let server = Server::start();
+    let guard = server.locks().lock("k").lease(PATIENCE).acquire().await.unwrap();
+    let replicas = |number| server.ask::<String>(&["CONFIG", "SET", "min-replicas-to-write", number]);
+    replicas("1");
+    let refused = guard.extend(3 * SECOND).await.unwrap_err();
+    assert!(matches!(refused, Error::NotConfirmed { .. }), "{refused:?}");
+    assert!(guard.check().unwrap() <= 3 * SECOND, "the server may have begun the shorter lease");
+    replicas("0");
+    sleep(4 * SECOND).await;
+    assert!(guard.check().unwrap() <= 3 * SECOND, "the server may still begin it");
+    guard.extend(PATIENCE).await.unwrap();
+    assert!(guard.remaining() > PATIENCE / 2);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_is_sent_again_does_not_undo_a_longer_lease() {
