@@ -1,22 +1,20 @@
 //! The locks of one server, one primary, or one cluster: acquires, waits in line, renews, looks, gives up.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use crate::abandon::Errands;
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::keeper::{Grant, Held, Keeper};
 use crate::line::{Lines, May, Place};
-use crate::link::{Before, Failure, Link, Request, lock};
+use crate::link::{Before, Failure, lock};
 use crate::rules::{
     ASKS_IN_KEEP, ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN,
     judge, longest_wait, sure,
@@ -65,7 +63,9 @@ pub(crate) enum Look {
 pub(crate) struct Core {
     pub(crate) servers: Servers,
     lines: Arc<Lines>,
-    keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<Keeper>,
+    /// What is given up in the background.
+    pub(crate) errands: Errands,
     waiting: Semaphore,
     /// For how long a place in line is kept, in milliseconds: the server may allow less than we ask for.
     keep: AtomicU64,
@@ -89,6 +89,7 @@ impl Core {
             servers,
             lines,
             keeper,
+            errands: Errands::default(),
             waiting: Semaphore::new(waiting),
             keep,
             longest_block: Mutex::new(LONG),
@@ -103,6 +104,7 @@ impl Core {
         wanted: &Arc<Wanted>,
         patience: Patience,
     ) -> Result<Option<Grant>, Error> {
+        self.call_off(wanted);
         if patience.wait == Some(Duration::ZERO) {
             return self.attempt(wanted).await;
         }
@@ -375,43 +377,6 @@ impl Core {
         Ok(answers.iter().all(|answer| answer.reply == Value::Int(1) || answer.is_repeated))
     }
 
-    /// Gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at
-    /// once, behind whatever was sent for it, and again in the background until a server has answered.
-    pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
-        for name in &wanted.names {
-            let command = wanted.release(name, token);
-            let sent = self.servers.ready(name).map(|link| send_now(link, command.clone()));
-            let (core, wanted, name) = (self.clone(), wanted.clone(), name.clone());
-            self.keeper.begin(async move {
-                let reply = match sent {
-                    Some(Sent::Answered(reply)) => Some(reply),
-                    Some(Sent::Underway(reply)) => timeout(ATTEMPT, reply).await.ok(),
-                    None => None,
-                };
-                let is_done = matches!(reply, Some(Ok(_)));
-                if !is_done && reply.is_some() {
-                    wanted.doubt();
-                }
-                if !is_done || wanted.is_doubtful() {
-                    core.give_up(&wanted, &name, &command).await;
-                }
-            });
-        }
-    }
-
-    /// What was sent and not answered may still arrive: so it is given up a little later, and again.
-    async fn give_up(&self, wanted: &Wanted, name: &[u8], command: &Cmd) {
-        let (began, mut pause) = (Moment::now(), 2 * LONGEST_PAUSE);
-        while began.age() < wanted.lease.min(3 * PATIENCE) {
-            let asked = self.servers.request(Ask::new(name, command, Moment::now() + PATIENCE)).await;
-            if self.keeper.is_closing() || (asked.is_ok() && !wanted.is_doubtful()) {
-                return;
-            }
-            sleep(pause).await;
-            pause *= 2;
-        }
-    }
-
     // Asking.
 
     /// Whether the token is that of a live hold.
@@ -433,24 +398,6 @@ impl Core {
             names.extend(rows.into_iter().filter_map(held_name));
         }
         Ok(names)
-    }
-}
-
-type Reply = Result<(Value, u64), Failure>;
-
-/// A request that is on its way.
-enum Sent {
-    Answered(Reply),
-    Underway(Pin<Box<dyn Future<Output = Reply> + Send>>),
-}
-
-/// Sends it behind all that was sent before, without waiting for the reply.
-fn send_now(link: Arc<Link>, command: Cmd) -> Sent {
-    let mut sending: Pin<Box<dyn Future<Output = Reply> + Send>> =
-        Box::pin(async move { link.send(&Request { command: &command, asks: false, before: None }).await });
-    match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(reply) => Sent::Answered(reply),
-        Poll::Pending => Sent::Underway(sending),
     }
 }
 

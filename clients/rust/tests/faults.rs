@@ -1,4 +1,4 @@
-//! What replies that are late or lost do to a hold: it is never counted on for longer than the server holds it, and
+//! What replies that are late or lost do to a hold. Nobody counts on it for longer than the server holds it, and it is
 //! never given up by what was asked before it.
 
 mod common;
@@ -88,4 +88,76 @@ async fn several_locks_are_renewed_after_a_long_wait_though_replies_take_long() 
     other.release().await.unwrap();
     let guard = waits.await.unwrap().unwrap();
     assert!(guard.remaining() > 20 * SECOND, "{:?} remain", guard.remaining());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_that_are_asked_for_again_outlive_the_request_that_was_dropped() {
+    let server = Server::start();
+    let locks = server.locks();
+    let other = locks.lock("b").acquire().await.unwrap();
+    let many = locks.many(["a", "b"]).owner("task-7");
+    let again = many.clone();
+    let waits = tokio::spawn(async move { many.acquire().await.map(drop) });
+    eventually("it waits", || server.waiters("b") == 1).await;
+    waits.abort();
+    drop(waits.await);
+    other.release().await.unwrap();
+    let guard = again.wait(PATIENCE).acquire().await.unwrap();
+    sleep(2 * SECOND).await;
+    guard.check().unwrap();
+    assert!(server.is_held("a") && server.is_held("b"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_asked_for_again_outlives_the_request_that_was_not_answered() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let lock = door.locks().lock("k").owner("task-7").wait(PATIENCE);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    door.mute(true);
+    assert!(timeout(SECOND / 5, lock.acquire()).await.is_err());
+    door.mute(false);
+    door.cut();
+    let guard = lock.acquire().await.unwrap();
+    sleep(2 * SECOND).await;
+    guard.check().unwrap();
+    assert!(server.is_held("k"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_answered_is_given_up_though_it_was_asked_for_again_in_vain() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let (lock, other) = (door.locks().lock("k").owner("task-7"), server.locks().lock("k"));
+    let guard = other.acquire().await.unwrap();
+    assert!(matches!(lock.clone().wait(SECOND / 10).acquire().await, Err(Error::LockTimeout { .. })));
+    door.mute(true);
+    assert!(timeout(SECOND / 5, lock.acquire()).await.is_err());
+    door.mute(false);
+    door.cut();
+    assert!(matches!(lock.clone().wait(Duration::ZERO).acquire().await, Err(Error::LockTimeout { .. })));
+    eventually("nobody waits", || server.waiters("k") == 0).await;
+    guard.release().await.unwrap();
+    // Nobody is in line whose place would have to lapse first.
+    let guard = timeout(2 * SECOND, other.acquire()).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_asks_again_after_each_time_out_leaves_nothing_to_be_given_up() {
+    let server = Server::start();
+    let locks = server.locks();
+    let other = server.locks().lock("k").acquire().await.unwrap();
+    let lock = locks.lock("k").owner("task-7");
+    for _ in 0..5 {
+        let refused = lock.clone().wait(SECOND / 50).acquire().await;
+        assert!(matches!(refused, Err(Error::LockTimeout { .. })), "{refused:?}");
+    }
+    other.release().await.unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    sleep(SECOND).await;
+    let stats = server.ask::<String>(&["INFO", "commandstats"]);
+    assert!(stats.contains("cmdstat_lock.release:calls=7,"), "each once: {stats}");
 }
