@@ -336,7 +336,7 @@ impl Core {
     /// Whether it was renewed; None if nobody can tell.
     pub(crate) async fn renew(&self, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
         match self.renewed(&held.wanted, lease, held.token, held.deadline()).await {
-            Err(Error::Refused { message }) if message.starts_with("WRONGTYPE") => Ok(None),
+            Err(error) if error.is_overwritten() => Ok(None),
             answer => answer,
         }
     }
@@ -371,10 +371,13 @@ impl Core {
         let until = Moment::now() + WAIT_MARGIN;
         let releases = wanted.names.iter().map(|name| async move {
             let command = wanted.release(name, Some(token));
-            self.servers.request(Ask::new(name, &command, until)).await
+            match self.servers.request(Ask::new(name, &command, until)).await {
+                Ok(answer) => Ok(answer.reply == Value::Int(1) || answer.is_repeated),
+                Err(error) if error.is_overwritten() => Ok(false),
+                Err(error) => Err(error),
+            }
         });
-        let answers = try_join_all(releases).await?;
-        Ok(answers.iter().all(|answer| answer.reply == Value::Int(1) || answer.is_repeated))
+        Ok(try_join_all(releases).await?.into_iter().all(|was_held| was_held))
     }
 
     // Asking.

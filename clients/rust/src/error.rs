@@ -202,6 +202,11 @@ impl Error {
         )
     }
 
+    /// Whether another value was written over the lock, and so nobody holds it.
+    pub(crate) fn is_overwritten(&self) -> bool {
+        matches!(self, Self::Refused { message } if message.starts_with("WRONGTYPE"))
+    }
+
     /// Whether the server refused it: another request would be answered likewise.
     pub(crate) fn is_refusal(&self) -> bool {
         !matches!(self, Self::ConnectionFailed { .. } | Self::Closed)

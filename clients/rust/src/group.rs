@@ -41,6 +41,15 @@ fn all(engine: &Engine) -> Vec<&Arc<Core>> {
     engine.cores.iter().collect()
 }
 
+/// The same of all servers about a hold: where another value was written over the lock, it is none.
+async fn ask_about(engine: &Engine, lease: Duration, name: &[u8], command: &Cmd) -> Vec<Reply> {
+    let mut replies = ask(&all(engine), lease, name, command, None).await;
+    for reply in replies.iter_mut().filter(|reply| reply.as_ref().is_err_and(Error::is_overwritten)) {
+        *reply = Ok(Value::Int(0));
+    }
+    replies
+}
+
 fn count(replies: &[Reply], wanted: i64) -> usize {
     replies.iter().filter(|reply| matches!(reply, Ok(Value::Int(number)) if *number == wanted)).count()
 }
@@ -138,7 +147,7 @@ async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> (Option<Grant>, V
 pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
     let (name, sent) = (held.wanted.name(), Moment::now());
     let command = held.wanted.renew(name, lease, "TOKEN", held.token);
-    let replies = ask(&all(engine), lease, name, &command, None).await;
+    let replies = ask_about(engine, lease, name, &command).await;
     let majority = majority(engine.cores.len());
     if count(&replies, 1) >= majority {
         Ok(Some(sent))
@@ -151,7 +160,7 @@ pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Resu
 
 pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
     let (name, command) = (held.wanted.name(), fence_command(held.wanted.name(), Some(held.token)));
-    let replies = ask(&all(engine), held.lease(), name, &command, None).await;
+    let replies = ask_about(engine, held.lease(), name, &command).await;
     let is_lost = count(&replies, 0) > replies.len() - majority(replies.len());
     if is_lost { Look::Lost } else { Look::Live }
 }
@@ -159,7 +168,7 @@ pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
 /// Whether a majority had it still.
 pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
     let command = wanted.release(wanted.name(), Some(token));
-    let replies = ask(&all(engine), wanted.lease, wanted.name(), &command, None).await;
+    let replies = ask_about(engine, wanted.lease, wanted.name(), &command).await;
     if !most_answered(&replies) {
         return Err(too_few(&replies)); // the caller gives it up in the background
     }

@@ -1,12 +1,12 @@
-//! What replies that are late or lost do to a hold. Nobody counts on it for longer than the server holds it, and it is
-//! never given up by what was asked before it.
+//! What replies that are late, lost or refusals do to a hold. Nobody counts on it for longer than the server holds it,
+//! and it is never given up by what was asked before it.
 
 mod common;
 
 use std::time::Duration;
 
 use common::door::Door;
-use common::{PATIENCE, Server, eventually};
+use common::{PATIENCE, Server, eventually, independent};
 use redislock_client::{Error, Loss};
 use tokio::time::{sleep, timeout};
 
@@ -160,4 +160,26 @@ async fn a_task_that_asks_again_after_each_time_out_leaves_nothing_to_be_given_u
     sleep(SECOND).await;
     let stats = server.ask::<String>(&["INFO", "commandstats"]);
     assert!(stats.contains("cmdstat_lock.release:calls=7,"), "each once: {stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_written_over_is_lost_though_its_release_is_refused() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let (locks, group) = (servers[0].locks(), independent(servers.each_ref()));
+    for lock in [locks.lock("k"), locks.many(["k", "l"]), group.lock("k")] {
+        let lock = lock.lease(PATIENCE).wait(PATIENCE);
+        let ended: Result<(), _> = lock
+            .run(async |_| {
+                for server in &servers {
+                    server.ask::<String>(&["SET", "k", "a value"]);
+                }
+                Ok(()) // before the library has the server tell of changes
+            })
+            .await;
+        assert!(matches!(ended, Err(Error::LockLost { .. })), "{lock:?}: {ended:?}");
+        eventually("the rest is given up", || !servers[0].is_held("l")).await;
+        for server in &servers {
+            server.ask::<i64>(&["DEL", "k"]);
+        }
+    }
 }
