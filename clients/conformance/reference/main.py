@@ -84,7 +84,7 @@ class Adapter:
         """Takes it."""
         hold = await self.acquired(message)
         self.holds[message["hold"]] = hold
-        return {"token": hold.token, "remaining_ms": hold.left_ms(), "owner": hold.owner}
+        return {"token": hold.token, "remaining_ms": hold.remaining_ms(), "owner": hold.owner}
 
     async def do_check(self, message):
         """Asks the library."""

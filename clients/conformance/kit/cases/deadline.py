@@ -21,13 +21,28 @@ def a_slow_reply_shortens_the_remaining_time(stage):
     adapter("release", hold="h1")
 
 
+@case(2)
+def a_grant_that_is_answered_too_late_is_no_hold(stage):
+    """The reply to an acquire comes after its lease is over: the answer is an error, and nobody holds anything."""
+    _, door, adapter = stage.single()
+    adapter("release", hold=adapter_hold(adapter, "warm"))  # connections are made
+    door.delay = lambda call: 0.7 if call.name == "LOCK.ACQUIRE" else 0
+    asked = adapter.ask("acquire", hold="h1", name="k", lease_ms=500, wait_ms=0)
+    late = "answered 200 ms after the end of the lease"
+    assert asked.kind() in ("LockLost", "LockTimeout", "ConnectionFailed"), f"{late} with {asked.answer}"
+    stage.free_soon("k")
+
+
 @case(2, 5)
 def a_grant_after_a_wait_is_counted_from_a_renewal(stage):
-    """The reply to who waited takes long: the deadline is that of the renewal after it, or earlier."""
+    """The wait for several locks, or the reply, takes long: the deadline is that of a renewal after it, or earlier."""
     _, door, adapter = stage.single()
     stage.hold("k")
+    stage.hold("b")
     asked = adapter.ask("acquire", hold="h1", name="k", lease_ms=3000, wait_ms=15_000, renew=False)
+    several = adapter.ask("acquire", hold="h2", names=["a", "b"], lease_ms=1000, wait_ms=15_000)
     stage.waiting("k", 1)
+    stage.waiting("b", 1)
     door.delay = lambda call: 0.5 if call.name == "LOCK.ACQUIRE" else 0
     time.sleep(0.3)
     stage.give_up("k")
@@ -35,6 +50,11 @@ def a_grant_after_a_wait_is_counted_from_a_renewal(stage):
     assert got["remaining_ms"] > 0, "nothing remains, though the lease was renewed or is young"
     never_more_than_the_server(stage, adapter, "h1", "k")
     adapter("release", hold="h1")
+    time.sleep(max(0.0, several.began + 1.2 - time.monotonic()))  # longer than their lease
+    stage.give_up("b")
+    assert several.result()["remaining_ms"] > 0, "nothing remains of several locks that have just been granted"
+    never_more_than_the_server(stage, adapter, "h2", "b")
+    adapter("release", hold="h2")
 
 
 @case(2, 4)

@@ -143,6 +143,16 @@ def a_block_whose_lock_was_lost_does_not_end_well(stage):
     assert asked.kind(10) == "LockLost", f"the block ended with {asked.answer}"
 
 
+@case(4, 6)
+def a_lock_that_was_written_over_ends_the_block(stage):
+    """Another value is written over the lock: the block ends in LockLost, though the release is refused, too."""
+    _, _, adapter = stage.single()
+    asked = adapter.ask("run", hold="r", name="k", wait_ms=0, body_ms=1500)
+    stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
+    stage.server.admin("SET", "k", "a value")
+    assert asked.kind(10) == "LockLost", f"the block ended with {asked.answer}"
+
+
 def is_dead(stage, name, token):
     """Whether the server knows of no such hold."""
     return stage.server.admin("LOCK.FENCE", name, token) == 0
