@@ -14,7 +14,9 @@ pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
         return false;
     };
     let id = server.client().unwrap_or(ClientId(0));
-    listen(server);
+    if !server.shared().hears_turns.is_set() {
+        listen(server);
+    }
     let _ = server.with(|state| state.clients.wait_in_queue(blocked, id, waiter));
     true
 }
@@ -124,11 +126,10 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
 }
 
 /// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody waits.
+#[cold]
 fn listen<S: Server>(server: &S) {
-    let is_heard = &server.shared().hears_turns;
-    if !is_heard.is_set() {
-        is_heard.set(server.listen(Topic::Turns));
-    }
+    let is_told = server.listen(Topic::Turns);
+    server.shared().hears_turns.set(is_told);
 }
 
 /// A connection has closed. A grant that it was to be sent in this turn, and was not, is taken back (G8).
