@@ -236,6 +236,12 @@ export abstract class Base implements AsyncDisposable {
       await hold.release();
       throw new Cancelled("the locks were closed");
     }
+    try {
+      hold.check(); // the reply may have taken as long as the lease
+    } catch (error) {
+      await hold.release();
+      throw error;
+    }
     return hold;
   }
 

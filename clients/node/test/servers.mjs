@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { connect as connectPlain, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -123,6 +123,53 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
     if (attempt === 4) throw new Error(readFileSync(join(folder, "log"), "utf8"));
     await server.stop();
   }
+}
+
+/**
+ * A proxy before this server. `replyDelay` is by how many milliseconds replies come later. `see` is called with what a
+ * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it.
+ */
+export async function startProxy(t, server) {
+  const pairs = new Set();
+  const proxy = {
+    replyDelay: 0,
+    see: () => undefined,
+    cut() {
+      for (const socket of [...pairs].flat()) socket.destroy();
+    },
+  };
+  const listener = createServer((near) => {
+    const far = connectPlain(server.port, "127.0.0.1");
+    const pair = [near, far];
+    pairs.add(pair);
+    let isFrozen = false;
+    let at = 0;
+    near.on("data", (chunk) => {
+      if (isFrozen) return;
+      const fate = proxy.see(String(chunk));
+      if (fate === "cut") near.destroy();
+      else far.write(chunk);
+      isFrozen = fate === "freeze";
+    });
+    far.on("data", (chunk) => {
+      at = Math.max(at, performance.now() + proxy.replyDelay);
+      setTimeout(() => isFrozen || near.write(chunk), at - performance.now());
+    });
+    for (const [one, other] of [pair, [far, near]]) {
+      one.on("error", () => undefined);
+      one.on("close", () => {
+        pairs.delete(pair);
+        other.destroy();
+      });
+    }
+  }).listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  proxy.address = `127.0.0.1:${listener.address().port}`;
+  atEnd(t, () => {
+    listener.close();
+    proxy.cut();
+  });
+  return proxy;
 }
 
 /** Locks over this driver, which end with the test. */
