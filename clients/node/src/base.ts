@@ -100,7 +100,7 @@ export class Lock {
       outcome = { error };
     }
     detach?.();
-    await hold.release();
+    await hold.letGo();
     if ("value" in outcome) {
       if (hold.loss !== undefined) throw hold.loss;
       return outcome.value;
@@ -233,13 +233,13 @@ export abstract class Base implements AsyncDisposable {
     this.#lives.add(lifeOf(hold));
     this.#call(() => this.#hooks.granted?.({ names, owner, token: grant.token, waitedMs: now() - began }));
     if (this.#closed) {
-      await hold.release();
+      await hold.letGo();
       throw new Cancelled("the locks were closed");
     }
     try {
       hold.check(); // the reply may have taken as long as the lease
     } catch (error) {
-      await hold.release();
+      await hold.letGo();
       throw error;
     }
     return hold;

@@ -156,6 +156,17 @@ export function meaningOf(error: unknown): LockError | "again" {
   return new Kind(message, error);
 }
 
+/** Refusals that pass by themselves: too few replicas, no disk, no memory, or a script that runs for long. */
+const PASSING = new Set(["NOREPLICAS", "MISCONF", "OOM", "BUSY"]);
+
+/** Whether the same request may be accepted later. */
+export const mayPass = (meaning: LockError | "again"): boolean =>
+  meaning === "again" || meaning instanceof ConnectionFailed || PASSING.has(codeOf(meaning.message) ?? "");
+
+/** Whether the server refused because another value was written over the lock. */
+export const isOverwritten = (meaning: LockError | "again"): boolean =>
+  meaning instanceof Refused && meaning.code === "WRONGTYPE";
+
 /** The highest value that the server accepts for an option it refused, as QUEUE or BLOCK. */
 export function highestFor(option: string, error: unknown): number | undefined {
   const text = error instanceof Error ? error.message : "";

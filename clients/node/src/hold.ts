@@ -1,7 +1,7 @@
 /** A lock that is held: its deadline, its renewals, and its loss, which is told once. */
 
 import { deadlineOf, now, renewalOf } from "./clock.js";
-import { ConnectionFailed, LockLost, type LossReason, meaningOf } from "./errors.js";
+import { ConnectionFailed, isOverwritten, LockError, LockLost, type LossReason, mayPass, meaningOf } from "./errors.js";
 import { type Entry, pause, scheduler, within } from "./scheduler.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
@@ -107,26 +107,26 @@ export class Life {
     });
   }
 
-  /** Asks the servers until they answer, or until the lease is over anyway. */
-  async giveUp(attempts: number): Promise<Verdict> {
+  /** Asks the servers until one attempt is final, or until the lease is over anyway. */
+  async giveUp(attempts: number): Promise<void> {
     const { cuts } = this.keeper;
     for (let attempt = attempts; ; attempt++) {
-      const verdict = await this.tryRelease(attempt, cuts);
-      if (verdict !== "again") return verdict;
-      if (now() >= this.deadline) return "unknown";
-      await pause(RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5));
+      if (isFinal(await this.tryRelease(attempt, cuts)) || now() >= this.deadline) return;
+      await pause(releasePause(attempt));
     }
   }
 
   /** Asks the servers once. */
-  async tryRelease(attempt: number, cuts: number): Promise<Verdict | "again"> {
+  async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
     const late = () => new ConnectionFailed("no answer to a release");
     try {
-      const held = await within(this.keeper.release(this.token, attempt), now() + ANSWER_MS, late);
+      const held = await within(this.keeper.release(this.token, attempt), Math.min(now() + ANSWER_MS, until), late);
       // A repeated release finds nothing if the first one's reply was lost.
       return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
     } catch (error) {
-      return isConnection(error) ? "again" : "gone";
+      const meaning = meaningOf(error);
+      if (isOverwritten(meaning)) return "gone";
+      return meaning instanceof ConnectionFailed ? "again" : meaning;
     }
   }
 }
@@ -227,6 +227,7 @@ export class Hold implements AsyncDisposable {
 
   /**
    * Gives the lock up. True if it was held until now; false if it was lost before, or no server could be asked.
+   * Rejects with what a server refuses. What may pass goes on in the background until the lease is over.
    * Calling it again changes nothing.
    */
   release(): Promise<boolean> {
@@ -234,14 +235,19 @@ export class Hold implements AsyncDisposable {
     return this.#releasing;
   }
 
+  /** @internal Gives the lock up where nobody asks whether a server has refused that. */
+  async letGo(): Promise<void> {
+    await this.release().catch(() => undefined);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release();
+    await this.letGo();
   }
 
   /** @internal Gives the lock up because its locks are closed, and tells the holder. */
   async close(): Promise<void> {
     if (this.#releasing === undefined) this.#lose("close", "its locks were closed");
-    await this.release();
+    await this.letGo();
   }
 
   /** Made when somebody asks for it: most holds are over before that. */
@@ -254,24 +260,25 @@ export class Hold implements AsyncDisposable {
   }
 
   async #release(): Promise<boolean> {
+    const life = this.#life;
     this.#stop();
     if (this.#loss !== undefined) {
       // The names that were not lost, and what the server still counts as held.
-      this.#told.background(this.#life.giveUp(0));
+      this.#told.background(life.giveUp(0));
       return false;
     }
-    const began = now();
-    let verdict = await this.#life.tryRelease(0, this.#keeper.cuts);
-    if (verdict === "again") {
-      const releasing = this.#life.giveUp(1);
-      const late = () => new Error("the servers did not answer in time");
-      verdict = await within(releasing, began + RELEASE_MS, late).catch(() => {
-        this.#told.background(releasing);
-        return "unknown" as const;
-      });
+    const { cuts } = this.#keeper;
+    const until = now() + RELEASE_MS;
+    let attempt = 0;
+    let verdict = await life.tryRelease(attempt, cuts, until);
+    while (verdict === "again" && now() < Math.min(until, life.deadline)) {
+      await pause(releasePause(attempt));
+      verdict = await life.tryRelease(++attempt, cuts, until);
     }
+    if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
     if (verdict === "gone") this.#lose("release", "it had ended before its release");
     else this.#told.released(this);
+    if (verdict instanceof LockError) throw verdict;
     return verdict === "held";
   }
 
@@ -326,7 +333,7 @@ export class Hold implements AsyncDisposable {
     } catch (error) {
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
       const meaning = meaningOf(error);
-      if (meaning !== "again" && meaning.kind === "Refused" && meaning.message.startsWith("WRONGTYPE")) {
+      if (isOverwritten(meaning)) {
         this.#lose("renewal", "another value was written over it", error);
         return;
       }
@@ -358,10 +365,12 @@ export class Hold implements AsyncDisposable {
   }
 }
 
-/** What is known of a hold that was given up. */
-type Verdict = "held" | "gone" | "unknown";
+/** What came of a release: an answer, what the server refused, or neither. */
+type Verdict = "held" | "gone" | "again" | LockError;
 
-const isConnection = (error: unknown): boolean => {
-  const meaning = meaningOf(error);
-  return meaning === "again" || meaning.kind === "ConnectionFailed";
-};
+/** Whether another attempt would end as this one. */
+const isFinal = (verdict: Verdict): boolean =>
+  verdict instanceof LockError ? !mayPass(verdict) : verdict !== "again";
+
+/** The pause after this attempt. */
+const releasePause = (attempt: number): number => RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5);

@@ -16,6 +16,7 @@ import { Ears } from "./ears.js";
 import {
   Cancelled,
   ConnectionFailed,
+  isOverwritten,
   type LockError,
   LockTimeout,
   meaningOf,
@@ -77,19 +78,12 @@ class MajorityKeeper implements Keeper {
     return this.servers.reduce((sum, { driver }) => sum + driver.cuts, 0);
   }
 
-  async renew(lease: number, token: number): Promise<boolean> {
-    const replies = await this.#all(renewCommand(this.#name, this.owner, lease, token), lease);
-    if (replies.filter((reply) => reply === 1).length >= this.#needed) return true;
-    // Those that did not answer may hold it still: then the deadline decides.
-    if (replies.filter((reply) => reply === 0).length >= this.#needed) return false;
-    throw new ConnectionFailed(`too few servers answered for ${this.#name}`);
+  renew(lease: number, token: number): Promise<boolean> {
+    return this.#most(renewCommand(this.#name, this.owner, lease, token), lease);
   }
 
-  async release(): Promise<boolean> {
-    const replies = await this.#all(releaseCommand(this.#name, this.owner), this.request.lease);
-    if (replies.filter((reply) => reply === 1).length >= this.#needed) return true;
-    if (replies.filter((reply) => reply === 0).length >= this.#needed) return false;
-    throw new ConnectionFailed(`too few servers answered for ${this.#name}`);
+  release(): Promise<boolean> {
+    return this.#most(releaseCommand(this.#name, this.owner), this.request.lease);
   }
 
   listen(token: number, told: () => void): () => void {
@@ -106,10 +100,23 @@ class MajorityKeeper implements Keeper {
     };
   }
 
-  /** Each server's number; -1 for one that refused or did not answer. */
-  async #all(words: string[], lease: number): Promise<number[]> {
-    const votes = this.servers.map((server) => ask(server, this.#name, words, lease));
-    return (await Promise.allSettled(votes)).map((vote) => (vote.status === "fulfilled" ? Number(vote.value) : -1));
+  /** What a majority answers: whether it has the hold. */
+  async #most(words: string[], lease: number): Promise<boolean> {
+    const { servers } = this;
+    let yes = 0;
+    let no = 0;
+    const troubles: unknown[] = [];
+    const asking = servers.map((server) => ask(server, this.#name, words, lease));
+    for (const vote of await Promise.allSettled(asking)) {
+      if (vote.status === "fulfilled" && Number(vote.value) === 1) yes++;
+      else if (vote.status === "fulfilled" || isOverwritten(meaningOf(vote.reason))) no++;
+      else troubles.push(vote.reason);
+    }
+    if (yes >= this.#needed) return true;
+    // Those that did not answer may hold it still: then the deadline decides.
+    if (no >= this.#needed) return false;
+    const few = `too few of ${servers.length} servers answered for ${this.#name}`;
+    throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailed(few, troubles.at(-1));
   }
 }
 
@@ -186,7 +193,10 @@ export class IndependentLocks extends Base {
       const outcome = await Promise.race([this.#attempt(keeper.request), stopped]);
       if ("token" in outcome) return outcome;
       this.#giveUp(keeper.request);
-      const refusal = this.#refusalOfMost(outcome.troubles.filter((trouble) => !passes(trouble)));
+      const refusal = refusalOfMost(
+        outcome.troubles.filter((trouble) => !passes(trouble)),
+        this.#servers.length,
+      );
       if (refusal !== undefined) throw refusal;
       if (now() >= until) throw this.#late(names, outcome);
       if (number === 0) this.waits(names, owner);
@@ -227,19 +237,13 @@ export class IndependentLocks extends Base {
     return vote;
   }
 
-  /** The first refusal, if so many refuse that there can be no majority of the others. */
-  #refusalOfMost(troubles: readonly unknown[]): LockError | undefined {
-    const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
-    return refusals.length > this.#servers.length - this.#needed ? refusals[0] : undefined;
-  }
-
   /** Why there was no lock in time: somebody else has it, if a majority has answered. */
   #late(names: readonly string[], { answered, troubles }: Vote): Error {
     const what = names.join(", ");
     const last = troubles.at(-1);
     if (answered >= this.#needed) return new LockTimeout(`${what} was not to be had in time`, last);
     const few = `${what}: too few of ${this.#servers.length} servers answered in time`;
-    return this.#refusalOfMost(troubles) ?? new ConnectionFailed(few, last);
+    return refusalOfMost(troubles, this.#servers.length) ?? new ConnectionFailed(few, last);
   }
 
   /** Releases on all servers, also on those that did not answer. */
@@ -259,6 +263,12 @@ interface Vote {
 function refusalOf(trouble: unknown): LockError | undefined {
   const meaning = meaningOf(trouble);
   return meaning === "again" || meaning instanceof ConnectionFailed ? undefined : meaning;
+}
+
+/** The first refusal, if so many of the servers refuse that there can be no majority of the others. */
+function refusalOfMost(troubles: readonly unknown[], servers: number): LockError | undefined {
+  const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
+  return refusals.length >= servers / 2 ? refusals[0] : undefined;
 }
 
 /** Whether it may be over soon, by itself. */

@@ -41,7 +41,7 @@ export class Leader implements AsyncDisposable {
   /** Gives up, for good. Resolves when somebody else can lead. */
   async resign(): Promise<void> {
     this.#stop.abort();
-    await this.#hold?.release();
+    await this.#hold?.letGo();
     await this.#running;
   }
 
@@ -63,14 +63,14 @@ export class Leader implements AsyncDisposable {
         await aborted(hold.signal, signal);
         this.#hold = undefined;
         if (hold.loss !== undefined && !signal.aborted) onDeposed?.(hold.loss.reason);
-        await hold.release();
+        await hold.letGo();
       } catch (error) {
         if (signal.aborted || error instanceof Cancelled) break;
         onError?.(error);
         await aborted(after(pauseBefore(failures++)), signal);
       }
     }
-    await this.#hold?.release();
+    await this.#hold?.letGo();
     this.#hold = undefined;
   }
 }

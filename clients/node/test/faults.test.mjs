@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 
-import { LockLost } from "redislock";
+import { LockLost, NotConfirmed, Refused } from "redislock";
 
 import { DRIVERS } from "./clients.mjs";
 import { eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -25,3 +26,63 @@ for (const driver of DRIVERS.slice(0, 2)) {
     for (const name of "kl") await eventually(() => server.isFree(name), "it is given up");
   });
 }
+
+/** Lets the server refuse all writes, or accept them again. */
+const refuse = ({ admin }, refuses = true) => admin.call("CONFIG", "SET", "min-replicas-to-write", refuses ? "1" : "0");
+
+/** The field of INFO that tells how often a release was asked for. */
+const RELEASES = "cmdstat_(?:lock.release|LOCK.RELEASE)";
+
+for (const driver of DRIVERS.slice(0, 2)) {
+  test(`a release that is refused for now is no loss, and is repeated: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const told = [];
+    const hooks = { released: ({ hold }) => told.push(hold.name), lost: ({ error }) => told.push(error) };
+    const locks = await locksOn(t, server, driver, { hooks });
+    const own = new RangeError("the body's");
+    assert.equal(await locks.using("a", () => refuse(server)), "OK");
+    await refuse(server, false);
+    await assert.rejects(
+      locks.using("b", async () => {
+        await refuse(server);
+        throw own;
+      }),
+      (error) => error === own,
+    );
+    await refuse(server, false);
+    const elected = [];
+    const leader = locks.leader("c", { onElected: (hold) => elected.push(hold) });
+    await eventually(() => leader.isLeading, "it leads");
+    const holds = [await locks.acquire("d"), await locks.many(["e", "f"]).acquire()];
+    await refuse(server);
+    await leader.resign();
+    await holds[0][Symbol.asyncDispose]();
+    await assert.rejects(holds[1].release(), NotConfirmed);
+    await assert.rejects(holds[1].release(), NotConfirmed);
+    for (const hold of [...elected, ...holds]) assert.equal(hold.loss, undefined);
+    await refuse(server, false);
+    for (const name of "abcdef") await eventually(() => server.isFree(name), "it is given up", 5000);
+    assert.deepEqual(told, ["a", "b", "c", "d", "e"]);
+  });
+}
+
+test("a release that is refused for good is told, and not repeated", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const hold = await locks.acquire("k");
+  await server.admin.call("ACL", "SETUSER", "default", "-lock.release");
+  await assert.rejects(hold.release(), (error) => error instanceof Refused && error.code === "NOPERM");
+  assert.equal(hold.loss, undefined);
+  await pause(1000);
+  assert.match(await server.info(RELEASES), /^calls=0,.*rejected_calls=1,/);
+});
+
+test("a release that finds another value in place of the lock is a loss", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const isLost = (error) => error instanceof LockLost && error.reason === "release";
+  await assert.rejects(
+    locks.using("k", () => server.admin.set("k", "v")),
+    isLost,
+  );
+});

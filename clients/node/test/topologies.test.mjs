@@ -12,6 +12,7 @@ import {
   Locks,
   LockTimeout,
   ModuleMissing,
+  NotConfirmed,
 } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
@@ -187,6 +188,24 @@ test("independent servers: too few that answer are no sign that another one has 
   for (const server of servers.slice(1)) await server.kill();
   for (const wait of [0, 300]) await assert.rejects(locks.acquire("l", { wait }), ConnectionFailed);
   assert.equal(await hold.release(), false);
+});
+
+test("independent servers: a release that a majority refuses for now is told, and repeated", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const locks = await independent(t, servers);
+  const hold = await locks.acquire("k", { wait: 20_000 });
+  const refuse = async (least) => {
+    for (const { admin } of servers.slice(1)) await admin.call("CONFIG", "SET", "min-replicas-to-write", least);
+  };
+  await refuse("1");
+  await assert.rejects(hold.release(), NotConfirmed);
+  assert.equal(hold.loss, undefined);
+  await refuse("0");
+  for (const server of servers) await eventually(() => server.isFree("k"), "it is given up", 5000);
+  const overwritten = locks.using("k", { wait: 20_000 }, async () => {
+    for (const { admin } of servers.slice(1)) await admin.set("k", "v");
+  });
+  await assert.rejects(overwritten, LockLost);
 });
 
 test("independent servers: one that is named twice is refused", async (t) => {
