@@ -262,6 +262,8 @@ export class Hold implements AsyncDisposable {
   async #release(): Promise<boolean> {
     const life = this.#life;
     this.#stop();
+    // The timer may be late, where the program was busy until now.
+    if (now() >= life.deadline) this.#lose("deadline", "its lease ended before it was renewed");
     if (this.#loss !== undefined) {
       // The names that were not lost, and what the server still counts as held.
       this.#told.background(life.giveUp(0));

@@ -86,3 +86,14 @@ test("a release that finds another value in place of the lock is a loss", async 
     isLost,
   );
 });
+
+test("a body that ends after the lease ends in a loss, though no server answers", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const body = locks.using("k", { lease: 1000 }, () => {
+    proxy.see = () => "cut";
+    for (const end = performance.now() + 1100; performance.now() < end; );
+  });
+  await assert.rejects(body, (error) => error instanceof LockLost && error.reason === "deadline");
+});
