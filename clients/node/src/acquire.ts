@@ -15,6 +15,7 @@ import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
+import type { LooseEnds, Taken } from "./loose.js";
 import { pause, scheduler, sleep } from "./scheduler.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
@@ -33,6 +34,7 @@ export interface Context {
   /** How long a server may be out of reach, where the caller does not wait. */
   readonly timeout: number;
   readonly attempts: Set<Attempt>;
+  readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
@@ -58,6 +60,10 @@ export class Attempt {
   #seat: Seat | undefined;
   /** Why the last request failed, for who asks why the wait was in vain. */
   #trouble: unknown;
+  /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
+  readonly #late = new Set<Promise<unknown>>();
+  readonly #taken: Taken = new Set();
+  #settle: (() => void) | undefined;
 
   constructor(context: Context, request: Request, wait: number | undefined) {
     this.#context = context;
@@ -70,6 +76,7 @@ export class Attempt {
   /** Ends the attempt, which then fails with this error. */
   stop(error: Error): void {
     this.#stopError ??= error;
+    this.#loosen();
     this.#onStop?.(this.#stopError);
   }
 
@@ -78,6 +85,8 @@ export class Attempt {
     if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
     signal?.addEventListener("abort", cancel, { once: true });
     this.#context.attempts.add(this);
+    const { names, owner } = this.#request;
+    if (this.#context.loose.take(owner, names)) this.#known = true;
     let granted = false;
     try {
       const answer = await this.#ask();
@@ -89,7 +98,19 @@ export class Attempt {
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
       if (!granted && this.#known) this.#giveUp();
+      void this.#untilSettled();
     }
+  }
+
+  /** From now on it may be granted though nobody waits for that. */
+  #loosen(): void {
+    this.#settle ??= this.#context.loose.add(this.#request.owner, this.#taken);
+  }
+
+  async #untilSettled(): Promise<void> {
+    if (this.#late.size > 0) this.#loosen();
+    while (this.#late.size > 0) await Promise.allSettled(this.#late);
+    this.#settle?.();
   }
 
   /** Asks and waits until it is granted; the first answer is there. */
@@ -132,8 +153,8 @@ export class Attempt {
     const sentAt = now();
     const before = this.#known;
     this.#known = true;
+    const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
     try {
-      const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
       const token = tokenOf(await this.#inTime(asking, sentAt + limit));
       this.#trouble = undefined;
       if (token !== undefined) return { token, sentAt };
@@ -141,6 +162,7 @@ export class Attempt {
       this.#known = before || how.queue !== undefined;
       return "taken";
     } catch (error) {
+      this.#heedLater(asking);
       return this.#failed(error);
     }
   }
@@ -249,8 +271,7 @@ export class Attempt {
       // An unanswered request is answered soon after its place was asked for anew, or given up.
       const settling = lines.settle(line, waiting);
       this.#context.background(settling);
-      const owned = waiting.then((reply) => tokenOf(reply) !== undefined && this.#isOver && this.#giveUp());
-      owned.catch(() => undefined);
+      this.#heedLater(waiting);
       if (error instanceof Cancelled) throw error;
       if (error instanceof ConnectionFailed && line.isOpen) return;
       if (this.#failed(error) === "failed") await this.#pause(0);
@@ -261,22 +282,32 @@ export class Attempt {
     return !this.#context.attempts.has(this);
   }
 
-  /** Withdraws the request, and releases what may have been granted; goes on until the lease would be over. */
-  #giveUp(): void {
+  /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
+  #giveUp(token?: number): void {
     const { driver, background } = this.#context;
     const { names, owner, lease } = this.#request;
     const until = now() + lease;
     const giveUp = async (name: string) => {
-      for (let attempt = 0; ; attempt++) {
+      for (let attempt = 0; !this.#taken.has(name); attempt++) {
         try {
-          return await driver.send(name, releaseCommand(name, owner));
+          return await driver.send(name, releaseCommand(name, owner, token));
         } catch (error) {
           if (meaningOf(error) !== "again" || now() >= until) return undefined;
           await pause(pauseBefore(attempt));
         }
       }
+      return undefined;
     };
-    for (const name of names) background(giveUp(name));
+    for (const name of names) {
+      const givingUp = giveUp(name);
+      background(givingUp);
+      this.#untilDone(givingUp);
+    }
+  }
+
+  #untilDone(work: Promise<unknown>): void {
+    const done = work.catch(() => undefined).finally(() => this.#late.delete(done));
+    this.#late.add(done);
   }
 
   #unlessStopped<T>(promise: Promise<T>): Promise<T> {
@@ -296,9 +327,7 @@ export class Attempt {
         return true;
       };
       const leave = (error: Error) => {
-        if (!close()) return;
-        this.#heedLater(promise);
-        reject(error);
+        if (close()) reject(error);
       };
       const late = () => leave(new ConnectionFailed(`no answer in time; the client is ${this.#context.driver.state}`));
       const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, late);
@@ -312,12 +341,12 @@ export class Attempt {
   }
 
   /** A grant that comes after all is given up, if nobody waits for it any more. */
-  #heedLater(promise: Promise<unknown>): void {
-    promise.then(
-      (reply) => {
-        if (typeof reply === "number" && this.#isOver) this.#giveUp();
-      },
-      () => undefined,
-    );
+  #heedLater(asking: Promise<unknown>): void {
+    const heeding = asking.then((reply) => {
+      const token = tokenOf(reply);
+      // The token tells it from a later grant to the same owner.
+      if (token !== undefined && this.#isOver) this.#giveUp(token);
+    });
+    this.#untilDone(heeding);
   }
 }

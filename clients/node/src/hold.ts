@@ -12,6 +12,8 @@ export interface Keeper {
   renew(lease: number, token: number, attempt: number): Promise<boolean>;
   /** Gives up; false if the hold was over. Rejects if the servers could not be asked, as in earlier attempts. */
   release(token: number, attempt: number): Promise<boolean>;
+  /** From now on repeated releases heed that the owner asks for the same anew; returns how to say that none comes. */
+  loosen(): () => void;
   /** How often a driver may have repeated a request unasked. */
   readonly cuts: number;
   /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
@@ -110,10 +112,11 @@ export class Life {
   /** Asks the servers until one attempt is final, or until the lease is over anyway. */
   async giveUp(attempts: number): Promise<void> {
     const { cuts } = this.keeper;
-    for (let attempt = attempts; ; attempt++) {
-      if (isFinal(await this.tryRelease(attempt, cuts)) || now() >= this.deadline) return;
+    const settle = this.keeper.loosen();
+    for (let attempt = attempts; !isFinal(await this.tryRelease(attempt, cuts)) && now() < this.deadline; attempt++) {
       await pause(releasePause(attempt));
     }
+    settle();
   }
 
   /** Asks the servers once. */
@@ -271,6 +274,7 @@ export class Hold implements AsyncDisposable {
     }
     const { cuts } = this.#keeper;
     const until = now() + RELEASE_MS;
+    const settle = this.#keeper.loosen();
     let attempt = 0;
     let verdict = await life.tryRelease(attempt, cuts, until);
     while (verdict === "again" && now() < Math.min(until, life.deadline)) {
@@ -278,6 +282,7 @@ export class Hold implements AsyncDisposable {
       verdict = await life.tryRelease(++attempt, cuts, until);
     }
     if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
+    settle();
     if (verdict === "gone") this.#lose("release", "it had ended before its release");
     else this.#told.released(this);
     if (verdict instanceof LockError) throw verdict;

@@ -86,6 +86,10 @@ class MajorityKeeper implements Keeper {
     return this.#most(releaseCommand(this.#name, this.owner), this.request.lease);
   }
 
+  loosen(): () => void {
+    return () => undefined;
+  }
+
   listen(token: number, told: () => void): () => void {
     const gone = new Set<Server>();
     const stops = this.servers.map((server) => {

@@ -14,6 +14,7 @@ import { overIoredis } from "./ioredis.js";
 import { type Endpoint, Line } from "./line.js";
 import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
+import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { within } from "./scheduler.js";
 
@@ -36,10 +37,13 @@ export function driverOf(client: Client, login: Endpoint = {}): Driver {
 
 /** Asks the servers for one hold. */
 class ServerKeeper implements Keeper {
+  readonly #taken: Taken = new Set();
+
   constructor(
     readonly request: Request,
     readonly driver: Driver,
     readonly ears: Ears,
+    readonly loose: LooseEnds,
   ) {}
 
   get cuts(): number {
@@ -55,11 +59,16 @@ class ServerKeeper implements Keeper {
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
-    return this.#each((name) => renewCommand(name, this.owner, lease, token), attempt);
+    return this.#each(this.names, (name) => renewCommand(name, this.owner, lease, token), attempt);
   }
 
   release(token: number, attempt: number): Promise<boolean> {
-    return this.#each((name) => releaseCommand(name, this.owner, token), attempt);
+    const names = attempt === 0 ? this.names : this.names.filter((name) => !this.#taken.has(name));
+    return this.#each(names, (name) => releaseCommand(name, this.owner, token), attempt);
+  }
+
+  loosen(): () => void {
+    return this.loose.add(this.owner, this.#taken);
   }
 
   listen(token: number, told: () => void): () => void {
@@ -70,8 +79,7 @@ class ServerKeeper implements Keeper {
   }
 
   /** Sends a command for each name; whether all were answered with 1. */
-  #each(command: (name: string) => string[], attempt: number): Promise<boolean> {
-    const { names } = this;
+  #each(names: readonly string[], command: (name: string) => string[], attempt: number): Promise<boolean> {
     const [only] = names;
     if (names.length === 1 && only !== undefined) return this.#send(only, command(only), attempt).then(isOne);
     const replies = Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
@@ -104,6 +112,7 @@ const PLACE_MS = 5000;
 export class Locks extends Base {
   readonly #driver: Driver;
   readonly #ears: Ears;
+  readonly #loose = new LooseEnds();
   readonly #context: Context;
 
   /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
@@ -117,6 +126,7 @@ export class Locks extends Base {
       lineUp: new LineUp(this.#ears),
       timeout: this.timeout,
       attempts: new Set(),
+      loose: this.#loose,
       waits: ({ names, owner }) => this.waits(names, owner),
       background: (work) => this.background(work),
       most: { queue: PLACE_MS, block: Number.POSITIVE_INFINITY },
@@ -163,7 +173,7 @@ export class Locks extends Base {
     const { names, kind, limit } = wanted;
     const request: Request = { names, kind, limit, owner, lease };
     const attempt = new Attempt(this.#context, request, wait);
-    const keeper: Keeper = new ServerKeeper(request, this.#driver, this.#ears);
+    const keeper: Keeper = new ServerKeeper(request, this.#driver, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };
   }

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { LockLost, NotConfirmed, Refused } from "redislock";
+import { Cancelled, ConnectionFailed, LockLost, NotConfirmed, Refused } from "redislock";
 
 import { DRIVERS } from "./clients.mjs";
 import { eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -97,3 +97,74 @@ test("a body that ends after the lease ends in a loss, though no server answers"
   });
   await assert.rejects(body, (error) => error instanceof LockLost && error.reason === "deadline");
 });
+
+for (const driver of DRIVERS.slice(0, 2)) {
+  for (const when of ["at once", "when the first has ended"]) {
+    test(`a request that was cancelled does not end the next hold of its owner, asked ${when}: ${driver}`, async (t) => {
+      const server = await startServer(t);
+      const proxy = await startProxy(t, server);
+      const locks = await locksOn(t, proxy, driver);
+      const options = { wait: 0, owner: "task-7" };
+      proxy.replyDelay = 200;
+      const cancel = new AbortController();
+      const first = assert.rejects(locks.acquire("k", { ...options, signal: cancel.signal }), Cancelled);
+      await pause(50);
+      cancel.abort();
+      if (when !== "at once") await first;
+      const hold = await locks.acquire("k", options);
+      await first;
+      await pause(1000);
+      assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+      assert.equal(await hold.release(), true);
+    });
+  }
+
+  test(`a request that no server answered does not end the next hold of its owner: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server);
+    const locks = await locksOn(t, proxy, driver, { timeout: 500 });
+    const options = { owner: "task-7" };
+    proxy.see = () => "freeze";
+    await assert.rejects(locks.acquire("k", { ...options, wait: 0 }), ConnectionFailed);
+    proxy.see = () => undefined;
+    proxy.cut();
+    await pause(10); // so that the next request is queued before the release is repeated
+    const hold = await locks.acquire("k", { ...options, wait: 10_000 });
+    await pause(2500);
+    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+    assert.equal(await hold.release(), true);
+  });
+
+  test(`a release that a replica refused does not end the next hold of its owner: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server);
+    const locks = await locksOn(t, proxy, driver);
+    const options = { wait: 0, owner: "task-7" };
+    proxy.replyDelay = 200;
+    const cancel = new AbortController();
+    const first = assert.rejects(locks.acquire("k", { ...options, signal: cancel.signal }), Cancelled);
+    await eventually(async () => !(await server.isFree("k")), "it is granted");
+    await server.admin.call("REPLICAOF", "127.0.0.1", "1");
+    cancel.abort();
+    await first;
+    await pause(500);
+    await server.admin.call("REPLICAOF", "NO", "ONE");
+    const hold = await locks.acquire("k", options);
+    await pause(2500);
+    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+    assert.equal(await hold.release(), true);
+  });
+
+  test(`a refused release that is repeated does not end the next hold of its owner: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, driver);
+    const options = { wait: 10_000, owner: "task-7" };
+    await locks.using("k", options, () => refuse(server));
+    await pause(500);
+    await refuse(server, false);
+    const hold = await locks.acquire("k", options);
+    await pause(2500);
+    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+    assert.equal(await hold.release(), true);
+  });
+}
