@@ -10,7 +10,7 @@
 import { now, pauseBefore } from "./clock.js";
 import { acquireCommand, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
 import type { Driver } from "./driver.js";
-import { Cancelled, ConnectionFailed, highestFor, LockTimeout, meaningOf, Quarantine } from "./errors.js";
+import { Cancelled, ConnectionFailed, highestFor, LockTimeout, mayPass, meaningOf, Quarantine } from "./errors.js";
 import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
@@ -292,7 +292,7 @@ export class Attempt {
         try {
           return await driver.send(name, releaseCommand(name, owner, token));
         } catch (error) {
-          if (meaningOf(error) !== "again" || now() >= until) return undefined;
+          if (!mayPass(meaningOf(error)) || now() >= until) return undefined;
           await pause(pauseBefore(attempt));
         }
       }

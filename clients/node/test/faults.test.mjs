@@ -98,6 +98,22 @@ test("a body that ends after the lease ends in a loss, though no server answers"
   await assert.rejects(body, (error) => error instanceof LockLost && error.reason === "deadline");
 });
 
+test("a request that was cancelled is given up, though the server refuses that for now", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  proxy.replyDelay = 200;
+  const cancel = new AbortController();
+  const request = assert.rejects(locks.acquire("k", { wait: 0, signal: cancel.signal }), Cancelled);
+  await eventually(async () => !(await server.isFree("k")), "it is granted");
+  await refuse(server);
+  cancel.abort();
+  await request;
+  await pause(500);
+  await refuse(server, false);
+  await eventually(() => server.isFree("k"), "it is given up", 5000);
+});
+
 for (const driver of DRIVERS.slice(0, 2)) {
   for (const when of ["at once", "when the first has ended"]) {
     test(`a request that was cancelled does not end the next hold of its owner, asked ${when}: ${driver}`, async (t) => {
