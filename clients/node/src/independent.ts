@@ -1,5 +1,7 @@
 /** One lock over servers that know nothing of each other: whoever has a majority of them has the lock. */
 
+import { randomUUID } from "node:crypto";
+
 import { type AcquireOptions, Base, type BaseOptions, type Wanted } from "./base.js";
 import { deadlineOf, now } from "./clock.js";
 import {
@@ -151,7 +153,8 @@ export class IndependentLocks extends Base {
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
-    const { owner = freshOwner() } = options;
+    // A release names no token here, where servers may have another one. It must not end the owner's next hold.
+    const owner = options.owner === undefined ? freshOwner() : `${options.owner}:${randomUUID()}`;
     const request: Request = { ...wanted, owner, lease };
     const keeper = new MajorityKeeper(this.#servers, request);
     const granting = this.#untilGranted(keeper, options);

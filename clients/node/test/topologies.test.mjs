@@ -208,6 +208,22 @@ test("independent servers: a release that a majority refuses for now is told, an
   await assert.rejects(overwritten, LockLost);
 });
 
+test("independent servers: a release that is repeated does not end the next hold of its owner", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const locks = await independent(t, servers);
+  const refuse = async (least) => {
+    for (const { admin } of servers.slice(1)) await admin.call("CONFIG", "SET", "min-replicas-to-write", least);
+  };
+  const options = { wait: 20_000, owner: "task-7" };
+  await locks.using("k", options, () => refuse("1"));
+  await refuse("0");
+  const hold = await locks.acquire("k", options);
+  await pause(2500);
+  hold.check();
+  assert.equal(await hold.release(), true);
+  assert.match(hold.owner, /^task-7:/);
+});
+
 test("independent servers: one that is named twice is refused", async (t) => {
   const servers = await Promise.all([0, 1].map(() => startServer(t)));
   const [one, other] = servers;
