@@ -7,11 +7,14 @@ import type { Hold } from "./hold.js";
 import { scheduler } from "./scheduler.js";
 
 export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
-  /** This process leads from now on. `hold.token` is the leader's fencing token. */
+  /**
+   * This process leads from now on. `hold.token` is the leader's fencing token. If this throws, the lock is given up,
+   * and it stands for election again after a pause.
+   */
   readonly onElected: (hold: Hold) => void;
   /** It leads no more, against its will. It stands for election again. */
   readonly onDeposed?: ((reason: LossReason) => void) | undefined;
-  /** What went wrong while it stood for election, as a server that is away. It goes on trying. */
+  /** What went wrong, as a server that is away or a callback that has thrown. It goes on trying. */
   readonly onError?: ((error: unknown) => void) | undefined;
 }
 
@@ -55,23 +58,33 @@ export class Leader implements AsyncDisposable {
     for (let failures = 0; !signal.aborted; ) {
       try {
         const hold = await this.#lock.acquire({ lease, owner, signal });
-        failures = 0;
         this.#hold = hold;
         hold.keep();
         if (signal.aborted) break;
         onElected(hold);
+        failures = 0;
         await aborted(hold.signal, signal);
-        this.#hold = undefined;
+        const yielding = this.#yield();
         if (hold.loss !== undefined && !signal.aborted) onDeposed?.(hold.loss.reason);
-        await hold.letGo();
+        await yielding;
       } catch (error) {
-        if (signal.aborted || error instanceof Cancelled) break;
-        onError?.(error);
+        // A callback of the program may have failed: who leads without it would lock out the others.
+        const yielding = this.#yield();
+        const isOver = signal.aborted || error instanceof Cancelled;
+        if (!isOver) onError?.(error);
+        await yielding;
+        if (isOver) break;
         await aborted(after(pauseBefore(failures++)), signal);
       }
     }
-    await this.#hold?.letGo();
+    await this.#yield();
+  }
+
+  /** Gives up the hold, if there is one. */
+  async #yield(): Promise<void> {
+    const hold = this.#hold;
     this.#hold = undefined;
+    await hold?.letGo();
   }
 }
 

@@ -297,6 +297,64 @@ test("a leader is elected, deposed and elected again, until it resigns", async (
   assert.equal(leader.isLeading, false);
 });
 
+test("a leader whose callback fails gives the lock up, and stands again", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const errors = [];
+  const tokens = [];
+  const own = new RangeError("the callback's");
+  const failing = locks.leader("job", {
+    onElected: ({ token }) => {
+      tokens.push(token);
+      if (tokens.length < 4) throw own;
+    },
+    onError: (error) => errors.push(error),
+  });
+  await eventually(() => errors.length === 1, "the error is told");
+  assert.equal(failing.isLeading, false);
+  assert.equal(failing.hold, undefined);
+  const began = performance.now();
+  await eventually(() => tokens.length === 4, "it is elected again", 10_000);
+  assert.ok(performance.now() - began > 200, "it pauses, and longer each time");
+  assert.deepEqual(errors, [own, own, own]);
+  assert.deepEqual(tokens, [...new Set(tokens)].sort((one, other) => one - other), "each time anew");
+  await failing.resign();
+
+  const useless = locks.leader("task", {
+    onElected: () => {
+      throw own;
+    },
+    onError: (error) => errors.push(error),
+  });
+  await eventually(() => errors.length === 4, "the error is told");
+  const other = locks.leader("task", { onElected: () => undefined });
+  await eventually(() => other.isLeading, "another one leads", 10_000);
+  await useless.resign();
+  await other.resign();
+  assert.ok(await server.isFree("task"));
+});
+
+test("a callback that fails when a leader is deposed ends nothing", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const errors = [];
+  const own = new RangeError("the callback's");
+  const leader = locks.leader("job", {
+    onElected: () => undefined,
+    onDeposed: () => {
+      throw own;
+    },
+    onError: (error) => errors.push(error),
+  });
+  await eventually(() => leader.isLeading, "it leads");
+  await pause(200);
+  await server.admin.del("job");
+  await eventually(() => errors.length === 1 && leader.isLeading, "it leads again");
+  assert.deepEqual(errors, [own]);
+  await leader.resign();
+  assert.ok(await server.isFree("job"));
+});
+
 test("hooks count, and one that fails costs nobody a lock", async (t) => {
   const server = await startServer(t);
   const counts = {};
