@@ -99,12 +99,12 @@ export class Ears {
       await line.ask(["CLIENT", "TRACKING", "ON"]);
       return ear;
     } catch (error) {
-      if (meaningOf(error) === "again") throw error;
-      // Not allowed here: renewals and deadlines tell of losses, and waiters ask from time to time.
-      ear.names.clear();
-      line.onEnd = () => this.#lines.delete(line);
+      const isRefused = line.isOpen && meaningOf(error) !== "again";
+      // Where it is not allowed, renewals and deadlines tell of losses, and waiters ask from time to time.
+      if (isRefused) line.onEnd = () => this.#lines.delete(line);
       line.close();
-      return undefined;
+      if (isRefused) return undefined;
+      throw error;
     }
   }
 

@@ -184,3 +184,28 @@ for (const driver of DRIVERS.slice(0, 2)) {
     assert.equal(await hold.release(), true);
   });
 }
+
+test("losses are told by the server, though the connection for that was cut while it was set up", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  let asked = 0;
+  proxy.see = (text) => (text.includes("TRACKING") && asked++ === 0 ? "cut" : undefined);
+  const hold = await locks.acquire("k");
+  await eventually(() => asked > 0, "it was cut");
+  await pause(1000);
+  await server.admin.del("k");
+  await eventually(() => hold.loss !== undefined, "the loss is told", 3000);
+  assert.equal(hold.loss.reason, "push");
+});
+
+test("where CLIENT TRACKING is not allowed, a renewal tells of the loss", async (t) => {
+  const server = await startServer(t);
+  await server.admin.call("ACL", "SETUSER", "default", "-client|tracking");
+  const locks = await locksOn(t, server, "ioredis");
+  const hold = await locks.acquire("k", { lease: 3000 });
+  await pause(300);
+  await server.admin.del("k");
+  await eventually(() => hold.loss !== undefined, "the loss is told", 5000);
+  assert.equal(hold.loss.reason, "renewal");
+});
