@@ -58,6 +58,8 @@ export class Attempt {
   #known = false;
   #hasWaited = false;
   #seat: Seat | undefined;
+  /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
+  #isSilent = false;
   /** Why the last request failed, for who asks why the wait was in vain. */
   #trouble: unknown;
   /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
@@ -201,7 +203,7 @@ export class Attempt {
   async #wait(): Promise<void> {
     const { lines } = this.#context;
     const { names } = this.#request;
-    if (this.#seat === undefined && lines.hasRoom) return this.#block();
+    if (this.#isSilent || (this.#seat === undefined && lines.hasRoom)) return this.#block();
     if (names.length === 1) return this.#sit();
     // Places in line are for single names. Others wait for a connection.
     const { ready, stop } = lines.room();
@@ -234,6 +236,7 @@ export class Attempt {
   async #block(): Promise<void> {
     const { lines, most } = this.#context;
     const { names } = this.#request;
+    this.#isSilent = false;
     const taking = lines.take(this.#key, Math.min(Math.max(this.#left(), 0) + MARGIN_MS, this.#context.timeout));
     let line: Line;
     try {
@@ -251,17 +254,12 @@ export class Attempt {
       lines.give(line);
       return;
     }
-    // Several names have no place that could be asked for anew: their one request waits for all of the time.
-    const believed = names.length === 1 ? BELIEVED_MS : Number.POSITIVE_INFINITY;
-    const block = Math.min(left, believed + MARGIN_MS, most.block);
-    const words = acquireCommand(this.#request, {
-      block: block === Number.POSITIVE_INFINITY ? 0 : Math.max(Math.ceil(block), 1),
-      ephemeral: 0,
-    });
+    const block = Math.min(left, BELIEVED_MS + MARGIN_MS, most.block);
+    const words = acquireCommand(this.#request, { block: Math.max(Math.ceil(block), 1), ephemeral: 0 });
     this.#tied = names.length === 1;
     this.#known = true;
     const waiting = line.ask(words);
-    const until = now() + Math.min(block + MARGIN_MS, believed);
+    const until = now() + Math.min(block + MARGIN_MS, BELIEVED_MS);
     try {
       const reply = await this.#inTime(waiting, until);
       // It had taken over the position, which has ended with it.
@@ -273,7 +271,11 @@ export class Attempt {
       this.#context.background(settling);
       this.#heedLater(waiting);
       if (error instanceof Cancelled) throw error;
-      if (error instanceof ConnectionFailed && line.isOpen) return;
+      if (error instanceof ConnectionFailed && line.isOpen) {
+        // Several names have no QUEUE. Only another BLOCK takes over their place, before this connection is closed.
+        this.#isSilent = names.length > 1;
+        return;
+      }
       if (this.#failed(error) === "failed") await this.#pause(0);
     }
   }

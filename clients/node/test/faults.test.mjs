@@ -209,3 +209,24 @@ test("where CLIENT TRACKING is not allowed, a renewal tells of the loss", async 
   await eventually(() => hold.loss !== undefined, "the loss is told", 5000);
   assert.equal(hold.loss.reason, "renewal");
 });
+
+test("who waits for several locks without end asks again, and keeps the place, when the connection falls silent", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const [locks, others] = [await locksOn(t, proxy, "ioredis", { waitingConnections: 1 }), await locksOn(t, server, "ioredis")];
+  const holder = await others.acquire("b");
+  let frozen = 0;
+  proxy.see = (text) => (text.includes("BLOCK") && frozen++ === 0 ? "freeze" : undefined);
+  const waiting = locks.many(["a", "b"]).acquire();
+  await eventually(async () => (await server.waiters("b")) === 1, "it waits");
+  const next = others.acquire("b");
+  await eventually(async () => (await server.waiters("b")) === 2, "another one waits behind it");
+  await eventually(() => frozen === 2, "it asks again");
+  await pause(3000);
+  assert.equal(await server.waiters("b"), 2);
+  await holder.release();
+  const hold = await waiting;
+  assert.equal(await server.waiters("b"), 1);
+  await hold.release();
+  await (await next).release();
+});
