@@ -145,7 +145,7 @@ export abstract class Base implements AsyncDisposable {
       },
       released: (hold) => {
         this.#lives.delete(lifeOf(hold));
-        this.#call(() => this.#hooks.released?.({ hold, heldMs: now() - hold.heldSince }));
+        this.#call(() => this.#hooks.released?.({ hold, heldMs: performance.now() - hold.heldSince }));
       },
       forgotten: (life) => this.#forgotten(life),
       background: (work) => this.background(work),

@@ -147,11 +147,13 @@ export class Hold implements AsyncDisposable {
   readonly token: number;
   readonly owner: string;
   readonly names: readonly string[];
-  readonly heldSince: number = now();
+  /** The moment of the grant, by `performance.now()`. */
+  readonly heldSince: number = performance.now();
   #life: Life;
   #keeper: Keeper;
   #terms: Terms;
   #told: Told;
+  #since = now();
   #renewAt: number;
   #listenAt: number;
   /** Whether it lasts until its end, though nothing refers to it. */
@@ -180,7 +182,7 @@ export class Hold implements AsyncDisposable {
     // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
     this.#isKept = !terms.renew;
     this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.lease) : Number.POSITIVE_INFINITY;
-    this.#listenAt = this.heldSince + LISTEN_AFTER_MS;
+    this.#listenAt = this.#since + LISTEN_AFTER_MS;
     this.#plan();
   }
 
@@ -322,7 +324,7 @@ export class Hold implements AsyncDisposable {
     const { lease, longest } = this.#terms;
     const sentAt = now();
     this.#renewAt = Number.POSITIVE_INFINITY;
-    if (longest !== undefined && sentAt >= this.heldSince + longest) return;
+    if (longest !== undefined && sentAt >= this.#since + longest) return;
     this.#renewing = true;
     const late = () => new Error("no answer to a renewal");
     // A reply that is lost must leave time for another attempt.

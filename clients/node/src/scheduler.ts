@@ -12,8 +12,8 @@ export interface Entry {
   place: number;
 }
 
-/** The longest that a timer of Node can be set for. */
-const LONGEST_TIMER = 2 ** 31 - 1;
+/** The longest that the timer is set for: it stands still while the machine sleeps. */
+const NAP_MS = 1000;
 
 export class Scheduler {
   #heap: Entry[] = [];
@@ -63,9 +63,9 @@ export class Scheduler {
     this.#timer = undefined;
     this.#timerAt = Number.POSITIVE_INFINITY;
     if (first === undefined) return;
-    this.#timerAt = first.at;
-    const delay = Math.min(Math.max(Math.ceil(first.at - now()), 0), LONGEST_TIMER);
-    this.#timer = setTimeout(() => this.#fire(), delay);
+    const time = now();
+    this.#timerAt = Math.min(first.at, time + NAP_MS);
+    this.#timer = setTimeout(() => this.#fire(), Math.max(Math.ceil(this.#timerAt - time), 0));
     if (this.#keepers === 0) this.#timer.unref();
   }
 

@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { test } from "node:test";
 
 const require = createRequire(import.meta.url);
-const { allowance, deadlineOf, now, pauseBefore, renewalOf } = require("../dist/clock.js");
+const { allowance, Clock, deadlineOf, now, pauseBefore, renewalOf } = require("../dist/clock.js");
 const { acquireCommand, freshOwner, tokenOf } = require("../dist/commands.js");
 const errors = require("../dist/errors.js");
 const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
@@ -17,6 +17,63 @@ test("a deadline is a lease after the request was sent, less 1 % and 2 ms", () =
   assert.equal(deadlineOf(1000, 30_000), 30_698);
   assert.equal(renewalOf(1000, 30_000), 11_000);
   assert.deepEqual([0, 1, 2, 9].map(pauseBefore), [50, 100, 200, 1000]);
+});
+
+/** Clocks that are set by hand. The boot clock tells ticks of so many milliseconds. */
+function handClocks(tick = 10) {
+  const times = { awake: 5, slept: 0, set: 0, asked: 0 };
+  const clock = new Clock({
+    monotonic: () => times.awake,
+    wall: () => 1e12 + times.awake + times.slept + times.set,
+    boot: () => {
+      times.asked++;
+      return Math.floor((98_765_432 + times.awake + times.slept) / tick) * tick;
+    },
+  });
+  return { times, clock };
+}
+
+test("the clock goes on while the machine sleeps, and is right at once after that", () => {
+  for (const tick of [10, 1000]) {
+    const { times, clock } = handClocks(tick);
+    assert.equal(clock.now(), 5);
+    for (const slept of [60_000, 3_600_000]) {
+      const before = clock.now();
+      times.slept += slept;
+      times.awake += 1;
+      const after = clock.now() - before;
+      assert.ok(after > slept && after <= slept + 3 + 2 * tick, `${slept} ms are ${after}`);
+    }
+  }
+});
+
+test("a sleep is seen soon, though somebody sets the wall clock back meanwhile", () => {
+  const { times, clock } = handClocks();
+  const before = clock.now();
+  times.slept += 60_000;
+  times.set -= 60_000;
+  times.awake += 101;
+  assert.ok(clock.now() - before > 60_000);
+});
+
+test("a wall clock that is set moves no deadline, nor do the ticks of the boot clock", () => {
+  for (const tick of [10, 1000]) {
+    const { times, clock } = handClocks(tick);
+    for (const set of [3_600_000, -7_200_000, 15, ...Array(300).fill(0)]) {
+      times.set += set;
+      times.awake += 37;
+      assert.equal(clock.now(), times.awake);
+    }
+  }
+});
+
+test("the boot clock is asked seldom", () => {
+  const { times, clock } = handClocks();
+  for (let number = 0; number < 1000; number++) {
+    times.awake += 1;
+    clock.now();
+  }
+  assert.ok(times.asked <= 12, `it was asked ${times.asked} times`);
 });
 
 test("a request names what is wanted, and how to wait for it", () => {
