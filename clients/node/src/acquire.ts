@@ -56,6 +56,7 @@ export class Attempt {
   #tied = false;
   /** Whether the server may know of this owner. */
   #known = false;
+  #isGranted = false;
   #hasWaited = false;
   #seat: Seat | undefined;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
@@ -89,17 +90,16 @@ export class Attempt {
     this.#context.attempts.add(this);
     const { names, owner } = this.#request;
     if (this.#context.loose.take(owner, names)) this.#known = true;
-    let granted = false;
     try {
       const answer = await this.#ask();
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
-      granted = true;
+      this.#isGranted = true;
       return grant;
     } finally {
       signal?.removeEventListener("abort", cancel);
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
-      if (!granted && this.#known) this.#giveUp();
+      if (!this.#isGranted && this.#known) this.#giveUp();
       void this.#untilSettled();
     }
   }
@@ -280,10 +280,6 @@ export class Attempt {
     }
   }
 
-  get #isOver(): boolean {
-    return !this.#context.attempts.has(this);
-  }
-
   /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
   #giveUp(token?: number): void {
     const { driver, background } = this.#context;
@@ -346,8 +342,9 @@ export class Attempt {
   #heedLater(asking: Promise<unknown>): void {
     const heeding = asking.then((reply) => {
       const token = tokenOf(reply);
+      const isInVain = !this.#isGranted && !this.#context.attempts.has(this);
       // The token tells it from a later grant to the same owner.
-      if (token !== undefined && this.#isOver) this.#giveUp(token);
+      if (token !== undefined && isInVain) this.#giveUp(token);
     });
     this.#untilDone(heeding);
   }

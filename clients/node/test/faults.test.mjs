@@ -231,3 +231,21 @@ test("who waits for several locks asks again, and keeps the place, when the conn
   await hold.release();
   await (await next).release();
 });
+
+test("the late reply to a request that was repeated does not end the hold", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const others = await locksOn(t, server, "ioredis");
+  for (const take of [(from) => from.lock("k"), (from) => from.many(["k", "l"])]) {
+    const holder = await others.acquire("k");
+    proxy.see = (text) => (text.includes("BLOCK") ? 4000 : undefined);
+    const waiting = take(locks).acquire({ wait: 1000 });
+    await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+    await holder.release();
+    const hold = await waiting;
+    await pause(2500);
+    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+    assert.equal(await hold.release(), true);
+  }
+});

@@ -127,7 +127,8 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
 
 /**
  * A proxy before this server. `replyDelay` is by how many milliseconds replies come later. `see` is called with what a
- * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it.
+ * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it. A number delays that
+ * connection's replies by so many milliseconds from then on.
  */
 export async function startProxy(t, server) {
   const pairs = new Set();
@@ -144,15 +145,17 @@ export async function startProxy(t, server) {
     pairs.add(pair);
     let isFrozen = false;
     let at = 0;
+    let delay = 0;
     near.on("data", (chunk) => {
       if (isFrozen) return;
       const fate = proxy.see(String(chunk));
       if (fate === "cut") near.destroy();
       else far.write(chunk);
       isFrozen = fate === "freeze";
+      if (typeof fate === "number") delay = fate;
     });
     far.on("data", (chunk) => {
-      at = Math.max(at, performance.now() + proxy.replyDelay);
+      at = Math.max(at, performance.now() + proxy.replyDelay + delay);
       setTimeout(() => isFrozen || near.write(chunk), at - performance.now());
     });
     for (const [one, other] of [pair, [far, near]]) {
