@@ -10,7 +10,7 @@
 import { now, pauseBefore } from "./clock.js";
 import { acquireCommand, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
 import type { Driver } from "./driver.js";
-import { Cancelled, ConnectionFailed, highestFor, LockTimeout, mayPass, meaningOf, Quarantine } from "./errors.js";
+import { Cancelled, ConnectionFailed, highestFor, LockError, LockTimeout, mayPass, meaningOf, Quarantine } from "./errors.js";
 import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
@@ -99,7 +99,10 @@ export class Attempt {
       signal?.removeEventListener("abort", cancel);
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
-      if (!this.#isGranted && this.#known) this.#giveUp();
+      if (!this.#isGranted && this.#known) {
+        this.#giveUp();
+        this.#loosen();
+      }
       void this.#untilSettled();
     }
   }
@@ -110,7 +113,6 @@ export class Attempt {
   }
 
   async #untilSettled(): Promise<void> {
-    if (this.#late.size > 0) this.#loosen();
     while (this.#late.size > 0) await Promise.allSettled(this.#late);
     this.#settle?.();
   }
@@ -165,6 +167,8 @@ export class Attempt {
       return "taken";
     } catch (error) {
       this.#heedLater(asking);
+      // What is refused is not granted, and a release would end what the owner holds by another request.
+      if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
     }
   }

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { Cancelled, ConnectionFailed, LockLost, NotConfirmed, Refused } from "redislock";
+import { Cancelled, ConnectionFailed, LockKindMismatch, LockLost, NotConfirmed, Refused } from "redislock";
 
 import { DRIVERS } from "./clients.mjs";
 import { eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -248,4 +248,16 @@ test("the late reply to a request that was repeated does not end the hold", asyn
     assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
     assert.equal(await hold.release(), true);
   }
+});
+
+test("a request that the server refuses does not end another hold of its owner", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const options = { wait: 0, owner: "task-7" };
+  const [, hold] = [await locks.read("k").acquire(), await locks.read("k").acquire(options)];
+  for (const wait of [0, 1000]) {
+    await assert.rejects(locks.semaphore("k", 3).acquire({ ...options, wait }), LockKindMismatch);
+  }
+  await pause(300);
+  assert.equal(await hold.release(), true);
 });
