@@ -59,12 +59,12 @@ class ServerKeeper implements Keeper {
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
-    return this.#each(this.names, (name) => renewCommand(name, this.owner, lease, token), attempt);
+    return this.#each((name) => renewCommand(name, this.owner, lease, token), attempt);
   }
 
   release(token: number, attempt: number): Promise<boolean> {
-    const names = attempt === 0 ? this.names : this.names.filter((name) => !this.#taken.has(name));
-    return this.#each(names, (name) => releaseCommand(name, this.owner, token), attempt);
+    const isTaken = (name: string) => attempt > 0 && this.#taken.has(name);
+    return this.#each((name) => (isTaken(name) ? undefined : releaseCommand(name, this.owner, token)), attempt);
   }
 
   loosen(): () => void {
@@ -78,26 +78,34 @@ class ServerKeeper implements Keeper {
     };
   }
 
-  /** Sends a command for each name; whether all were answered with 1. */
-  #each(names: readonly string[], command: (name: string) => string[], attempt: number): Promise<boolean> {
+  /** Sends a command for each name, unless there is none by then; whether all were answered with 1. */
+  #each(command: Command, attempt: number): Promise<boolean> {
+    const { names } = this;
     const [only] = names;
-    if (names.length === 1 && only !== undefined) return this.#send(only, command(only), attempt).then(isOne);
-    const replies = Promise.all(names.map((name) => this.#send(name, command(name), attempt)));
+    if (names.length === 1 && only !== undefined) return this.#send(only, command, attempt).then(isOne);
+    const replies = Promise.all(names.map((name) => this.#send(name, command, attempt)));
     return replies.then((all) => all.every(isOne));
   }
 
   /** Every second attempt goes over a connection of its own: the client's may be silent for long. */
-  #send(name: string, words: string[], attempt: number): Promise<unknown> {
-    return attempt % 2 === 0 ? this.driver.send(name, words) : sendOnce(this.driver, name, words);
+  async #send(name: string, command: Command, attempt: number): Promise<unknown> {
+    if (attempt % 2 === 1) return sendOnce(this.driver, name, command);
+    const words = command(name);
+    return words === undefined ? 1 : this.driver.send(name, words);
   }
 }
+
+/** What is to be sent for a name. It is asked just before that. */
+type Command = (name: string) => string[] | undefined;
 
 const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
 /** Sends one command over a fresh connection. */
-async function sendOnce(driver: Driver, name: string, words: string[]): Promise<unknown> {
+async function sendOnce(driver: Driver, name: string, command: Command): Promise<unknown> {
   const line = await Line.open(await driver.endpoint(name), ONCE_MS);
   try {
+    const words = command(name);
+    if (words === undefined) return 1;
     return await within(line.ask(words), now() + ONCE_MS, () => new ConnectionFailed("no answer in time"));
   } finally {
     line.close();

@@ -261,3 +261,17 @@ test("a request that the server refuses does not end another hold of its owner",
   await pause(300);
   assert.equal(await hold.release(), true);
 });
+
+test("a release that waits for its connection does not end the next hold of its owner", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const options = { wait: 0, owner: "task-7" };
+  proxy.see = (text) => (text.includes("HELLO") ? 500 : undefined);
+  await locks.using("k", options, () => refuse(server));
+  await refuse(server, false);
+  const hold = await locks.acquire("k", options);
+  await pause(1500);
+  assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+  assert.equal(await hold.release(), true);
+});
