@@ -37,7 +37,12 @@ class _Background:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+            except BaseException:
+                # What the program wrote runs here, too: a provider of passwords, say. Else all threads would hang.
+                logger.exception("something wanted to end the thread that renews all locks")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""

@@ -1,6 +1,7 @@
 """What a program can be told about its locks: derive from Hooks, or use one that is here.
 
-A hook is called in the middle of the work, so it must be quick. An exception in it is logged and does no harm.
+A hook is called in the middle of the work, so it must be quick. An exception in it is logged and does no harm, not even
+that of sys.exit().
 """
 
 from __future__ import annotations
@@ -65,5 +66,10 @@ def call(hooks: Hooks, what: str, *arguments: Any) -> None:
     """Calls one of the hooks."""
     try:
         getattr(hooks, what)(*arguments)
-    except Exception:
+    except KeyboardInterrupt:
+        # It may have met the hook by chance, and is meant for the program.
+        if threading.current_thread() is threading.main_thread():
+            raise
+        logger.exception("the hook %s failed", what)
+    except BaseException:
         logger.exception("the hook %s failed", what)

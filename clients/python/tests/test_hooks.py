@@ -1,0 +1,49 @@
+"""What programs are told, and what they may do when they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import redis
+
+import redislock
+
+#: Loses the lock k, whose hook ends the thread in which it runs. The lock "other" has to outlive that.
+ENDS_IN_A_HOOK = """
+import sys, time, redis, redislock
+
+class Ends(redislock.Hooks):
+    def lost(self, name, held, reason):
+        if name == "k":
+            {what}
+
+client = redis.Redis(port={port})
+locks = redislock.Locks(client, lease=1, hooks=Ends())
+other = locks.lock("other", wait=5).acquire()
+hold = locks.lock("k", wait=5).acquire()
+client.delete("k")
+assert hold.wait_until_lost(10), "nobody told of the loss"
+time.sleep(2)
+print(other.check() > 0 and locks.held(other.owner))
+"""
+
+
+@pytest.mark.parametrize("what", ["sys.exit()", "raise KeyboardInterrupt"])
+def test_a_hook_cannot_end_the_thread_that_renews(what: str, server: Any, client: redis.Redis) -> None:
+    program = ENDS_IN_A_HOOK.format(port=server.port, what=what)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "['other']\n"), ran.stderr
+    assert "the hook lost failed" in ran.stderr
+    assert not client.exists("other"), "it is given up at the end"
+
+
+def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: redis.Redis) -> None:
+    class Interrupted(redislock.Hooks):
+        def timed_out(self, name: str, waited: float) -> None:
+            raise KeyboardInterrupt
+
+    with redislock.Locks(client, hooks=Interrupted()) as locks, locks.lock("k"), pytest.raises(KeyboardInterrupt):
+        locks.lock("k", wait=0).acquire()
