@@ -11,7 +11,7 @@ import redis
 
 import redislock
 
-from .servers import Proxy, Yard, eventually
+from .servers import Meddler, Proxy, Yard, eventually
 
 
 @pytest.fixture
@@ -62,5 +62,13 @@ def locks(client: redis.Redis, server: Any) -> Iterator[redislock.Locks]:
 def door(server: Any) -> Iterator[Any]:
     """A network between client and server that can fail."""
     proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def meddler(server: Any) -> Iterator[Any]:
+    """A network that drops or delays the replies that a test chooses, and remembers the commands."""
+    proxy = Meddler(server.port)
     yield proxy
     proxy.close()

@@ -1,4 +1,7 @@
-"""Servers for the tests: the harness of tests/python, which takes them from REDISLOCK_SERVER and REDISLOCK_MODULE."""
+"""Servers for the tests: the harness of tests/python, which takes them from REDISLOCK_SERVER and REDISLOCK_MODULE.
+
+The network that drops and delays replies is that of the conformance kit.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients" / "conformance"))
 
 from harness.cluster import NODE, is_up, meet, share_slots  # type: ignore[import-not-found]
 from harness.limits import eventually  # type: ignore[import-not-found]
@@ -15,9 +19,11 @@ from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found
 from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]
 from harness.server import Port, Server, StartFailed, Yard  # type: ignore[import-not-found]
 from harness.wire import Closed  # type: ignore[import-not-found]
+from kit.proxy import Proxy as Meddler  # type: ignore[import-not-found]
 
 __all__ = [
     "GROUP",
+    "Meddler",
     "Port",
     "Proxy",
     "Server",

@@ -152,7 +152,9 @@ class Core(Keeper):
                     continue
                 line.asked(waiter, answer.link)
                 if isinstance(answer.reply, int):
-                    grant = await self._begin(wanted, Grant(answer.reply, answer.sent), lease_ms)
+                    if lease_ms >= milliseconds(wanted.lease):
+                        return Grant(answer.reply, answer.sent)
+                    grant = await self._begin(wanted, answer.reply, deadline(answer.sent, lease_ms / 1000))
                     if grant is not None:
                         return grant
                 if (left := _left(wait, began)) <= 0:
@@ -160,13 +162,8 @@ class Core(Keeper):
                 times += 1
                 lease_ms = min(lease_ms, FIRST_LEASE_MS)
                 self._told_of_waiting(wanted, times - 1)
-                if line.waiters[0] is not waiter:
-                    # The one before calls it earlier: so all ask in their order.
-                    await self._sleep(turn, min(left, 2 * self._between))
-                elif line.is_watched:
-                    await self._sleep(turn, min(left, self._between))
-                elif times > 1:  # the server does not tell
-                    await self._sleep(turn, min(left, _POLL))
+                if times > 1 or line.is_watched or line.waiters[0] is not waiter:
+                    await self._sleep(turn, min(left, self._asks_again_after(line, waiter)))
         finally:
             line.leave(waiter)
             if not line.waiters:
@@ -181,6 +178,12 @@ class Core(Keeper):
         # Who is not called in time asks all the same, for its place may lapse.
         waiter.behind_until = waiter.behind_until or clock() + self._between
         return waiter.behind_until - clock()
+
+    def _asks_again_after(self, line: Line, waiter: Waiter) -> float:
+        """Seconds after which one that stands in line asks again, unless it is called before."""
+        if line.waiters[0] is not waiter:
+            return 2 * self._between  # the one before calls it earlier: so all ask in their order
+        return self._between if line.is_watched else _POLL  # the server does not tell
 
     @property
     def _between(self) -> float:
@@ -208,12 +211,10 @@ class Core(Keeper):
         else:
             raise error
 
-    async def _begin(self, wanted: Wanted, grant: Grant, lease_ms: int) -> Grant | None:
+    async def _begin(self, wanted: Wanted, token: int, until: float) -> Grant | None:
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
-        if lease_ms >= milliseconds(wanted.lease):
-            return grant
-        sent = await self.renewed(wanted, grant.token, deadline(grant.sent, lease_ms / 1000))
-        return None if sent is None else Grant(grant.token, sent)
+        sent = await self.renewed(wanted, token, until)
+        return None if sent is None else Grant(token, sent)
 
     async def renewed(self, wanted: Wanted, token: int, until: float) -> float | None:
         """From when the leases count anew; None if any of the locks is lost."""
@@ -240,7 +241,7 @@ class Core(Keeper):
             except TimeoutError:
                 break
             try:
-                reply, sent = await self._block(wanted, lease_ms, _left(wait, began))
+                reply = await self._block(wanted, lease_ms, _left(wait, began))
             except Broken as error:
                 self.servers.forget(self.address(wanted.names[0]))
                 if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
@@ -251,13 +252,14 @@ class Core(Keeper):
                 self._waiting.release()
             reached = clock()
             if isinstance(reply, int):
-                grant = await self._begin(wanted, Grant(reply, sent), lease_ms)
+                # It was granted at some time of the wait, and may last for this long still.
+                grant = await self._begin(wanted, reply, reached + lease_ms / 1000)
                 if grant is None:
                     raise LockLost("the locks were lost before they were had", reason="renewal")
                 return grant
         return None
 
-    async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> tuple[Any, float]:
+    async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> Any:
         """One request that waits; nil too if the server said that another one has to be asked."""
         name = wanted.names[0]
         block = min(left, LONG)
@@ -272,13 +274,12 @@ class Core(Keeper):
             raise translate(str(error)) from None
         self._blocked.add(link)
         try:
-            sent = clock()
             reply = await link.call(wanted.acquire(lease_ms=lease_ms, block_ms=block_ms), block + WAIT_MARGIN)
         finally:
             self._blocked.discard(link)
             link.close()
         if not isinstance(reply, ReplyError):
-            return reply, sent
+            return reply
         text, verdict = str(reply), judge(str(reply))
         if (most := longest_wait_ms(text)) is not None:
             self._longest_block_ms = most
@@ -289,7 +290,7 @@ class Core(Keeper):
             if verdict.step is Step.MOVED:
                 self.servers.moved(verdict.slot, verdict.address, address)
             await asyncio.sleep(PAUSE)
-        return None, sent
+        return None
 
     def call_waiters(self) -> None:
         for link in list(self._blocked):
