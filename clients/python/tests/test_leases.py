@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 import redislock
+
+from .servers import eventually
 
 Meddled = Callable[..., redislock.Locks]
 
@@ -30,6 +36,11 @@ def meddled(meddler: Any) -> Any:
         each.close()
 
 
+def asks_for(ms: int) -> Callable[[Any], bool]:
+    """Whether a call renews a lock for so long."""
+    return lambda call: call.name == "LOCK.RENEW" and call.words[4] == str(ms)
+
+
 @pytest.mark.parametrize(("lease", "seconds"), [(1.5, 2.5), (30, 6)])
 def test_many_that_waited_for_longer_than_their_first_lease(
     lease: float, seconds: float, client: redis.Redis, meddled: Meddled, meddler: Any
@@ -38,3 +49,123 @@ def test_many_that_waited_for_longer_than_their_first_lease(
     client.execute_command("LOCK.ACQUIRE", "b", "somebody", "PX", int(1000 * seconds))
     with meddled(lease).many(["a", "b"], wait=20) as hold:
         assert hold.remaining > lease / 2
+
+
+def test_a_shorter_lease_counts_though_its_reply_is_lost(client: redis.Redis, meddled: Meddled, meddler: Any) -> None:
+    hold = meddled(30).lock("k").acquire()
+    eventually(lambda: meddler.calls("LOCK.FENCE"), "it is connected")
+    meddler.drop(asks_for(1000), then="silent")
+    meddler.shut()
+    began = time.monotonic()
+    with pytest.raises(redislock.LockLost, match="deadline"):
+        hold.extend(1)
+    assert 0.9 < time.monotonic() - began < 5
+    eventually(lambda: not client.exists("k"), "the server has ended it, too")
+
+
+def test_asyncio_counts_a_shorter_lease_though_its_reply_is_lost(client: redis.Redis, meddler: Any) -> None:
+    async def run() -> None:
+        async with redislock.AsyncLocks(redis.asyncio.Redis(port=meddler.port), lease=30) as locks:
+            hold = await locks.lock("k").acquire()
+            meddler.drop(asks_for(1000), then="silent")
+            meddler.shut()
+            with pytest.raises(redislock.LockLost, match="deadline"):
+                await hold.extend(1)
+            meddler.open()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    eventually(lambda: not client.exists("k"), "the server has ended it, too")
+
+
+def test_an_extension_that_the_server_does_not_confirm(start_server: Any) -> None:
+    server = start_server()
+    with redis.Redis(port=server.port) as client, redislock.Locks(client, lease=30) as locks, locks.lock("k") as hold:
+        server.admin("CONFIG", "SET", "min-replicas-to-write", 1)
+        with pytest.raises(redislock.NotConfirmed):
+            hold.extend(10)
+        assert 5 < hold.check() < 10, "the server may have cut it, for all that one knows"
+        server.admin("CONFIG", "SET", "min-replicas-to-write", 0)
+        eventually(lambda: hold.check() > 20, "it is renewed for as long as before")
+
+
+def test_a_renewal_under_way_is_not_counted_as_the_extension(meddled: Meddled, meddler: Any) -> None:
+    hold = meddled(3).lock("k").acquire()
+
+    def in_vain() -> None:
+        with pytest.raises(redislock.LockLost):
+            hold.extend(600)
+
+    meddler.delay = lambda call: 0.6 if asks_for(3000)(call) else 60 if asks_for(600_000)(call) else 0
+    eventually(lambda: meddler.calls("LOCK.RENEW"), "it is renewed")
+    meddler.shut()
+    extending = threading.Thread(target=in_vain)
+    extending.start()
+    end = time.monotonic() + 5
+    while hold.lost is None and time.monotonic() < end:
+        assert hold.remaining <= 3
+        time.sleep(0.01)
+    assert hold.lost == "deadline"
+    extending.join()
+
+
+def test_a_renewal_that_is_repeated_does_not_cut_the_extension(
+    client: redis.Redis, meddled: Meddled, meddler: Any
+) -> None:
+    hold = meddled(6).lock("k").acquire()
+    meddler.drop(asks_for(6000))
+    eventually(meddler.has_dropped, "a renewal is not answered")
+    meddler.shut()
+    meddler.cut()
+    time.sleep(0.7)  # its pauses have become long
+    extending = threading.Thread(target=hold.extend, args=[600])
+    extending.start()
+    meddler.open()
+    extending.join()
+    time.sleep(0.5)
+    assert [call.words[4] for call in meddler.calls("LOCK.RENEW")][-1] == "600000"
+    assert hold.check() > 500
+    hold.release()
+
+
+def test_a_cancelled_extension_leaves_the_lease_as_it_was(meddler: Any) -> None:
+    async def run() -> None:
+        async with redislock.AsyncLocks(redis.asyncio.Redis(port=meddler.port), lease=30) as locks:
+            hold = await locks.lock("k").acquire()
+            meddler.delay = lambda call: 0.5 if asks_for(5000)(call) else 0
+            extending = asyncio.create_task(hold.extend(5))
+            while not meddler.calls("LOCK.RENEW"):
+                await asyncio.sleep(0.001)
+            extending.cancel()
+            await asyncio.gather(extending, return_exceptions=True)
+            assert hold.check() < 5, "the server may have cut it"
+            while hold.check() < 20:
+                await asyncio.sleep(0.01)
+            assert [call.words[4] for call in meddler.calls("LOCK.RENEW")] == ["5000", "30000"]
+            await hold.release()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_lease_that_was_cut_is_renewed_in_time(locks: redislock.Locks) -> None:
+    with locks.lock("k", lease=30) as hold:
+        time.sleep(0.2)  # nothing is to be done for it before its first renewal
+        hold.extend(0.8)
+        time.sleep(2)
+        assert 0 < hold.check() <= 0.8
+
+
+def test_a_lease_beyond_the_longest_is_refused_with_the_range(meddled: Meddled, meddler: Any) -> None:
+    hold = meddled(30).lock("k", renew=False).acquire()
+    with pytest.raises(redislock.ServerRefused, match=r"PX must be .* 3600000"):
+        hold.extend(7200)
+    assert hold.check() > 20
+    time.sleep(0.5)
+    assert len(meddler.calls("LOCK.RENEW")) == 1, "it is renewed by its holder alone"
+    hold.release()
+
+    async def run() -> None:
+        async with redislock.AsyncLocks(redis.asyncio.Redis(port=meddler.port)) as locks, locks.lock("k") as hold:
+            with pytest.raises(redislock.ServerRefused, match=r"PX must be .* 3600000"):
+                await hold.extend(7200)
+
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -27,6 +27,7 @@ from ._rules import (
     Wanted,
     clock,
     deadline,
+    is_overwritten,
     judge,
     longest_wait_ms,
     milliseconds,
@@ -213,12 +214,12 @@ class Core(Keeper):
 
     async def _begin(self, wanted: Wanted, token: int, until: float) -> Grant | None:
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
-        sent = await self.renewed(wanted, token, until)
+        sent = await self._renew_all(wanted, wanted.lease, token, until)
         return None if sent is None else Grant(token, sent)
 
-    async def renewed(self, wanted: Wanted, token: int, until: float) -> float | None:
+    async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> float | None:
         """From when the leases count anew; None if any of the locks is lost."""
-        commands = [(name, wanted.renew(name, token)) for name in wanted.names]
+        commands = [(name, wanted.renew(name, token, lease=lease)) for name in wanted.names]
         work = [self.request(name, command, until) for name, command in commands]
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
         return min(answer.sent for answer in answers) if all(answer.reply == 1 for answer in answers) else None
@@ -301,22 +302,13 @@ class Core(Keeper):
 
     # Holding.
 
-    async def renew(self, hold: BaseHold) -> bool:
+    async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
         try:
-            sent = await self.renewed(hold._wanted, hold.token, hold._deadline)
-        except ConnectionFailed:
-            return False  # the deadline tells
+            return await self._renew_all(hold._wanted, lease, hold.token, hold._deadline)
         except ServerRefused as error:
-            # It may pass, as a lack of replicas does; the deadline tells if it does not.
-            hold._renew_at = clock() + LONGEST_PAUSE
-            if error.message.startswith("WRONGTYPE"):
-                hold._lose("renewal")
-            return False
-        if sent is None:
-            hold._lose("renewal")
-        else:
-            hold._count_from(sent)
-        return sent is not None
+            if is_overwritten(error.message):
+                return None
+            raise
 
     async def look(self, hold: BaseHold) -> None:
         for name in hold._wanted.names:
@@ -331,7 +323,7 @@ class Core(Keeper):
                 self.servers.forget(self.address(name))
                 hold._watch_at = clock() + LONGEST_PAUSE
                 return
-            if reply == 0 or (isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE")):
+            if reply == 0 or (isinstance(reply, ReplyError) and is_overwritten(str(reply))):
                 hold._lose("push")
                 return
 

@@ -12,7 +12,7 @@ from . import hooks as _hooks
 from ._core import Core, too_late
 from ._hold import BaseHold, Keeper
 from ._resp import Command
-from ._rules import LONGEST_PAUSE, PATIENCE, Grant, Wanted, clock, deadline, majority, new_owner
+from ._rules import PATIENCE, Grant, Wanted, clock, deadline, majority, new_owner
 from ._servers import Answer
 from ._settings import Settings
 from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
@@ -118,18 +118,15 @@ class Group(Keeper):
     def call_waiters(self) -> None:
         pass  # they look around at the end of their pause
 
-    async def renew(self, hold: BaseHold) -> bool:
+    async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
         (name,), sent = hold._wanted.names, clock()
-        command = hold._wanted.renew(name, hold.token)
-        replies = await self._ask(self._cores, hold._wanted.lease, name, command)
+        replies = await self._ask(self._cores, lease, name, hold._wanted.renew(name, hold.token, lease=lease))
         said = list(replies.values())
         if said.count(1) >= self._majority:
-            hold._count_from(sent)
-        elif said.count(0) > len(said) - self._majority:
-            hold._lose("renewal")
-        else:
-            hold._renew_at = clock() + LONGEST_PAUSE
-        return said.count(1) >= self._majority
+            return sent
+        if said.count(0) > len(said) - self._majority:
+            return None
+        raise self._too_few(said)
 
     async def look(self, hold: BaseHold) -> None:
         (name,) = hold._wanted.names

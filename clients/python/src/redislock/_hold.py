@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import hooks as _hooks
-from ._rules import PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline
+from ._rules import LONGEST_PAUSE, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline
 from .errors import ConnectionFailed, LockLost, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -40,6 +40,7 @@ class BaseHold:
         self._keeper, self._wanted = keeper, wanted
         self._pid, self._number = os.getpid(), next(_numbers)
         self._alive = [True]  # popped by who ends the hold: one of several threads
+        self._renewing = asyncio.Lock()
         self._reason: str | None = None
         self._listeners: list[Callable[[str], object]] = []
         self._longest_at = grant.sent + longest if longest is not None else _NEVER
@@ -47,7 +48,7 @@ class BaseHold:
         self.token = grant.token
         self._granted_at = clock()
         self._watch_at = self._granted_at + WATCH_AFTER
-        self._count_from(grant.sent)
+        self._count_from(grant.sent, wanted.lease)
         keeper.keep(self)
         if not renew:
             self._pin()  # its lease ends it, whether or not anybody has it
@@ -94,10 +95,12 @@ class BaseHold:
         """Whether this is the process that got the hold: a child that was forked has none."""
         return os.getpid() == self._pid
 
-    def _count_from(self, sent: float) -> None:
-        self._deadline = deadline(sent, self._wanted.lease)
-        due = sent + self._wanted.lease * RENEW_AT
-        self._renew_at = due if self._is_renewed and due < self._longest_at else _NEVER
+    def _count_from(self, sent: float, lease: float) -> None:
+        self._wanted.lease, self._deadline = lease, deadline(sent, lease)
+        self._renew_next(sent + lease * RENEW_AT)
+
+    def _renew_next(self, at: float) -> None:
+        self._renew_at = at if self._is_renewed and at < self._longest_at else _NEVER
 
     def _due(self) -> float:
         return min(self._watch_at, self._renew_at, self._deadline)
@@ -173,9 +176,36 @@ class Keeper(ABC):
         self._acquiring = 0
         self._is_closing = False
 
+    async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
+        """Begins the lease of the hold anew, or one that lasts for so long. Raises LockLost if the hold is over.
+
+        One after the other: an older one that is repeated would cut the lease that a newer one has begun.
+        """
+        async with hold._renewing:
+            hold.check()
+            lease = hold._wanted.lease if lease is None else lease
+            # From now on the server may end it so early, whatever the client hears of that.
+            hold._deadline = min(hold._deadline, deadline(clock(), lease))
+            self._alarm(hold)
+            try:
+                sent = await self._renewed(hold, lease)
+                if sent is None:
+                    hold._lose("renewal")
+                    hold.check()
+                else:
+                    hold._count_from(sent, lease)
+            except BaseException as error:
+                # It may pass, as a lack of replicas does; the deadline tells if it does not.
+                hold._renew_next(clock() + LONGEST_PAUSE)
+                if isinstance(error, ConnectionFailed):
+                    hold.check()  # it was tried until the deadline
+                raise
+            finally:
+                self._alarm(hold)
+
     @abstractmethod
-    async def renew(self, hold: BaseHold) -> bool:
-        """Begins the lease of the hold anew, or loses it; whether it was renewed."""
+    async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
+        """From when this lease counts; None if the hold is lost. Raises what says neither."""
 
     @abstractmethod
     async def look(self, hold: BaseHold) -> None:
@@ -303,7 +333,7 @@ class Keeper(ABC):
             # What is due a little later is done in the same turn.
             if hold._renew_at <= now + hold._wanted.lease * RENEW_AT / 20:
                 hold._renew_at = _NEVER
-                self.begin(self._then_alarm(self.renew(hold), hold))
+                self.begin(self.renew(hold))
             if hold._watch_at <= now + WATCH_AFTER / 2:
                 hold._watch_at = _NEVER
                 self.begin(self._then_alarm(self.look(hold), hold))

@@ -173,6 +173,11 @@ def judge(text: str) -> Verdict:
     return Verdict(Step.AGAIN if text.partition(" ")[0] in _AGAIN else Step.FAIL)
 
 
+def is_overwritten(text: str) -> bool:
+    """Whether this error says that another value stands where a lock was."""
+    return text.startswith("WRONGTYPE")
+
+
 def longest_wait_ms(text: str) -> int | None:
     """The longest wait that this server allows (redislock.max-wait), if this error tells it."""
     found = _RANGE.match(text)

@@ -58,15 +58,13 @@ class AsyncHold(BaseHold):
         raise self._error(self._reason or "release")
 
     async def extend(self, lease: float) -> None:
-        """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
+        """Begins a lease of so many seconds now; raises LockLost if the hold is over.
+
+        After any other error, or a cancellation, the hold counts on the shorter of this lease and the one before.
+        """
         self.check()
         check_lease(lease)
-        keeper: Core | Group = self._keeper  # type: ignore[assignment]
-        self._wanted.lease, before = lease, self._wanted.lease
-        if not await keeper.renew(self):
-            self._wanted.lease = before
-            self.check()
-            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
+        await self._keeper.renew(self, lease)
 
     async def until_lost(self) -> str:
         """Waits until the hold is lost, and returns why; waits for ever if it is given up."""

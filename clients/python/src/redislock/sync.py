@@ -78,14 +78,13 @@ class Hold(BaseHold):
             logger.warning("the release of %s goes on in the background: %s", self.name, failure)
 
     def extend(self, lease: float) -> None:
-        """Begins a lease of so many seconds now; raises LockLost if the hold is over."""
+        """Begins a lease of so many seconds now; raises LockLost if the hold is over.
+
+        After any other error the hold counts on the shorter of this lease and the one before.
+        """
         self.check()
         check_lease(lease)
-        self._wanted.lease, before = lease, self._wanted.lease
-        if not self._engine.background.run(self._engine.core.renew(self)):
-            self._wanted.lease = before
-            self.check()
-            raise ConnectionFailed(f"the lease of {self.name} could not be extended")
+        self._engine.background.run(self._engine.core.renew(self, lease))
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason, in a thread of its own, when the hold is lost."""
