@@ -30,6 +30,7 @@ from ._rules import (
     is_overwritten,
     judge,
     longest_wait_ms,
+    may_pass,
     milliseconds,
 )
 from ._servers import Servers
@@ -330,47 +331,67 @@ class Core(Keeper):
     # Giving up.
 
     async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
-        """Whether all was still held, as far as one knows. Goes on in the background if no server answers in time."""
+        """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
         until = clock() + WAIT_MARGIN
-        work = [self.request(name, wanted.release(name, token), until) for name in wanted.names]
+        work = [self._release(name, wanted.release(name, token), until, is_repeated) for name in wanted.names]
         try:
-            answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+            held = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
         except BaseException:
-            self.abandon(wanted)
+            self.abandon(wanted, token)
             raise
-        if wanted.is_doubtful:
-            self.abandon(wanted)
-        return is_repeated or all(answer.reply == 1 or answer.is_repeated for answer in answers)
+        finally:
+            if wanted.is_doubtful:
+                self.abandon(wanted)
+        return all(held)
 
-    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+    async def _release(self, name: bytes, command: Command, until: float, is_repeated: bool) -> bool:
+        try:
+            answer = await self.request(name, command, until)
+        except ServerRefused as error:
+            if is_overwritten(error.message):
+                return False
+            raise
+        return is_repeated or answer.reply == 1 or answer.is_repeated
+
+    def abandon(self, wanted: Wanted, token: int | None = None, *, was_held: bool = False) -> None:
+        longest = wanted.lease if was_held or token is not None else min(wanted.lease, 3 * PATIENCE)
         for name in wanted.names:
             # At once, behind whatever was asked over this connection: the event loop may be about to end.
             link = self.servers.ready(self.address(name))
             command = wanted.release(name, token)
-            self.begin(self._abandon(wanted, name, command, None if link is None else link.send(*command)))
+            sent = None if link is None else link.send(*command)
+            self.begin(self._abandon(None if token else wanted, name, command, sent, longest))
 
-    async def _abandon(self, wanted: Wanted, name: bytes, command: Command, sent: asyncio.Future[Any] | None) -> None:
-        began, pause = clock(), 2 * LONGEST_PAUSE
+    async def _abandon(
+        self, doubt: Wanted | None, name: bytes, command: Command, sent: asyncio.Future[Any] | None, longest: float
+    ) -> None:
+        """Waits until a server has done it, and repeats it for so long: if need be, and as long as there is a doubt."""
+        reply = None
         try:
             reply = None if sent is None else await asyncio.wait_for(sent, ATTEMPT)
         except (Broken, TimeoutError):
-            wanted.is_doubtful, reply = True, None
-        if isinstance(reply, int) and not wanted.is_doubtful:
+            if doubt is not None:  # what it asked for may have been under way, too
+                doubt.is_doubtful = True
+        if isinstance(reply, int) and (doubt is None or not doubt.is_doubtful):
             return
-        if isinstance(reply, ReplyError) and judge(str(reply)).step is Step.FAIL:
+        if isinstance(reply, ReplyError) and judge(str(reply)).step is Step.FAIL and not may_pass(str(reply)):
             return  # there is nothing that could be given up
-        # What was sent and not answered may still arrive: then it is given up a little later.
-        while clock() - began < min(wanted.lease, 3 * PATIENCE):
+        began, pause = clock(), 2 * LONGEST_PAUSE
+        while (age := clock() - began) < longest:
             try:
-                await self.request(name, command, clock() + PATIENCE)
-                if not wanted.is_doubtful or self._is_closing:
+                await self.request(name, command, clock() + min(longest - age, PATIENCE))
+                # What was sent and not answered may still arrive: then it is given up a little later.
+                if doubt is None or not doubt.is_doubtful or age > 3 * PATIENCE or self._is_closing:
                     return
-            except (ServerRefused, Ending):
+            except Ending:
                 return
+            except ServerRefused as error:
+                if self._is_closing or not may_pass(error.message):
+                    return
             except ConnectionFailed:
                 pass
             await asyncio.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, PATIENCE)
 
     # Asking.
 

@@ -18,7 +18,7 @@ from ._link import Broken, Pool
 from ._resp import Command, ReplyError
 from ._rules import ATTEMPT, Grant, Step, Wanted, clock, judge
 from ._settings import Settings
-from .errors import LockTimeout, RedislockError, translate
+from .errors import LockTimeout, RedislockError, ServerRefused, translate
 
 T = TypeVar("T")
 #: What a forked child has inherited. It is kept, for to end it would harm the parent.
@@ -120,7 +120,7 @@ class Engine:
             self.core = Core(loop, settings, hooks, waiting)
             self.pool = Pool(settings.login, settings.pool)
 
-    def once(self, name: bytes, command: Command, request: Wanted) -> Any:
+    def once(self, name: bytes, command: Command) -> Any:
         """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
         address = self.core.address(name) if isinstance(self.core, Core) else None
         if self.pool is None or address is None:
@@ -128,7 +128,7 @@ class Engine:
         try:
             reply = self.pool.call(address, command, ATTEMPT / 2)
         except Broken as error:
-            request.is_doubtful = error.was_sent = True
+            error.was_sent = True
             raise
         except ReplyError as error:  # the login was refused
             raise translate(str(error)) from None
@@ -163,8 +163,9 @@ class Engine:
         """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
         sent = clock()
         try:
-            token = self.once(request.names[0], request.acquire(), request)
-        except Broken:
+            token = self.once(request.names[0], request.acquire())
+        except Broken as error:
+            request.is_doubtful = error.was_sent
             return None
         except RedislockError:
             if waits:
@@ -173,14 +174,18 @@ class Engine:
         return False if token is None else Grant(token, sent)
 
     def release(self, request: Wanted, token: int) -> bool:
-        """Whether all was still held."""
+        """Whether all was still held, as far as one knows."""
+        replies: list[Any] = []
         try:
-            replies = [self.once(name, request.release(name, token), request) for name in request.names]
-        except Broken as error:
-            # What was sent may have been done, though its reply is lost: then 0 is no news.
-            return self.background.run(self.core.release(request, token, error.was_sent))
+            for name in request.names:
+                replies.append(self.once(name, request.release(name, token)))
+        except (Broken, ServerRefused) as error:
+            # What was done before, or sent and not answered, is answered 0 now, which is no news then.
+            is_repeated = bool(replies) or (isinstance(error, Broken) and error.was_sent)
+            is_rest_held = self.background.run(self.core.release(request, token, is_repeated))
+            return is_rest_held and all(reply == 1 for reply in replies)
         except BaseException:
-            self.core.soon(self.core.abandon, request)
+            self.core.soon(self.core.abandon, request, token)
             raise
         if request.is_doubtful:
             self.core.soon(self.core.abandon, request)

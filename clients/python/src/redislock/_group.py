@@ -12,7 +12,7 @@ from . import hooks as _hooks
 from ._core import Core, too_late
 from ._hold import BaseHold, Keeper
 from ._resp import Command
-from ._rules import PATIENCE, Grant, Wanted, clock, deadline, majority, new_owner
+from ._rules import PATIENCE, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
 from ._servers import Answer
 from ._settings import Settings
 from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
@@ -40,7 +40,7 @@ class Group(Keeper):
     async def _ask(
         self, cores: Sequence[Core], lease: float, name: bytes, command: Command, wanted: Wanted | None = None
     ) -> dict[Core, Any]:
-        """What each of these servers answers in time, or the exception."""
+        """What each of these servers answers in time, or the exception; 0 if another value stands where a hold was."""
         until = clock() + min(_MOST, _PART * lease)
         replies = await asyncio.gather(
             *(core.request(name, command, until, wanted) for core in cores), return_exceptions=True
@@ -48,7 +48,7 @@ class Group(Keeper):
         for reply in replies:
             if isinstance(reply, asyncio.CancelledError):
                 raise reply
-        return dict(zip(cores, [_reply_of(reply) for reply in replies], strict=True))
+        return dict(zip(cores, [_reply_of(reply, wanted is None) for reply in replies], strict=True))
 
     async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
         """The grant of a majority; tries again at random times, for nobody waits in line here."""
@@ -143,11 +143,11 @@ class Group(Keeper):
         try:
             replies = await self._ask(self._cores, wanted.lease, name, command)
         except BaseException:
-            self.abandon(wanted)
+            self.abandon(wanted, token)
             raise
         said = list(replies.values())
         if said.count(1) < len(said):
-            self.abandon(wanted)
+            self.abandon(wanted, token)
         if said.count(0) + said.count(1) < self._majority:
             raise self._too_few(said)
         return is_repeated or said.count(0) <= len(said) - self._majority
@@ -155,7 +155,7 @@ class Group(Keeper):
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
         # Without the token: where it could not be raised, the hold has a lower one.
         for core in self._cores:
-            core.abandon(wanted)
+            core.abandon(wanted, was_held=token is not None)
 
     async def fence(self, name: bytes, token: int) -> bool:
         """Whether a majority knows a live hold with this token."""
@@ -184,5 +184,7 @@ class Group(Keeper):
         await asyncio.gather(*(core.close() for core in self._cores))
 
 
-def _reply_of(reply: Any) -> Any:
+def _reply_of(reply: Any, is_of_hold: bool) -> Any:
+    if is_of_hold and isinstance(reply, ServerRefused) and is_overwritten(reply.message):
+        return 0
     return reply.reply if isinstance(reply, Answer) else reply

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import hooks as _hooks
-from ._rules import LONGEST_PAUSE, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline
-from .errors import ConnectionFailed, LockLost, RedislockError
+from ._rules import LONGEST_PAUSE, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline, may_pass
+from .errors import ConnectionFailed, LockLost, RedislockError, ServerRefused
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
@@ -126,18 +126,40 @@ class BaseHold:
         if self._is_renewed:
             self._keeper.pinned.pop(self, None)
 
-    def _lose(self, reason: str) -> None:
-        if self._end(reason):
-            self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
-
-    def _end(self, reason: str) -> bool:
-        """Whether this call is the one that ended the hold. Its holder is told; the server may still have it."""
+    def _lose(self, reason: str, *, abandons: bool = True) -> bool:
+        """Whether this call is the one that ended the hold. Its holder is told, and what the server has is given up."""
         if not self._finish():
             return False
         self._reason = reason
+        if abandons:  # first of all, for who is told may take the lock again
+            self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
         self._tell(reason)
         return True
+
+    def _give_up(self) -> bool:
+        """Whether the server has to be told now: not if it was told before. Raises LockLost if the hold is lost."""
+        is_held = self.lost is None and self._finish()
+        if self.lost is not None:
+            raise self._error(self.lost)
+        return is_held
+
+    def _given_up(self, was_there: bool) -> None:
+        """The server has released it, unless it was lost before, which is told now."""
+        hooks, held = self._keeper.hooks, clock() - self._granted_at
+        if was_there:
+            _hooks.call(hooks, "released", self.name, held)
+            return
+        self._reason = "release"
+        _hooks.call(hooks, "lost", self.name, held, "release")
+        raise self._error("release")
+
+    def _not_given_up(self, failure: RedislockError) -> None:
+        """Says in the log what becomes of it where no caller is told."""
+        if isinstance(failure, ServerRefused) and not may_pass(failure.message):
+            logger.warning("%s was not released, and is held until its lease is over: %s", self.name, failure)
+        elif not isinstance(failure, LockLost):
+            logger.warning("the release of %s goes on in the background: %s", self.name, failure)
 
     def _tell(self, reason: str) -> None:
         """Tells the holder of the loss."""
@@ -234,7 +256,7 @@ class Keeper(ABC):
 
     def end_holds(self) -> list[tuple[Wanted, int]]:
         """Ends all holds; returns what the servers still have of them."""
-        return [(hold._wanted, hold.token) for hold in self.holds if hold._end("close")]
+        return [(hold._wanted, hold.token) for hold in self.holds if hold._lose("close", abandons=False)]
 
     async def _end_all(self, gives_up_forgotten: bool) -> None:
         """Gives up all holds and waits, and what was forgotten if that is wanted, and ends all work."""

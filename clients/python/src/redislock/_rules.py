@@ -160,7 +160,8 @@ class Verdict:
     address: Address = ("", 0)
 
 
-_AGAIN = {"READONLY", "UNBLOCKED", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"}
+_AGAIN = ("READONLY", "UNBLOCKED", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+_PASSING = ("NOREPLICAS", "MISCONF", "OOM", "BUSY ", "ERR max number of clients", *_AGAIN)
 _REDIRECTION = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)$")
 _RANGE = re.compile(r"ERR (QUEUE|BLOCK) must be an integer from \d+ to (\d+)")
 
@@ -171,6 +172,11 @@ def judge(text: str) -> Verdict:
         word, slot, host, port = found.groups()
         return Verdict(Step.MOVED if word == "MOVED" else Step.ASK, int(slot), (host, int(port)))
     return Verdict(Step.AGAIN if text.partition(" ")[0] in _AGAIN else Step.FAIL)
+
+
+def may_pass(text: str) -> bool:
+    """Whether what is refused with this error may be done a little later, though nothing else is asked."""
+    return text.startswith(_PASSING)
 
 
 def is_overwritten(text: str) -> bool:

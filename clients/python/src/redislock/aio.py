@@ -33,29 +33,13 @@ class AsyncHold(BaseHold):
     _has_cancelled = False
 
     async def release(self) -> None:
-        """Gives it up. Raises LockLost if it was lost before. Goes on to its end if the task is cancelled."""
-        if not self._is_ours():
-            raise self._error("fork")
-        keeper: Core | Group = self._keeper  # type: ignore[assignment]
-        was_held = self._finish()
-        if not was_held and self._reason is None:
-            return  # it was given up before
-        if self._reason == "close":
-            raise self._error("close")  # the server was told, and the connections are gone
-        work = keeper.begin(keeper.release(self._wanted, self.token))
-        try:
-            was_there = await asyncio.shield(work)
-        except ConnectionFailed:
-            if was_held:
-                raise
-            was_there = False
-        if was_held and was_there:
-            _hooks.call(keeper.hooks, "released", self.name, clock() - self._granted_at)
-            return
-        if was_held:
-            self._reason = "release"
-            _hooks.call(keeper.hooks, "lost", self.name, clock() - self._granted_at, "release")
-        raise self._error(self._reason or "release")
+        """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses.
+
+        Goes on to its end if the task is cancelled.
+        """
+        if self._give_up():
+            keeper: Core | Group = self._keeper  # type: ignore[assignment]
+            self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     async def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over.
@@ -177,7 +161,7 @@ class AsyncLock:
             if error is not None:
                 error.add_note(str(lost))
         except RedislockError as failure:
-            logger.warning("the release of %s goes on in the background: %s", hold.name, failure)
+            hold._not_given_up(failure)
 
 
 class AsyncLocks(Kinds[AsyncLock]):
@@ -367,8 +351,8 @@ class AsyncLeader:
         if hold is not None:
             try:
                 await hold.release()
-            except (LockLost, ConnectionFailed):
-                pass  # it leads no more either way
+            except RedislockError as failure:  # it leads no more either way
+                hold._not_given_up(failure)
 
     async def __aenter__(self) -> AsyncLeader:
         self.start()

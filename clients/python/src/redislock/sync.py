@@ -39,28 +39,9 @@ class Hold(BaseHold):
         super().__init__(engine.core, grant.wanted or request, grant, **options)
 
     def release(self) -> None:
-        """Gives it up. Raises LockLost if it was lost before."""
-        if not self._is_ours():
-            raise self._error("fork")
-        was_held = self._finish()
-        if not was_held and self._reason is None:
-            return  # it was given up before
-        if self._reason == "close":
-            raise self._error("close")  # the server was told, and the connections are gone
-        try:
-            was_there = self._engine.release(self._wanted, self.token)
-        except ConnectionFailed:
-            if was_held:
-                raise
-            was_there = False
-        hooks, held = self._keeper.hooks, clock() - self._granted_at
-        if was_held and was_there:
-            _hooks.call(hooks, "released", self.name, held)
-            return
-        if was_held:
-            self._reason = "release"
-            _hooks.call(hooks, "lost", self.name, held, "release")
-        raise self._error(self._reason or "release")
+        """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses."""
+        if self._give_up():
+            self._given_up(self._engine.release(self._wanted, self.token))
 
     def __enter__(self) -> Hold:
         return self
@@ -75,7 +56,7 @@ class Hold(BaseHold):
                 raise
             error.add_note(str(lost))
         except RedislockError as failure:
-            logger.warning("the release of %s goes on in the background: %s", self.name, failure)
+            self._not_given_up(failure)
 
     def extend(self, lease: float) -> None:
         """Begins a lease of so many seconds now; raises LockLost if the hold is over.
@@ -349,8 +330,8 @@ class Leader:
             if self._has_resigned:
                 try:
                     hold.release()
-                except (LockLost, ConnectionFailed):
-                    pass  # it leads no more either way
+                except RedislockError as failure:  # it leads no more either way
+                    hold._not_given_up(failure)
                 return
             self._changed.wait()
             self._changed.clear()
