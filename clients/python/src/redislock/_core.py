@@ -6,6 +6,7 @@ It runs in one event loop: that of the program for asyncio, that of one thread f
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 from . import hooks as _hooks
@@ -61,6 +62,8 @@ class Core(Keeper):
         self.request, self.address = self.servers.request, self.servers.address
         self._login = settings.login
         self._lines: dict[bytes, Line] = {}
+        #: Who has asked last, by name and owner: what gives up an older request would end the hold of this one.
+        self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = waiting
         self._waiting = asyncio.Semaphore(waiting)
         self._keep_ms = KEEP_MS
@@ -88,6 +91,7 @@ class Core(Keeper):
         """The grant; or LockTimeout and whatever the server refuses. Nothing is left behind after an exception."""
         began = clock()
         self._acquiring += 1
+        self._succeed(wanted)
         try:
             is_waiting = wait is None or wait > 0
             if not is_waiting:
@@ -109,6 +113,29 @@ class Core(Keeper):
         if is_waiting or wanted.is_doubtful:
             self.abandon(wanted)
         raise too_late(wanted, wait)
+
+    def asks_first(self, wanted: Wanted) -> bool:
+        """Whether no older request of this owner may be under way for these locks. Any thread may call this."""
+        is_first = not any((name, wanted.owner) in self._asked for name in wanted.names)
+        if is_first:
+            self._succeed(wanted)
+        return is_first
+
+    def _succeed(self, wanted: Wanted) -> None:
+        """From now on no older request of this owner is given up; what was in doubt is to be given up with this one."""
+        for name in wanted.names:
+            older = self._asked.get((name, wanted.owner), wanted)
+            wanted.is_doubtful = wanted.is_doubtful or older.is_doubtful
+            for its_name, task in older.given_up:
+                if older is not wanted and its_name == name:
+                    task.cancel()
+            self._asked[name, wanted.owner] = wanted
+
+    def is_over(self, wanted: Wanted) -> None:
+        """Nothing of this request is left: the next one of this owner need not care. Any thread may call this."""
+        for name in wanted.names:
+            if self._asked.get((name, wanted.owner)) is wanted:
+                self._asked.pop((name, wanted.owner), None)
 
     async def _try(self, wanted: Wanted) -> Grant | None:
         answer = await self.request(wanted.names[0], wanted.acquire(), clock() + WAIT_MARGIN, wanted)
@@ -342,6 +369,8 @@ class Core(Keeper):
         finally:
             if wanted.is_doubtful:
                 self.abandon(wanted)
+        if not wanted.is_doubtful:
+            self.is_over(wanted)
         return all(held)
 
     async def _release(self, name: bytes, command: Command, until: float, is_repeated: bool) -> bool:
@@ -356,32 +385,36 @@ class Core(Keeper):
     def abandon(self, wanted: Wanted, token: int | None = None, *, was_held: bool = False) -> None:
         longest = wanted.lease if was_held or token is not None else min(wanted.lease, 3 * PATIENCE)
         for name in wanted.names:
+            if (newest := self._asked.get((name, wanted.owner), wanted)) is not wanted:
+                newest.is_doubtful = newest.is_doubtful or wanted.is_doubtful
+                continue
             # At once, behind whatever was asked over this connection: the event loop may be about to end.
             link = self.servers.ready(self.address(name))
-            command = wanted.release(name, token)
-            sent = None if link is None else link.send(*command)
-            self.begin(self._abandon(None if token else wanted, name, command, sent, longest))
+            sent = None if link is None else link.send(*wanted.release(name, token))
+            wanted.given_up.append((name, self.begin(self._abandon(wanted, name, token, sent, longest))))
 
     async def _abandon(
-        self, doubt: Wanted | None, name: bytes, command: Command, sent: asyncio.Future[Any] | None, longest: float
+        self, wanted: Wanted, name: bytes, token: int | None, sent: asyncio.Future[Any] | None, longest: float
     ) -> None:
         """Waits until a server has done it, and repeats it for so long: if need be, and as long as there is a doubt."""
         reply = None
         try:
-            reply = None if sent is None else await asyncio.wait_for(sent, ATTEMPT)
+            async with asyncio.timeout(ATTEMPT):  # wait_for of Python 3.11 may swallow the end of this
+                reply = None if sent is None else await sent
         except (Broken, TimeoutError):
-            if doubt is not None:  # what it asked for may have been under way, too
-                doubt.is_doubtful = True
-        if isinstance(reply, int) and (doubt is None or not doubt.is_doubtful):
+            if token is None:  # what it asked for may have been under way, too
+                wanted.is_doubtful = True
+        if isinstance(reply, int) and not (token is None and wanted.is_doubtful):
             return
         if isinstance(reply, ReplyError) and judge(str(reply)).step is Step.FAIL and not may_pass(str(reply)):
             return  # there is nothing that could be given up
         began, pause = clock(), 2 * LONGEST_PAUSE
         while (age := clock() - began) < longest:
             try:
-                await self.request(name, command, clock() + min(longest - age, PATIENCE))
+                await self.request(name, wanted.release(name, token), clock() + min(longest - age, PATIENCE))
                 # What was sent and not answered may still arrive: then it is given up a little later.
-                if doubt is None or not doubt.is_doubtful or age > 3 * PATIENCE or self._is_closing:
+                is_in_doubt = token is None and wanted.is_doubtful and age < 3 * PATIENCE
+                if not is_in_doubt or self._is_closing:
                     return
             except Ending:
                 return

@@ -143,8 +143,8 @@ class Engine:
         began, waits = clock(), wait is None or wait > 0
         is_busy = self.busy.enter(request.names)
         try:
-            # Behind others of this process who want to wait, for they came first.
-            reply = None if is_busy and waits else self._try(request, waits)
+            # Behind others of this process who want to wait, for they came first; and behind what is given up.
+            reply = None if (is_busy and waits) or not self._asks_first(request) else self._try(request, waits)
             if isinstance(reply, Grant):
                 return reply
             if reply is False and not waits:
@@ -158,6 +158,9 @@ class Engine:
             if isinstance(error, LockTimeout):
                 raise too_late(request, wait) from None  # with the whole wait, not what was left of it
             raise
+
+    def _asks_first(self, request: Wanted) -> bool:
+        return isinstance(self.core, Core) and self.core.asks_first(request)
 
     def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
         """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
@@ -189,6 +192,8 @@ class Engine:
             raise
         if request.is_doubtful:
             self.core.soon(self.core.abandon, request)
+        elif isinstance(self.core, Core):
+            self.core.is_over(request)
         return all(reply == 1 for reply in replies)
 
     def close(self) -> None:

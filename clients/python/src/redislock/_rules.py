@@ -5,6 +5,7 @@ The sync and the asyncio client share them.
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import os
 import re
@@ -99,6 +100,8 @@ class Wanted:
     owner: bytes = field(default_factory=new_owner)
     #: Whether a request went unanswered: it may reach the server late.
     is_doubtful: bool = False
+    #: What gives up, for a name, whatever it got or may still get.
+    given_up: list[tuple[bytes, asyncio.Task[None]]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if not self.names:
