@@ -105,12 +105,13 @@ class BaseHold:
     def _due(self) -> float:
         return min(self._watch_at, self._renew_at, self._deadline)
 
-    def _finish(self) -> bool:
+    def _finish(self, reason: str | None = None) -> bool:
         """Whether this call is the one that ended the hold, which is looked after no more."""
         try:
             self._alive.pop()
         except IndexError:
             return False
+        self._reason = reason
         self._keeper.drop(self)
         self._leave_busy()
         return True
@@ -128,9 +129,8 @@ class BaseHold:
 
     def _lose(self, reason: str, *, abandons: bool = True) -> bool:
         """Whether this call is the one that ended the hold. Its holder is told, and what the server has is given up."""
-        if not self._finish():
+        if not self._finish(reason):
             return False
-        self._reason = reason
         if abandons:  # first of all, for who is told may take the lock again
             self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)

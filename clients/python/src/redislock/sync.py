@@ -36,6 +36,7 @@ class Hold(BaseHold):
         # A hold keeps its locks alive: their end would end the hold.
         self._locks, self._engine = locks, engine
         self._leave_busy = functools.partial(engine.busy.leave, request.names)
+        self._waiting: list[threading.Event] = []
         super().__init__(engine.core, grant.wanted or request, grant, **options)
 
     def release(self) -> None:
@@ -70,28 +71,26 @@ class Hold(BaseHold):
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason, in a thread of its own, when the hold is lost."""
         self._pin()
-        self._listen(call)
-
-    def _listen(self, call: Callable[[str], object]) -> None:
         self._listeners.append(call)
         if self.lost is not None and call in self._listeners:
             self._tell(self.lost)
 
     def wait_until_lost(self, timeout: float | None = None) -> str | None:
         """Waits until the hold is lost or given up or the time is over; the reason of the loss, or None."""
-        lost = threading.Event()
-
-        def tell(_: str) -> None:
-            lost.set()
-
-        self._listen(tell)
-        lost.wait(timeout)
-        reason = self.lost
+        ended = threading.Event()
+        self._waiting.append(ended)
         try:
-            self._listeners.remove(tell)
-        except ValueError:
-            pass  # it was called
-        return reason
+            if self.lost is None and self._alive:
+                ended.wait(timeout)
+        finally:
+            self._waiting.remove(ended)
+        return self.lost
+
+    def _finish(self, reason: str | None = None) -> bool:
+        is_first = super()._finish(reason)
+        for ended in list(self._waiting):
+            ended.set()
+        return is_first
 
     def _tell(self, reason: str) -> None:
         listeners, self._listeners = self._listeners, []
