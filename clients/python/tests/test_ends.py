@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
+from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 import redislock
+from redislock import compat
+
+from .servers import eventually
 
 
 @pytest.mark.parametrize("is_held", [True, False])
@@ -37,3 +44,60 @@ def test_many_hear_of_one_loss(locks: redislock.Locks, client: redis.Redis) -> N
     for thread in waiting:
         thread.join()
     assert said == ["push"] * 3 and hold.wait_until_lost() == "push"
+
+
+def connections(server: Any) -> int:
+    return int(server.info("clients")["connected_clients"])
+
+
+def test_asyncio_s_locks_that_nobody_has_any_more_end_their_connections(server: Any) -> None:
+    async def run() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        async with client:
+            before = connections(server)
+
+            async def take() -> redislock.AsyncHold:
+                locks = redislock.AsyncLocks(client)
+                async with locks.lock("block"):
+                    pass
+                return await locks.lock("k").acquire()
+
+            hold = await take()
+            gc.collect()
+            await asyncio.sleep(0.2)
+            assert connections(server) == before + 1 and hold.check() > 0, "a hold keeps them"
+            await hold.release()
+            del hold
+            gc.collect()
+            while connections(server) > before:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_client_that_redis_py_s_locks_were_made_of_leaves_no_connection(server: Any) -> None:
+    async def run() -> None:
+        before = connections(server)
+        for _ in range(3):
+            async with redis.asyncio.Redis(port=server.port) as client:
+                kind: Any = compat.AsyncLock
+                lock: Any = client.lock("k", timeout=10, lock_class=kind)
+                async with lock:
+                    pass
+            del client, lock
+        gc.collect()
+        while connections(server) > before:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_program_that_ends_with_asyncio_s_locks_says_nothing(server: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with redislock.AsyncLocks(redis.asyncio.Redis(port=server.port)).lock("k"):
+            pass
+
+    asyncio.run(run())
+    gc.collect()
+    eventually(lambda: server.info("redislock")["redislock_holds"] == "0", "it is given up")
+    assert capfd.readouterr().err == ""

@@ -449,7 +449,6 @@ class Core(Keeper):
         return names
 
     async def close(self, *, gives_up_forgotten: bool = True) -> None:
-        """Gives up all holds and waits, ends all connections."""
         await self._end_all(gives_up_forgotten)
         self.servers.close()
 

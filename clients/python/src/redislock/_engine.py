@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from . import hooks as _hooks
 from ._core import Core, too_late
 from ._group import Group
+from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
 from ._rules import ATTEMPT, Grant, Step, Wanted, clock, judge
@@ -21,8 +22,6 @@ from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
 
 T = TypeVar("T")
-#: What a forked child has inherited. It is kept, for to end it would harm the parent.
-inherited: list[object] = []
 #: Those of this process, and of its parents.
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 logger = logging.getLogger("redislock")
@@ -221,7 +220,7 @@ def close_later(engines: list[Engine]) -> None:
             continue
         if engine.pool is not None:
             engine.pool.close()
-        engine.core.soon(lambda engine=engine: engine.core.begin(engine.core.close(gives_up_forgotten=False)))
+        engine.core.close_later()
 
 
 @atexit.register

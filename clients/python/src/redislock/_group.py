@@ -179,7 +179,6 @@ class Group(Keeper):
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def close(self, *, gives_up_forgotten: bool = True) -> None:
-        """Gives up all holds, ends all connections."""
         await self._end_all(gives_up_forgotten)
         await asyncio.gather(*(core.close() for core in self._cores))
 

@@ -21,6 +21,8 @@ from .errors import ConnectionFailed, LockLost, RedislockError, ServerRefused
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
 _numbers = itertools.count(1)
+#: What a forked child has inherited. It is kept, for to end it would harm the parent.
+inherited: list[object] = []
 #: What is said of a hold that was forgotten: it may be the first that its user hears of it.
 _FORGOTTEN = (
     "the hold of %s was forgotten: nothing refers to it any more, so it is renewed no more and ends with its lease. "
@@ -187,7 +189,7 @@ class Keeper(ABC):
     """Renews all holds of a process or of an event loop, and ends those whose deadline is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
-        self.loop, self.hooks = loop, hooks
+        self.loop, self.hooks, self.pid = loop, hooks, os.getpid()
         self._kept: dict[int, _Kept] = {}
         #: Those that last although nothing else may refer to them.
         self.pinned: dict[BaseHold, None] = {}
@@ -240,6 +242,17 @@ class Keeper(ABC):
     @abstractmethod
     def call_waiters(self) -> None:
         """Lets all who wait look around."""
+
+    @abstractmethod
+    async def close(self, *, gives_up_forgotten: bool = True) -> None:
+        """Gives up all holds and waits, ends all connections."""
+
+    def close_later(self) -> None:
+        """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
+        if self.pid == os.getpid():
+            self.soon(lambda: self.begin(self.close(gives_up_forgotten=False)))
+        else:
+            inherited.append(self)
 
     def _refuse_if_closing(self) -> None:
         if self._is_closing:

@@ -6,18 +6,18 @@ import asyncio
 import functools
 import logging
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._core import Core
-from ._engine import inherited
 from ._group import Group
-from ._hold import BaseHold
+from ._hold import BaseHold, inherited
 from ._kinds import Kinds
 from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
-from ._rules import LEASE, LONGEST_PAUSE, WAITING, Kind, Name, as_bytes, check_lease, clock
+from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -31,6 +31,10 @@ class AsyncHold(BaseHold):
     _body: asyncio.Task[Any] | None = None
     _cancelled_before = 0
     _has_cancelled = False
+
+    def __init__(self, locks: AsyncLocks, core: Core | Group, request: Wanted, grant: Grant, **options: Any) -> None:
+        self._locks = locks  # a hold keeps its locks alive: their end would end the hold
+        super().__init__(core, grant.wanted or request, grant, **options)
 
     async def release(self) -> None:
         """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses.
@@ -133,7 +137,7 @@ class AsyncLock:
             raise
         _hooks.call(core.hooks, "granted", name, clock() - began)
         renew, longest = options.get("renew", True), options.get("longest")
-        hold = AsyncHold(core, grant.wanted or request, grant, renew=renew, longest=longest)
+        hold = AsyncHold(locks, core, request, grant, renew=renew, longest=longest)
         hold.check()  # the reply may have taken as long as the lease
         return hold
 
@@ -183,25 +187,27 @@ class AsyncLocks(Kinds[AsyncLock]):
         hooks: _hooks.Hooks | None = None,
     ) -> None:
         super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
-        self._kept: tuple[Core | Group, int] | None = None
+        self._kept: Core | Group | None = None
         self._is_closed = False
+        # Weakly: what nothing else refers to, as its event loop does, has no connections.
+        self._to_close: list[weakref.ref[Core | Group]] = []
+        weakref.finalize(self, _close_later, self._to_close).atexit = False
 
     def _core(self) -> Core | Group:
         """What talks with the servers, in this event loop of this process."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
             raise ConnectionFailed("these locks were closed")
-        if self._kept is not None:
-            core, pid = self._kept
-            if pid != os.getpid():
-                inherited.append(self._kept)
+        if (core := self._kept) is not None:
+            if core.pid != os.getpid():
+                inherited.append(core)
             elif core.loop is loop:
                 return core
             elif not core.loop.is_closed():
                 raise RuntimeError("these locks belong to another event loop: make others for this one")
         arguments = (loop, self._settings, self.hooks, self._waiting)
         made: Core | Group = Group(*arguments) if isinstance(self._settings, list) else Core(*arguments)  # type: ignore[arg-type]
-        self._kept = made, os.getpid()
+        self._kept, self._to_close[:] = made, [weakref.ref(made)]
         return made
 
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> AsyncLock:
@@ -263,14 +269,20 @@ class AsyncLocks(Kinds[AsyncLock]):
         """
         self._is_closed = True
         kept, self._kept = self._kept, None
-        if kept is not None and kept[1] == os.getpid():
-            await kept[0].close()
+        if kept is not None and kept.pid == os.getpid():
+            await kept.close()
 
     async def __aenter__(self) -> AsyncLocks:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _close_later(cores: list[weakref.ref[Core | Group]]) -> None:
+    for each in cores:
+        if (core := each()) is not None:
+            core.close_later()
 
 
 async def _run(lock: AsyncLock, work: Awaitable[R]) -> R:
