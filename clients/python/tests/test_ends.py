@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -101,3 +102,31 @@ def test_a_program_that_ends_with_asyncio_s_locks_says_nothing(server: Any, capf
     gc.collect()
     eventually(lambda: server.info("redislock")["redislock_holds"] == "0", "it is given up")
     assert capfd.readouterr().err == ""
+
+
+def test_an_election_that_is_left_at_the_moment_of_the_grant_leaves_nothing(start_server: Any) -> None:
+    servers = [start_server() for _ in range(3)]
+    clients = [redis.Redis(port=server.port) for server in servers]
+    with redislock.Redlock(clients, lease=60) as locks:
+        leader = locks.leader("k")
+        engine = locks._engine()
+        granted = threading.Event()
+        real = engine.core.acquire
+
+        async def acquire(*arguments: Any) -> Any:
+            grant = await real(*arguments)
+            # The reply is there, and the leader, which has not looked yet, resigns in this moment.
+            leader._has_resigned = True
+            leader._changed.set()
+            granted.set()
+            time.sleep(0.3)
+            return grant
+
+        engine.core.acquire = acquire  # type: ignore[assignment,method-assign]
+        leader.start()
+        assert granted.wait(10)
+        leader.resign()
+        for server in servers:
+            eventually(lambda server=server: server.info("redislock")["redislock_holds"] == "0", "it is given up")
+    for client in clients:
+        client.close()

@@ -65,10 +65,11 @@ class Group(Keeper):
         reached = began  # when a majority could last have granted
         while True:
             self._refuse_if_closing()
-            grant, answers = await self._attempt(replace(wanted, owner=new_owner(), is_doubtful=False))
+            wanted.attempt = replace(wanted, owner=new_owner(), is_doubtful=False)
+            grant, answers = await self._attempt(wanted.attempt)
             if grant is not None:
                 if self._is_closing:
-                    self.abandon(grant.wanted or wanted)
+                    self.abandon(wanted)
                     self._refuse_if_closing()
                 return grant
             away = [each for each in answers if isinstance(each, Exception) and not isinstance(each, _PASSES)]
@@ -110,7 +111,7 @@ class Group(Keeper):
                     token = highest
                 # The clock of a server may be so far ahead that the others refuse its token: then without it.
                 granted = {core: its for core, its in granted.items() if its < highest}
-            return (None if token is None else Grant(token, sent, wanted)), list(replies.values())
+            return (None if token is None else Grant(token, sent)), list(replies.values())
         finally:
             if token is None:
                 self.abandon(wanted)
@@ -155,7 +156,7 @@ class Group(Keeper):
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
         # Without the token: where it could not be raised, the hold has a lower one.
         for core in self._cores:
-            core.abandon(wanted, was_held=token is not None)
+            core.abandon(wanted.attempt or wanted, was_held=token is not None)
 
     async def fence(self, name: bytes, token: int) -> bool:
         """Whether a majority knows a live hold with this token."""

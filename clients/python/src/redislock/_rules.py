@@ -100,6 +100,8 @@ class Wanted:
     owner: bytes = field(default_factory=new_owner)
     #: Whether a request went unanswered: it may reach the server late.
     is_doubtful: bool = False
+    #: The request that stands for this one: each attempt at independent servers has an owner of its own.
+    attempt: Wanted | None = field(default=None, init=False)
     #: What gives up, for a name, whatever it got or may still get.
     given_up: list[tuple[bytes, asyncio.Task[None]]] = field(default_factory=list, init=False)
 
@@ -141,8 +143,6 @@ class Grant:
 
     token: int
     sent: float
-    #: The request, if it is another than the first: each attempt at independent servers has its own.
-    wanted: Wanted | None = None
 
 
 class Step(Enum):

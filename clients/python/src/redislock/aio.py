@@ -34,7 +34,7 @@ class AsyncHold(BaseHold):
 
     def __init__(self, locks: AsyncLocks, core: Core | Group, request: Wanted, grant: Grant, **options: Any) -> None:
         self._locks = locks  # a hold keeps its locks alive: their end would end the hold
-        super().__init__(core, grant.wanted or request, grant, **options)
+        super().__init__(core, request.attempt or request, grant, **options)
 
     async def release(self) -> None:
         """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses.

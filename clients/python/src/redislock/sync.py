@@ -37,7 +37,7 @@ class Hold(BaseHold):
         self._locks, self._engine = locks, engine
         self._leave_busy = functools.partial(engine.busy.leave, request.names)
         self._waiting: list[threading.Event] = []
-        super().__init__(engine.core, grant.wanted or request, grant, **options)
+        super().__init__(engine.core, request.attempt or request, grant, **options)
 
     def release(self) -> None:
         """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses."""
