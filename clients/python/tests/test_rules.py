@@ -6,6 +6,7 @@ import redis.exceptions
 import valkey.exceptions
 
 import redislock
+from redislock import _rules
 from redislock._resp import Parser, Push, ReplyError, pack
 from redislock._rules import Step, Wanted, deadline, judge, longest_wait_ms, new_owner, slot_of
 from redislock.errors import translate
@@ -134,3 +135,16 @@ def test_requests_say_what_was_asked() -> None:
 def test_requests_that_make_no_sense_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match=r"."):
         Wanted(**{"names": (b"k",), **wrong})
+
+
+def test_a_doubt_is_handed_on_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(_rules, "clock", lambda: now)
+    first, second = Wanted((b"k",)), Wanted((b"k",))
+    assert not first.is_doubtful
+    first.doubt()
+    second.inherit_doubt(first)
+    assert first.is_doubtful and second.is_doubtful
+    now += _rules.DOUBT
+    second.inherit_doubt(first)
+    assert not first.is_doubtful and not second.is_doubtful, "who asks again and again must not hand it on for ever"

@@ -17,6 +17,7 @@ from ._resp import Command, ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
     ATTEMPT,
+    DOUBT,
     FIRST_LEASE_MS,
     KEEP_MS,
     LONGEST_PAUSE,
@@ -125,7 +126,7 @@ class Core(Keeper):
         """From now on no older request of this owner is given up; what was in doubt is to be given up with this one."""
         for name in wanted.names:
             older = self._asked.get((name, wanted.owner), wanted)
-            wanted.is_doubtful = wanted.is_doubtful or older.is_doubtful
+            wanted.inherit_doubt(older)
             for its_name, task in older.given_up:
                 if older is not wanted and its_name == name:
                     task.cancel()
@@ -383,10 +384,10 @@ class Core(Keeper):
         return is_repeated or answer.reply == 1 or answer.is_repeated
 
     def abandon(self, wanted: Wanted, token: int | None = None, *, was_held: bool = False) -> None:
-        longest = wanted.lease if was_held or token is not None else min(wanted.lease, 3 * PATIENCE)
+        longest = wanted.lease if was_held or token is not None else min(wanted.lease, DOUBT)
         for name in wanted.names:
             if (newest := self._asked.get((name, wanted.owner), wanted)) is not wanted:
-                newest.is_doubtful = newest.is_doubtful or wanted.is_doubtful
+                newest.inherit_doubt(wanted)
                 continue
             # At once, behind whatever was asked over this connection: the event loop may be about to end.
             link = self.servers.ready(self.address(name))
@@ -403,7 +404,7 @@ class Core(Keeper):
                 reply = None if sent is None else await sent
         except (Broken, TimeoutError):
             if token is None:  # what it asked for may have been under way, too
-                wanted.is_doubtful = True
+                wanted.doubt()
         if isinstance(reply, int) and not (token is None and wanted.is_doubtful):
             return
         if isinstance(reply, ReplyError) and judge(str(reply)).step is Step.FAIL and not may_pass(str(reply)):
@@ -413,8 +414,7 @@ class Core(Keeper):
             try:
                 await self.request(name, wanted.release(name, token), clock() + min(longest - age, PATIENCE))
                 # What was sent and not answered may still arrive: then it is given up a little later.
-                is_in_doubt = token is None and wanted.is_doubtful and age < 3 * PATIENCE
-                if not is_in_doubt or self._is_closing:
+                if not (token is None and wanted.is_doubtful) or self._is_closing:
                     return
             except Ending:
                 return

@@ -167,7 +167,8 @@ class Engine:
         try:
             token = self.once(request.names[0], request.acquire())
         except Broken as error:
-            request.is_doubtful = error.was_sent
+            if error.was_sent:
+                request.doubt()
             return None
         except RedislockError:
             if waits:

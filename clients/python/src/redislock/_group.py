@@ -65,7 +65,7 @@ class Group(Keeper):
         reached = began  # when a majority could last have granted
         while True:
             self._refuse_if_closing()
-            wanted.attempt = replace(wanted, owner=new_owner(), is_doubtful=False)
+            wanted.attempt = replace(wanted, owner=new_owner())
             grant, answers = await self._attempt(wanted.attempt)
             if grant is not None:
                 if self._is_closing:

@@ -37,6 +37,8 @@ WAIT_MARGIN = 2.0
 PATIENCE = 10.0
 #: Seconds after which a request that is not answered is sent again, over a new connection.
 ATTEMPT = 2.0
+#: Seconds after which a request that was not answered is no longer expected to reach the server.
+DOUBT = 30.0
 #: Milliseconds for which a place in line is kept for a client that does not ask again, and how often it asks in them.
 KEEP_MS = 5000
 ASKS_IN_KEEP = 3
@@ -98,8 +100,8 @@ class Wanted:
     kind: Kind = "exclusive"
     limit: int | None = None
     owner: bytes = field(default_factory=new_owner)
-    #: Whether a request went unanswered: it may reach the server late.
-    is_doubtful: bool = False
+    #: Until when a request that went unanswered may reach the server.
+    doubtful_until: float = field(default=0.0, init=False)
     #: The request that stands for this one: each attempt at independent servers has an owner of its own.
     attempt: Wanted | None = field(default=None, init=False)
     #: What gives up, for a name, whatever it got or may still get.
@@ -113,6 +115,19 @@ class Wanted:
         check_lease(self.lease)
         if (self.kind == "semaphore") != (self.limit is not None):
             raise ValueError("a semaphore needs a limit, and nothing else has one")
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a request that went unanswered may reach the server still."""
+        return clock() < self.doubtful_until
+
+    def doubt(self) -> None:
+        """A request was not answered."""
+        self.doubtful_until = clock() + DOUBT
+
+    def inherit_doubt(self, of: Wanted) -> None:
+        """What may still arrive of that one has to be given up with this one."""
+        self.doubtful_until = max(self.doubtful_until, of.doubtful_until)
 
     def acquire(self, *, lease_ms: int = 0, queue_ms: int = 0, block_ms: int | None = None) -> Command:
         """Takes the lock or all of the locks, waits, or keeps a place in line."""

@@ -199,7 +199,7 @@ class Servers:
                 except Broken:
                     is_repeated = True
                     if wanted is not None:
-                        wanted.is_doubtful = True
+                        wanted.doubt()
                     raise
                 if not isinstance(reply, ReplyError):
                     return Answer(reply, sent, is_repeated, link)
