@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from typing import Any
@@ -13,7 +14,7 @@ import redis.asyncio
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
-from redislock import compat
+from redislock import NotConfirmed, compat
 
 PUBLIC = ["acquire", "release", "extend", "reacquire", "locked", "owned"]
 
@@ -140,3 +141,32 @@ def left_ms(client: redis.Redis) -> int:
 def as_dictionary(found: Any) -> dict[str, Any]:
     """A map of RESP3, or what stands for it in RESP2."""
     return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+
+
+def test_a_release_that_is_refused_does_not_hide_the_body_s_own_error(start_server: Any) -> None:
+    server = start_server()
+    refuse = functools.partial(server.admin, "CONFIG", "SET", "min-replicas-to-write")
+    mine = redis.Redis(port=server.port)
+    with pytest.raises(ZeroDivisionError), mine.lock("foo", lock_class=compat.Lock):
+        refuse(1)
+        raise ZeroDivisionError
+    refuse(0)
+    with pytest.raises(NotConfirmed), mine.lock("foo", lock_class=compat.Lock):
+        refuse(1)
+    refuse(0)
+    compat._locks.pop(mine).close()
+    mine.close()
+
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        kind: Any = compat.AsyncLock
+        async with client:
+            lock: Any = client.lock("foo", lock_class=kind)
+            with pytest.raises(ZeroDivisionError):
+                async with lock:
+                    refuse(1)
+                    raise ZeroDivisionError
+            refuse(0)
+            await compat._async_locks[client].close()
+
+    asyncio.run(main())

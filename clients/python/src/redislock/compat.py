@@ -75,6 +75,15 @@ class _Base:
             raise NotHeld(f"Cannot {doing} a lock with no timeout")
         return hold
 
+    def _comes_out(self, failure: RedislockError, kind: type[BaseException] | None) -> bool:
+        """Whether a block ends in this error of its release: not instead of its own."""
+        is_loss = isinstance(failure, LockLost | NotHeld)
+        if kind is None and (self.raise_on_release_error or not is_loss):
+            return True
+        said = "Lock was unlocked or no longer owned when exiting context manager."
+        logger.warning(said if is_loss else failure)
+        return False
+
     def _lease_after(self, hold: Hold | AsyncHold, additional_time: float, replace_ttl: bool) -> float:
         return additional_time if replace_ttl else additional_time + hold.remaining
 
@@ -111,10 +120,9 @@ class Lock(_Base):
     ) -> None:
         try:
             self.release()
-        except (LockLost, NotHeld):
-            if self.raise_on_release_error and kind is None:
+        except RedislockError as failure:
+            if self._comes_out(failure, kind):
                 raise
-            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
@@ -175,10 +183,9 @@ class AsyncLock(_Base):
     ) -> None:
         try:
             await self.release()
-        except (LockLost, NotHeld):
-            if self.raise_on_release_error and kind is None:
+        except RedislockError as failure:
+            if self._comes_out(failure, kind):
                 raise
-            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
     async def locked(self) -> bool:
         """Whether anybody holds it."""
