@@ -36,7 +36,7 @@ class _Background:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while True:
+        while not self.loop.is_closed():
             try:
                 self.loop.run_forever()
             except BaseException:
