@@ -24,16 +24,18 @@ impl Core {
         for name in &wanted.names {
             let command = wanted.release(name, token);
             let sent = self.servers.ready(name).map(|link| send_now(link, command.clone()));
-            let key = command.get_packed_command();
+            let key = wanted.release(name, None).get_packed_command();
             let again = self.clone().give_up(wanted.clone(), name.clone(), command);
             let errand = Arc::new(Errand {
                 wanted: wanted.clone(),
+                has_token: token.is_some(),
                 is_sent: sent.is_some(),
                 again: Mutex::new(Some(Box::pin(again))),
                 is_off: Notify::new(),
             });
-            // Without a token it would end the next hold of the same owner, too.
-            let filed = token.is_none().then(|| self.file(key, errand.clone()));
+            // It would end the next hold of the same owner, too: who asks again while a server still has the hold gets the
+            // same token.
+            let filed = self.file(key, errand.clone());
             self.keeper.begin(async move {
                 errand.run(sent).await;
                 drop(filed);
@@ -56,9 +58,13 @@ impl Core {
 
     /// Lets it be called off by who asks for the same, which the later of two that give it up does, too.
     fn file(self: &Arc<Self>, key: Vec<u8>, errand: Arc<Errand>) -> Filed {
-        if let Some(earlier) = lock(&self.errands).insert(key.clone(), errand.clone()) {
-            earlier.call_off(&errand.wanted);
+        let mut errands = lock(&self.errands);
+        let same = errands.entry(key.clone()).or_default();
+        if !errand.has_token {
+            same.drain(..).for_each(|earlier| earlier.call_off(&errand.wanted));
         }
+        same.push(errand.clone());
+        drop(errands);
         Filed { core: self.clone(), key, errand }
     }
 
@@ -69,21 +75,22 @@ impl Core {
             return;
         }
         for name in &wanted.names {
-            if let Some(errand) = errands.remove(&wanted.release(name, None).get_packed_command()) {
-                errand.call_off(wanted);
-            }
+            let same = errands.remove(&wanted.release(name, None).get_packed_command());
+            same.into_iter().flatten().for_each(|errand| errand.call_off(wanted));
         }
     }
 }
 
-/// What is given up without a token, by the request that does it.
-pub(crate) type Errands = Mutex<HashMap<Vec<u8>, Arc<Errand>>>;
+/// What is given up, by the release without a token that would do it.
+pub(crate) type Errands = Mutex<HashMap<Vec<u8>, Vec<Arc<Errand>>>>;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Gives up what was wanted.
 pub(crate) struct Errand {
     wanted: Arc<Wanted>,
+    /// Whether it ends that one hold alone.
+    has_token: bool,
     /// Whether the release was sent once, behind what it gives up.
     is_sent: bool,
     /// What is done if that was not enough, until it is called off.
@@ -136,8 +143,11 @@ struct Filed {
 impl Drop for Filed {
     fn drop(&mut self) {
         let mut errands = lock(&self.core.errands);
-        if errands.get(&self.key).is_some_and(|errand| Arc::ptr_eq(errand, &self.errand)) {
-            errands.remove(&self.key);
+        if let Some(same) = errands.get_mut(&self.key) {
+            same.retain(|errand| !Arc::ptr_eq(errand, &self.errand));
+            if same.is_empty() {
+                errands.remove(&self.key);
+            }
         }
     }
 }

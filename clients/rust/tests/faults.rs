@@ -127,6 +127,23 @@ async fn a_lock_that_is_asked_for_again_outlives_the_request_that_was_not_answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_asked_for_again_outlives_the_release_that_failed() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let lock = door.locks().lock("k").owner("task-7").wait(PATIENCE);
+    let first = lock.acquire().await.unwrap();
+    door.shut(true);
+    assert!(timeout(SECOND / 2, first.release()).await.is_err());
+    door.shut(false);
+    // Under the same token, if the server still has the hold.
+    let guard = lock.acquire().await.unwrap();
+    sleep(3 * SECOND).await;
+    guard.check().unwrap();
+    assert!(server.is_held("k"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_answered_is_given_up_though_it_was_asked_for_again_in_vain() {
     let server = Server::start();
     let door = Door::to(&server);
