@@ -91,7 +91,7 @@ pub fn run<S: Server>(server: &S) {
         confirm::answer_unconfirmed(server);
     }
     let postponed = server.with(|state| state.table.tasks());
-    while is_done && !bury_some(server, decides) {
+    while is_done && !(bury_some(server, decides) && sweep::sort_some(server)) {
         is_done = !is_spent(server, started);
     }
     let all_is_published = is_paused || outbox::publish_some(server, || is_spent(server, started));

@@ -121,8 +121,8 @@ pub struct Sweep {
     pub is_due: bool,
     /// How many queues were looked at.
     pub queues: usize,
-    /// How many leases of another life were.
-    pub orphans: usize,
+    /// From which record on leases of another life are looked at.
+    pub orphans: u32,
     /// How many keys the server is asked about at once, if not as many as always.
     pub most: Option<usize>,
 }
@@ -154,6 +154,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     pub fn has_work(&self) -> bool {
         self.table.has_tasks()
             || self.table.has_away()
+            || self.table.has_unbound()
             || self.confirm.all.has_undo()
             || self.clients.has_paced()
     }

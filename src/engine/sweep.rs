@@ -6,11 +6,16 @@ use std::hash::Hash;
 use super::server::{Server, Whose};
 use super::shared::Shared;
 use super::state::{Alarm, State};
+use super::work;
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKeyBuf, Moment};
 
 /// How many keys the server is asked about in one run of the pump.
 const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
+
+/// Of how many holds it is found out between two looks at the time whether connections kept them alive that this server
+/// forgot when it stopped deciding.
+const SORTED_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
 
 /// Whether there is anything to look at; then the pump has to run. From the server's cron.
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(shared: &Shared, state: &mut State<B, A>) -> bool {
@@ -22,30 +27,43 @@ pub fn begin<B: Copy + Eq + Hash, A: Alarm>(shared: &Shared, state: &mut State<B
 /// A run of the pump on a server that decides.
 pub fn go<S: Server>(server: &S, now: Moment) {
     if !server.shared().is_cluster() {
-        let _ = server.with(|state| state.table.let_orphaned_run(now));
+        if server.with(|state| state.table.let_orphaned_run(now)) == Some(false) {
+            work::request(server);
+        }
         return;
     }
-    let_orphans_run(server, now);
+    if let_orphans_run(server, now) {
+        // There may be very many.
+        work::request(server);
+    }
     if server.with(|state| std::mem::take(&mut state.sweep.is_due)) == Some(true) {
         note_queues_that_left(server);
     }
 }
 
 /// A kept lease that came with its slot stands still until the slot is ours: its connection may be open where it came
-/// from.
-fn let_orphans_run<S: Server>(server: &S, now: Moment) {
+/// from. Returns whether any of those that were looked at runs from here on.
+fn let_orphans_run<S: Server>(server: &S, now: Moment) -> bool {
     let orphans = server.with(|state| {
         if !state.table.has_orphaned() {
             return Vec::new();
         }
         let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
         let orphans = state.table.orphaned(state.sweep.orphans, most);
-        state.sweep.orphans = next(state.sweep.orphans, orphans.len(), most);
+        let last = orphans.last().filter(|_| orphans.len() == most);
+        state.sweep.orphans = last.map_or(0, |(lock, _)| lock.index() + 1);
         orphans
     });
     let is_ours = |(_, lock_key): &(LockId, LockKeyBuf)| has_not_left(server, lock_key);
     let ours: Vec<LockId> = orphans.into_iter().flatten().filter(is_ours).map(|(lock, _)| lock).collect();
     let _ = server.with(|state| state.table.let_run(&ours, now));
+    !ours.is_empty()
+}
+
+/// Goes on to find out which holds were kept alive by connections that this server has forgotten. `false`: there are
+/// more.
+pub fn sort_some<S: Server>(server: &S) -> bool {
+    server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE)) != Some(false)
 }
 
 /// A client that waits where a slot has left is sent on.

@@ -35,6 +35,7 @@ mod life;
 mod look;
 mod moved;
 mod notes;
+mod orphans;
 mod pace;
 mod play;
 mod preset;

@@ -16,6 +16,11 @@ impl Locks {
     }
 
     pub(super) fn change_overflow(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) {
+        self.put_on_wheel(id);
+        self.change_overflow_alone(id, change);
+    }
+
+    fn change_overflow_alone(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) {
         if self.head(id).is_none() {
             return;
         }
@@ -40,10 +45,10 @@ impl Locks {
         self.overflows.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::Overflow))
     }
 
-    /// Whether the lease of this hold does not run.
+    /// Whether the lease of this hold does not run, or is not on the wheel yet.
     #[must_use]
     pub fn is_paused(&self, id: LockId) -> bool {
-        self.hold(id).is_some_and(|hold| hold.binding().is_paused())
+        self.hold(id).is_some() && self.overflows.get(id.index()).is_some_and(|kept| kept.binding.is_paused())
     }
 
     /// What a hold that begins has beside its record.
@@ -77,6 +82,7 @@ impl Locks {
     /// From now on a hold is bound like this, to this connection; to the same as before if none is named. Returns
     /// whether its lease stands still from here on, at what is left of it: readers have to be told how much that is.
     pub fn rebind(&mut self, id: LockId, now: Moment, binding: Binding, client: Option<ClientId>) -> bool {
+        self.put_on_wheel(id);
         let Some((was, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
             return false;
         };
@@ -102,6 +108,7 @@ impl Locks {
 
     /// A hold of another server's goes on as that one tells: with this lease, bound like this to a connection there.
     pub fn go_on_as_replicated(&mut self, id: LockId, now: Moment, lease_ms: u64, binding: Binding) {
+        self.put_on_wheel(id);
         self.leases.remove(&mut self.records, id.index());
         self.change_overflow(id, |overflow| {
             (overflow.binding, overflow.lease_ms, overflow.bound_to) = (binding, 0, None)
@@ -117,17 +124,11 @@ impl Locks {
     /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
     /// where that was asked for. Returns whether the hold is still there, and bound to that connection.
     pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
-        let is_bound = self.hold(id).is_some()
-            && self.overflows.get(id.index()).is_some_and(|overflow| overflow.bound_to == Some(client));
+        let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
         if is_bound {
             self.run_from(id, closed_at, true);
         }
         is_bound
-    }
-
-    /// The connection that keeps this hold alive is of another life from here on.
-    pub fn forget_connection(&mut self, id: LockId, client: ClientId) {
-        self.change_overflow(id, |overflow| overflow.bound_to = overflow.bound_to.filter(|&to| to != client));
     }
 
     /// Whether a hold is orphaned.
@@ -136,28 +137,60 @@ impl Locks {
         self.overflows.has_orphaned()
     }
 
-    /// The holds that are orphaned, in no order.
-    pub fn orphaned(&self) -> impl Iterator<Item = LockId> {
-        let orphaned = self.overflows.orphaned();
+    /// The holds that are orphaned, by their records from this one on.
+    pub fn orphaned(&self, from: u32) -> impl Iterator<Item = LockId> {
+        let orphaned = self.overflows.orphaned(from);
         orphaned.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.generation())))
     }
 
-    /// No connection of another life keeps anything alive here: such leases run from here, at their full length.
-    /// Returns those holds.
-    pub fn unbind_orphaned(&mut self, now: Moment) -> Vec<LockId> {
-        let mut kept: Vec<LockId> = self.orphaned().collect();
-        // The order of a hash map is nobody's business.
-        kept.sort_unstable();
-        for &id in &kept {
-            self.let_run(id, now);
-        }
-        kept
+    /// All connections are of another life from here on, and so are those that have closed and that these holds were
+    /// bound to. Which holds are orphaned now is found out by [`Self::sort_unbound`].
+    pub fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
+        self.overflows.forget_connections(closed);
     }
 
-    /// All connections are of another life from here on.
-    pub fn forget_connections(&mut self) {
-        for id in self.overflows.all_bound() {
-            self.change_overflow(id, |overflow| overflow.bound_to = None);
+    /// Whether it is to be found out yet which holds are orphaned.
+    #[must_use]
+    pub fn has_unbound(&self) -> bool {
+        self.overflows.has_unbound()
+    }
+
+    /// Finds out of so many holds whether they are orphaned.
+    pub fn sort_unbound(&mut self, count_max: usize) {
+        for _ in 0..count_max {
+            self.overflows.sort_one();
+        }
+    }
+
+    /// No connection of another life keeps anything alive here: from this moment on such leases run, at their full
+    /// length. Each is seen to run at once; [`Self::next_running`] puts them on the wheel, one by one. `false`: some have
+    /// to wait for those that were let run before.
+    pub fn let_orphaned_run(&mut self, at: Moment) -> bool {
+        self.overflows.let_run(at)
+    }
+
+    /// Whether such a lease may not be on the wheel yet.
+    #[must_use]
+    pub const fn has_running(&self) -> bool {
+        self.overflows.has_running()
+    }
+
+    /// Puts the lease of one of these holds on the wheel. Returns the hold, if it is there and its lease runs.
+    pub fn next_running(&mut self) -> Option<LockId> {
+        let index = self.overflows.next_running()?;
+        let id = self.id(index, self.records.head(index)?.0.generation());
+        self.put_on_wheel(id);
+        self.hold(id).is_some_and(|hold| hold.binding().is_running).then_some(id)
+    }
+
+    /// Puts the lease of this hold on the wheel, if it runs and is not there yet.
+    pub(super) fn put_on_wheel(&mut self, id: LockId) {
+        if self.overflows.has_running()
+            && self.hold(id).is_some()
+            && let Some(overflow) = self.overflows.get(id.index())
+            && let Some(at) = self.overflows.runs_since(overflow)
+        {
+            self.run_from(id, at, false);
         }
     }
 
@@ -167,10 +200,13 @@ impl Locks {
     }
 
     fn run_from(&mut self, id: LockId, now: Moment, is_cut: bool) {
-        let Some((binding, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
+        let Some((left_ms, overflow)) =
+            self.hold(id).map(|hold| hold.left_ms(now)).zip(self.overflows.get(id.index()))
+        else {
             return;
         };
-        self.change_overflow(id, |overflow| {
+        let binding = overflow.binding;
+        self.change_overflow_alone(id, |overflow| {
             (overflow.bound_to, overflow.lease_ms) = (None, 0);
             overflow.binding.is_running = binding.is_keepalive;
         });

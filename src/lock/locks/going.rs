@@ -4,20 +4,15 @@
 //! memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks that several
 //! hold, holder by holder, then the others, page by page.
 
-use std::collections::btree_set;
-
-use hashbrown::hash_map;
+use std::collections::VecDeque;
 
 use super::hold::{Hold, Lock};
 use super::holders::Holders;
 use super::id::{Epoch, LockId};
+use super::overflow::Unbound;
 use super::record::Flag;
 use super::record::Head;
 use super::state::Locks;
-use crate::lock::types::ClientId;
-
-/// The holds that were bound to one connection.
-type Bindings = btree_set::IntoIter<LockId>;
 
 /// See the [module](self).
 pub struct Going {
@@ -27,8 +22,7 @@ pub struct Going {
     /// Whether its end was told.
     is_told: bool,
     /// What was bound to connections: trees, which take time to drop.
-    bindings: Bindings,
-    connections: hash_map::IntoIter<ClientId, std::collections::BTreeSet<LockId>>,
+    unbound: VecDeque<Unbound>,
 }
 
 /// A hold that went with its lock.
@@ -46,8 +40,8 @@ impl Going {
     /// These locks go.
     #[must_use]
     pub fn new(mut locks: Locks) -> Self {
-        let connections = locks.overflows.take_bound().into_iter();
-        Self { locks, holders: None, is_told: false, bindings: Bindings::default(), connections }
+        let unbound = locks.overflows.take_unbound();
+        Self { locks, holders: None, is_told: false, unbound }
     }
 
     /// How many holds there are still.
@@ -73,13 +67,13 @@ impl Going {
 
     /// Takes out one piece of what is kept beside the records. Returns whether there was any.
     fn take_rest(&mut self) -> bool {
-        while self.bindings.next().is_none() {
-            let Some((_, holds)) = self.connections.next() else {
-                return self.locks.postponed.pop_first().is_some();
-            };
-            self.bindings = holds.into_iter();
+        while let Some(unbound) = self.unbound.front_mut() {
+            if unbound.next().is_some() {
+                return true;
+            }
+            self.unbound.pop_front();
         }
-        true
+        self.locks.postponed.pop_first().is_some()
     }
 
     /// A record, and whether it is a lock of its own.
@@ -120,6 +114,9 @@ impl Locks {
         let index = id.index();
         if let Some((head, _)) = self.records.head(index) {
             let (shape, prefix, is_held) = (head.shape, head.prefix, head.has(Flag::Held));
+            if head.has(Flag::Overflow) {
+                self.overflows.drop_one(index);
+            }
             self.holds -= usize::from(is_held);
             self.forget_name(index, shape, prefix);
             self.records.0.remove(index);
@@ -134,7 +131,7 @@ mod tests {
     use super::*;
     use crate::lock::locks::NewHold;
     use crate::lock::tests::visits;
-    use crate::lock::types::{Binding, LockKey, Mode, Moment, Token};
+    use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, Token};
 
     const NOW: Moment = Moment(9_000_000);
     const CUT: Binding = Binding { ephemeral_ms: Some(5), is_keepalive: false, is_running: false };
@@ -316,5 +313,6 @@ mod tests {
             steps += 1;
         }
         assert_eq!(steps, 30 + 30, "a step for each hold, and one for what was bound");
+        assert_eq!(going.locks.overflows.len(), 0, "nothing is left to be dropped at once");
     }
 }

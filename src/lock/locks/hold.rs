@@ -114,27 +114,35 @@ impl<'a> Hold<'a> {
     #[inline]
     #[must_use]
     pub fn is_over(self, now: Moment) -> bool {
-        self.lock.head.until_us() <= now.0 && self.paused_ms().is_none()
+        // One that was kept alive ends later than its record says.
+        self.lock.head.until_us() <= now.0 && self.until_us().is_some_and(|until| until <= now.0)
     }
 
-    /// The full lease of a hold whose lease does not run, because its connection keeps it alive.
-    fn paused_ms(self) -> Option<u64> {
-        self.lock.overflow().filter(|overflow| overflow.binding.is_paused()).map(|overflow| overflow.lease_ms)
+    /// When the lease ends; `None`: it does not run, because its connection keeps it alive.
+    fn until_us(self) -> Option<u64> {
+        let Some(overflow) = self.lock.overflow().filter(|overflow| overflow.binding.is_paused()) else {
+            return Some(self.lock.head.until_us());
+        };
+        self.lock.locks.overflows.runs_since(overflow).map(|at| at.plus_ms(overflow.lease_ms).0)
+    }
+
+    fn paused_ms(self) -> u64 {
+        self.lock.overflow().map_or(0, |overflow| overflow.lease_ms)
     }
 
     /// Whether a lease of this length, from now, would end later.
     #[must_use]
     pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
-        match self.paused_ms() {
-            Some(paused_ms) => paused_ms < lease_ms,
-            None => self.lock.head.until_us() < now.plus_ms(lease_ms).0,
+        match self.until_us() {
+            None => self.paused_ms() < lease_ms,
+            Some(until) => until < now.plus_ms(lease_ms).0,
         }
     }
 
     /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
     #[must_use]
     pub fn left_ms(self, now: Moment) -> u64 {
-        self.paused_ms().unwrap_or_else(|| now.ms_until(Moment(self.lock.head.until_us())))
+        self.until_us().map_or_else(|| self.paused_ms(), |until| now.ms_until(Moment(until)))
     }
 
     /// How many releases it takes.
@@ -146,7 +154,12 @@ impl<'a> Hold<'a> {
     /// What binds it to a connection.
     #[must_use]
     pub fn binding(self) -> Binding {
-        self.lock.overflow().map_or(Binding::NONE, |overflow| overflow.binding)
+        let Some(overflow) = self.lock.overflow() else {
+            return Binding::NONE;
+        };
+        let is_running =
+            overflow.binding.is_running || self.lock.locks.overflows.runs_since(overflow).is_some();
+        Binding { is_running, ..overflow.binding }
     }
 
     /// How long it has been held, as far as this server knows, in milliseconds.

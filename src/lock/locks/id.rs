@@ -30,7 +30,8 @@ impl LockId {
         Self(Self::RECORD | ((epoch.0 | generation as u32) as u64) << Self::MARK_SHIFT | index as u64)
     }
 
-    pub(super) const fn index(self) -> u32 {
+    /// Where its record is.
+    pub const fn index(self) -> u32 {
         self.0 as u32
     }
 

@@ -1,12 +1,12 @@
 //! What few holds have: a count above one, a binding to a connection. It lies beside the record, so that the usual hold
 //! does not pay for it.
 
-use std::collections::{BTreeMap, BTreeSet, btree_set};
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_set};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, hash_map};
 
 use super::id::LockId;
-use crate::lock::types::{Binding, ClientId};
+use crate::lock::types::{Binding, ClientId, Moment};
 
 /// What a record says nothing about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,25 +16,34 @@ pub(super) struct Overflow {
     pub(super) binding: Binding,
     /// The full lease, while it does not run.
     pub(super) lease_ms: u64,
-    /// The connection that the hold is bound to, while it is open.
+    /// The connection that the hold was bound to when it was changed last. It may be forgotten: ask
+    /// [`Overflows::bound_to`].
     pub(super) bound_to: Option<ClientId>,
+    /// When it was changed last, in lives.
+    life: u64,
 }
 
 impl Default for Overflow {
     fn default() -> Self {
-        Self { count: 1, binding: Binding::NONE, lease_ms: 0, bound_to: None }
+        Self { count: 1, binding: Binding::NONE, lease_ms: 0, bound_to: None, life: 0 }
     }
 }
 
 impl Overflow {
-    /// Whether it is kept alive, and by no connection of this process.
-    fn is_orphaned(&self) -> bool {
-        self.binding.is_paused() && self.bound_to.is_none()
-    }
-
     /// Whether it says nothing that the record does not say.
     fn is_plain(&self) -> bool {
-        *self == Self::default()
+        let Self { count, binding, lease_ms, bound_to, .. } = self;
+        (*count, *binding, *lease_ms, *bound_to) == (1, Binding::NONE, 0, None)
+    }
+
+    /// Whether it is bound to a connection, if all connections of lives before this one are forgotten.
+    const fn is_bound(&self, forgotten: u64) -> bool {
+        self.bound_to.is_some() && self.life >= forgotten
+    }
+
+    /// Whether it is kept alive, and by no connection that is not forgotten.
+    const fn is_orphaned(&self, forgotten: u64) -> bool {
+        self.binding.is_paused() && !self.is_bound(forgotten)
     }
 }
 
@@ -42,16 +51,70 @@ impl Overflow {
 pub type BoundHolds = btree_set::IntoIter<LockId>;
 
 /// The holds that are bound to each connection.
-pub(super) type Bound = HashMap<ClientId, BTreeSet<LockId>>;
+type Bound = HashMap<ClientId, BTreeSet<LockId>>;
+
+/// Holds that were bound to connections, of which nobody finds them any more. They are taken out one by one, because
+/// trees take time to drop.
+#[derive(Default)]
+pub(super) struct Unbound {
+    holds: BoundHolds,
+    connections: hash_map::IntoIter<ClientId, BTreeSet<LockId>>,
+}
+
+impl Iterator for Unbound {
+    type Item = LockId;
+
+    fn next(&mut self) -> Option<LockId> {
+        loop {
+            if let Some(hold) = self.holds.next() {
+                return Some(hold);
+            }
+            self.holds = self.connections.next()?.1.into_iter();
+        }
+    }
+}
+
+/// Orphaned holds whose leases run since one moment.
+#[derive(Clone, Copy)]
+struct Run {
+    at: Moment,
+    /// Those that were not changed in this life or a later one.
+    life: u64,
+    /// What [`Overflows::forgotten`] was.
+    forgotten: u64,
+}
+
+impl Run {
+    const fn concerns(self, overflow: &Overflow) -> bool {
+        overflow.life < self.life && overflow.is_orphaned(self.forgotten)
+    }
+}
 
 /// All of it, by the index of the record.
+///
+/// What happens to all holds at once is one number here, however many there are. Which of them it concerns follows from
+/// the life in which each was changed last. Their places in the lists below follow some at a time.
 #[derive(Default)]
 pub(super) struct Overflows {
     /// A tree, because a hash table of a million doubles in one piece.
     of: BTreeMap<u32, Overflow>,
     bound: Bound,
-    /// How many holds are orphaned.
-    orphaned: usize,
+    /// A life begins when all connections are forgotten, and when orphaned holds are let run.
+    life: u64,
+    /// Connections of lives before this one are forgotten.
+    forgotten: u64,
+    /// What was bound to them.
+    unbound: VecDeque<Unbound>,
+    /// Holds that are orphaned, but for those in `unbound` and in `running`.
+    orphans: BTreeSet<u32>,
+    /// Orphaned holds that are let run.
+    run: Option<Run>,
+    /// Those of them that are not on the wheel yet, but for those in `unbound`. Some were changed since.
+    running: BTreeSet<u32>,
+    /// How many holds stand still, or are let run and not on the wheel yet.
+    paused: usize,
+    /// How many of them a connection keeps alive.
+    kept: usize,
     /// How many holds have a binding, whether its connection is open or not.
     with_binding: usize,
 }
@@ -61,34 +124,68 @@ impl Overflows {
         self.of.get(&index)
     }
 
+    /// The connection that a hold is bound to, while it is open.
+    pub(super) fn bound_to(&self, index: u32) -> Option<ClientId> {
+        let overflow = self.get(index)?;
+        overflow.bound_to.filter(|_| overflow.is_bound(self.forgotten))
+    }
+
+    /// Since when the lease of this hold runs, if it is not on the wheel yet.
+    pub(super) fn runs_since(&self, overflow: &Overflow) -> Option<Moment> {
+        self.run.filter(|run| run.concerns(overflow)).map(|run| run.at)
+    }
+
     /// Changes what is said of a lock. Returns whether there is anything left to say.
     pub(super) fn change(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) -> bool {
-        let overflow = self.of.entry(id.index()).or_default();
-        let (before, was_orphaned, was_bound) =
-            (overflow.bound_to, overflow.is_orphaned(), !overflow.binding.is_none());
-        change(overflow);
-        let (after, is_plain) = (overflow.bound_to, overflow.is_plain());
-        self.orphaned = self.orphaned + usize::from(overflow.is_orphaned()) - usize::from(was_orphaned);
-        self.with_binding =
-            self.with_binding + usize::from(!overflow.binding.is_none()) - usize::from(was_bound);
-        if is_plain {
-            self.of.remove(&id.index());
+        let (index, life, forgotten) = (id.index(), self.life, self.forgotten);
+        let overflow = self.of.entry(index).or_default();
+        if !overflow.is_bound(forgotten) {
+            overflow.bound_to = None;
         }
-        if before != after {
-            self.unbind(id, before);
-            if let Some(client) = after {
+        overflow.life = life;
+        let before = overflow.clone();
+        change(overflow);
+        let after = overflow.clone();
+        self.count(&before, &after);
+        if after.is_orphaned(forgotten) {
+            self.orphans.insert(index);
+        } else if before.is_orphaned(forgotten) {
+            self.orphans.remove(&index);
+        }
+        let is_plain = after.is_plain();
+        if is_plain {
+            self.of.remove(&index);
+        }
+        if before.bound_to != after.bound_to {
+            self.unbind(id, before.bound_to);
+            if let Some(client) = after.bound_to {
                 self.bound.entry(client).or_default().insert(id);
             }
         }
         !is_plain
     }
 
+    /// Counts a hold as it is, and no more as it was.
+    fn count(&mut self, before: &Overflow, after: &Overflow) {
+        let forgotten = self.forgotten;
+        let counts = |overflow: &Overflow| {
+            let is_paused = overflow.binding.is_paused();
+            let is_kept = is_paused && overflow.is_bound(forgotten);
+            [is_paused, is_kept, !overflow.binding.is_none()].map(usize::from)
+        };
+        let (was, is) = (counts(before), counts(after));
+        self.paused = self.paused + is[0] - was[0];
+        self.kept = self.kept + is[1] - was[1];
+        self.with_binding = self.with_binding + is[2] - was[2];
+    }
+
     /// Forgets a lock.
     pub(super) fn remove(&mut self, id: LockId) {
+        let bound_to = self.bound_to(id.index());
         if let Some(overflow) = self.of.remove(&id.index()) {
-            self.orphaned -= usize::from(overflow.is_orphaned());
-            self.with_binding -= usize::from(!overflow.binding.is_none());
-            self.unbind(id, overflow.bound_to);
+            self.count(&overflow, &Overflow::default());
+            self.orphans.remove(&id.index());
+            self.unbind(id, bound_to);
         }
     }
 
@@ -109,14 +206,75 @@ impl Overflows {
         self.bound.remove(&client).unwrap_or_default()
     }
 
-    /// All holds that are bound to a connection.
-    pub(super) fn all_bound(&self) -> Vec<LockId> {
-        self.bound.values().flatten().copied().collect()
+    /// All connections are forgotten, in one step, and so are those that have closed and that these were bound to.
+    pub(super) fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
+        self.life += 1;
+        (self.forgotten, self.kept) = (self.life, 0);
+        self.unbound.extend(closed.map(|holds| Unbound { holds, ..Unbound::default() }));
+        if !self.bound.is_empty() {
+            let connections = std::mem::take(&mut self.bound).into_iter();
+            self.unbound.push_back(Unbound { connections, ..Unbound::default() });
+        }
     }
 
-    /// The records of holds that are orphaned.
-    pub(super) fn orphaned(&self) -> impl Iterator<Item = u32> {
-        self.of.iter().filter(|(_, overflow)| overflow.is_orphaned()).map(|(index, _)| *index)
+    /// Whether it is not known of all holds yet whether a connection that is forgotten kept them alive.
+    pub(super) fn has_unbound(&self) -> bool {
+        !self.unbound.is_empty()
+    }
+
+    /// Finds out of one hold whether a connection that is forgotten kept it alive.
+    pub(super) fn sort_one(&mut self) {
+        let Some(unbound) = self.unbound.front_mut() else {
+            return;
+        };
+        let Some(index) = unbound.next().map(LockId::index) else {
+            self.unbound.pop_front();
+            return;
+        };
+        // One that was changed since is where it belongs.
+        if let Some(overflow) = self.of.get(&index)
+            && overflow.life < self.forgotten
+            && overflow.is_orphaned(self.forgotten)
+        {
+            let is_running = self.runs_since(overflow).is_some();
+            if is_running { &mut self.running } else { &mut self.orphans }.insert(index);
+        }
+    }
+
+    /// The records of holds that are orphaned, from this one on.
+    pub(super) fn orphaned(&self, from: u32) -> impl Iterator<Item = u32> {
+        self.orphans.range(from..).copied()
+    }
+
+    /// From this moment on the leases of all orphaned holds run. `false`: some have to wait until all are on the wheel
+    /// that were let run before.
+    pub(super) fn let_run(&mut self, at: Moment) -> bool {
+        if self.run.is_some() {
+            return self.orphans.is_empty() && self.unbound.is_empty();
+        }
+        if self.has_orphaned() {
+            self.life += 1;
+            self.run = Some(Run { at, life: self.life, forgotten: self.forgotten });
+            self.running = std::mem::take(&mut self.orphans);
+        }
+        true
+    }
+
+    /// Whether holds are let run that may not be on the wheel yet.
+    pub(super) const fn has_running(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// One of them. `None`: none was found this time.
+    pub(super) fn next_running(&mut self) -> Option<u32> {
+        if self.running.is_empty() {
+            if self.has_unbound() {
+                self.sort_one();
+            } else {
+                self.run = None;
+            }
+        }
+        self.running.pop_first()
     }
 
     /// Whether any hold has a binding, whether its connection is open or not.
@@ -126,12 +284,20 @@ impl Overflows {
 
     /// Whether any hold is orphaned.
     pub(super) const fn has_orphaned(&self) -> bool {
-        self.orphaned > 0
+        self.paused > self.kept
     }
 
-    /// The holds of each connection that any is bound to, of overflow records that are gone.
-    pub(super) fn take_bound(&mut self) -> Bound {
-        std::mem::take(&mut self.bound)
+    /// The holds that were ever bound to a connection and are so no more, if all of them are gone.
+    pub(super) fn take_unbound(&mut self) -> VecDeque<Unbound> {
+        self.forget_connections(std::iter::empty());
+        std::mem::take(&mut self.unbound)
+    }
+
+    /// Drops what is said of a lock that goes with all others.
+    pub(super) fn drop_one(&mut self, index: u32) {
+        self.of.remove(&index);
+        self.orphans.remove(&index);
+        self.running.remove(&index);
     }
 
     #[inline]
@@ -176,9 +342,9 @@ mod tests {
     fn bindings_are_counted_and_found_by_their_connection() {
         let mut overflows = Overflows::default();
         let told = |overflows: &Overflows| {
-            (overflows.has_bindings(), overflows.has_orphaned(), overflows.orphaned().count())
+            (overflows.has_bindings(), overflows.has_orphaned(), overflows.orphaned(0).count())
         };
-        assert_eq!((told(&overflows), overflows.all_bound()), ((false, false, 0), vec![]));
+        assert_eq!(told(&overflows), (false, false, 0));
         bind(&mut overflows, 1, KEPT, Some(7));
         bind(&mut overflows, 2, CUT, Some(7));
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, false, 0), vec![lock(1), lock(2)]));
@@ -186,8 +352,8 @@ mod tests {
         bind(&mut overflows, 2, CUT, None);
         bind(&mut overflows, 3, KEPT, None);
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, true, 1), vec![lock(1)]));
-        assert_eq!(overflows.orphaned().collect::<Vec<_>>(), [3]);
-        assert_eq!(overflows.all_bound(), [lock(1)]);
+        assert_eq!(overflows.orphaned(0).collect::<Vec<_>>(), [3]);
+        assert_eq!((overflows.orphaned(3).count(), overflows.orphaned(4).count()), (1, 0));
         // The same again changes nothing.
         bind(&mut overflows, 3, KEPT, None);
         assert_eq!(told(&overflows), (true, true, 1));
@@ -200,6 +366,6 @@ mod tests {
             assert!(overflows.has_bindings());
             overflows.remove(lock(index));
         }
-        assert_eq!((told(&overflows), overflows.all_bound()), ((false, false, 0), vec![]));
+        assert_eq!((told(&overflows), overflows.bound.len()), ((false, false, 0), 0));
     }
 }

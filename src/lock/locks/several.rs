@@ -161,17 +161,14 @@ impl Locks {
     /// The hold of a record becomes the first of a list of holders, under another number. The old number is the value
     /// of a key that the server is about to forget.
     pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
+        self.put_on_wheel(id);
         let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
         let (owner, token, client, left_ms) =
             (hold.owner().to_vec(), hold.token(), hold.client(), hold.left_ms(now));
         let (binding, count, held_ms, is_acknowledged) =
             (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
         let until_us = self.head(id)?.0.until_us();
-        let bound_to = self
-            .overflows
-            .get(id.index())
-            .filter(|_| !binding.is_none())
-            .and_then(|overflow| overflow.bound_to);
+        let bound_to = self.overflows.bound_to(id.index()).filter(|_| !binding.is_none());
         self.remove(id, now);
         let holders = self.form(mode);
         let new = NewHold { owner: &owner, token, lease_ms: left_ms, client, binding };

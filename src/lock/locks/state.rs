@@ -243,6 +243,9 @@ impl Locks {
     /// Makes a hold end so long after now.
     pub fn extend(&mut self, id: LockId, now: Moment, lease_ms: u64) {
         let until = end_of(now, lease_ms);
+        if self.has_overflow(id) {
+            self.put_on_wheel(id);
+        }
         let Some(head) = self.head_mut(id).filter(|head| head.has(Flag::Held)) else {
             return;
         };

@@ -1,5 +1,6 @@
 //! Random lives of all locks, compared with a map that keeps everything as it is.
 
+mod lives;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};

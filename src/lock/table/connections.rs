@@ -73,10 +73,20 @@ impl Table {
 
     /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
     pub fn forget_connections(&mut self) {
-        self.locks.forget_connections();
-        for Closed { client, holds, .. } in std::mem::take(&mut self.closed) {
-            holds.for_each(|hold| self.locks.forget_connection(hold, client));
-        }
+        let closed = std::mem::take(&mut self.closed);
+        self.locks.forget_connections(closed.into_iter().map(|closed| closed.holds));
+    }
+
+    /// Whether it is to be found out yet which holds are orphaned.
+    #[must_use]
+    pub fn has_unbound(&self) -> bool {
+        self.locks.has_unbound()
+    }
+
+    /// Finds out of so many holds whether they are orphaned. Returns whether that is known of all.
+    pub fn sort_unbound(&mut self, count_max: usize) -> bool {
+        self.locks.sort_unbound(count_max);
+        !self.has_unbound()
     }
 
     /// Whether any hold is orphaned.
@@ -85,10 +95,10 @@ impl Table {
         self.locks.has_orphaned()
     }
 
-    /// Some of those holds, so many passed over, and where they are.
+    /// Some of those holds, by their records from this one on, and where they are.
     #[must_use]
-    pub fn orphaned(&self, passed_over: usize, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
-        let orphaned = self.locks.orphaned().skip(passed_over).take(count_max);
+    pub fn orphaned(&self, from: u32, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
+        let orphaned = self.locks.orphaned(from).take(count_max);
         orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
     }
 
@@ -100,12 +110,16 @@ impl Table {
         }
     }
 
-    /// This server decides: what closed connections kept alive runs out from here.
-    pub fn let_orphaned_run(&mut self, now: Moment) {
-        if self.locks.has_orphaned() {
-            for hold in self.locks.unbind_orphaned(now) {
-                self.replicate_again(hold);
-            }
+    /// This server decides: what closed connections kept alive runs out from here. The pump tells readers, hold by hold.
+    /// `false`: some have to wait for those that were let run before.
+    pub fn let_orphaned_run(&mut self, now: Moment) -> bool {
+        self.locks.let_orphaned_run(now)
+    }
+
+    /// Goes on with one of these holds.
+    pub(super) fn go_on_with_orphaned(&mut self) {
+        if let Some(hold) = self.locks.next_running() {
+            self.replicate_again(hold);
         }
     }
 }

@@ -35,6 +35,10 @@ impl Table {
             self.unbind_some(1);
             return Some(Task::AskAgain);
         }
+        if leases && self.locks.has_running() {
+            self.go_on_with_orphaned();
+            return Some(Task::AskAgain);
+        }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
         if leases && self.leave_quarantine(now) {
             return Some(Task::AskAgain);

@@ -5,12 +5,13 @@ Leases that are to end at one moment end while the server is stopped: when it go
 
 import time
 
+from bench.crowd import field
 from harness.group import freeze, thaw
 
 from .beside import LEASE, locks, many_lines, places, places_of_readers
 from .rows import TO_100_000
 from .stage import HOLDERS_MAX, LEASE_MS
-from .stores import BUSY, all_hold, in_slices, nobody_holds, turn
+from .stores import AOF, BUSY, all_hold, in_slices, nobody_holds, turn
 
 #: A lease lasts until all are built, on a slow machine too: so long, and so many microseconds for each.
 BUILD_MS, BUILD_US = 2_000, 10
@@ -90,8 +91,20 @@ def as_replica(build):
     def built(stage):
         build(stage)
         becomes(*NOWHERE)(stage)
+        stage.known["file"] = written(stage)
 
     return built
+
+
+def written(stage):
+    """How long the file is that tells what was done."""
+    return field(stage.admin, "persistence", "aof_current_size") if stage.call("CONFIG GET appendonly")[-1] == b"yes" else 0
+
+
+def all_are_told_to_run(stage):
+    """The file says of each lease that it runs."""
+    all_hold(stage)
+    assert written(stage) - stage.known["file"] >= RECORD * stage.count, "some are not told of"
 
 
 def held(stage):
@@ -105,6 +118,9 @@ def lapsed(stage):
 
 
 CLOSING = turn(20, BUSY)
+BINDINGS = ("EPHEMERAL 60000", "KEEPALIVE")
+#: What tells that a lease runs has more bytes than this.
+RECORD = 120
 
 EVENTS = (
     in_slices(
@@ -149,4 +165,8 @@ EVENTS = (
     in_slices("the primary becomes a replica", "waiters of a lock", places, becomes(*NOWHERE), sizes=TO_100_000),
     in_slices("the primary becomes a replica", "waiters of all locks", many_lines, becomes(*NOWHERE), sizes=TO_100_000),
     in_slices("a replica becomes the primary", "locks", as_replica(locks), becomes("NO", "ONE"), all_hold),
+    *(in_slices("the primary becomes a replica", f"bindings, {options}", tied(options), becomes(*NOWHERE), all_hold,
+                bounds=CLOSING) for options in BINDINGS),
+    in_slices("a replica becomes the primary", "bindings, KEEPALIVE", as_replica(tied("KEEPALIVE")), becomes("NO", "ONE"),
+              all_are_told_to_run, bounds=CLOSING, options=lambda count: AOF),
 )
