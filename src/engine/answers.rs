@@ -85,6 +85,10 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
     server.unblock(blocked, None);
     match leave(server, blocked)?.stage {
         Stage::InQueue(_) | Stage::Answered => None,
+        // It was about to be told so.
+        Stage::Confirming(wait, _) if server.with(|state| state.confirm.all.is_gone(wait)) == Some(true) => {
+            Some(Reply::Answer(Answer::Demoted))
+        }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
         // Who has an answer already is only answered sooner.
         Stage::Undoing(reply) | Stage::Paced(reply) => Some(reply),

@@ -225,6 +225,12 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.undoing.len > 0
     }
 
+    /// How many are.
+    #[must_use]
+    pub const fn undoing(&self) -> usize {
+        self.undoing.len
+    }
+
     /// Whether somebody waits for its turn to be answered.
     #[must_use]
     pub const fn has_paced(&self) -> bool {

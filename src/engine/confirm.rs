@@ -4,7 +4,7 @@
 //! server's event loop sleeps next, what the stream has come to is noted and the replicas are asked how far they are.
 //! While anybody waits, each turn of the loop looks at what they said. `WAIT` would do none of that for a module.
 
-use super::clients::Reply;
+use super::clients::{REPLIES_PER_TURN, Reply};
 use super::flags::Level;
 use super::server::{Part, Server, Topic};
 use super::state::State;
@@ -58,13 +58,12 @@ pub fn look_again<S: Server>(server: &S) {
 }
 
 /// Another server decides from here on: whoever waits for replicas of this one waits in vain, and what it was granted
-/// is the new primary's to keep or to end.
+/// is the new primary's to keep or to end. Some are told so at once, the others by the pump.
 pub fn demoted<S: Server>(server: &S) {
     let clients = server.with(|state| {
-        let over = state.confirm.all.drop_all();
-        let mut clients: Vec<_> =
-            over.into_iter().filter_map(|wait| state.clients.take_confirming(wait)).collect();
-        // What these began is not undone here any more.
+        state.confirm.all.drop_all();
+        let mut clients = Vec::new();
+        // What these began is not undone here any more. There are not more of them than fail in one turn.
         while let Some(client) = state.clients.take_undoing() {
             clients.push(client);
         }
@@ -73,6 +72,25 @@ pub fn demoted<S: Server>(server: &S) {
     for (blocked, id, _) in clients.unwrap_or_default() {
         answers::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
     }
+    send_some_away(server);
+}
+
+/// Tells some of those who waited for replicas when this server stopped deciding. `false`: there are more.
+pub fn send_some_away<S: Server>(server: &S) -> bool {
+    for _ in 0..REPLIES_PER_TURN {
+        let next = server.with(|state| {
+            let gone = state.confirm.all.has_gone().then(|| state.confirm.all.take_gone());
+            gone.map(|wait| wait.and_then(|wait| state.clients.take_confirming(wait)))
+        });
+        match next.flatten() {
+            None => return true,
+            Some(None) => {}
+            Some(Some((blocked, id, _))) => {
+                answers::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
+            }
+        }
+    }
+    server.with(|state| state.confirm.all.has_gone()) != Some(true)
 }
 
 /// The settings say so from here on. `is_loaded` is false while the module is being loaded: then [`start`] does the
@@ -312,7 +330,9 @@ fn answer_over<S: Server>(server: &S) {
         // Who is answered in a later turn waits till then, so that a grant of nobody's is undone.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();
-        for (wait, verdict) in state.confirm.all.take_some_over(now, room) {
+        // The pump undoes what these began, before others join them.
+        let failed_max = REPLIES_PER_TURN.saturating_sub(state.clients.undoing());
+        for (wait, verdict) in state.confirm.all.take_some_over(now, room, failed_max) {
             let Some((blocked, id, reply)) = state.clients.take_confirming(wait) else {
                 continue;
             };

@@ -79,6 +79,7 @@ pub fn run<S: Server>(server: &S) {
     close_unanswered(server);
     let all_are_answered = answers::answer_some(server);
     let all_are_sent_away = sabotage::removes(Rule::SentAwayLater) || send_some_away(server, started);
+    let all_are_sent_away = confirm::send_some_away(server) && all_are_sent_away;
     if !is_paused {
         tick(server);
     }

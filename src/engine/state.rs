@@ -156,6 +156,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             || self.table.has_away()
             || self.table.has_unbound()
             || self.confirm.all.has_undo()
+            || self.confirm.all.has_gone()
             || self.clients.has_paced()
     }
 

@@ -12,12 +12,15 @@
 //! The last request that waits for an unconfirmed grant undoes it, once: see `confirm/asked_again.rs`.
 
 mod asked_again;
+mod demoted;
+mod gone;
 #[cfg(test)]
 mod looked;
 mod undos;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use self::gone::Gone;
 use self::undos::Undos;
 use super::effect::{PendingGrant, UndoRecord};
 use super::types::{LockKeyBuf, Moment, Token};
@@ -60,8 +63,7 @@ pub struct Seen {
 }
 
 /// The number of a wait for acknowledgements. They are given in order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WaitId(u64);
 
 /// How a wait ended.
@@ -121,6 +123,14 @@ pub struct Confirmations {
     has_lost: bool,
     /// Waits that have enough acknowledgements and were not taken yet.
     enough: BTreeSet<WaitId>,
+    /// Waits that can never have enough, as far as is known, and were not taken yet.
+    hopeless: BTreeSet<WaitId>,
+    /// Waits were over and were not taken, because there were too many.
+    has_late: bool,
+    /// What waited when this server stopped deciding.
+    gone: VecDeque<Gone<WaitId, Wait>>,
+    /// Waits up to this number are over, because this server stopped deciding.
+    gone_up_to: WaitId,
     /// Since when this server has been primary, in this process.
     primary_since: Option<Moment>,
 }
@@ -320,25 +330,38 @@ impl Confirmations {
     }
 
     /// The waits that are over by now, in the order in which they began.
+    #[cfg(test)]
     pub fn take_over(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
-        self.take_some_over(now, usize::MAX)
+        self.take_some_over(now, usize::MAX, usize::MAX)
     }
 
-    /// Those that are over by now, in the order in which they began, and of those that are confirmed so many at most.
-    /// The others wait on: to be told is what all of this is about, so until then a grant can still be undone.
-    pub fn take_some_over(&mut self, now: Moment, confirmed_max: usize) -> Vec<(WaitId, Verdict)> {
+    /// Those that are over by now, in the order in which they began: of those that are confirmed so many at most, and of
+    /// those that are not so many. The others wait on. To be told is what all of this is about, so until then a grant
+    /// can still be undone.
+    pub fn take_some_over(
+        &mut self,
+        now: Moment,
+        confirmed_max: usize,
+        failed_max: usize,
+    ) -> Vec<(WaitId, Verdict)> {
         self.count();
-        let mut failed: Vec<WaitId> =
-            self.deadlines.iter().take_while(|(until, _)| *until <= now).map(|&(_, id)| id).collect();
-        failed.iter().for_each(|&id| self.leave(id));
         if std::mem::take(&mut self.has_lost) {
-            failed.append(&mut self.take_hopeless());
+            self.find_hopeless();
         }
-        let mut over: Vec<_> = failed.into_iter().map(|id| (id, Verdict::Failed)).collect();
-        for _ in 0..confirmed_max {
-            let Some(id) = self.enough.pop_first() else {
-                break;
-            };
+        let mut over: Vec<_> = Vec::new();
+        while over.len() < failed_max
+            && let Some(id) = self.next_failed(now)
+        {
+            self.leave(id);
+            over.push((id, Verdict::Failed));
+        }
+        let is_late = |(until, _): &(Moment, WaitId)| *until <= now;
+        self.has_late = self.deadlines.first().is_some_and(is_late) || !self.hopeless.is_empty();
+        let is_in_time = |id: &WaitId| self.waits.get(id).is_some_and(|wait| wait.until > now);
+        // An owner that is told of a hold shall have it: one whose time is over is not confirmed any more.
+        let confirmed: Vec<WaitId> =
+            self.enough.iter().copied().filter(is_in_time).take(confirmed_max).collect();
+        for id in confirmed {
             self.confirmed(id);
             over.push((id, Verdict::Confirmed));
         }
@@ -346,10 +369,25 @@ impl Confirmations {
         over
     }
 
+    /// A wait that is over without enough acknowledgements.
+    fn next_failed(&mut self, now: Moment) -> Option<WaitId> {
+        if let Some(&(_, id)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
+            return Some(id);
+        }
+        // Fewer may be needed since.
+        let is_hopeless = |wait: &Wait| wait.acknowledged + wait.awaited.len() < wait.needed;
+        while let Some(id) = self.hopeless.pop_first() {
+            if self.waits.get(&id).is_some_and(is_hopeless) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
     /// Whether more waits are over than were taken.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        !self.enough.is_empty()
+        !self.is_empty() && self.has_late || !self.enough.is_empty()
     }
 
     /// Counts what was acknowledged since it was counted last: each wait is looked at once for each replica, however
@@ -374,39 +412,25 @@ impl Confirmations {
         }
     }
 
-    /// Ends those that can never have enough, because replicas have left. Those that have enough, because fewer are
+    /// Finds those that can never have enough, because replicas have left. Those that have enough, because fewer are
     /// needed, are over, too.
-    fn take_hopeless(&mut self) -> Vec<WaitId> {
-        let mut hopeless = Vec::new();
+    fn find_hopeless(&mut self) {
         for (&id, wait) in &self.waits {
             if wait.acknowledged + wait.awaited.len() < wait.needed {
-                hopeless.push(id);
+                self.hopeless.insert(id);
             } else if wait.offset.is_some() && wait.acknowledged >= wait.needed {
                 self.enough.insert(id);
             }
         }
-        hopeless.iter().for_each(|&id| self.leave(id));
-        hopeless
     }
 
     fn remove(&mut self, id: WaitId) -> Option<Wait> {
         let wait = self.waits.remove(&id)?;
         self.enough.remove(&id);
+        self.hopeless.remove(&id);
         self.deadlines.remove(&(wait.until, id));
         wait.tokens().into_iter().for_each(|token| self.forget_wait(token, id));
         Some(wait)
-    }
-
-    /// This server decides nothing any more: all waits are over, and nothing is undone here.
-    pub fn drop_all(&mut self) -> Vec<WaitId> {
-        self.deadlines.clear();
-        self.enough.clear();
-        self.of_token.clear();
-        self.undo = Undos::default();
-        self.begun.clear();
-        self.primary_since = None;
-        self.forget_replicas();
-        std::mem::take(&mut self.waits).into_keys().collect()
     }
 
     /// When the first wait has lasted long enough.

@@ -3,7 +3,11 @@
 use super::given::with_clients;
 use super::inside::PartBuf;
 use super::world::{World, at};
-use crate::command::error::{GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
+use crate::command::error::{DEMOTED, GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
+use crate::engine::clients::Stage;
+use crate::engine::flags::Flags;
+use crate::engine::server::Server;
+use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
 
 /// One that confirms by its only replica.
@@ -220,4 +224,92 @@ fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
     assert_eq!(world.sim.inside.borrow().asked, 1);
     acknowledges(&mut world);
     assert!(is_granted(&world, handle));
+}
+
+/// A primary on which so many grants wait for its only replica, each with its handle.
+fn with_pending(count: u64) -> (World, Vec<u64>) {
+    let mut world = with_clients(count);
+    world.confirms();
+    let waits = |client| world.waits(client, &format!("LOCK.ACQUIRE k{client} o{client} PX 30000"));
+    let handles = (1..=count).map(waits).collect();
+    assert!(world.rests());
+    (world, handles)
+}
+
+/// How many wait for replicas, and how many hold.
+fn pending(world: &World) -> (usize, usize) {
+    world
+        .sim
+        .with(|state| (state.confirm.all.len(), state.table.holds()))
+        .expect("nobody is within the engine")
+}
+
+/// How many of these clients wait for replicas, as far as they know.
+fn confirming(world: &World, handles: &[u64]) -> usize {
+    let waits = |handle| {
+        world.sim.with(|state| matches!(state.clients.stage(handle), Some(Stage::Confirming(..))))
+            == Some(true)
+    };
+    handles.iter().filter(|&&handle| waits(handle)).count()
+}
+
+#[test]
+fn grants_that_fail_together_are_undone_some_in_a_turn() {
+    // G7, G16
+    for is_lost in [true, false] {
+        let (mut world, handles) = with_pending(12);
+        if is_lost {
+            world.sim.inside.borrow_mut().replicas.clear();
+            confirm::replica_changed(&world.sim);
+        } else {
+            world.passes(1_001);
+        }
+        let (mut before, mut turns) = (12, 0);
+        while before > 0 {
+            world.turn();
+            let (now, held) = pending(&world);
+            assert!(before - now <= 3, "{is_lost}: {now} wait, {before} did");
+            assert!(held >= now && held <= now + 6, "{is_lost}: {held} hold, {now} wait");
+            (before, turns) = (now, turns + 1);
+            assert!(turns < 40, "{is_lost}");
+        }
+        assert!(world.rests());
+        assert_eq!(pending(&world), (0, 0));
+        assert_eq!(world.answers.len(), 12);
+        assert!(handles.iter().all(|&handle| is_refused(&world, handle)), "{:?}", world.answers);
+    }
+}
+
+#[test]
+fn who_waits_for_replicas_of_a_server_that_is_demoted_is_told_so_some_in_a_turn() {
+    // G7, G16
+    for is_promoted in [false, true] {
+        let (mut world, mut handles) = with_pending(14);
+        let takes_role = |world: &World, is_replica| {
+            let sim = &world.sim;
+            sim.flags.set(Flags { is_replica, ..sim.flags.get() });
+            if is_replica { events::demoted(sim) } else { events::promoted(sim) }
+        };
+        takes_role(&world, true);
+        assert!(confirming(&world, &handles) >= 11, "{} wait", confirming(&world, &handles));
+        // One is unblocked, one closes its connection.
+        world.unblock(14);
+        assert_eq!(world.answers.pop(), Some((handles[13], vec![PartBuf::Error(DEMOTED.to_owned())])));
+        world.close(13);
+        handles.truncate(12);
+        if is_promoted {
+            takes_role(&world, false);
+        }
+        let mut before = confirming(&world, &handles);
+        for _ in 0..9 {
+            world.turn();
+            let now = confirming(&world, &handles);
+            assert!(before - now <= 3, "{now} wait, {before} did");
+            before = now;
+        }
+        assert!(world.rests());
+        assert_eq!((before, world.answers.len()), (0, 12));
+        assert!(handles.iter().all(|&handle| is_told(&world, handle, DEMOTED)), "{:?}", world.answers);
+        assert_eq!(pending(&world), (0, 14), "what they hold is not undone here");
+    }
 }

@@ -1,3 +1,5 @@
+mod many;
+
 use super::*;
 use crate::lock::tests::visits;
 
@@ -55,14 +57,14 @@ fn many_confirmed_waits_are_answered_in_several_turns() {
     let confirmed = |range: std::ops::Range<usize>| -> Vec<_> {
         waits[range].iter().map(|&id| (id, Verdict::Confirmed)).collect()
     };
-    assert_eq!(all.take_some_over(at(3), 2), confirmed(0..2));
+    assert_eq!(all.take_some_over(at(3), 2, 9), confirmed(0..2));
     assert!(all.is_behind());
-    assert_eq!(all.take_some_over(at(4), 0), []);
+    assert_eq!(all.take_some_over(at(4), 0, 9), []);
     assert!(all.is_behind(), "nobody was told, and others are to be");
     // Who is not told in time is not told.
     let mut over = vec![(waits[2], Verdict::Failed)];
     over.extend(confirmed(3..5));
-    assert_eq!(all.take_some_over(at(52), 2), over);
+    assert_eq!(all.take_some_over(at(52), 2, 9), over);
     assert!(!all.is_behind() && all.is_empty());
 }
 
@@ -79,7 +81,7 @@ fn what_is_told_in_a_later_turn_can_still_be_undone() {
     let first = told(&mut all, at(1), 50);
     all.sent(10);
     all.see(at(3), &seen(&[("a", 10), ("b", 10)]));
-    assert_eq!(all.take_some_over(at(3), 0), []);
+    assert_eq!(all.take_some_over(at(3), 0, 9), []);
     let again = told(&mut all, at(4), 40);
     all.sent(20);
     all.leave(first);
@@ -97,7 +99,7 @@ fn waits_beyond_one_turn_end_in_the_next_ones_without_replicas() {
     all.sent(10);
     all.see(at(2), &seen(&[]));
     for &wait in &waits {
-        assert_eq!(all.take_some_over(at(3), 1), [(wait, Verdict::Confirmed)]);
+        assert_eq!(all.take_some_over(at(3), 1, 9), [(wait, Verdict::Confirmed)]);
     }
     assert!(all.is_empty() && !all.is_behind());
 }
@@ -320,7 +322,12 @@ fn each_count_is_undone_for_itself() {
 fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
     let mut all = primary(&[("a", 0)]);
     let wait = all.wait(at(100), at(500), MOST, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    assert_eq!(all.drop_all(), [wait]);
+    all.drop_all();
+    assert!(all.has_gone() && all.is_gone(wait) && all.is_empty() && !all.has_undo());
+    assert_eq!(all.take_gone(), Some(wait));
+    while all.has_gone() {
+        assert_eq!(all.take_gone(), None);
+    }
     assert!(all.is_empty() && all.next_deadline().is_none() && !all.has_new());
     all.see(at(101), &seen(&[("a", 10)]));
     assert!(!all.can_confirm(at(1000), MOST));

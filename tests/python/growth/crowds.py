@@ -112,6 +112,17 @@ def pending(stage):
     crowd(stage, lambda number: ("LOCK.ACQUIRE", f"lock:{number}", f"w{number}", "PX", 60_000))
 
 
+def nobody_confirms(stage):
+    """Replicas leave, so that no pending grant can be confirmed."""
+    stage.call("CLIENT KILL TYPE replica")
+
+
+def all_are_undone(stage):
+    """Nobody waits for replicas any more, and nobody holds what could not be confirmed."""
+    assert blocked(stage) == 0, "clients wait"
+    stage.expects(holds=0)
+
+
 def confirms(stage, replicas=None):
     """Grants are confirmed by all replicas."""
     count = replicas or stage.count
@@ -162,6 +173,8 @@ EVENTS = (
           bounds=EACH),
     event("PING", "pending confirmations", pending, pings, times=PINGS, bounds=EACH, replicas=lambda count: 2),
     event("SET", "pending confirmations", pending, writes, times=PINGS, bounds=EACH, replicas=lambda count: 2),
+    event("a replica leaves, and all fail", "pending confirmations", pending, nobody_confirms, all_are_undone,
+          replicas=lambda count: 2),
     event("ACQUIRE + RELEASE, confirmed by all", "replicas", confirms, pairs, times=PINGS, sizes=REPLICAS,
           replicas=lambda count: count),
     event("ACQUIRE + RELEASE", "replicas", nothing, pairs, times=PINGS, sizes=REPLICAS, replicas=lambda count: count),
