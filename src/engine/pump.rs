@@ -207,13 +207,21 @@ struct ToDo<'a, S: Server> {
     /// How many notes are left of those that there were when they were counted last: what is noted while nothing can be
     /// granted waits for another run.
     noted: usize,
+    /// Nothing can be granted: only what grants nothing is done.
+    grants_nothing: bool,
     /// Whether it is the turn of what was noted.
     is_notes_turn: bool,
 }
 
 impl<'a, S: Server> ToDo<'a, S> {
     fn of_run(server: &'a S) -> Self {
-        Self { admission: Admission::of_pump(server), undoes: true, noted: 0, is_notes_turn: false }
+        Self {
+            admission: Admission::of_pump(server),
+            undoes: true,
+            noted: 0,
+            grants_nothing: false,
+            is_notes_turn: false,
+        }
     }
 
     fn next(&mut self, server: &S, now: Moment) -> Option<Task> {
@@ -257,15 +265,27 @@ impl<'a, S: Server> ToDo<'a, S> {
 
     fn next_note(&mut self, server: &S) -> Option<Task> {
         self.noted = self.noted.checked_sub(1)?;
-        server.with(|state| state.table.next_task()).flatten()
+        let grants_nothing = self.grants_nothing;
+        server
+            .with(
+                |state| {
+                    if grants_nothing { state.table.next_without_grant() } else { state.table.next_task() }
+                },
+            )
+            .flatten()
     }
 
-    /// Counts the notes. None are to be done while nothing can be granted: then those of requests that have left go.
+    /// Counts the notes. While nothing can be granted those of requests that have left go, and only what grants nothing
+    /// is done; while nothing may be written, not even that.
     fn count(&mut self, server: &S) {
         self.noted = server.with(|state| state.table.tasks()).unwrap_or(0);
-        if self.noted > 0 && self.admission.is_closed() {
-            self.noted = 0;
-            let _ = server.with(|state| state.table.forget_notes_of_left());
+        self.grants_nothing = self.noted > 0 && self.admission.is_closed();
+        if self.grants_nothing {
+            let without_grant = server.with(|state| {
+                state.table.forget_notes_of_left();
+                state.table.tasks_without_grant()
+            });
+            self.noted = without_grant.filter(|_| !self.admission.refuses_writes()).unwrap_or(0);
         }
     }
 }

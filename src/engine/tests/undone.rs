@@ -226,6 +226,38 @@ fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
     assert!(is_granted(&world, handle));
 }
 
+#[test]
+fn readers_are_told_of_a_lease_that_is_cut_though_nothing_can_be_confirmed() {
+    // G13: a replica that is promoted then would keep a lock for a client that is gone.
+    for refuses_writes in [false, true] {
+        let mut world = that_confirms();
+        let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 60000 EPHEMERAL 5000");
+        acknowledges(&mut world);
+        assert!(is_granted(&world, grant));
+        world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+        world.sim.inside.borrow_mut().replicas.clear();
+        confirm::replica_changed(&world.sim);
+        world.sim.refuses_writes.set(refuses_writes);
+        let before = world.sim.inside.borrow().stream.len();
+        world.close(1);
+        assert!(world.rests());
+        let cut = |world: &World| {
+            let inside = world.sim.inside.borrow();
+            let told = inside.stream[before..].iter().map(|told| told.words.clone());
+            let told: Vec<_> = told.filter(|words| words.iter().any(|word| word == b"5000")).collect();
+            told.len()
+        };
+        assert_eq!(cut(&world), usize::from(!refuses_writes));
+        world.sim.refuses_writes.set(false);
+        passes(&mut world, 0);
+        passes(&mut world, 60);
+        assert_eq!(cut(&world), 1, "they are told once");
+        assert_eq!(world.sim.with(|state| state.table.tasks_without_grant()), Some(0));
+        passes(&mut world, 5_000);
+        assert_eq!(held(&world), NOBODY);
+    }
+}
+
 /// A primary on which so many grants wait for its only replica, each with its handle.
 fn with_pending(count: u64) -> (World, Vec<u64>) {
     let mut world = with_clients(count);

@@ -1,7 +1,7 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
 use super::away::{Away, Dropped};
-use super::noted::note;
+use super::noted::{KEPT, note};
 use super::state::*;
 use crate::lock::locks::Due;
 use crate::lock::queue::Queue;
@@ -35,7 +35,8 @@ impl Table {
             self.unbind_some(1);
             return Some(Task::AskAgain);
         }
-        if leases && self.locks.has_running() {
+        // While the server accepts no writes they would only become more.
+        if leases && self.locks.has_running() && self.untold.len() < KEPT {
             self.go_on_with_orphaned();
             return Some(Task::AskAgain);
         }
@@ -339,7 +340,9 @@ impl Table {
     /// This server decides nothing from here on. Nobody waits any more, and what the pump was to look at is nothing to
     /// look at.
     pub fn stop_deciding(&mut self) {
-        let dropped = (std::mem::take(&mut self.noted), std::mem::take(&mut self.undelivered));
+        let mut tasks = std::mem::take(&mut self.untold);
+        tasks.append(&mut self.undelivered);
+        let dropped = (std::mem::take(&mut self.noted), tasks);
         self.set_aside(Answer::Demoted, dropped);
     }
 

@@ -45,6 +45,8 @@ pub struct Table {
     pub(super) noted_then: usize,
     /// Grants that could not be delivered. They are the first that the pump is to look at.
     pub(super) undelivered: VecDeque<Task>,
+    /// Holds that readers are to be told of as they are now. That grants nothing.
+    pub(super) untold: VecDeque<Task>,
     /// Connections that have closed, whose holds are not all unbound yet.
     pub(super) closed: VecDeque<Closed>,
     pub(super) outbox: Outbox,

@@ -21,7 +21,11 @@ impl Table {
 
     /// Asks the pump for anything else.
     pub(super) fn note_task(&mut self, task: Task) {
-        self.noted.push_back(Noted::Task(Box::new(task)));
+        if matches!(task, Task::ReplicateAgain(..)) {
+            self.untold.push_back(task);
+        } else {
+            self.noted.push_back(Noted::Task(Box::new(task)));
+        }
     }
 
     /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
@@ -66,13 +70,21 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
-        !(self.noted.is_empty() && self.undelivered.is_empty() && self.outbox.is_empty())
+        !(self.noted.is_empty() && self.tasks_without_grant() == 0 && self.outbox.is_empty())
     }
 
     /// How many keys the pump has to look at.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.undelivered.len() + self.noted.len()
+        self.tasks_without_grant() + self.noted.len()
+    }
+
+    /// How many of these tasks are done though nothing can be granted, as long as the server accepts writes. A grant is
+    /// taken back, or readers are told of a hold.
+    #[inline(always)]
+    #[must_use]
+    pub fn tasks_without_grant(&self) -> usize {
+        self.undelivered.len() + self.untold.len()
     }
 
     /// Whether a grant that could not be delivered is what the pump is to look at next.
@@ -81,10 +93,15 @@ impl Table {
         !self.undelivered.is_empty()
     }
 
+    /// The next task that is done though nothing can be granted.
+    pub fn next_without_grant(&mut self) -> Option<Task> {
+        next_of(&mut self.undelivered).or_else(|| next_of(&mut self.untold))
+    }
+
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
-        if !self.undelivered.is_empty() {
-            return next_of(&mut self.undelivered);
+        if self.tasks_without_grant() > 0 {
+            return self.next_without_grant();
         }
         Some(match next_of(&mut self.noted)? {
             Noted::Task(task) => {
@@ -172,12 +189,12 @@ mod tests {
             assert_eq!(table.tasks(), 2 * count);
             for left in (0..2 * count).rev() {
                 assert_eq!((table.has_tasks(), table.takes_back()), (true, left >= count), "{count}: {left}");
-                assert!(table.noted.capacity() >= count, "{count}: {left} left");
+                assert!(table.untold.capacity() >= count, "{count}: {left} left");
                 let task = table.next_task().expect("there is one");
                 assert_eq!(matches!(task, Task::TakeBack(..)), left >= count, "{count}: {left}");
             }
             // Room for a few is kept for the next ones.
-            let is_gone = (table.noted.capacity() == 0, table.undelivered.capacity() == 0);
+            let is_gone = (table.untold.capacity() == 0, table.undelivered.capacity() == 0);
             assert_eq!((is_gone, table.tasks()), ((count > KEPT, count > KEPT), 0), "{count}");
         }
     }
