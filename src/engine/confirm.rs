@@ -149,7 +149,12 @@ pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding) -> Option<&'sta
     if let Some(reason) = refusal_of_lease(server, binding.is_keepalive) {
         return Some(reason);
     }
-    server.flags().denies_blocking.then_some(CANNOT_WAIT)
+    cannot_wait(server).then_some(CANNOT_WAIT)
+}
+
+/// Whether what this client is granted has to be confirmed, and it cannot wait for that.
+fn cannot_wait<S: Server>(server: &S) -> bool {
+    server.shared().settings.confirms() && server.flags().denies_blocking
 }
 
 /// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.
@@ -160,11 +165,7 @@ pub fn refusal_of_lease<S: Server>(server: &S, is_keepalive: bool) -> Option<&'s
 /// The same for a renewal.
 #[cold]
 pub fn refusal_of_renewal<S: Server>(server: &S) -> Option<&'static str> {
-    if server.flags().denies_blocking {
-        Some(CANNOT_WAIT)
-    } else {
-        is_impossible(server).then_some(CANNOT_CONFIRM)
-    }
+    if cannot_wait(server) { Some(CANNOT_WAIT) } else { is_impossible(server).then_some(CANNOT_CONFIRM) }
 }
 
 /// Whether no grant could be confirmed now.
@@ -201,16 +202,26 @@ pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
     if let Some(blocked) = server.block() {
         return pend(server, blocked, id, wanted);
     }
+    let Wanted { token, lock_keys, reply, lease_ms } = wanted;
     let (now, settings) = (server.boot(), &server.shared().settings);
-    let _ = server.with(|state| {
-        let lasts_ms = settings.confirm_timeout_ms().min(wanted.lease_ms);
+    let is_confirmed = server.with(|state| {
+        let lasts_ms = settings.confirm_timeout_ms().min(lease_ms);
         let rule = state.confirm.rule?;
-        let wait = state.confirm.all.wait_to_answer(now, rule, lasts_ms, wanted.token, wanted.lock_keys)?;
-        state.confirm.all.leave(wait);
-        Some(())
+        let wait = state.confirm.all.wait_to_answer(now, rule, lasts_ms, token, lock_keys)?;
+        if settings.confirms() {
+            state.confirm.all.leave(wait);
+        } else {
+            // Nobody has to confirm anything any more.
+            state.confirm.all.confirmed(wait);
+        }
+        Some(!settings.confirms())
     });
     work::request(server);
-    server.reply(Part::Error(CANNOT_WAIT));
+    if is_confirmed.flatten() == Some(true) {
+        answers::reply(server, Some(&reply));
+    } else {
+        server.reply(Part::Error(CANNOT_WAIT));
+    }
 }
 
 /// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
@@ -384,12 +395,14 @@ pub fn answer_unconfirmed<S: Server>(server: &S) {
 
 /// How many replicas are connected beyond the group.
 pub fn replicas_too_many<S: Server>(server: &S, now: Moment) -> u64 {
-    let group_size = server.shared().settings.group_size();
-    let too_many = server.with(|state| {
+    let settings = &server.shared().settings;
+    let nodes = server.with(|state| {
         let (replicas, _) = state.confirm.all.replicas(now, 0);
-        let nodes = replicas as u64 + 1;
-        if state.confirm.rule.is_some() { nodes.saturating_sub(group_size) } else { 0 }
+        replicas as u64 + 1
     });
+    // What is left of a rule that was changed needs nobody.
+    let too_many =
+        nodes.filter(|_| settings.confirms()).map(|nodes| nodes.saturating_sub(settings.group_size()));
     too_many.unwrap_or(0)
 }
 

@@ -2,7 +2,7 @@
 
 use super::given::with_clients;
 use super::inside::PartBuf;
-use super::world::{World, at};
+use super::world::{World, at, words};
 use crate::command::error::{DEMOTED, GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
 use crate::engine::clients::Stage;
 use crate::engine::flags::Flags;
@@ -256,6 +256,29 @@ fn readers_are_told_of_a_lease_that_is_cut_though_nothing_can_be_confirmed() {
         passes(&mut world, 5_000);
         assert_eq!(held(&world), NOBODY);
     }
+}
+
+#[test]
+fn what_is_left_of_a_rule_that_was_changed_refuses_nobody_and_warns_of_nothing() {
+    let mut world = that_confirms();
+    cannot_undo(&mut world);
+    let _ = world.logged();
+    world.confirms_no_more();
+    world.sets("group-size", 0);
+    let logged = world.logged();
+    assert!(logged.iter().all(|line| !line.contains("not safe")), "{logged:?}");
+    world.sim.refuses_writes.set(false);
+    // In MULTI, say.
+    let flags = Flags { denies_blocking: true, ..world.sim.flags.get() };
+    for command in
+        ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000", "LOCK.ACQUIRE l bob PX 30000"]
+    {
+        let told = world.told_as(flags, words(command));
+        assert!(matches!(told[..], [PartBuf::Integer(_)]), "{command}: {told:?}");
+    }
+    passes(&mut world, 101);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "who was told of it keeps it");
+    assert_eq!(pending(&world), (0, 2));
 }
 
 /// A primary on which so many grants wait for its only replica, each with its handle.

@@ -41,7 +41,7 @@ impl Confirmations {
     }
 
     /// The owner is told. So what this wait relies on, and an earlier one began, is not undone any more.
-    pub(super) fn confirmed(&mut self, id: WaitId) {
+    pub fn confirmed(&mut self, id: WaitId) {
         for mut pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
             for earlier in self.waits_of(&pending_grant).into_iter().take_while(|other| *other < id) {
                 if let Some(other) = self.pending_grant_in(earlier, &pending_grant) {
