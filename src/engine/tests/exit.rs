@@ -90,6 +90,23 @@ fn leaving_turns_waiters_away_a_few_in_a_turn() {
 }
 
 #[test]
+fn who_waits_while_leaving_is_called_off_in_the_same_turn_is_granted_what_was_released_meanwhile() {
+    // G6: the pump has turned nobody away yet, and the release let nobody in.
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    assert!(world.rests());
+    world.switches("leaving", true);
+    world.number("LOCK.RELEASE k alice");
+    world.switches("leaving", false);
+    assert!(world.rests());
+    let told = |(answered, parts): &(u64, Vec<PartBuf>)| {
+        *answered == handle && matches!(parts[..], [PartBuf::Integer(_)])
+    };
+    assert!(world.answers.iter().any(told), "{:?}", world.answers);
+}
+
+#[test]
 fn leaving_is_not_announced_while_writes_pause_or_slots_leave() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");

@@ -8,8 +8,12 @@ use super::state::*;
 impl Table {
     /// From the next request on no hold begins (or, with `false`, holds begin again).
     pub fn set_leaving(&mut self, is_leaving: bool) {
-        self.is_leaving = is_leaving;
+        let was_leaving = std::mem::replace(&mut self.is_leaving, is_leaving);
         self.note_restrictions();
+        if was_leaving && !is_leaving {
+            // What was freed meanwhile let nobody in, and perhaps nobody was turned away yet.
+            self.note_everything();
+        }
     }
 
     /// Nobody waits from here on. Those who did are told this by [`Self::send_away`], and reservations are dropped.
