@@ -337,7 +337,7 @@ pub fn turn<S: Server>(server: &S) {
 fn answer_over<S: Server>(server: &S) {
     let now = server.boot();
     let over = server.with(|state| {
-        let had_undo = state.confirm.all.has_undo();
+        let had_undo = state.confirm.all.has_undo_now();
         // Who is answered in a later turn waits till then, so that a grant of nobody's is undone.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();

@@ -11,7 +11,7 @@ use super::clients::REPLIES_PER_TURN;
 use super::server::{Fact, Key, Server, To, Whose};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
 use crate::command::slot;
-use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
+use crate::lock::effect::{Answer, Change, Effects, PendingGrant, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
@@ -129,16 +129,15 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
         if !decides {
             // Nobody can be granted anything here.
             while state.table.next_task().is_some() {}
-            while state.confirm.all.next_undo().is_some() {}
+            while state.confirm.all.next_undo(Moment(u64::MAX)).is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
-        let has_rest = state.table.has_tasks() || state.confirm.all.has_undo();
+        let undo_at = state.confirm.all.next_undo_at();
+        let has_rest = state.table.has_tasks() || undo_at.is_some_and(|at| at <= now);
         let retry = (is_paused || has_rest).then(|| now.plus_ms(retry_ms));
-        state.wake.at(match (next, retry) {
-            (Some(next), Some(retry)) => Some(next.min(retry)),
-            (next, retry) => next.or(retry),
-        });
+        let put_off = undo_at.filter(|_| !has_rest);
+        state.wake.at([next, retry, put_off].into_iter().flatten().min());
     });
 }
 
@@ -226,7 +225,7 @@ impl<'a, S: Server> ToDo<'a, S> {
 
     fn next(&mut self, server: &S, now: Moment) -> Option<Task> {
         if self.undoes {
-            if let Some(undo) = self.next_undo(server) {
+            if let Some(undo) = self.next_undo(server, now) {
                 return Some(undo);
             }
             self.undoes = false;
@@ -251,7 +250,7 @@ impl<'a, S: Server> ToDo<'a, S> {
         self.next_note(server)
     }
 
-    fn next_undo(&mut self, server: &S) -> Option<Task> {
+    fn next_undo(&mut self, server: &S, now: Moment) -> Option<Task> {
         if sabotage::removes(Rule::UndoneFirst) {
             confirm::answer_unconfirmed(server);
         }
@@ -259,7 +258,7 @@ impl<'a, S: Server> ToDo<'a, S> {
         if !has_undo || self.admission.refuses_writes() {
             return None;
         }
-        let grant = server.with(|state| state.confirm.all.next_undo()).flatten()?;
+        let grant = server.with(|state| state.confirm.all.next_undo(now)).flatten()?;
         Some(Task::Undo(grant.lock_key, grant.token, grant.undo))
     }
 
@@ -321,7 +320,7 @@ fn perform<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admissio
         Task::AskAgain => {}
         Task::TimeOut(waiter) => step::effects_of(server, |table, fx| table.time_out(*waiter, fx)),
         Task::Multi(request) => at_all(server, now, *request, admission),
-        Task::ReplicateAgain(lock_key, token) => replicate_again(server, lock_key, *token),
+        Task::ReplicateAgain(lock_key, token) => replicate_again(server, now, lock_key, *token),
         Task::Expire(lock_key, _)
         | Task::Settle(lock_key)
         | Task::TakeBack(lock_key, _)
@@ -336,7 +335,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
     };
     let name = S::name(&name);
     if server.whose(name) != Whose::Ours {
-        postpone(server, now, task);
+        put_off(server, now, name, task);
         return redirect(server, name, lock_key);
     }
     let key = server.open(name, To::Write);
@@ -390,13 +389,13 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Ad
 }
 
 /// The lease of a hold runs otherwise than readers know.
-fn replicate_again<S: Server>(server: &S, lock_key: &LockKeyBuf, token: Token) {
+fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token: Token) {
     let Some(name) = server.name_at(lock_key) else {
         return;
     };
     let name = S::name(&name);
     if server.whose(name) != Whose::Ours {
-        return;
+        return put_off(server, now, name, &Task::ReplicateAgain(lock_key.clone(), token));
     }
     let key = server.open(name, To::Write);
     let existing = key.existing();
@@ -412,6 +411,31 @@ fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
     if let Task::Expire(_, lock) = *task {
         let _ = server.with(|state| state.table.postpone(lock, now.boot.plus_ms(POSTPONED_MS)));
     }
+}
+
+/// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as that is
+/// here. The key of a slot that has left for good will be deleted.
+fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
+    let (Task::TakeBack(lock_key, token)
+    | Task::Undo(lock_key, token, _)
+    | Task::ReplicateAgain(lock_key, token)) = task
+    else {
+        return postpone(server, now, task);
+    };
+    let existing = server.open(name, To::Read).existing();
+    let at = now.boot.plus_ms(POSTPONED_MS);
+    let _ = server.with(|state| {
+        if state.table.to_replicate(existing, *token).is_none() {
+            return;
+        }
+        if let Task::Undo(_, _, undo) = task {
+            let (lock_key, undo) = (lock_key.clone(), undo.clone());
+            let grant = PendingGrant { lock_key, token: *token, was: None, lease_ms: u64::MAX, undo };
+            state.confirm.all.put_off_undo(grant, at);
+        } else {
+            state.table.put_off(task.clone(), at);
+        }
+    });
 }
 
 /// The slot of this key is not ours: nothing is written, and whoever waits is sent on.

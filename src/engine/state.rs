@@ -155,7 +155,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         self.table.has_tasks()
             || self.table.has_away()
             || self.table.has_unbound()
-            || self.confirm.all.has_undo()
+            || self.confirm.all.has_undo_now()
             || self.confirm.all.has_gone()
             || self.clients.has_paced()
     }
@@ -165,7 +165,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
     #[must_use]
     pub fn has_unconfirmed_work(&self, had_undo: bool) -> bool {
         let confirm = &self.confirm.all;
-        confirm.has_undo() && !had_undo || self.clients.has_undoing() || confirm.is_behind()
+        confirm.has_undo_now() && !had_undo || self.clients.has_undoing() || confirm.is_behind()
     }
 
     /// Sees to it that the pump runs when the next thing ends.

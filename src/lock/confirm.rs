@@ -174,9 +174,26 @@ impl Confirmations {
         self.undo.with(token).any(|other| other.lock_key.as_key() == lock_key)
     }
 
+    /// The same of what is not put off.
+    #[must_use]
+    pub fn has_undo_now(&self) -> bool {
+        self.undo.has_some_now()
+    }
+
     /// What is to be undone next.
-    pub fn next_undo(&mut self) -> Option<PendingGrant> {
-        self.undo.pop()
+    pub fn next_undo(&mut self, now: Moment) -> Option<PendingGrant> {
+        self.undo.pop(now)
+    }
+
+    /// The server cannot undo this now, and perhaps at this moment. Till then its owner may ask again, and keep it.
+    pub fn put_off_undo(&mut self, pending_grant: PendingGrant, at: Moment) {
+        self.undo.put_off(pending_grant, at);
+    }
+
+    /// When there is something to undo.
+    #[must_use]
+    pub fn next_undo_at(&self) -> Option<Moment> {
+        self.undo.next_at()
     }
 
     /// Whether what is carried out now could be confirmed by the replicas that are connected.

@@ -166,6 +166,8 @@ pub(super) struct Inside {
     pub(super) is_unheard: bool,
     /// It does not tell of its replicas.
     pub(super) is_deaf: bool,
+    /// Nobody answers for any slot, and clients are refused.
+    pub(super) is_cluster_down: bool,
     /// It does not answer ROLE.
     pub(super) is_silent: bool,
     /// It can block no client, and does not say so before.

@@ -340,6 +340,9 @@ impl Server for Sim {
     fn whose(&self, name: &[u8]) -> Whose {
         self.may_call_back();
         let inside = self.inside.borrow();
+        if inside.is_cluster_down {
+            return Whose::Unknown;
+        }
         let is_ours = inside.slots.is_empty() || inside.is_ours(&place(self.db.get(), name));
         if is_ours { Whose::Ours } else { Whose::Others }
     }

@@ -1,7 +1,7 @@
 //! What is undone of a hold whose owner asked twice, and what stays.
 
 use super::given::with_clients;
-use super::inside::PartBuf;
+use super::inside::{PartBuf, Slot};
 use super::world::{World, at, words};
 use crate::command::error::{DEMOTED, GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
 use crate::engine::clients::Stage;
@@ -83,6 +83,106 @@ fn what_was_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more() {
     // From here on each reply comes with its request.
     world.number("LOCK.ACQUIRE k bob PX 30000");
     assert_eq!(held(&world), by(Mode::Exclusive, "bob", 1));
+}
+
+/// The cluster is down, or up again.
+fn is_down(world: &World, is_down: bool) {
+    world.sim.inside.borrow_mut().is_cluster_down = is_down;
+}
+
+#[test]
+fn what_was_to_be_undone_while_the_cluster_was_down_is_undone_when_it_is_up_again() {
+    // CONTRACT 6: the lock stayed held until its lease was over, by somebody who had been told that it was not.
+    let mut world = that_confirms();
+    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
+    is_down(&world, true);
+    passes(&mut world, 1_001);
+    assert!(is_told(&world, grant, GRANT_UNDONE_LATER), "{:?}", world.answers);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+    passes(&mut world, 5_000);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "nobody knows yet whose it is");
+    is_down(&world, false);
+    passes(&mut world, 1_001);
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn a_grant_that_nobody_confirms_nor_hears_of_while_the_cluster_is_down_is_undone_later() {
+    let mut world = that_confirms();
+    world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
+    is_down(&world, true);
+    world.close(1);
+    assert!(world.rests());
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+    is_down(&world, false);
+    passes(&mut world, 1_001);
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn an_owner_that_asks_again_when_the_cluster_is_up_keeps_what_was_to_be_undone() {
+    // G1: whoever is told that it holds the lock does.
+    let mut world = that_confirms();
+    world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
+    is_down(&world, true);
+    passes(&mut world, 1_001);
+    is_down(&world, false);
+    world.answers.clear();
+    let again = world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
+    acknowledges(&mut world);
+    assert!(is_granted(&world, again), "{:?}", world.answers);
+    passes(&mut world, 5_000);
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+}
+
+#[test]
+fn what_is_to_be_undone_of_a_lock_that_left_with_its_slot_is_forgotten_when_it_is_gone() {
+    let mut world = that_confirms();
+    world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
+    world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+    passes(&mut world, 1_001);
+    let has_undo = |world: &World| world.sim.state().confirm.all.has_undo();
+    assert!(has_undo(&world), "its key is still here");
+    assert!(world.sim.take(&at(0, "k")).is_some());
+    passes(&mut world, 1_001);
+    assert!(!has_undo(&world));
+    assert!(world.is_idle());
+}
+
+#[test]
+fn a_grant_that_nobody_hears_of_is_taken_back_when_the_cluster_is_up_again() {
+    // G8
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 60000");
+    world.waits(2, "LOCK.ACQUIRE k bob PX 60000 BLOCK 0");
+    world.number("LOCK.RELEASE k alice");
+    is_down(&world, true);
+    world.close(2);
+    assert!(world.rests());
+    assert_eq!(held(&world), by(Mode::Exclusive, "bob", 1));
+    is_down(&world, false);
+    passes(&mut world, 1_001);
+    assert_eq!(held(&world), NOBODY);
+}
+
+#[test]
+fn readers_are_told_of_a_lease_that_runs_though_the_cluster_was_down_when_its_connection_closed() {
+    // G13
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 60000 KEEPALIVE");
+    assert!(world.rests());
+    let is_told = |world: &World| {
+        let inside = world.sim.inside.borrow();
+        inside.stream.iter().any(|told| told.words.last().is_some_and(|word| word == b"RUNS"))
+    };
+    is_down(&world, true);
+    world.close(1);
+    assert!(world.rests());
+    assert!(!is_told(&world));
+    is_down(&world, false);
+    passes(&mut world, 1_001);
+    assert!(is_told(&world));
+    assert!(world.is_idle());
 }
 
 #[test]

@@ -2,6 +2,7 @@ mod many;
 
 use super::*;
 use crate::lock::tests::visits;
+use crate::lock::types::LockKey;
 
 const fn at(ms: u64) -> Moment {
     Moment(ms * 1000)
@@ -196,7 +197,31 @@ fn pending_grant(name: &str, token: u64, undo: UndoRecord) -> PendingGrant {
 
 /// What the pump undoes next.
 fn undone(all: &mut Confirmations) -> Vec<PendingGrant> {
-    std::iter::from_fn(|| all.next_undo()).collect()
+    std::iter::from_fn(|| all.next_undo(at(0))).collect()
+}
+
+#[test]
+fn what_cannot_be_undone_now_waits_for_its_moment_and_its_owner_may_ask_again_till_then() {
+    let mut undos = Undos::default();
+    let grant = |number: u64| {
+        let lock_key = LockKey { db: 0, name: b"k" }.to_owned();
+        let undo = UndoRecord::of(b"ann", true, false);
+        PendingGrant { lock_key, token: Token::new(number).unwrap(), was: None, lease_ms: 100, undo }
+    };
+    undos.push(grant(1));
+    undos.push(grant(2));
+    let first = undos.pop(at(0)).expect("there are two");
+    undos.put_off(first, at(1_000));
+    assert!(undos.has_some_now() && undos.next_at() == Some(at(0)));
+    assert_eq!(undos.pop(at(0)), Some(grant(2)));
+    assert!(!undos.has_some_now() && !undos.is_empty());
+    assert_eq!((undos.pop(at(999)), undos.next_at()), (None, Some(at(1_000))));
+    assert_eq!(undos.pop(at(1_000)), Some(grant(1)));
+    assert!(undos.is_empty() && undos.next_at().is_none());
+    undos.put_off(grant(1), at(2_000));
+    let mut heir = PendingGrant { undo: UndoRecord::NOTHING, ..grant(1) };
+    undos.pass_on(&mut heir);
+    assert_eq!((heir, undos.pop(at(2_000)), undos.next_at()), (grant(1), None, None));
 }
 
 const BEGUN: UndoRecord = UndoRecord { owner: Vec::new(), counts: true, is_upgrade: false };

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::lock::effect::{PendingGrant, UndoRecord};
-use crate::lock::types::Token;
+use crate::lock::types::{Moment, Token};
 
 impl UndoRecord {
     /// Takes over what another request began, as far as this one relies on it. Returns whether anything is left there.
@@ -33,6 +33,8 @@ impl PendingGrant {
 #[derive(Debug, Default)]
 pub(super) struct Undos {
     pub(super) order: VecDeque<Token>,
+    /// What the server could not undo, in the order in which it is tried again.
+    put_off: VecDeque<(Moment, Token)>,
     pub(super) of_token: HashMap<Token, Vec<PendingGrant>>,
 }
 
@@ -52,7 +54,30 @@ impl Undos {
         self.of_token.entry(pending_grant.token).or_default().push(pending_grant);
     }
 
-    pub(super) fn pop(&mut self) -> Option<PendingGrant> {
+    /// This cannot be undone now, and perhaps at this moment.
+    pub(super) fn put_off(&mut self, pending_grant: PendingGrant, at: Moment) {
+        self.put_off.push_back((at, pending_grant.token));
+        self.of_token.entry(pending_grant.token).or_default().push(pending_grant);
+    }
+
+    /// Whether there is any that is not put off.
+    pub(super) fn has_some_now(&self) -> bool {
+        !self.is_empty() && !self.order.is_empty()
+    }
+
+    /// When there is something to undo again; at once, if that is not put off.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        if self.has_some_now() {
+            return Some(Moment::default());
+        }
+        self.put_off.front().filter(|_| !self.is_empty()).map(|&(at, _)| at)
+    }
+
+    pub(super) fn pop(&mut self, now: Moment) -> Option<PendingGrant> {
+        while let Some(&(_, token)) = self.put_off.front().filter(|(at, _)| *at <= now) {
+            self.put_off.pop_front();
+            self.order.push_back(token);
+        }
         while let Some(token) = self.order.pop_front() {
             if let Some(pending_grants) = self.of_token.get_mut(&token) {
                 let pending_grant = pending_grants.remove(0);
@@ -94,6 +119,7 @@ impl Undos {
         }
         if self.of_token.is_empty() {
             self.order.clear();
+            self.put_off.clear();
         }
     }
 }

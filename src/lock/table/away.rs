@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 
-use super::noted::Noted;
+use super::noted::{Noted, PutOff};
 use crate::lock::effect::{Answer, Effects, Task, WaiterId};
 use crate::lock::queue::Queues;
 use crate::lock::types::ClientId;
 
 /// What the pump was to look at, and the grants that it was to take back.
-pub(super) type Dropped = (VecDeque<Noted>, VecDeque<Task>);
+pub(super) type Dropped = (VecDeque<Noted>, VecDeque<Task>, PutOff);
 
 /// Queues that were set aside, and what the pump was to look at then.
 pub(super) struct Away {
@@ -36,7 +36,8 @@ impl Away {
 
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.waiters() == 0 && self.dropped.0.is_empty() && self.dropped.1.is_empty()
+        let (noted, undelivered, put_off) = &self.dropped;
+        self.queues.waiters() == 0 && noted.is_empty() && undelivered.is_empty() && put_off.is_empty()
     }
 
     /// Answers the next one, first come first in each queue, or forgets the next of what is dropped.
@@ -46,7 +47,8 @@ impl Away {
                 fx.answer(waiter, client, self.answer.clone());
             }
         } else {
-            drop((self.dropped.0.pop_front(), self.dropped.1.pop_front()));
+            let (noted, undelivered, put_off) = &mut self.dropped;
+            drop((noted.pop_front(), undelivered.pop_front(), put_off.pop()));
         }
     }
 

@@ -13,7 +13,7 @@ impl Table {
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
         let lease = self.locks.next_end().filter(|_| leases);
         // The usual case.
-        if self.queues.waiters() == 0 && self.quarantine.is_none() {
+        if self.queues.waiters() == 0 && self.quarantine.is_none() && self.put_off.is_empty() {
             lease
         } else {
             self.next_of_queue(lease, leases)
@@ -25,7 +25,8 @@ impl Table {
         let timeout = self.queues.first_timeout().map(|first| first.0);
         let look = self.queues.first_recheck().map(|first| first.0).filter(|_| leases);
         let quarantine = self.quarantine.map(|quarantine| quarantine.until()).filter(|_| leases);
-        [timeout, lease, look, quarantine].into_iter().flatten().min()
+        let put_off = self.put_off.next_at().filter(|_| leases);
+        [timeout, lease, look, quarantine, put_off].into_iter().flatten().min()
     }
 
     /// The first thing that is due, in the order of time.
@@ -41,6 +42,9 @@ impl Table {
             return Some(Task::AskAgain);
         }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
+        if leases && self.take_up_again(now) {
+            return Some(Task::AskAgain);
+        }
         if leases && self.leave_quarantine(now) {
             return Some(Task::AskAgain);
         }
@@ -342,7 +346,7 @@ impl Table {
     pub fn stop_deciding(&mut self) {
         let mut tasks = std::mem::take(&mut self.untold);
         tasks.append(&mut self.undelivered);
-        let dropped = (std::mem::take(&mut self.noted), tasks);
+        let dropped = (std::mem::take(&mut self.noted), tasks, std::mem::take(&mut self.put_off));
         self.set_aside(Answer::Demoted, dropped);
     }
 

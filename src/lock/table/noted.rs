@@ -1,9 +1,10 @@
 //! What the pump is asked to look at, as it is kept.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::lock::effect::Task;
 use crate::lock::queue::{Queue, QueueId};
+use crate::lock::types::Moment;
 
 /// Room for so many is kept when all are done.
 pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
@@ -18,6 +19,38 @@ pub(super) enum Noted {
     Queue(QueueId),
     /// Anything else.
     Task(Box<Task>),
+}
+
+/// What is put off, each until its moment. A tree, because a queue doubles in one piece.
+#[derive(Default)]
+pub(super) struct PutOff {
+    all: BTreeMap<(Moment, u64), Task>,
+    last: u64,
+}
+
+impl PutOff {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn push(&mut self, task: Task, at: Moment) {
+        self.last += 1;
+        self.all.insert((at, self.last), task);
+    }
+
+    /// The moment of the first.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        self.all.first_key_value().map(|(&(at, _), _)| at)
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Task> {
+        self.all.pop_first().map(|(_, task)| task)
+    }
+
+    /// The first, if its moment has come.
+    pub(super) fn pop_due(&mut self, now: Moment) -> Option<Task> {
+        self.next_at().filter(|&at| at <= now).and_then(|_| self.pop())
+    }
 }
 
 /// Notes a queue, once.

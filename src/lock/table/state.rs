@@ -3,7 +3,7 @@
 pub(super) use std::collections::VecDeque;
 
 use super::away::Away;
-pub(super) use super::noted::Noted;
+pub(super) use super::noted::{Noted, PutOff};
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
 pub(super) use crate::lock::deadlock::{Link, Looked};
@@ -47,6 +47,8 @@ pub struct Table {
     pub(super) undelivered: VecDeque<Task>,
     /// Holds that readers are to be told of as they are now. That grants nothing.
     pub(super) untold: VecDeque<Task>,
+    /// What the server may not do yet, by when it is tried again.
+    pub(super) put_off: PutOff,
     /// Connections that have closed, whose holds are not all unbound yet.
     pub(super) closed: VecDeque<Closed>,
     pub(super) outbox: Outbox,

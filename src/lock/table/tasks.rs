@@ -28,6 +28,33 @@ impl Table {
         }
     }
 
+    /// The server may not do this now, and perhaps later (its slot is not ours, or not yet): it is tried again at this
+    /// moment.
+    pub fn put_off(&mut self, task: Task, at: Moment) {
+        self.put_off.push(task, at);
+    }
+
+    /// Whether anything is put off. For tests.
+    #[cfg(test)]
+    pub fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
+    /// Tries one of those again whose moment has come. Returns whether there was one.
+    pub(super) fn take_up_again(&mut self, now: Moment) -> bool {
+        match self.put_off.pop_due(now) {
+            None => false,
+            Some(task @ Task::TakeBack(..)) => {
+                self.undelivered.push_back(task);
+                true
+            }
+            Some(task) => {
+                self.note_task(task);
+                true
+            }
+        }
+    }
+
     /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
     pub(super) fn note_request(&mut self, first_entry: WaiterId) {
         if let Some(multi) = self.multi_of(first_entry)

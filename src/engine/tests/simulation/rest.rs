@@ -43,7 +43,10 @@ impl Group {
             return Ok(());
         };
         let primary = &self.nodes[n_of_primary];
-        let has_work = primary.world.sim.with(|state| state.has_work());
+        let has_work = primary
+            .world
+            .sim
+            .with(|state| state.has_work() || state.table.has_put_off() || state.confirm.all.has_undo());
         let has_settled = has_work == Some(false);
         if primary.is_up
             && primary.position == node.position
