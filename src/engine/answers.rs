@@ -5,6 +5,7 @@ use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
+use crate::lock::table::Table;
 use crate::lock::types::ClientId;
 use crate::sabotage::{self, Rule};
 
@@ -91,7 +92,10 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
         }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
         // Who has an answer already is only answered sooner.
-        Stage::Undoing(reply) | Stage::Paced(reply) => Some(reply),
+        Stage::Undoing(reply) | Stage::Paced(reply) => {
+            let _ = server.with(|state| delivered(&mut state.table, &reply));
+            Some(reply)
+        }
     }
 }
 
@@ -122,11 +126,19 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
     match client.flatten() {
         _ if is_gone => undelivered(server, reply),
         Some(client) if server.shared().hears_turns.is_set() => {
-            let turn = server.shared().turn();
-            let _ = server.with(|state| state.sent.note(turn, client.id, reply));
+            let _ = server.with(|state| state.sent.note(client.id, reply));
         }
-        _ => {}
+        _ => _ = server.with(|state| delivered(&mut state.table, &reply)),
     }
+}
+
+/// A turn of the event loop begins: what was answered in the last one was sent.
+pub fn turn_begins<S: Server>(server: &S) {
+    let _ = server.with(|state| {
+        for reply in state.sent.take_all() {
+            delivered(&mut state.table, &reply);
+        }
+    });
 }
 
 /// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody waits.
@@ -138,12 +150,22 @@ fn listen<S: Server>(server: &S) {
 
 /// A connection has closed. A grant that it was to be sent in this turn, and was not, is taken back (G8).
 pub fn closed<S: Server>(server: &S, client: ClientId) {
-    let turn = server.shared().turn();
-    let reply = server.with(|state| state.sent.take(turn, client)).flatten();
-    if let Some(reply) = reply
-        && server.has_dropped_reply(client)
-    {
+    let Some(reply) = server.with(|state| state.sent.take(client)).flatten() else {
+        return;
+    };
+    if server.has_dropped_reply(client) {
         undelivered(server, reply);
+    } else {
+        let _ = server.with(|state| delivered(&mut state.table, &reply));
+    }
+}
+
+/// Its client learns of this: a grant is not taken back any more.
+fn delivered(table: &mut Table, reply: &Reply) {
+    if let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply {
+        for lock_key in std::iter::once(lock_key).chain(others) {
+            table.note_told(lock_key.as_key(), *token);
+        }
     }
 }
 

@@ -50,11 +50,6 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
     }
 }
 
-/// A turn of the event loop begins.
-pub fn turn_begins<S: Server>(server: &S) {
-    server.shared().begin_turn();
-}
-
 /// A connection has closed: what is bound to it runs out from here.
 pub fn client_closed<S: Server>(server: &S, client: ClientId) {
     answers::closed(server, client);

@@ -11,28 +11,24 @@ use crate::lock::types::ClientId;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub struct Sent {
-    /// The turn that it is about.
-    turn: u64,
-    grants: Vec<(ClientId, Reply)>,
-}
+pub struct Sent(Vec<(ClientId, Reply)>);
 
 impl Sent {
-    /// In this turn, the server took this reply to this client.
-    pub fn note(&mut self, turn: u64, client: ClientId, reply: Reply) {
-        if self.turn != turn {
-            self.turn = turn;
-            self.grants.clear();
-        }
+    /// The server took this reply to this client.
+    pub fn note(&mut self, client: ClientId, reply: Reply) {
         if matches!(reply, Reply::Answer(Answer::Granted { .. })) {
-            self.grants.push((client, reply));
+            self.0.push((client, reply));
         }
     }
 
-    /// What this client was granted in this turn. Once.
-    pub fn take(&mut self, turn: u64, client: ClientId) -> Option<Reply> {
-        let place = self.grants.iter().position(|(other, _)| *other == client);
-        let place = place.filter(|_| self.turn == turn)?;
-        Some(self.grants.swap_remove(place).1)
+    /// What this client was granted. Once.
+    pub fn take(&mut self, client: ClientId) -> Option<Reply> {
+        let place = self.0.iter().position(|(other, _)| *other == client)?;
+        Some(self.0.swap_remove(place).1)
+    }
+
+    /// The turn is over: nothing of it is left unsent.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Reply> {
+        self.0.drain(..).map(|(_, reply)| reply)
     }
 }

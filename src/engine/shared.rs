@@ -56,8 +56,6 @@ pub struct Shared {
     pub hears_replicas: Note,
     /// The server tells of turns of its event loop.
     pub hears_turns: Note,
-    /// Which turn it is. Counts while they are heard.
-    turn: AtomicU64,
     /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0). Known
     /// at load.
     pub loses_answers: Note,
@@ -89,7 +87,6 @@ impl Shared {
             holds_back: Note::new(false),
             hears_replicas: Note::new(false),
             hears_turns: Note::new(false),
-            turn: AtomicU64::new(0),
             loses_answers: Note::new(false),
             has_optional_aux: Note::new(false),
             must_write_clock: Note::new(false),
@@ -97,17 +94,6 @@ impl Shared {
             graveyard: Mutex::new(Vec::new()),
             graveyard_is_used: AtomicBool::new(false),
         }
-    }
-
-    /// Which turn of the event loop it is.
-    #[must_use]
-    pub fn turn(&self) -> u64 {
-        self.turn.load(Ordering::Relaxed)
-    }
-
-    /// The next turn begins.
-    pub fn begin_turn(&self) {
-        self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether it is a node of a cluster.

@@ -5,7 +5,9 @@
 
 mod bindings;
 mod detached;
+mod earlier;
 mod going;
+mod granted;
 mod hold;
 mod holders;
 mod id;
@@ -21,6 +23,7 @@ mod terms;
 mod tests;
 mod wheel;
 
+pub use earlier::Earlier;
 pub use going::{Going, Gone};
 pub use hold::{Hold, Lock, OwnerText};
 pub use id::LockId;

@@ -13,6 +13,7 @@
 //! * [`noted`], [`tasks`]: what the pump is to look at.
 //! * [`staged`]: a data set that is loaded while another one is served.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
+//! * [`untold`]: grants that are taken back, because their owners were not told of them.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`describe`]: what INFO, FENCE and the tests want to know.
 
@@ -37,6 +38,7 @@ mod state;
 mod tasks;
 mod terms;
 mod undo;
+mod untold;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
 pub use outbox::Notice;

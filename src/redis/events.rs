@@ -9,7 +9,7 @@ use super::{exec, guard, kind};
 use crate::engine::events::Beside;
 use crate::engine::flags::Level;
 use crate::engine::server::Server;
-use crate::engine::{confirm, events, first_use};
+use crate::engine::{answers, confirm, events, first_use};
 use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -179,6 +179,6 @@ callback!(on_replica, |ctx, _, _| confirm::replica_changed(ctx));
 
 callback!(on_turn, |ctx, sub, _| match sub {
     raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => confirm::turn(ctx),
-    raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => events::turn_begins(ctx),
+    raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => answers::turn_begins(ctx),
     _ => {}
 });

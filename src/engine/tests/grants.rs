@@ -153,14 +153,13 @@ fn a_grant_that_was_sent_stays_though_the_connection_closes() {
         let bob = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
         world.waits(3, "LOCK.ACQUIRE k carol PX 30000 BLOCK 0");
         assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
-        world.send_answers();
         if is_next_turn {
-            world.turn();
-            world.cut_off(2);
             world.send_answers();
+            world.cut_off(2);
         } else {
-            world.close(2);
+            world.quit(2);
         }
+        world.send_answers();
         assert!(world.rests());
         assert!(matches!(&world.answers[..], [(handle, _)] if *handle == bob), "{:?}", world.answers);
     }

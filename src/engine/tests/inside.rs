@@ -136,8 +136,8 @@ pub(super) struct Inside {
     pub(super) dirty: BTreeSet<u64>,
     pub(super) log: Vec<String>,
     pub(super) connected: BTreeSet<u64>,
-    /// Connections that are closed at the end of this turn: nothing is sent there any more.
-    pub(super) cut_off: BTreeSet<u64>,
+    /// Connections that are closed at the end of this turn, and whether what they are answered is sent before.
+    pub(super) closing: BTreeMap<u64, bool>,
     /// Blocked clients that the server has not let go of.
     pub(super) blocked: BTreeMap<u64, u64>,
     /// Those that were answered, or let go of, in this turn.

@@ -431,7 +431,7 @@ impl Server for Sim {
 
     fn has_dropped_reply(&self, client: ClientId) -> bool {
         self.may_call_back();
-        self.inside.borrow().cut_off.contains(&client.0)
+        self.inside.borrow().closing.get(&client.0) == Some(&false)
     }
 
     fn close(&self, client: ClientId) {

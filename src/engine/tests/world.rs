@@ -237,16 +237,24 @@ impl World {
         }
     }
 
-    /// A connection breaks, or its user is deleted: it is closed at the end of the turn.
+    /// A connection breaks, or its user is deleted: it is closed at the end of the turn, and nothing is sent there.
     pub(super) fn cut_off(&self, client: u64) {
-        self.sim.inside.borrow_mut().cut_off.insert(client);
+        self.sim.inside.borrow_mut().closing.insert(client, false);
     }
 
-    fn close_cut_off(&mut self) {
-        while let Some(client) = { self.sim.inside.borrow().cut_off.first().copied() } {
+    /// A client asks for the end of its connection behind what it is answered.
+    pub(super) fn quit(&self, client: u64) {
+        self.sim.inside.borrow_mut().closing.insert(client, true);
+    }
+
+    fn end_turn(&mut self) {
+        while let Some((client, _)) =
+            { self.sim.inside.borrow().closing.first_key_value().map(|(c, s)| (*c, *s)) }
+        {
             self.close(client);
-            self.sim.inside.borrow_mut().cut_off.remove(&client);
+            self.sim.inside.borrow_mut().closing.remove(&client);
         }
+        answers::turn_begins(&self.sim);
     }
 
     /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
@@ -292,7 +300,6 @@ impl World {
         self.expire_keys();
         confirm::turn(&self.sim);
         self.send_answers();
-        events::turn_begins(&self.sim);
         if std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
             pump::run(&self.sim);
         }
@@ -323,13 +330,13 @@ impl World {
             if !is_gone {
                 answers::reply(&self.sim, Some(&reply));
                 let parts = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
-                if !self.sim.inside.borrow().cut_off.contains(&client) {
+                if self.sim.inside.borrow().closing.get(&client) != Some(&false) {
                     self.answers.push((handle, parts));
                 }
             }
             answers::released(&self.sim, handle, reply, is_gone);
         }
-        self.close_cut_off();
+        self.end_turn();
     }
 
     /// Whether there is anything to do in the next turn.

@@ -125,8 +125,14 @@ impl Locks {
     /// where that was asked for. Returns whether the hold is still there, and bound to that connection.
     pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
         let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
+        let is_untold = self.has_earlier(id);
         if is_bound {
-            self.run_from(id, closed_at, true);
+            // A grant of which its owner was not told is about to be taken back. What the owner held before is not cut with
+            // a connection that it was not bound to.
+            self.run_from(id, closed_at, !is_untold);
+        }
+        if is_untold {
+            self.change_overflow(id, |overflow| overflow.unbind_earlier(client, closed_at));
         }
         is_bound
     }

@@ -169,6 +169,7 @@ impl Locks {
             (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
         let until_us = self.head(id)?.0.until_us();
         let bound_to = self.overflows.bound_to(id.index()).filter(|_| !binding.is_none());
+        let earlier = self.take_earlier(id);
         self.remove(id, now);
         let holders = self.form(mode);
         let new = NewHold { owner: &owner, token, lease_ms: left_ms, client, binding };
@@ -186,6 +187,7 @@ impl Locks {
         if !binding.is_none() {
             self.change_overflow(holder, |overflow| overflow.bound_to = bound_to);
         }
+        self.keep_earlier(holder, earlier);
         Some(holders)
     }
 

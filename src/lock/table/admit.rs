@@ -121,7 +121,13 @@ impl Table {
     }
 
     #[cold]
-    fn expire(&mut self, now: Moment, ctx: &mut StepContext<'_>, holder: LockId, fx: &mut Effects) {
+    pub(super) fn expire(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
+        fx: &mut Effects,
+    ) {
         if let Some(ended) = self.end_one(now, ctx, holder) {
             self.stats.expirations += 1;
             self.stats.holds.add(ended.held_ms);

@@ -21,7 +21,7 @@ impl Table {
         grant: &Grant<'_>,
     ) -> Option<Record> {
         debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
-        let Grant { mode, ref new, bind_to, counts } = *grant;
+        let Grant { mode, ref new, bind_to, counts, is_told } = *grant;
         let own = self.own(ctx, new.owner).filter(|(_, hold)| !hold.is_over(now));
         let Some((holder, hold)) = own else {
             let record = self.begin(now, ctx, mode, new)?;
@@ -34,9 +34,13 @@ impl Table {
             );
             return Some(record);
         };
-        let is_upgrade = mode == Mode::Exclusive && self.held_as(ctx) == Some(Mode::Shared);
+        let held_as = self.held_as(ctx)?;
+        let is_upgrade = (held_as, mode) == (Mode::Shared, Mode::Exclusive);
         let (count, was, is_longer) = (hold.count(), hold.binding(), hold.ends_before(now, new.lease_ms));
         let old_token = hold.token();
+        let more = if counts { count.saturating_add(1).min(count_max(COUNT_MAX)) } else { count };
+        let earlier =
+            if is_told { None } else { self.locks.earlier(holder, held_as, new.token, more > count) };
         self.go_on(now, ctx, holder, mode, new.token)?;
         // It is given up for what it becomes.
         self.stats.grants += 1;
@@ -46,10 +50,12 @@ impl Table {
         if is_longer {
             self.locks.extend(holder, now, new.lease_ms);
         }
-        if counts {
-            self.locks.set_count(holder, count.saturating_add(1).min(count_max(COUNT_MAX)));
+        self.locks.set_count(holder, more);
+        if is_told {
+            self.locks.note_acknowledged(holder, new.client);
+        } else {
+            self.locks.note_granted(holder, new.client, earlier);
         }
-        self.locks.note_acknowledged(holder, new.client);
         self.note_pending_grant(
             ctx.key_ref.lock_key,
             new.token,
@@ -61,7 +67,7 @@ impl Table {
     }
 
     /// A hold goes on in this way, under this token. It is the only one, or the others hold in the same way.
-    fn go_on(
+    pub(super) fn go_on(
         &mut self,
         now: Moment,
         ctx: &mut StepContext<'_>,

@@ -128,31 +128,6 @@ impl Table {
         }
     }
 
-    /// A grant whose client was gone before it was told is as good as released, unless the owner asked again
-    /// meanwhile and was told then (G9).
-    pub fn take_back(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        token: Token,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<()> {
-        if !self.is_plain(key_ref) {
-            return self.take_back_any(now, key_ref, token, admission, fx);
-        }
-        let granted = self
-            .live(now.boot, key_ref.existing)
-            .filter(|(_, hold)| hold.token() == token && !hold.is_acknowledged());
-        let Some(id) = granted.map(|(id, _)| id) else {
-            return self.settle(now, key_ref, None, admission, fx);
-        };
-        self.locks.end(id, now.boot);
-        self.stats.releases += 1;
-        fx.publish(Event::Released);
-        self.pass_on(now, key_ref, Record::Ended(token), admission, fx)
-    }
-
     /// A request has waited long enough (G7).
     pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
         let is_told = self.queues.waiter(waiter).is_some_and(|waiter| waiter.request.client.is_some());
@@ -186,12 +161,6 @@ impl Table {
         };
         let (holder, _) = self.locks.hold_with(lock, token)?;
         Some(if lock.is_list() { Record::Holder(lock, holder) } else { Record::Hold(lock) })
-    }
-
-    /// A grant could not be delivered: the pump is to take it back, before it looks at anything else. Or another
-    /// request of its owner could go on with a hold that nobody was told of.
-    pub fn note_undelivered(&mut self, lock_key: LockKeyBuf, token: Token) {
-        self.undelivered.push_back(Task::TakeBack(lock_key, token));
     }
 
     /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.

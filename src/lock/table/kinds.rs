@@ -462,29 +462,4 @@ impl Table {
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }
-
-    /// Takes back a grant that its owner has not heard of.
-    pub(super) fn take_back_any(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        token: Token,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
-        let granted = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
-        let granted = granted.filter(|(_, hold)| !hold.is_over(now.boot) && !hold.is_acknowledged());
-        if let Some(holder) = granted.map(|(holder, _)| holder)
-            && self.end_one(now.boot, &mut ctx, holder).is_some()
-        {
-            self.stats.releases += 1;
-            fx.publish(Event::Released);
-            ctx.replicate(Record::Ended(token), fx);
-        }
-        self.end_overs(now.boot, &mut ctx, None, None, fx);
-        self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, ())
-    }
 }

@@ -11,7 +11,7 @@ pub(super) use crate::lock::effect::{
     Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
     WaiterId,
 };
-pub(super) use crate::lock::locks::{BoundHolds, Ended, Hold, Locks, NewHold};
+pub(super) use crate::lock::locks::{BoundHolds, Earlier, Ended, Hold, Locks, NewHold};
 use crate::lock::lowered;
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;

@@ -197,6 +197,8 @@ pub(super) struct Grant<'a> {
     pub(super) bind_to: Option<ClientId>,
     /// Whether a hold that goes on takes one release more.
     pub(super) counts: bool,
+    /// Whether the owner is told at once. If not, its connection may be gone when the answer comes.
+    pub(super) is_told: bool,
 }
 
 /// A key of a step and what was found there.
@@ -242,7 +244,7 @@ impl Ask<'_> {
     pub(super) const fn grant(&self, token: Token) -> Grant<'_> {
         let Self { owner, lease_ms, client, binding, mode, bind_to, is_reentrant, .. } = *self;
         let new = NewHold { owner, token, lease_ms, client, binding };
-        Grant { mode, new, bind_to, counts: is_reentrant }
+        Grant { mode, new, bind_to, counts: is_reentrant, is_told: true }
     }
 
     /// Whether it asks for nothing but the plain exclusive lock.
@@ -286,7 +288,7 @@ impl Request {
     /// The same for a lock of any kind.
     pub(super) fn grant(&self, token: Token) -> Grant<'_> {
         let Self { mode, client, is_reentrant, .. } = *self;
-        Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant }
+        Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant, is_told: false }
     }
 }
 

@@ -74,27 +74,53 @@ impl Judge {
             is_ownerless: false,
         };
         // What its owner holds goes on, and lasts no shorter (G2).
-        let client = Some(client);
-        let asked = Asked { lease_ms, binding, client, is_reentrant };
+        let asked = Asked { lease_ms, binding, client: Some(client), is_reentrant };
         let goes_on = before.map(|before| before.goes_on(token, mode, world.time, asked));
         // Unless that was to be taken back: then it may have been before this grant.
         let is_sure = is_acknowledged || before.is_none_or(|before| !before.is_ownerless);
-        let is_there = |hold: &Hold| {
-            let saved = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
-            let left_ms = hold.left_ms(world.time);
-            let is_it = |saved: &SavedHold| {
-                (saved.token, saved.count, saved.binding) == (hold.token, hold.count, hold.binding)
-                    && saved.left_ms == left_ms
-            };
-            saved.iter().any(is_it)
-        };
-        let goes_on = goes_on.filter(|hold| is_sure || is_there(hold));
+        let goes_on = goes_on.filter(|hold| is_sure || is_there(at, hold, world));
+        let goes_on = goes_on.map(|hold| Hold { is_acknowledged, ..hold });
+        if let (false, Some(before), Some(after)) = (is_acknowledged, before, goes_on) {
+            self.untold.push(at, before, &after, client);
+            self.see("went on out of the line");
+        }
         let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
         let parts = [(counts, false), (false, is_upgrade)];
         let begun = parts.map(|(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade });
         self.begun.extend(begun);
         self.promise(at, goes_on.unwrap_or(new));
         Ok(())
+    }
+
+    /// G8: what nobody was told of is taken back, and what its owner held before goes on.
+    pub(super) fn take_back(&mut self, world: &World) {
+        if world.writes != Writes::Allowed {
+            return;
+        }
+        for (&at, promises) in &mut self.promises {
+            for number in 0..promises.len() {
+                let mut others = promises.clone();
+                let promise = others.remove(number);
+                others.retain(|other| !other.is_ownerless && other.is_live(world.time));
+                if let Some(left) = self.untold.take_back(at, promise, &others, world.time)
+                    && left != promise
+                {
+                    self.seen.insert("taken back, an earlier hold goes on");
+                    promises[number] = left;
+                }
+            }
+        }
+    }
+
+    /// By now all are told whose answers have arrived.
+    pub(super) fn settle_untold(&mut self, world: &World) {
+        let mut untold = std::mem::take(&mut self.untold);
+        let own = |at: At, owner| self.promises.get(&at)?.iter().find(|own| own.owner == owner).copied();
+        for (at, owner) in untold.settle(world, own) {
+            let mut promises = self.promises.entry(at).or_default().iter_mut();
+            promises.find(|own| own.owner == owner).into_iter().for_each(|own| own.is_acknowledged = true);
+        }
+        self.untold = untold;
     }
 
     /// Whatever somebody has now that it had not before can be undone: each grant names it in each of its locks, once.
@@ -160,4 +186,14 @@ impl Judge {
             )
         })
     }
+}
+
+/// Whether the server has this hold, as it is said to be.
+fn is_there(at: At, hold: &Hold, world: &World) -> bool {
+    let left_ms = hold.left_ms(world.time);
+    let is_it = |saved: &SavedHold| {
+        (saved.token, saved.count, saved.binding) == (hold.token, hold.count, hold.binding)
+            && saved.left_ms == left_ms
+    };
+    world.server.saved(at).is_some_and(|saved| saved.holds.iter().any(is_it))
 }

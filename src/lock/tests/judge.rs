@@ -12,6 +12,7 @@ pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
 use super::input::{Answered, Begun, Input, Outcome, Reply};
 use super::server::{At, Key, Name, Outside};
+use super::untold::Untold;
 use super::world::World;
 use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::effect::Answer;
@@ -30,6 +31,8 @@ pub(super) struct Judge {
     pub(super) arrivals: u64,
     /// Since when nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
+    /// Grants by which holds went on, and of which nobody knows whether their owners are told.
+    pub(super) untold: Untold,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
@@ -69,6 +72,8 @@ impl Judge {
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => {
                 self.let_run(world);
+                self.settle_untold(world);
+                self.take_back(world);
                 out.undone.iter().for_each(|begun| self.undone(begun, world));
             }
             _ => {}
@@ -96,6 +101,7 @@ impl Judge {
         // Who asked may hold by now what it had a reservation for.
         self.drop_lapsed(world);
         self.check_begun(out, world)?;
+        self.settle_untold(world);
         self.check(world)
     }
 
@@ -116,7 +122,8 @@ impl Judge {
 
     /// Whether the same was promised to the same, and the same wait.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        self.promises == other.promises && self.queues == other.queues && self.newest == other.newest
+        let is_same = self.promises == other.promises && self.queues == other.queues;
+        is_same && self.newest == other.newest && self.untold == other.untold
     }
 
     /// The promises at a key that still bind.
@@ -174,7 +181,11 @@ impl Judge {
         if self.is_quarantined(world) {
             return false;
         }
-        let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
+        // Of what is to be taken back, that stays which its owner knows of.
+        let known = |hold: &Hold| {
+            if hold.is_ownerless { self.untold.known(at, *hold, world.time) } else { Some(*hold) }
+        };
+        let others = self.live(at, world).filter(|hold| hold.owner != owner).filter_map(known);
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
         is_free_for(mode, &others, lock_keys, world.limits.holders_max)
     }
@@ -254,13 +265,11 @@ impl Judge {
             return;
         }
         for (at, promises) in &mut self.promises {
-            for promise in promises {
-                promise.is_ownerless |=
-                    !promise.is_acknowledged && out.undelivered.contains(&(*at, promise.token));
-                if promise.client == Some(client) && promise.is_live(world.time) {
+            for promise in promises.iter_mut().filter(|promise| promise.is_live(world.time)) {
+                if promise.client == Some(client) {
                     self.seen.insert(if promise.is_paused() { "kept until here" } else { "cut" });
-                    promise.untied(world.time, true);
                 }
+                self.untold.close(*at, promise, client, world.time, out);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! | `model.rs`, `models.rs` | every sequence of inputs in small worlds; which seeded bugs are caught by what |
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs`, `pumped.rs` | the rules of locking once more, naively |
-//! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
+//! | `book.rs`, `untold.rs` | what a hold is worth, whether a wait can end, what is taken back, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
@@ -47,6 +47,7 @@ mod scenario;
 pub(crate) mod server;
 mod staged;
 mod unconfirmed;
+mod untold;
 mod verdicts;
 mod views;
 pub(crate) mod visits;

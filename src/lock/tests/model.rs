@@ -279,6 +279,25 @@ fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>,
     Ok(fingerprint(world, judge))
 }
 
+/// What the holds at a key were before grants of which nobody knows whether their owners are told.
+fn untold(
+    judge: &Judge,
+    at: At,
+    left: &impl Fn(u64) -> u8,
+    number_of: &mut impl FnMut(Name) -> u8,
+    print: &mut Vec<u8>,
+) {
+    for (before, client, counts) in judge.untold.at(at) {
+        let flags = [before.is_ownerless, before.is_acknowledged, counts].map(u8::from);
+        let left = if before.is_paused() { before.lease_ms.min(200) as u8 } else { left(before.until) };
+        print.extend([8, number_of(before.owner), left]);
+        print.extend([kind(before.mode), before.client.map_or(9, |client| (client % 10) as u8)]);
+        print.extend(flags);
+        print.push((client % 10) as u8);
+        print.extend(bound(before.binding));
+    }
+}
+
 /// What could be told apart, and who has a part in it.
 fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     let mut print = Vec::with_capacity(64);
@@ -313,6 +332,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
             ]);
             print.extend(bound(promise.binding));
         }
+        untold(judge, at, &left, &mut number_of, &mut print);
         for pending in judge.queues.get(&at).into_iter().flatten() {
             let until = pending.until.map_or(255, left);
             print.extend([6, number_of(pending.owner), (pending.client % 10) as u8, until]);

@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::book::{Asked, Hold, is_free_for};
-use super::input::{Begun, Input, Keys, Outcome, Reply, Writes};
+use super::input::{Input, Keys, Outcome, Reply, Writes};
 use super::server::{At, Key, Name};
+use super::untold::Untold;
 use super::world::{TOKEN_LEAD_US_MAX, World};
 use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
@@ -69,6 +70,7 @@ pub(super) struct Oracle {
     /// What the running step must have said.
     pub(super) answers: Vec<(u32, &'static str)>,
     pub(super) minted: Vec<u64>,
+    pub(super) untold: Untold,
     pub(super) is_pumping: bool,
 }
 
@@ -99,12 +101,14 @@ impl Oracle {
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
             Input::Pump => {
+                self.settle_untold(world);
                 out.undone.iter().for_each(|begun| self.undo(*begun, out));
                 self.pump(out, world)
             }
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
+        self.settle_untold(world);
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
     }
@@ -303,34 +307,17 @@ impl Oracle {
                 is_acknowledged,
                 is_ownerless: false,
             };
-            // What its owner holds goes on; and its owner knows that it holds.
-            let hold = before.map_or(new, |before| before.goes_on(token, mode, self.time, asked));
+            // What its owner holds goes on.
+            let goes_on = before.map(|before| before.goes_on(token, mode, self.time, asked));
+            let hold = goes_on.map_or(new, |hold| Hold { is_acknowledged, ..hold });
+            if let Some(before) = before.filter(|_| !is_acknowledged) {
+                self.untold.push(at, before, &hold, client.unwrap_or(0));
+            }
             let mut holds = self.holds(at).to_vec();
             holds.retain(|hold| hold.owner != owner);
             holds.push(hold);
             self.put(at, Some(Value::Lock(holds)));
         }
-    }
-
-    /// What a grant did is taken back, as far as its owner still holds under its token.
-    fn undo(&mut self, begun: Begun, out: &Outcome) {
-        let Begun { at, token, owner, counts, is_upgrade } = begun;
-        if self.writes == Writes::Paused {
-            return;
-        }
-        self.end_overs(at);
-        // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
-        let is_it = |new: &&Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true);
-        let newer = out.begun.iter().find(is_it).map(|new| new.token).filter(|newer| *newer > token);
-        let granted = |hold: &Hold| hold.owner == owner && (hold.token == token || Some(hold.token) == newer);
-        if let Some(hold) = self.own(at, owner).filter(|hold| granted(hold)) {
-            hold.count -= u32::from(counts);
-            if is_upgrade && hold.mode == Mode::Exclusive {
-                hold.mode = Mode::Shared;
-            }
-        }
-        self.end(at, |hold| hold.count == 0);
-        self.admit(at, true, out);
     }
 
     fn promote(&mut self, world: &World) -> Reply {
@@ -407,20 +394,6 @@ impl Oracle {
             }
         }
         Reply::Bool(true)
-    }
-
-    fn close(&mut self, client: u64, out: &Outcome) {
-        self.waiters.retain(|waiter| waiter.client != Some(client));
-        let time = self.time;
-        for (at, value) in &mut self.keys {
-            let Value::Lock(holds) = value else { continue };
-            for hold in holds {
-                hold.is_ownerless |= !hold.is_acknowledged && out.undelivered.contains(&(*at, hold.token));
-                if hold.client == Some(client) {
-                    hold.untied(time, true);
-                }
-            }
-        }
     }
 
     fn set(&mut self, input: &Input, world: &World) {

@@ -378,7 +378,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 28] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
@@ -398,6 +398,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
     "place withdrawn",
     "refused, older request kept",
     "retried after an undelivered grant",
+    "taken back, an earlier hold goes on",
     "told of another type",
     "took its place",
     "undone, an upgrade",
@@ -405,6 +406,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
     "upgraded",
     "waited for several",
     "waited to upgrade",
+    "went on out of the line",
 ];
 
 /// Lives one life, and gives what was seen in it.

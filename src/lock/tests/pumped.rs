@@ -1,12 +1,13 @@
 //! What the [oracle](super::oracle) does when the pump runs.
 
 use super::book::Hold;
-use super::input::{Keys, Outcome, Reply, Writes};
-use super::oracle::{Oracle, Waiter};
+use super::input::{Begun, Keys, Outcome, Reply, Writes};
+use super::oracle::{Oracle, Value, Waiter};
 use super::server::At;
 use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::WRONG_TYPE;
+use crate::lock::types::Mode;
 
 impl Oracle {
     /// Why this waiter must not be granted anything, if anything forbids it.
@@ -48,6 +49,9 @@ impl Oracle {
         // What nobody was told of is taken back when it may be.
         let may_write = self.writes == Writes::Allowed;
         for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
+            if may_write {
+                self.take_back(at);
+            }
             self.end(at, |hold| !hold.is_live(time) || (hold.is_ownerless && may_write));
         }
         // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
@@ -83,6 +87,65 @@ impl Oracle {
                 self.strike(own, "granted");
             }
         }
+    }
+
+    /// G8: what nobody was told of is taken back, and what its owner held before goes on.
+    fn take_back(&mut self, at: At) {
+        self.end_overs(at);
+        let mut holds = self.holds(at).to_vec();
+        for number in 0..holds.len() {
+            let mut others = holds.clone();
+            let hold = others.remove(number);
+            others.retain(|other| !other.is_ownerless);
+            if let Some(left) = self.untold.take_back(at, hold, &others, self.time) {
+                holds[number] = left;
+            }
+        }
+        if !holds.is_empty() {
+            holds.sort_by_key(|hold| hold.token);
+            self.put(at, Some(Value::Lock(holds)));
+        }
+    }
+
+    /// By now all are told whose answers have arrived.
+    pub(super) fn settle_untold(&mut self, world: &World) {
+        let mut untold = std::mem::take(&mut self.untold);
+        let own = |at: At, owner| self.holds(at).iter().find(|own| own.owner == owner).copied();
+        for (at, owner) in untold.settle(world, own) {
+            self.own(at, owner).into_iter().for_each(|own| own.is_acknowledged = true);
+        }
+        self.untold = untold;
+    }
+
+    pub(super) fn close(&mut self, client: u64, out: &Outcome) {
+        self.waiters.retain(|waiter| waiter.client != Some(client));
+        for (at, value) in &mut self.keys {
+            let Value::Lock(holds) = value else { continue };
+            for hold in holds {
+                self.untold.close(*at, hold, client, self.time, out);
+            }
+        }
+    }
+
+    /// What a grant did is taken back, as far as its owner still holds under its token.
+    pub(super) fn undo(&mut self, begun: Begun, out: &Outcome) {
+        let Begun { at, token, owner, counts, is_upgrade } = begun;
+        if self.writes == Writes::Paused {
+            return;
+        }
+        self.end_overs(at);
+        // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
+        let is_it = |new: &&Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true);
+        let newer = out.begun.iter().find(is_it).map(|new| new.token).filter(|newer| *newer > token);
+        let granted = |hold: &Hold| hold.owner == owner && (hold.token == token || Some(hold.token) == newer);
+        if let Some(hold) = self.own(at, owner).filter(|hold| granted(hold)) {
+            hold.count -= u32::from(counts);
+            if is_upgrade && hold.mode == Mode::Exclusive {
+                hold.mode = Mode::Shared;
+            }
+        }
+        self.end(at, |hold| hold.count == 0);
+        self.admit(at, true, out);
     }
 
     fn admit_multis(&mut self, out: &Outcome) {
