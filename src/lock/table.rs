@@ -11,6 +11,7 @@
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`noted`], [`tasks`]: what the pump is to look at.
+//! * [`restored`]: owners that wait for what a RESTORE made them hold.
 //! * [`staged`]: a data set that is loaded while another one is served.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`untold`]: grants that are taken back, because their owners were not told of them.
@@ -33,6 +34,7 @@ mod noted;
 mod notices;
 mod outbox;
 mod quarantine;
+mod restored;
 mod staged;
 mod state;
 mod tasks;

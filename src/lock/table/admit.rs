@@ -2,7 +2,7 @@
 
 use super::context::StepContext;
 use super::state::*;
-use crate::lock::queue::{MultiId, QueueId, Waiter};
+use crate::lock::queue::{MultiId, QueueId};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
@@ -213,9 +213,7 @@ impl Table {
         self.end_lapsed(now.boot, ctx.key_ref.lock_key, fx);
         let mut next = self.queues.head(queue);
         while let Some(id) = next {
-            let Some(waiter) = self.queues.waiter(id) else {
-                break;
-            };
+            let Some(waiter) = self.queues.waiter(id) else { break };
             if are_enough(ctx.served) {
                 self.note_queue(queue);
                 break;
@@ -229,7 +227,9 @@ impl Table {
             }
             if self.waits_for_own(ctx, waiter) {
                 ctx.served += 1;
-                self.answer_holder(ctx, id, fx);
+                if !self.answer_holder(now, ctx, id, admission, fx) {
+                    break;
+                }
                 continue;
             }
             let Some(candidate) = candidate(request, ctx.key_ref.lock_key, false) else {
@@ -283,60 +283,6 @@ impl Table {
             self.answer(lapsed, Answer::TimedOut, fx);
         }
         lapsed.is_some()
-    }
-
-    /// The same for those who stand further back, if there are not too many holders to look at.
-    pub(super) fn answer_holders(&mut self, ctx: &StepContext<'_>, fx: &mut Effects) {
-        let Some((lock, queue)) = ctx.lock.zip(self.queues.at(ctx.key_ref.lock_key)) else {
-            return;
-        };
-        if self.locks.is_large(lock) {
-            return;
-        }
-        let owners: Vec<Vec<u8>> = self.locks.holders(lock).map(|(_, hold)| hold.owner().to_vec()).collect();
-        for owner in owners {
-            self.answer_own(ctx, queue, &owner, fx);
-        }
-    }
-
-    /// The same for this owner.
-    pub(super) fn answer_own(
-        &mut self,
-        ctx: &StepContext<'_>,
-        queue: QueueId,
-        owner: &[u8],
-        fx: &mut Effects,
-    ) {
-        let waiter = self.queues.of_owner(queue, owner);
-        let is_own = |&id: &WaiterId| self.queues.waiter(id).is_some_and(|w| self.waits_for_own(ctx, w));
-        if let Some(waiter) = waiter.filter(is_own) {
-            self.answer_holder(ctx, waiter, fx);
-        }
-    }
-
-    /// Whether a request waits for just what its owner holds.
-    fn waits_for_own(&self, ctx: &StepContext<'_>, waiter: &Waiter) -> bool {
-        let request = &waiter.request;
-        waiter.multi.is_none()
-            && self.held_as(ctx) == Some(request.mode)
-            && self.own(ctx, &request.owner).is_some()
-    }
-
-    /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
-    fn answer_holder(&mut self, ctx: &StepContext<'_>, id: WaiterId, fx: &mut Effects) {
-        let Some(request) = self.queues.waiter(id).map(|waiter| &waiter.request) else {
-            return;
-        };
-        let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
-        if let Some(token) = self.own(ctx, &request.owner).map(|(_, hold)| hold.token()) {
-            let answer = Answer::Granted {
-                lock_key: ctx.key_ref.lock_key.to_owned(),
-                others: Vec::new(),
-                token,
-                minted_owner,
-            };
-            self.answer(id, answer, fx);
-        }
     }
 
     /// Grants a waiting request, and answers it.

@@ -81,31 +81,20 @@ impl Table {
         }
         let KeyRef { lock_key, existing } = key_ref;
         if let Some((lock, hold)) = self.live(now.boot, existing) {
-            let (owner, token) = (hold.owner().to_vec(), hold.token());
-            self.answer_owner(lock_key, &owner, token, fx);
-            if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
+            let Some(queue) = self.queues.at(lock_key) else {
+                return Step::unchanged(());
+            };
+            if self.queues.of_owner(queue, &hold.owner()).is_some() {
+                // It is to hold what it asked for.
+                return self.settle_any(now, key_ref, due, admission, fx);
+            }
+            if let Some(queue) = self.queues.queue_mut(queue) {
                 queue.lock = Some(lock);
             }
             return Step::unchanged(());
         }
         let step = self.grant_next(now, key_ref, admission, fx);
         step.unwrap_or(Step::unchanged(()))
-    }
-
-    /// G9: whoever came to hold what it waits for (a RESTORE brought its hold) waits no longer.
-    fn answer_owner(&mut self, lock_key: LockKey<'_>, owner: &[u8], token: Token, fx: &mut Effects) {
-        let queue = self.queues.at(lock_key);
-        let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, owner)) else {
-            return;
-        };
-        let is_minted = self.queues.waiter(waiter).is_some_and(|w| w.request.owner_is_minted);
-        let answer = Answer::Granted {
-            lock_key: lock_key.to_owned(),
-            others: Vec::new(),
-            token,
-            minted_owner: is_minted.then(|| owner.into()),
-        };
-        self.answer(waiter, answer, fx);
     }
 
     /// Whether the value of a key stands for this hold.

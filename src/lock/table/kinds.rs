@@ -246,8 +246,10 @@ impl Table {
         }
         self.locks.note_acknowledged(holder, ask.client);
         ctx.replicate(Record::Holder(holders, holder), fx);
-        if let Some(queue) = self.queues.at(ctx.key_ref.lock_key) {
-            self.answer_own(ctx, queue, ask.owner, fx);
+        let queue = self.queues.at(ctx.key_ref.lock_key);
+        if let Some(queue) = queue.filter(|&queue| self.queues.of_owner(queue, ask.owner).is_some()) {
+            // Its older request may wait for just this, further back than anybody is let in.
+            self.note_queue(queue);
         }
         Granted(token)
     }
@@ -458,7 +460,7 @@ impl Table {
             return Step::unchanged(());
         }
         self.end_overs(now.boot, &mut ctx, None, due, fx);
-        self.answer_holders(&ctx, fx);
+        self.answer_holders(now, &mut ctx, admission, fx);
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }

@@ -92,6 +92,25 @@ impl Judge {
         Ok(())
     }
 
+    /// G9: who holds what it waits for is told of that as if it asked only now.
+    pub(super) fn hold_as_asked(&mut self, pending: &Pending, world: &World) {
+        let Some((at, before)) =
+            pending.keys.first().and_then(|at| Some((at, self.own(at, pending.owner, world)?)))
+        else {
+            return;
+        };
+        let Pending { lease_ms, binding, client, is_reentrant, owner, .. } = *pending;
+        let after =
+            before.as_asked(world.time, Asked { lease_ms, binding, client: Some(client), is_reentrant });
+        let Some(after) = after else { return };
+        self.untold.push(at, before, &after, client);
+        if after.count > before.count {
+            self.begun.push(Begun { at, token: after.token, owner, counts: true, is_upgrade: false });
+        }
+        self.see("told of its own hold, and holds more");
+        self.promise(at, after);
+    }
+
     /// G8: what nobody was told of is taken back, and what its owner held before goes on.
     pub(super) fn take_back(&mut self, world: &World) {
         if world.writes != Writes::Allowed {

@@ -104,6 +104,15 @@ impl Hold {
         hold
     }
 
+    /// Its owner waits for it, and is told as if it asked only now. `None`: it asked for nothing more.
+    pub(super) fn as_asked(self, time: u64, asked: Asked) -> Option<Self> {
+        let Asked { lease_ms, binding, is_reentrant, .. } = asked;
+        let counts = is_reentrant && self.count < count_max(COUNT_MAX);
+        let is_bound = !binding.is_none() || !self.binding.is_none();
+        let is_more = self.is_shorter(time, lease_ms) || counts || is_bound;
+        is_more.then(|| Self { is_acknowledged: false, ..self.goes_on(self.token, self.mode, time, asked) })
+    }
+
     /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
     pub(super) fn untied(&mut self, time: u64, is_cut: bool) {
         let left_ms = self.left_ms(time);

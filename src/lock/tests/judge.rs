@@ -331,6 +331,7 @@ impl Judge {
                 // G9: a RESTORE made it hold what it waits for.
                 self.see("told of its own hold");
                 self.strike(&pending);
+                self.hold_as_asked(&pending, world);
                 return Ok(());
             }
             must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;

@@ -74,6 +74,7 @@
 //! | G8 | a grant of several is not taken back at all keys | D P |
 //! | G8 | what its owner held before goes, or stays as it was granted | S P |
 //! | G8 | it ends with the connection that was to be told of more | S |
+//! | G9 | whom a RESTORE made hold what it waits for has less than it asked for | S P |
 //! | G9 | a retry by a reader is a second hold; in a long list of holders | S D P; C |
 //! | G10 | a release with a count ends the hold; any token releases a reader | S P |
 //! | G10 | the end of one lease of many ends all | S D P |

@@ -378,7 +378,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 28] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 30] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
@@ -400,6 +400,8 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 28] = [
     "retried after an undelivered grant",
     "taken back, an earlier hold goes on",
     "told of another type",
+    "told of its own hold",
+    "told of its own hold, and holds more",
     "took its place",
     "undone, an upgrade",
     "undone, one count",

@@ -1,6 +1,6 @@
 //! What the [oracle](super::oracle) does when the pump runs.
 
-use super::book::Hold;
+use super::book::{Asked, Hold};
 use super::input::{Begun, Keys, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::At;
@@ -36,6 +36,9 @@ impl Oracle {
             let is_own = |hold: &Hold| (hold.owner, hold.mode) == (owner, mode);
             let holds = keys.len() == 1 && keys.iter().any(|at| self.holds(at).iter().any(is_own));
             let is_granted = told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. }));
+            if holds && is_granted {
+                self.hold_as_asked(late);
+            }
             let word = match (is_other && is_told, holds && is_granted) {
                 (true, _) => "wrong type",
                 (_, true) => "granted",
@@ -84,8 +87,25 @@ impl Oracle {
             let is_same =
                 |w: &Waiter| w.owner == owner && w.mode == mode && w.keys == Keys::one(at) && is_told(w);
             if let Some(own) = self.waiters.iter().position(is_same) {
-                self.strike(own, "granted");
+                let refusal = self.refusal(&self.waiters[own]);
+                if refusal.is_none() {
+                    self.hold_as_asked(own);
+                }
+                self.strike(own, refusal.unwrap_or("granted"));
             }
+        }
+    }
+
+    /// This waiter holds what it waits for, and is told so. A reservation asks for nothing yet.
+    fn hold_as_asked(&mut self, waiter: usize) {
+        let Waiter { owner, keys, client, lease_ms, binding, is_reentrant, .. } = self.waiters[waiter];
+        let (Some(at), Some(client), time) = (keys.first(), client, self.time) else { return };
+        let asked = Asked { lease_ms, binding, client: Some(client), is_reentrant };
+        let Some(hold) = self.own(at, owner) else { return };
+        let before = *hold;
+        if let Some(after) = before.as_asked(time, asked) {
+            *hold = after;
+            self.untold.push(at, before, &after, client);
         }
     }
 
