@@ -377,6 +377,9 @@ impl Life {
             self.primary.close(client);
         }
         self.busy.clear();
+        // A lease that a closed connection kept alive runs from here on: a server that may not write does not begin it.
+        self.primary.sim.is_paused.set(false);
+        self.primary.sim.refuses_writes.set(false);
         for _ in 0..5 {
             self.applies()?;
             self.passes(100_000);
