@@ -311,7 +311,7 @@ pub static COMMANDS: [Command; 10] = [
         tips: c"",
         summary: c"Internal: a record of the replication stream. Clients cannot use it.",
         complexity: c"O(1)",
-        args: &[arg(c"key", Kind::Key), optional(arg(c"record", Kind::Text))],
+        args: &[arg(c"key", Kind::Key), arg(c"record", Kind::Text)],
     },
     Command {
         which: Which::Tick,

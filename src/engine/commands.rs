@@ -87,9 +87,9 @@ pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// LOCK.APPLY: with nothing but a key it does nothing, and the answer is whether the server would.
+/// LOCK.APPLY: of the module itself with nothing but a key it does nothing, and the answer is whether the server would.
 pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    if args.is_empty() {
+    if args.is_empty() && server.client().is_none_or(|client| !server.is_connected(client)) {
         return server.reply(Part::Ok);
     }
     first_use::begin(server);

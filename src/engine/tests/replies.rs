@@ -2,7 +2,7 @@
 
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
-use super::world::words;
+use super::world::{Said, words};
 use crate::engine::flags::Flags;
 
 const WRONG_TYPE: &str = "WRONGTYPE";
@@ -126,6 +126,10 @@ fn the_clock_of_tokens_follows_what_a_file_says_and_no_client() {
     assert_eq!(world.told("LOCK.TICK"), [PartBuf::Ok]);
     assert!(world.error("LOCK.TICK 1 1").starts_with("ERR this command belongs"));
     assert!(world.error("LOCK.APPLY k EMPTY").starts_with("ERR this command belongs"));
+    // With a key alone it is a question of the module's own, which has no connection.
+    assert!(world.error("LOCK.APPLY k").starts_with("ERR this command belongs"));
+    let own = world.run(None, 0, words("LOCK.APPLY k"), Flags::default());
+    assert_eq!(own, Said::Now(vec![PartBuf::Ok]));
     let fact = Flags { is_fact: true, ..Flags::default() };
     let ahead = 1_700_000_500_000_000_u64;
     assert_eq!(world.told_as(fact, words(&format!("LOCK.TICK {ahead} 0"))), [PartBuf::Ok]);
