@@ -264,14 +264,8 @@ impl<'a, S: Server> ToDo<'a, S> {
 
     fn next_note(&mut self, server: &S) -> Option<Task> {
         self.noted = self.noted.checked_sub(1)?;
-        let grants_nothing = self.grants_nothing;
-        server
-            .with(
-                |state| {
-                    if grants_nothing { state.table.next_without_grant() } else { state.table.next_task() }
-                },
-            )
-            .flatten()
+        let next = if self.grants_nothing { Table::next_without_grant } else { Table::next_task };
+        server.with(|state| next(&mut state.table)).flatten()
     }
 
     /// Counts the notes. While nothing can be granted those of requests that have left go, and only what grants nothing

@@ -15,7 +15,7 @@ from harness.checker.evidence import Evidence
 from harness.contention import run_clients as contend
 from harness.kinds import count
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, VALGRIND, eventually
-from harness.mixture import KINDS, run_clients
+from harness.mixture import KINDS, MixedClient, run_clients
 from harness.quiet import counters, last_look
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
@@ -64,6 +64,24 @@ def assert_the_load_was_one(history):
     assert len(waited) > 10, "some were granted out of the queue"
     assert len(lost) > 5, "some leases ended before the holder was done"
     assert sum(hold.end > hold.start for hold in Evidence(history).holds) > 50
+
+
+@pytest.mark.once
+def test_a_client_sees_at_once_which_of_two_was_refused_though_the_server_is_slow(server):
+    # It was taken for a deadlock that nobody was told of.
+    client, slows = MixedClient(server.port, "client.0", [[]], None), server.connect()
+    take = client.corner_take
+
+    def take_slowly(*words, **wanted):
+        slows.send("DEBUG", "SLEEP", 0.4)
+        return take(*words, **wanted)
+
+    client.corner_take = take_slowly
+    client.knot()
+    assert faults(client.history) == []
+    waits = [request for request in client.history if request.is_acquire and request.block]
+    assert [request.error.partition(" ")[0] for request in waits] == ["DEADLOCK", ""]
+    client.close()
 
 
 @pytest.mark.timeout(240 + 5 * SOAK_SECONDS)

@@ -9,6 +9,20 @@ import { Cancelled, ConnectionFailed, LockKindMismatch, LockLost, NotConfirmed, 
 import { DRIVERS } from "./clients.mjs";
 import { eventually, locksOn, startProxy, startServer } from "./servers.mjs";
 
+/** A server, a proxy to it, and a client's locks by way of the proxy. */
+async function behindProxy(t, driver, options) {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  return [server, proxy, await locksOn(t, proxy, driver, options)];
+}
+
+/** The hold of "k" is still there when all has been repeated that the client had given up; then it is released. */
+async function outlives(server, hold, ms = 2500) {
+  await pause(ms);
+  assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+  assert.equal(await hold.release(), true);
+}
+
 for (const driver of DRIVERS.slice(0, 2)) {
   test(`a grant whose reply took as long as the lease is handed to nobody: ${driver}`, async (t) => {
     const server = await startServer(t);
@@ -88,9 +102,7 @@ test("a release that finds another value in place of the lock is a loss", async 
 });
 
 test("a body that ends after the lease ends in a loss, though no server answers", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis");
+  const [, proxy, locks] = await behindProxy(t, "ioredis");
   const body = locks.using("k", { lease: 1000 }, () => {
     proxy.see = () => "cut";
     for (const end = performance.now() + 1100; performance.now() < end; );
@@ -99,9 +111,7 @@ test("a body that ends after the lease ends in a loss, though no server answers"
 });
 
 test("a request that was cancelled is given up, though the server refuses that for now", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis");
+  const [server, proxy, locks] = await behindProxy(t, "ioredis");
   proxy.replyDelay = 200;
   const cancel = new AbortController();
   const request = assert.rejects(locks.acquire("k", { wait: 0, signal: cancel.signal }), Cancelled);
@@ -117,9 +127,7 @@ test("a request that was cancelled is given up, though the server refuses that f
 for (const driver of DRIVERS.slice(0, 2)) {
   for (const when of ["at once", "when the first has ended"]) {
     test(`a request that was cancelled does not end the next hold of its owner, asked ${when}: ${driver}`, async (t) => {
-      const server = await startServer(t);
-      const proxy = await startProxy(t, server);
-      const locks = await locksOn(t, proxy, driver);
+      const [server, proxy, locks] = await behindProxy(t, driver);
       const options = { wait: 0, owner: "task-7" };
       proxy.replyDelay = 200;
       const cancel = new AbortController();
@@ -129,16 +137,12 @@ for (const driver of DRIVERS.slice(0, 2)) {
       if (when !== "at once") await first;
       const hold = await locks.acquire("k", options);
       await first;
-      await pause(1000);
-      assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
-      assert.equal(await hold.release(), true);
+      await outlives(server, hold, 1000);
     });
   }
 
   test(`a request that no server answered does not end the next hold of its owner: ${driver}`, async (t) => {
-    const server = await startServer(t);
-    const proxy = await startProxy(t, server);
-    const locks = await locksOn(t, proxy, driver, { timeout: 500 });
+    const [server, proxy, locks] = await behindProxy(t, driver, { timeout: 500 });
     const options = { owner: "task-7" };
     proxy.see = () => "freeze";
     await assert.rejects(locks.acquire("k", { ...options, wait: 0 }), ConnectionFailed);
@@ -146,15 +150,11 @@ for (const driver of DRIVERS.slice(0, 2)) {
     proxy.cut();
     await pause(10); // so that the next request is queued before the release is repeated
     const hold = await locks.acquire("k", { ...options, wait: 10_000 });
-    await pause(2500);
-    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
-    assert.equal(await hold.release(), true);
+    await outlives(server, hold);
   });
 
   test(`a release that a replica refused does not end the next hold of its owner: ${driver}`, async (t) => {
-    const server = await startServer(t);
-    const proxy = await startProxy(t, server);
-    const locks = await locksOn(t, proxy, driver);
+    const [server, proxy, locks] = await behindProxy(t, driver);
     const options = { wait: 0, owner: "task-7" };
     proxy.replyDelay = 200;
     const cancel = new AbortController();
@@ -166,9 +166,7 @@ for (const driver of DRIVERS.slice(0, 2)) {
     await pause(500);
     await server.admin.call("REPLICAOF", "NO", "ONE");
     const hold = await locks.acquire("k", options);
-    await pause(2500);
-    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
-    assert.equal(await hold.release(), true);
+    await outlives(server, hold);
   });
 
   test(`a refused release that is repeated does not end the next hold of its owner: ${driver}`, async (t) => {
@@ -179,16 +177,12 @@ for (const driver of DRIVERS.slice(0, 2)) {
     await pause(500);
     await refuse(server, false);
     const hold = await locks.acquire("k", options);
-    await pause(2500);
-    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
-    assert.equal(await hold.release(), true);
+    await outlives(server, hold);
   });
 }
 
 test("losses are told by the server, though the connection for that was cut while it was set up", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis");
+  const [server, proxy, locks] = await behindProxy(t, "ioredis");
   let asked = 0;
   proxy.see = (text) => (text.includes("TRACKING") && asked++ === 0 ? "cut" : undefined);
   const hold = await locks.acquire("k");
@@ -211,9 +205,7 @@ test("where CLIENT TRACKING is not allowed, a renewal tells of the loss", async 
 });
 
 test("who waits for several locks asks again, and keeps the place, when the connection falls silent", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis", { waitingConnections: 1 });
+  const [server, proxy, locks] = await behindProxy(t, "ioredis", { waitingConnections: 1 });
   const others = await locksOn(t, server, "ioredis");
   const holder = await others.acquire("b");
   let frozen = 0;
@@ -233,9 +225,7 @@ test("who waits for several locks asks again, and keeps the place, when the conn
 });
 
 test("the late reply to a request that was repeated does not end the hold", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis");
+  const [server, proxy, locks] = await behindProxy(t, "ioredis");
   const others = await locksOn(t, server, "ioredis");
   for (const take of [(from) => from.lock("k"), (from) => from.many(["k", "l"])]) {
     const holder = await others.acquire("k");
@@ -244,9 +234,7 @@ test("the late reply to a request that was repeated does not end the hold", asyn
     await eventually(async () => (await server.waiters("k")) === 1, "it waits");
     await holder.release();
     const hold = await waiting;
-    await pause(2500);
-    assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
-    assert.equal(await hold.release(), true);
+    await outlives(server, hold);
   }
 });
 
@@ -263,9 +251,7 @@ test("a request that the server refuses does not end another hold of its owner",
 });
 
 test("a release that waits for its connection does not end the next hold of its owner", async (t) => {
-  const server = await startServer(t);
-  const proxy = await startProxy(t, server);
-  const locks = await locksOn(t, proxy, "ioredis");
+  const [server, proxy, locks] = await behindProxy(t, "ioredis");
   const options = { wait: 0, owner: "task-7" };
   proxy.see = (text) => (text.includes("HELLO") ? 500 : undefined);
   await locks.using("k", options, () => refuse(server));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::door::Door;
 use common::{PATIENCE, Server, eventually, independent};
-use redislock_client::{Error, Loss};
+use redislock_client::{Error, Guard, Lock, Loss};
 use tokio::time::{sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -90,6 +90,21 @@ async fn several_locks_are_renewed_after_a_long_wait_though_replies_take_long() 
     assert!(guard.remaining() > 20 * SECOND, "{:?} remain", guard.remaining());
 }
 
+/// Client and server agree that these locks are held.
+async fn is_still_held<const N: usize>(server: &Server, names: [&str; N], guard: Guard) {
+    guard.check().unwrap();
+    assert!(names.iter().all(|name| server.is_held(name)));
+    guard.release().await.unwrap();
+}
+
+/// Asks for the lock, gives up before there is a reply, and loses the connection.
+async fn is_not_answered(door: &Door, lock: &Lock) {
+    door.mute(true);
+    assert!(timeout(SECOND / 5, lock.acquire()).await.is_err());
+    door.mute(false);
+    door.cut();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn several_locks_that_are_asked_for_again_outlive_the_request_that_was_dropped() {
     let server = Server::start();
@@ -104,9 +119,7 @@ async fn several_locks_that_are_asked_for_again_outlive_the_request_that_was_dro
     other.release().await.unwrap();
     let guard = again.wait(PATIENCE).acquire().await.unwrap();
     sleep(2 * SECOND).await;
-    guard.check().unwrap();
-    assert!(server.is_held("a") && server.is_held("b"));
-    guard.release().await.unwrap();
+    is_still_held(&server, ["a", "b"], guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,15 +128,10 @@ async fn a_lock_that_is_asked_for_again_outlives_the_request_that_was_not_answer
     let door = Door::to(&server);
     let lock = door.locks().lock("k").owner("task-7").wait(PATIENCE);
     lock.acquire().await.unwrap().release().await.unwrap();
-    door.mute(true);
-    assert!(timeout(SECOND / 5, lock.acquire()).await.is_err());
-    door.mute(false);
-    door.cut();
+    is_not_answered(&door, &lock).await;
     let guard = lock.acquire().await.unwrap();
     sleep(2 * SECOND).await;
-    guard.check().unwrap();
-    assert!(server.is_held("k"));
-    guard.release().await.unwrap();
+    is_still_held(&server, ["k"], guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,9 +146,7 @@ async fn a_lock_that_is_asked_for_again_outlives_the_release_that_failed() {
     // Under the same token, if the server still has the hold.
     let guard = lock.acquire().await.unwrap();
     sleep(3 * SECOND).await;
-    guard.check().unwrap();
-    assert!(server.is_held("k"));
-    guard.release().await.unwrap();
+    is_still_held(&server, ["k"], guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,10 +156,7 @@ async fn what_was_not_answered_is_given_up_though_it_was_asked_for_again_in_vain
     let (lock, other) = (door.locks().lock("k").owner("task-7"), server.locks().lock("k"));
     let guard = other.acquire().await.unwrap();
     assert!(matches!(lock.clone().wait(SECOND / 10).acquire().await, Err(Error::LockTimeout { .. })));
-    door.mute(true);
-    assert!(timeout(SECOND / 5, lock.acquire()).await.is_err());
-    door.mute(false);
-    door.cut();
+    is_not_answered(&door, &lock).await;
     assert!(matches!(lock.clone().wait(Duration::ZERO).acquire().await, Err(Error::LockTimeout { .. })));
     eventually("nobody waits", || server.waiters("k") == 0).await;
     guard.release().await.unwrap();

@@ -90,6 +90,17 @@ fn is_down(world: &World, is_down: bool) {
     world.sim.inside.borrow_mut().is_cluster_down = is_down;
 }
 
+/// This client closes while the cluster is down. What its owner was granted is there as long as that.
+fn goes_when_the_cluster_is_up(world: &mut World, client: u64, owner: &str) {
+    is_down(world, true);
+    world.close(client);
+    assert!(world.rests());
+    assert_eq!(held(world), by(Mode::Exclusive, owner, 1));
+    is_down(world, false);
+    passes(world, 1_001);
+    assert_eq!(held(world), NOBODY);
+}
+
 #[test]
 fn what_was_to_be_undone_while_the_cluster_was_down_is_undone_when_it_is_up_again() {
     // CONTRACT 6: the lock stayed held until its lease was over, by somebody who had been told that it was not.
@@ -110,13 +121,7 @@ fn what_was_to_be_undone_while_the_cluster_was_down_is_undone_when_it_is_up_agai
 fn a_grant_that_nobody_confirms_nor_hears_of_while_the_cluster_is_down_is_undone_later() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
-    is_down(&world, true);
-    world.close(1);
-    assert!(world.rests());
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
-    is_down(&world, false);
-    passes(&mut world, 1_001);
-    assert_eq!(held(&world), NOBODY);
+    goes_when_the_cluster_is_up(&mut world, 1, "alice");
 }
 
 #[test]
@@ -156,13 +161,7 @@ fn a_grant_that_nobody_hears_of_is_taken_back_when_the_cluster_is_up_again() {
     world.number("LOCK.ACQUIRE k alice PX 60000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 60000 BLOCK 0");
     world.number("LOCK.RELEASE k alice");
-    is_down(&world, true);
-    world.close(2);
-    assert!(world.rests());
-    assert_eq!(held(&world), by(Mode::Exclusive, "bob", 1));
-    is_down(&world, false);
-    passes(&mut world, 1_001);
-    assert_eq!(held(&world), NOBODY);
+    goes_when_the_cluster_is_up(&mut world, 2, "bob");
 }
 
 #[test]

@@ -303,13 +303,7 @@ impl Table {
         fx.publish(Event::Acquired);
         ctx.replicate(record, fx);
         if let Some(client) = request.client {
-            let answer = Answer::Granted {
-                lock_key: ctx.key_ref.lock_key.to_owned(),
-                others: Vec::new(),
-                token,
-                minted_owner: request.owner_is_minted.then_some(request.owner),
-            };
-            fx.answer(id, client, answer);
+            fx.answer(id, client, request.granted(ctx.key_ref.lock_key, Vec::new(), token));
         }
         Ok(())
     }

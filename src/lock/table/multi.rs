@@ -361,11 +361,10 @@ impl Table {
         };
         self.queues.leave(first_entry);
         self.count_waited(now.boot, request.since, ctxs.len() as u64);
-        let mut lock_keys = ctxs.iter().map(|ctx| ctx.key_ref.lock_key.to_owned());
+        let mut lock_keys = ctxs.iter().map(|ctx| ctx.key_ref.lock_key);
         let lock_key = lock_keys.next()?;
-        let others = lock_keys.collect();
-        let minted_owner = request.owner_is_minted.then(|| request.owner.clone());
-        first_fx.answer(first_entry, client, Answer::Granted { lock_key, others, token, minted_owner });
+        let others = lock_keys.map(|lock_key| lock_key.to_owned()).collect();
+        first_fx.answer(first_entry, client, request.clone().granted(lock_key, others, token));
         self.begin_all(now, ctxs, &request.grant(token), false, fx);
         Some(())
     }

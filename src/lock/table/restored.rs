@@ -63,13 +63,7 @@ impl Table {
             self.hold_as_asked(now.boot, ctx, &request, fx);
         }
         if let Some(token) = self.own(ctx, &request.owner).map(|(_, hold)| hold.token()) {
-            let answer = Answer::Granted {
-                lock_key: ctx.key_ref.lock_key.to_owned(),
-                others: Vec::new(),
-                token,
-                minted_owner: request.owner_is_minted.then_some(request.owner),
-            };
-            self.answer(id, answer, fx);
+            self.answer(id, request.granted(ctx.key_ref.lock_key, Vec::new(), token), fx);
         }
         true
     }

@@ -218,13 +218,7 @@ impl Table {
                 queue.lock = Some(lock);
             }
             fx.publish(Event::Acquired);
-            let answer = Answer::Granted {
-                lock_key: lock_key.to_owned(),
-                others: Vec::new(),
-                token,
-                minted_owner: request.owner_is_minted.then_some(request.owner),
-            };
-            fx.answer(id, client, answer);
+            fx.answer(id, client, request.granted(lock_key, Vec::new(), token));
             return Some(Step { reply: (), change, record: Record::Hold(lock) });
         }
         None

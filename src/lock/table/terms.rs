@@ -1,9 +1,9 @@
 //! What goes into the steps of a [table](super) and comes out of them, beside [effects](crate::lock::effect).
 
-use crate::lock::effect::{Existing, Step, WaiterId};
+use crate::lock::effect::{Answer, Existing, Step, WaiterId};
 use crate::lock::locks::NewHold;
 use crate::lock::queue::Request;
-use crate::lock::types::{Binding, ClientId, LockKey, Mode, Moment, OwnerBuf, Token};
+use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, OwnerBuf, Token};
 
 /// What the user has set a bound to (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -289,6 +289,12 @@ impl Request {
     pub(super) fn grant(&self, token: Token) -> Grant<'_> {
         let Self { mode, client, is_reentrant, .. } = *self;
         Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant, is_told: false }
+    }
+
+    /// What its client is told when it is granted this lock, and the others with it.
+    pub(super) fn granted(self, lock_key: LockKey<'_>, others: Vec<LockKeyBuf>, token: Token) -> Answer {
+        let minted_owner = self.owner_is_minted.then_some(self.owner);
+        Answer::Granted { lock_key: lock_key.to_owned(), others, token, minted_owner }
     }
 }
 

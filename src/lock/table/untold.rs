@@ -3,6 +3,11 @@
 use super::context::StepContext;
 use super::state::*;
 
+/// This hold, unless its owner knows of it.
+fn not_told((id, hold): (LockId, Hold<'_>)) -> Option<LockId> {
+    (!hold.is_acknowledged()).then_some(id)
+}
+
 impl Table {
     /// A grant could not be delivered: the pump is to take it back, before it looks at anything else. Or another
     /// request of its owner could go on with a hold that nobody was told of.
@@ -33,10 +38,8 @@ impl Table {
         if !self.is_plain(key_ref) {
             return self.take_back_any(now, key_ref, token, admission, fx);
         }
-        let granted = self
-            .live(now.boot, key_ref.existing)
-            .filter(|(_, hold)| hold.token() == token && !hold.is_acknowledged());
-        let Some(id) = granted.map(|(id, _)| id) else {
+        let own = self.live(now.boot, key_ref.existing).filter(|(_, hold)| hold.token() == token);
+        let Some(id) = own.and_then(not_told) else {
             return self.settle(now, key_ref, None, admission, fx);
         };
         self.locks.end(id, now.boot);
@@ -55,29 +58,23 @@ impl Table {
     ) -> Step<()> {
         let mut ctx = StepContext::new(key_ref);
         self.leave_quarantine(now.boot);
-        match ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)) {
-            Some((holder, hold)) if !hold.is_acknowledged() => {
-                let owner = hold.owner().to_vec();
-                self.end_untold(now.boot, &mut ctx, (holder, &owner), fx);
-            }
-            _ => self.forget_untold(&mut ctx, token, fx),
+        match ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).and_then(not_told) {
+            Some(holder) => self.end_untold(now.boot, &mut ctx, holder, fx),
+            None => self.forget_untold(&mut ctx, token, fx),
         }
         self.end_overs(now.boot, &mut ctx, None, None, fx);
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }
 
-    /// What this owner was granted last goes: the hold, or what is more of it than there was before.
-    fn end_untold(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        (holder, owner): (LockId, &[u8]),
-        fx: &mut Effects,
-    ) {
+    /// What the owner of this hold was granted last goes: the hold, or what is more of it than there was before.
+    fn end_untold(&mut self, now: Moment, ctx: &mut StepContext<'_>, holder: LockId, fx: &mut Effects) {
+        let Some(owner) = self.locks.hold(holder).map(|hold| hold.owner().to_vec()) else {
+            return;
+        };
         if self.has_closed() {
             // Where it may be bound to again.
-            self.unbind_own(ctx, owner);
+            self.unbind_own(ctx, &owner);
         }
         let earlier = self.locks.take_earlier(holder);
         let count = self.locks.hold(holder).map_or(0, Hold::count);
@@ -86,7 +83,7 @@ impl Table {
             // The owner may have released what it knew of.
             Some(earlier) if count > u32::from(earlier.counts) => {
                 let count = count - u32::from(earlier.counts);
-                self.put_back(now, ctx, (owner, count), *earlier, fx);
+                self.put_back(now, ctx, (&owner, count), *earlier, fx);
             }
             // It is ended as others are whose leases are over.
             None if self.locks.hold(holder).is_some_and(|hold| hold.is_over(now)) => {}

@@ -5,6 +5,7 @@ nobody is told of, is seen for certain. And a resource outside of the server, wh
 highest token that it has seen: the witness of what tokens are for.
 """
 
+import select
 import threading
 import time
 
@@ -31,6 +32,12 @@ class Resource:
                 return False
             self.highest[lock] = token
             return True
+
+
+def answered_first(sides):
+    """The same, but first those whose connection, their second part, is answered first."""
+    ready, _, _ = select.select([other.socket for _, other, *_ in sides], [], [], PATIENT_MS / 1000)
+    return sorted(sides, key=lambda side: side[1].socket not in ready)
 
 
 class Corners:
@@ -103,9 +110,7 @@ class Corners:
             asked.append(self.corner_take(key, owner, block=PATIENT_MS, other=other))
             self.info(key)
         self.corner_release(key, owners[0])
-        sides = [*zip(asked, others, owners[1:])]
-        sides.sort(key=lambda side: not side[1].has_input(0.05))
-        for request, other, owner in sides:
+        for request, other, owner in answered_first([*zip(asked, others, owners[1:])]):
             self.note(request, other)
             self.corner_release(key, owner)
             self.close_other(other, request)
@@ -122,7 +127,7 @@ class Corners:
         second = self.corner_take(left, two, block=PATIENT_MS, other=others[1])
         sides = [(first, others[0], left, one), (second, others[1], right, two)]
         # The one that is refused, which is answered at once, gives up what the other one waits for.
-        sides.sort(key=lambda side: not side[1].has_input(0.05))
+        sides = answered_first(sides)
         for request, other, own, owner in sides:
             self.note(request, other)
             self.corner_release(own, owner)
