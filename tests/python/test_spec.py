@@ -5,6 +5,7 @@ The configurations themselves are checked by `make spec`.
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,13 +75,39 @@ def test_an_output_without_a_verdict_is_refused(case):
         SPEC["found_in"](case, expecting("holds", 300))
 
 
-def test_the_run_fails_and_says_what_was_expected_and_found(capsys, monkeypatch):
+@pytest.fixture
+def check(monkeypatch, tmp_path):
+    """Checks configurations with a model checker that always says the same."""
+    checker = tmp_path / "checker"
+    checker.touch()
     check = SPEC["check"]
-    monkeypatch.setitem(check.__globals__, "jar", lambda: None)
-    monkeypatch.setitem(check.__globals__, "output_of", lambda one, jar: HOLDS)
-    assert check([expecting("holds", 300)]) == 0
-    assert check([expecting("holds", 300), expecting("holds", 299)]) == 1
+    for name, value in {"jar": lambda: checker, "output_of": lambda one, jar: HOLDS, "CACHE": tmp_path}.items():
+        monkeypatch.setitem(check.__globals__, name, value)
+    return check
+
+
+def test_the_run_fails_and_says_what_was_expected_and_found(check, capsys):
+    assert check([expecting("holds", 300)], trusts_notes=False) == 0
+    assert check([expecting("holds", 300), expecting("holds", 299)], trusts_notes=True) == 1
     assert "expected: holds, 299 states; found: holds, 300 states" in capsys.readouterr().out
+
+
+def test_what_came_out_as_expected_is_checked_again_when_anything_in_it_has_changed(check, capsys, monkeypatch):
+    one, module = expecting("holds", 300), SPEC["SPEC"] / f"{expecting('holds', 300).module}.tla"
+    new_folder = shutil.copytree(SPEC["SPEC"], check.__globals__["CACHE"] / "changed")
+    (new_folder / module.name).write_text(module.read_text() + "\n")
+
+    def is_checked(one, trusts_notes=True):
+        assert check([one], trusts_notes) == 0
+        return "as before" not in capsys.readouterr().out
+
+    assert is_checked(one) and not is_checked(one)
+    assert is_checked(one, trusts_notes=False)
+    assert is_checked(expecting("holds", 300, invariant="TokensRise"))
+    monkeypatch.setitem(check.__globals__, "SPEC", new_folder)
+    assert is_checked(one) and not is_checked(one)
+    (check.__globals__["CACHE"] / "checker").write_text("another version")
+    assert is_checked(one)
 
 
 def test_constants_are_what_the_model_checker_reads():
