@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -53,6 +54,18 @@ SERVERS = {"shared_server", "start_server", "recorded", "machine", "unhurried"}
 TOOLS_ARE_TESTED = os.environ.get("REDISLOCK_TOOLS_ARE_TESTED", "") not in ("", "0")
 
 
+#: "1/3": one of three servers that share the tests out among them. Each of these runs on one of them.
+PART, PARTS = map(int, os.environ.get("REDISLOCK_PART", "0/1").split("/"))
+#: A file that uses one of these asks which server it has: its tests are not shared out, but run on each.
+ASKS = {"IS_VALKEY", "RELEASE", "WAYS", "at_least"}
+
+
+def is_ours(item):
+    """Whether a test runs on this one of the servers that share them out."""
+    name = item.nodeid.rpartition("/")[2]
+    return not ASKS.isdisjoint(vars(item.module)) or crc32(os.fsencode(name)) % PARTS == PART
+
+
 def runs_once(item):
     """Whether a test says nothing about the server."""
     return item.path.stem in TOOLS or item.get_closest_marker("once") is not None
@@ -68,9 +81,11 @@ def pytest_collection_modifyitems(config, items):
     unsaid = sorted({item.nodeid.partition("[")[0] for item in items if not runs_once(item) and not has_server(item)})
     if unsaid:
         raise pytest.UsageError(f"without a server, so to be marked `once` (or `own_server`): {', '.join(unsaid)}")
-    if TOOLS_ARE_TESTED:
-        config.hook.pytest_deselected(items=[item for item in items if runs_once(item)])
-        items[:] = [item for item in items if not runs_once(item)]
+    kept, left = [], []
+    for item in items:
+        (kept if is_ours(item) and not (TOOLS_ARE_TESTED and runs_once(item)) else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = mark.args[0] if mark else 60

@@ -35,7 +35,7 @@ class Resource:
 
 
 def answered_first(sides):
-    """The same, but first those whose connection, their second part, is answered first."""
+    """Sides of a corner in the order in which their connections are answered. A connection is the second part of its side."""
     ready, _, _ = select.select([other.socket for _, other, *_ in sides], [], [], PATIENT_MS / 1000)
     return sorted(sides, key=lambda side: side[1].socket not in ready)
 

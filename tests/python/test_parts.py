@@ -1,0 +1,31 @@
+"""How servers share the tests out among them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: One that asks which server it has, and one that does not.
+FILES = ("test_leaving.py", "test_ties.py")
+
+
+def collected(part):
+    """The tests of these files that a server runs that has this part: (of the first file, of the second)."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only", *FILES]
+    environment = {**os.environ, "REDISLOCK_PART": part, "REDISLOCK_TOOLS_ARE_TESTED": ""}
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, env=environment, text=True, timeout=60, check=True, stdout=subprocess.PIPE
+    )
+    lines = [line for line in done.stdout.splitlines() if "::" in line]
+    return [sorted(line for line in lines if file in line) for file in FILES]
+
+
+@pytest.mark.once
+def test_each_test_runs_on_one_of_those_that_share_and_on_all_if_it_asks_which_server_it_is():
+    asks, other = collected("0/1")
+    parts = [collected(f"{number}/3") for number in range(3)]
+    assert len(asks) > 10 and [part[0] for part in parts] == [asks] * 3
+    assert sorted(test for part in parts for test in part[1]) == other
+    assert all(len(part[1]) > len(other) / 6 for part in parts)
