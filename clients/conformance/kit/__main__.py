@@ -20,6 +20,8 @@ from .stage import Stage
 MAY_LACK = "fork"
 #: What a driver for threads may lack besides, if another driver of the library has it.
 NOT_FOR_THREADS = {"cancel", "body", "tasks"}
+#: A part that is one driver. An adapter names its drivers in an order in which these two have as little in common as any.
+ENDS = {"first": 0, "last": -1}
 
 
 def arguments():
@@ -27,7 +29,7 @@ def arguments():
     parser = argparse.ArgumentParser(prog="kit", description="Tests a client library of redislock.")
     parser.add_argument("adapter", nargs="*", help="the command that starts the adapter")
     parser.add_argument("--driver", help="which of the library's drivers; all: each in turn")
-    parser.add_argument("--part", default="0/1", help="with --driver all: I/N, each Nth of them from the Ith on")
+    parser.add_argument("--part", default="0/1", help="with --driver all: I/N, each Nth of them from the Ith on; or: first, last")
     parser.add_argument("--case", action="append", help="only the cases of such a name: cancel-*")
     parser.add_argument("--jobs", type=int, default=12, help="how many cases run side by side")
     parser.add_argument("--may-lack", default=MAY_LACK, help="features that may be missing (default: %(default)s)")
@@ -56,6 +58,9 @@ def drivers_of(command):
 
 def of_this_part(drivers, part):
     """Those of this part: I/N is each Nth of them, from the Ith on; one alone belongs to all parts."""
+    if part in ENDS:
+        driver = list(drivers)[ENDS[part]]
+        return {driver: drivers[driver]}
     number, parts = (int(word) for word in part.split("/"))
     if len(drivers) == 1:
         return drivers
