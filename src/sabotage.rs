@@ -14,13 +14,13 @@
 pub(crate) enum Rule {
     /// Only its owner releases and renews a hold (G10).
     OwnerCheck,
-    /// Who comes last stands last (G5).
+    /// The request that comes last stands last (G5).
     Fifo,
     /// A lease does not end early (G2).
     Expiry,
     /// A lease does end (G3).
     ExpiryLate,
-    /// A deleted key lets in who waits (G6).
+    /// A deleted key lets in the waiters (G6).
     WakeUp,
     /// A connection that closes ends what is bound to it.
     Disconnect,
@@ -32,7 +32,7 @@ pub(crate) enum Rule {
     Limit,
     /// Nobody reads while somebody writes (G1).
     ReaderBesideWriter,
-    /// Who holds and asks again holds as before (G9).
+    /// A holder that asks again holds as before (G9).
     Retry,
     /// A wait that would never end is refused (G11).
     Deadlock,
@@ -50,9 +50,9 @@ pub(crate) enum Rule {
     Quarantine,
     /// What has to be confirmed is told when it is (CONTRACT 6).
     Acknowledgement,
-    /// Who leaves a queue lets in whom it stood in the way of (G6).
+    /// A request that leaves a queue lets in those that it stood in the way of (G6).
     LeaverWakes,
-    /// Who fits beside all reservations comes in, however many they are (G6).
+    /// A request that fits beside all reservations comes in, however many they are (G6).
     BesideReservations,
     /// A key has the same time to live wherever it is (G13).
     TimeToLive,
@@ -80,7 +80,7 @@ pub(crate) enum Rule {
     PassedOn,
     /// The server is asked for nothing while somebody is within what the engine keeps.
     AskedOutside,
-    /// Who waits at a server that is demoted, and is not told so at once, is told so later (G7).
+    /// A client that waits at a server that is demoted, and is not told so at once, is told so later (G7).
     SentAwayLater,
 }
 

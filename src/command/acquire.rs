@@ -8,7 +8,7 @@ use crate::lock::types::{Binding, LIMIT_MAX, Mode};
 /// A parsed LOCK.ACQUIRE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire<'a> {
-    /// Who asks; `None`: the server mints an owner (`*`).
+    /// The owner that asks; `None`: the server mints one (`*`).
     pub owner: Option<&'a [u8]>,
     /// For how long.
     pub lease_ms: u64,
@@ -168,7 +168,7 @@ impl Given {
             let max = bounds.wait_ms_max.unwrap_or(WAIT_MS_MAX);
             options.value("BLOCK", &mut self.block, |v| ranged("BLOCK", MS, v, 0, max))
         } else if is("QUEUE") {
-            // Who reserves a lock cannot do so for longer than who holds it.
+            // An owner can reserve a lock for no longer than it could hold it.
             let max = bounds.wait_ms_max.unwrap_or(bounds.lease_ms_max);
             options.value("QUEUE", &mut self.queue, |v| ranged("QUEUE", MS, v, 1, max))
         } else if is("REENTRANT") {

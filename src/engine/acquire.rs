@@ -122,7 +122,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     }
     let cannot_confirm = !IS_PLAIN && confirm::is_impossible(server);
     let mut is_parked = false;
-    // A waiter is given its client before anything is published: whoever listens may free the lock.
+    // A waiter is given its client before anything is published: a listener may free the lock.
     let park = |reply: &Acquired| {
         if let Acquired::Waiting(waiter) = *reply {
             is_parked = answers::park(server, waiter);

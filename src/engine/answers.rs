@@ -91,7 +91,7 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
             Some(Reply::Answer(Answer::Demoted))
         }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
-        // Who has an answer already is only answered sooner.
+        // A client that has an answer already is only answered sooner.
         Stage::Undoing(reply) | Stage::Paced(reply) => {
             let _ = server.with(|state| delivered(&mut state.table, &reply));
             Some(reply)

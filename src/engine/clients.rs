@@ -302,7 +302,7 @@ mod tests {
         }
         assert!(clients.remove(1).is_none(), "it was answered");
         push(&mut clients, 7);
-        // A server gives handles anew: whoever comes later by the same one waits for its own turn.
+        // A server gives handles anew: a client that comes later by the same one waits for its own turn.
         push(&mut clients, 2);
         assert_eq!([(); 5].map(|()| next(&mut clients)), [Some(4), Some(5), Some(7), Some(2), None]);
         assert!(!clients.has_paced());

@@ -57,7 +57,7 @@ pub fn look_again<S: Server>(server: &S) {
     }
 }
 
-/// Another server decides from here on: whoever waits for replicas of this one waits in vain, and what it was granted
+/// Another server decides from here on: clients that wait for replicas of this one wait in vain. What they were granted
 /// is the new primary's to keep or to end. Some are told so at once, the others by the pump.
 pub fn demoted<S: Server>(server: &S) {
     let clients = server.with(|state| {
@@ -190,7 +190,7 @@ pub struct Wanted {
     pub lock_keys: Vec<LockKeyBuf>,
     /// What the client is answered then.
     pub reply: Reply,
-    /// For how long it asked: nobody waits for longer than that, because whoever is told of a hold shall have it.
+    /// For how long it asked: nobody waits for longer than that, because a client that is told of a hold shall have it.
     pub lease_ms: u64,
 }
 
@@ -338,7 +338,7 @@ fn answer_over<S: Server>(server: &S) {
     let now = server.boot();
     let over = server.with(|state| {
         let had_undo = state.confirm.all.has_undo_now();
-        // Who is answered in a later turn waits till then, so that a grant of nobody's is undone.
+        // A client that is answered in a later turn waits till then, so that a grant of nobody's is undone.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();
         // The pump undoes what these began, before others join them.

@@ -122,8 +122,8 @@ mod tests {
         assert!(contended.shown().starts_with(&format!("db=0,name={},count=2", "n".repeat(NAME_SHOWN_MAX))));
     }
 
-    /// What the paper promises: no count is too low, none too high by more than is told, and who makes more than its
-    /// share is there.
+    /// What the paper promises: no count is too low, none too high by more than is told, and a name that makes more than
+    /// its share is there.
     #[test]
     fn counts_are_as_exact_as_they_say() {
         for seed in 0..50 {

@@ -144,8 +144,8 @@ fn warn_of_lead<S: Server>(server: &S) {
     }
 }
 
-/// This server follows a primary from here on: whoever waits here waits in vain. Some are told so at once, the others by
-/// the pump, even if this server decides again by then.
+/// This server follows a primary from here on: clients that wait here wait in vain. Some are told so at once, the
+/// others by the pump, even if this server decides again by then.
 pub fn demoted<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     server.shared().expect_facts();

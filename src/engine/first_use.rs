@@ -42,7 +42,7 @@ pub fn look_at_eviction<S: Server>(server: &S) {
     server.shared().eviction_is_logged.set(false);
 }
 
-/// Who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
+/// Looks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
 pub fn look_for_listeners<S: Server>(server: &S) {
     server.shared().events_are_heard.set(server.has_listeners());
 }

@@ -57,7 +57,7 @@ pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     }
 }
 
-/// Turns away who waits, whom the run answers next, and tells readers of the stream to count from nothing. In every run of the pump.
+/// In every run of the pump: turns away the waiters, which that run answers next, and tells readers to count from nothing.
 pub fn go<S: Server>(server: &S, is_paused: bool) {
     if !server.shared().settings.is_leaving() {
         return;

@@ -8,7 +8,7 @@ use super::server::{Key, Server};
 use super::work;
 use crate::lock::effect::{Existing, Legacy};
 
-/// What is found at an open key, where strings may be locks; `owner` is whoever asks.
+/// What is found at an open key, where strings may be locks; `owner` is the one that asks.
 #[inline]
 pub fn find<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Existing {
     let existing = key.existing();
@@ -28,7 +28,7 @@ fn find_string<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) ->
     Existing::Legacy(Legacy { is_own, until: server.boot().plus_ms(left_ms) })
 }
 
-/// Something happened to a key: who waits for it may be next.
+/// Something happened to a key: a waiter for it may be next.
 pub fn key_changed<S: Server>(server: &S, name: S::Name<'_>) {
     if server.with(|state| state.table.waiters() > 0) == Some(true) {
         let lock_key = server.lock_key(name);

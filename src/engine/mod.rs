@@ -6,7 +6,7 @@
 //! * [`commands`], [`acquire`], [`report`]: a command each; [`at_key`], [`several`]: its step at its key or keys.
 //! * [`step`]: carries out what a step decided; [`outbox`]: what is published, in its order.
 //! * [`events`], [`values`], [`legacy`]: what the server tells.
-//! * [`work`]: whoever makes work for the pump does it here; [`pump`]: does it; [`sweep`]: what no event tells of.
+//! * [`work`]: all that makes work for the pump does it here; [`pump`]: does it; [`sweep`]: what no event tells of.
 //! * [`clients`], [`answers`]: those who are blocked; [`confirm`]: those who wait for replicas; [`admission`]: who may
 //!   be granted a lock.
 //! * [`settings`], [`quarantine`], [`leaving`], [`first_use`]: what the user has set, and what follows from it.

@@ -394,7 +394,7 @@ fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token
     let key = server.open(name, To::Write);
     let existing = key.existing();
     let record = server.with(|state| state.table.to_replicate(existing, token)).flatten();
-    // Who watches or tracks the key learns of it, too.
+    // A client that watches or tracks the key learns of it, too.
     let change = if record.is_some() { Change::Touched } else { Change::Nothing };
     step::change(server, key, existing, change);
     step::replicate(server, name, record.unwrap_or(Record::Nothing));
@@ -432,7 +432,7 @@ fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
     });
 }
 
-/// The slot of this key is not ours: nothing is written, and whoever waits is sent on.
+/// The slot of this key is not ours: nothing is written, and the waiters are sent on.
 fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     if server.with(|state| state.table.is_waited_for(lock_key.as_key())) == Some(true) {
         let slot = slot::slot_of(name.as_ref());

@@ -200,7 +200,7 @@ pub enum To {
     Write,
 }
 
-/// Who answers for a key, by its slot.
+/// The server that answers for a key, by its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     /// This server.

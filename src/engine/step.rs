@@ -10,7 +10,7 @@ use crate::sabotage::{self, Rule};
 
 /// Carries out a step and its effects on an open key.
 ///
-/// The key is closed before anything is published: whoever listens may use it.
+/// The key is closed before anything is published: a listener may use it.
 #[inline(always)]
 pub fn carry_out<S: Server, R>(
     server: &S,

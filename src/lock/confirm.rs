@@ -111,15 +111,15 @@ pub struct Confirmations {
     replicas: BTreeMap<ReplicaName, Replica>,
     waits: BTreeMap<WaitId, Wait>,
     deadlines: BTreeSet<(Moment, WaitId)>,
-    /// Who waits for the hold with this token.
+    /// The waits for the hold with this token.
     of_token: HashMap<Token, BTreeSet<WaitId>>,
     /// The last number given.
     last: u64,
-    /// What began in this turn, for whoever is told of it to wait for.
+    /// What began in this turn: a client that is told of it is to wait for it.
     begun: Vec<PendingGrant>,
     /// What was not confirmed and is to be undone.
     undo: Undos,
-    /// A replica has left: whoever waits for it may wait in vain.
+    /// A replica has left: a client that waits for it may wait in vain.
     has_lost: bool,
     /// Waits that have enough acknowledgements and were not taken yet.
     enough: BTreeSet<WaitId>,
@@ -149,8 +149,8 @@ impl Confirmations {
         self.has_lost = true;
     }
 
-    /// Nothing has to be confirmed from here on: who waits is told in this turn or, of many, in the next ones. What was
-    /// not confirmed before is undone all the same.
+    /// Nothing has to be confirmed from here on: those who wait are told in this turn or, of many, in the next ones. What
+    /// was not confirmed before is undone all the same.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
@@ -236,13 +236,13 @@ impl Confirmations {
         }
     }
 
-    /// The turn of the event loop is over: whoever was to be told of what began in it waits by now.
+    /// The turn of the event loop is over: a client that was to be told of what began in it waits by now.
     pub fn forget_begun(&mut self) {
         self.begun.clear();
     }
 
     /// An owner is to be told, within so many milliseconds, that it holds these locks under this token. Nobody waits
-    /// for longer than the lease lasts that has just begun: whoever is told of a hold shall have it.
+    /// for longer than the lease lasts that has just begun: a client that is told of a hold shall have it.
     ///
     /// `None`: it can never have enough.
     pub fn wait_to_answer(
@@ -261,7 +261,7 @@ impl Confirmations {
         self.wait(now, now.plus_ms(lasts_ms), rule, pending_grants)
     }
 
-    /// What whoever is told of this token has here, and what of it is to be undone if it is not told.
+    /// What a client that is told of this token has here, and what of it is to be undone if it is not told.
     fn pending_grant(&mut self, lock_key: LockKeyBuf, token: Token) -> PendingGrant {
         let begun = self.begun.iter().position(|begun| begun.token == token && begun.lock_key == lock_key);
         match begun {

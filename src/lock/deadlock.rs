@@ -29,11 +29,11 @@ use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 /// One wait of a cycle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Who waits.
+    /// The owner that waits.
     pub owner: OwnerBuf,
     /// For which lock.
     pub lock_key: LockKeyBuf,
-    /// Who has to give it up, or to get it first. The next link's owner.
+    /// The owner that has to give it up, or to get it first. The next link's owner.
     pub awaited: OwnerBuf,
 }
 
@@ -82,9 +82,9 @@ struct Owner {
 /// What a search goes through.
 #[derive(Clone, Copy)]
 pub struct Scope<'a> {
-    /// Who waits.
+    /// The requests that wait.
     pub queues: &'a Queues,
-    /// Who holds.
+    /// The locks that are held.
     pub locks: &'a Locks,
     /// When: a hold whose lease is over is in nobody's way.
     pub now: Moment,

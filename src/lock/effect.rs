@@ -56,7 +56,7 @@ pub enum Change {
 pub enum Record {
     /// There is nothing to tell.
     Nothing,
-    /// The client's request, word for word: whoever applies it comes to the same result.
+    /// The client's request, word for word: a reader that applies it comes to the same result.
     AsAsked,
     /// The hold that this lock has now.
     Hold(LockId),
@@ -301,7 +301,7 @@ pub enum Task {
     TimeOut(WaiterId),
     /// The lease of this lock, here, has run out: end it.
     Expire(LockKeyBuf, LockId),
-    /// The lock at this key may be free: grant it to whoever is next.
+    /// The lock at this key may be free: grant it to the next waiter.
     Settle(LockKeyBuf),
     /// It may be the turn of this request for several locks.
     Multi(WaiterId),

@@ -1,4 +1,4 @@
-//! Who waits, in what order, until when (G5, G7, G8).
+//! The requests that wait, in what order, until when (G5, G7, G8).
 //!
 //! One queue for each lock key that has waiters: a doubly linked list through the waiters' records. So leaving from
 //! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock
@@ -36,7 +36,7 @@ pub type MultiId = Id<Multi>;
 /// What a waiting request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// The owner that asks.
     pub owner: OwnerBuf,
     /// Whether the server minted the owner, and the answer must name it.
     pub owner_is_minted: bool,
@@ -221,7 +221,7 @@ impl Queues {
         self.waiters.get(waiter)
     }
 
-    /// Who is next in this queue.
+    /// The next one in this queue.
     #[must_use]
     pub fn head(&self, queue: QueueId) -> Option<WaiterId> {
         self.queues.get(queue)?.head
@@ -280,13 +280,13 @@ impl Queues {
         multi.into_iter().flat_map(|multi| multi.entries.iter().copied()).chain(single)
     }
 
-    /// Who stands behind this one.
+    /// The request behind this one.
     #[must_use]
     pub fn behind(&self, waiter: WaiterId) -> Option<WaiterId> {
         self.waiters.get(waiter)?.behind
     }
 
-    /// Who stands ahead of this one.
+    /// The request ahead of this one.
     #[must_use]
     pub fn ahead(&self, waiter: WaiterId) -> Option<WaiterId> {
         self.waiters.get(waiter)?.ahead

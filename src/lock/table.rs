@@ -1,7 +1,7 @@
 //! The locks of one server.
 //!
 //! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
-//! span locks. Its steps are spread over files by who calls them:
+//! span locks. Its steps are spread over files by their callers:
 //!
 //! * [`decide`]: a client asks, on a primary. What the plain exclusive lock needs is done here, on a short path.
 //! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.

@@ -20,8 +20,8 @@ impl Alarm for Timer {
         let Some(fd) = &self.0 else {
             return false;
         };
-        // From now, and not at a moment: whoever runs the server under a library that shifts its clocks shifts what we
-        // read and not what the kernel waits for. Zero would disarm it.
+        // From now, and not at a moment: a library under the server that shifts its clocks shifts what we read and not
+        // what the kernel waits for. Zero would disarm it.
         let micros = at.0.saturating_sub(clock::boot().0).max(1);
         let value = Timespec {
             tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),

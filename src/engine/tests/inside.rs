@@ -130,7 +130,7 @@ pub(super) struct Inside {
     pub(super) published: Vec<Published>,
     /// Which keys were changed, as clients that keep copies of them hear of it; `None`: all of them.
     pub(super) changed: BTreeSet<Option<Vec<u8>>>,
-    /// Who watches which key, by the number of the connection.
+    /// The keys that are watched, each with the number of the connection that watches it.
     pub(super) watched: BTreeSet<(At, u64)>,
     /// Whose EXEC does nothing, for a key that it watches was changed.
     pub(super) dirty: BTreeSet<u64>,

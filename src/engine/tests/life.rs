@@ -35,11 +35,11 @@ struct Life {
     replica: World,
     /// How much of the stream the replica has.
     applied: usize,
-    /// Who is blocked, by which number.
+    /// The clients that are blocked, and by which number.
     busy: BTreeMap<u64, u64>,
     /// Which lock was asked for last, by which owner, in which database.
     last: Option<(&'static str, u64, u32)>,
-    /// Who is to be told that it holds alone, by which number: where, and which owner.
+    /// The clients that are to be told that they hold alone, by which number: where, and which owner.
     alone: BTreeMap<u64, (At, String)>,
     lock_keys: Vec<At>,
     /// What the last rest saw.
@@ -166,7 +166,7 @@ impl Life {
         said
     }
 
-    /// Who asked to hold alone shall do so when it is told, unless its owner or somebody who moves keys has changed that.
+    /// A client that asked to hold alone does so when told, unless its owner or somebody who moves keys has changed that.
     fn notes_wish(&mut self, db: u32, text: &str, said: &Said) {
         let words: Vec<&str> = text.split_whitespace().collect();
         if let Said::Later(handle) = said {
@@ -298,7 +298,7 @@ impl Life {
         self.primary.free_late();
         self.settles()?;
         if was_open {
-            // The cron has not come by: whoever made work has asked for the pump.
+            // The cron has not come by: the step that made work has asked for the pump.
             let view = self.primary.look(&self.lock_keys);
             self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
         }

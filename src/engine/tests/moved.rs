@@ -1,4 +1,4 @@
-//! Slots that leave a node of a cluster: who waits there is sent on, and leases that came with them.
+//! Slots that leave a node of a cluster: waiters there are sent on, and leases that came with them.
 
 use super::inside::{PartBuf, Slot};
 use super::world::World;

@@ -196,7 +196,7 @@ impl Single {
         self.world.answers.clear();
     }
 
-    /// Whether the server has not let go of who is blocked by this number.
+    /// Whether the server has not let go of the client that is blocked by this number.
     pub(crate) fn is_blocked(&self, handle: u64) -> bool {
         self.world.sim.inside.borrow().blocked.contains_key(&handle)
     }

@@ -126,7 +126,7 @@ fn a_grant_that_nobody_confirms_nor_hears_of_while_the_cluster_is_down_is_undone
 
 #[test]
 fn an_owner_that_asks_again_when_the_cluster_is_up_keeps_what_was_to_be_undone() {
-    // G1: whoever is told that it holds the lock does.
+    // G1: an owner that is told that it holds the lock does.
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
     is_down(&world, true);
@@ -186,7 +186,7 @@ fn readers_are_told_of_a_lease_that_runs_though_the_cluster_was_down_when_its_co
 
 #[test]
 fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
-    // G1: whoever is told that it holds the lock does.
+    // G1: an owner that is told that it holds the lock does.
     for request in ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000"] {
         let mut world = that_confirms();
         cannot_undo(&mut world);
@@ -297,7 +297,7 @@ fn a_renewal_says_nothing_of_a_count_that_came_after_it() {
 
 #[test]
 fn an_upgrade_stays_that_a_later_request_is_told_of() {
-    // G1: whoever is told that it holds alone does.
+    // G1: an owner that is told that it holds alone does.
     let mut world = that_confirms();
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
     acknowledges(&mut world);
@@ -376,7 +376,7 @@ fn what_is_left_of_a_rule_that_was_changed_refuses_nobody_and_warns_of_nothing()
         assert!(matches!(told[..], [PartBuf::Integer(_)]), "{command}: {told:?}");
     }
     passes(&mut world, 101);
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "who was told of it keeps it");
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the owner that was told of it keeps it");
     assert_eq!(pending(&world), (0, 2));
 }
 

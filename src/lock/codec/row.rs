@@ -51,7 +51,7 @@ const HOLDS_MAX: u64 = 1_000_000;
 /// A hold on its way between servers: its lease is what was left of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedHold {
-    /// Who holds.
+    /// The owner that holds.
     pub owner: OwnerBuf,
     /// The fencing token.
     pub token: Token,

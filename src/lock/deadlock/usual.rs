@@ -12,7 +12,7 @@ pub(super) fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
     })
 }
 
-/// The usual case, at little cost: who holds the lock waits for nothing.
+/// The usual case, at little cost: the holder of the lock waits for nothing.
 pub(super) fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
     const HOLDERS_LOOKED_AT: usize = if cfg!(test) { 2 } else { 8 };
     let Some(waiter) = queues.waiter(waiter) else {

@@ -49,7 +49,7 @@ pub struct Lock<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Who holds it; `None` for an empty lock, which counts as free (CONTRACT 5).
+    /// Its hold; `None` for an empty lock, which counts as free (CONTRACT 5).
     #[inline]
     #[must_use]
     pub fn hold(self) -> Option<Hold<'a>> {
@@ -188,7 +188,7 @@ impl<'a> Hold<'a> {
         record::owner(self.lock.head, self.lock.tail)
     }
 
-    /// Who.
+    /// The owner.
     #[must_use]
     pub fn owner(self) -> OwnerText<'a> {
         match self.stored_owner() {

@@ -318,7 +318,7 @@ impl Locks {
                 ids += 1;
             }
             if holders.len() == 0 || !holders.knows_its_holders_only() {
-                return Err(format!("crowd {id:?} is empty, or knows who is no member: {holders:?}"));
+                return Err(format!("crowd {id:?} is empty, or knows one that is no member: {holders:?}"));
             }
         }
         let overflows = self.iter().filter(|(_, lock)| lock.head.has(Flag::Overflow)).count();

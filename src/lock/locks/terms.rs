@@ -5,7 +5,7 @@ use crate::lock::types::{Binding, ClientId, Token};
 /// A hold about to begin.
 #[derive(Clone, Copy, Debug)]
 pub struct NewHold<'a> {
-    /// Who, 1 to 256 bytes.
+    /// The owner, 1 to 256 bytes.
     pub owner: &'a [u8],
     /// The fencing token.
     pub token: Token,

@@ -1,4 +1,4 @@
-//! Who is let in: the queue at a key, and the lock that they wait for.
+//! How waiters are let in: the queue at a key, and the lock that they wait for.
 
 use super::context::StepContext;
 use super::state::*;
@@ -233,8 +233,8 @@ impl Table {
                 continue;
             }
             let Some(candidate) = candidate(request, ctx.key_ref.lock_key, false) else {
-                // Nobody passes one that wants the whole lock. Who waits behind the others may fit beside them, also
-                // if they have no turn now: whoever holds the lock may stand there, to hold less.
+                // Nobody passes one that wants the whole lock. A waiter behind the others may fit beside them, also
+                // if they have no turn now: a holder of the lock may stand there, to hold less.
                 if request.mode == Mode::Exclusive {
                     break;
                 }

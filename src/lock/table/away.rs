@@ -4,8 +4,8 @@
 //! All queues are set aside as they are, in one moment. What becomes of those who stood there is decided then, and only
 //! telling them takes time. So nothing that happens meanwhile finds them: no lock is granted to them, no search for a
 //! deadlock meets them, their time to wait does not end. They are told the same if the server decides again before the
-//! last of them was told, or if its data set is replaced. Who asks then stands in a new queue. Only who leaves by itself
-//! is told nothing more.
+//! last of them was told, or if its data set is replaced. A request that comes then stands in a new queue. Only a waiter
+//! that leaves by itself is told nothing more.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ impl Away {
         }
     }
 
-    /// Who is told next: the first of a queue.
+    /// The waiter that is told next: the first of a queue.
     fn next(&mut self) -> Option<WaiterId> {
         let queue = self.queues.first_from(&mut self.place)?;
         Some(self.queues.first_entry(self.queues.head(queue)?))

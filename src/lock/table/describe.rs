@@ -7,7 +7,7 @@ use crate::lock::locks::OwnerText;
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldView<'a> {
-    /// Who.
+    /// The owner.
     pub owner: OwnerText<'a>,
     /// The fencing token; `None` for the lock of an old client.
     pub token: Option<Token>,
@@ -26,7 +26,7 @@ pub struct HoldView<'a> {
 /// A waiting request as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaiterView<'a> {
-    /// Who.
+    /// The owner.
     pub owner: &'a [u8],
     /// How long it has been waiting.
     pub waited_ms: u64,

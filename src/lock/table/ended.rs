@@ -49,7 +49,7 @@ impl Table {
             return Some(Task::AskAgain);
         }
         // A lease is found to be over in the first whole millisecond behind its end. One that is found together with
-        // a timeout comes first: whoever still waits gets the lock.
+        // a timeout comes first: a request that still waits gets the lock.
         if leases && self.locks.next_end() == Some(at) {
             return match self.locks.due(now) {
                 Due::Lease(id) => Some(Task::Expire(self.locks.get(id)?.lock_key()?, id)),
@@ -63,7 +63,7 @@ impl Table {
         Some(Task::TimeOut(self.queues.first_timeout()?.1))
     }
 
-    /// Ends what is over at this key, and grants the lock to whoever is next if it is free. `due` is a hold that
+    /// Ends what is over at this key, and grants the lock to the next waiter if it is free. `due` is a hold that
     /// was told as due, and that may be one of many.
     pub fn settle(
         &mut self,
@@ -212,7 +212,7 @@ impl Table {
         self.forget(now, id, false);
     }
 
-    /// No queue in these databases knows a lock any more, and whoever waits there is next.
+    /// No queue in these databases knows a lock any more, and the waiters there are next.
     pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
         self.note_all(is_concerned, |queue| queue.lock = None);
     }
@@ -295,7 +295,7 @@ impl Table {
         while let Some(waiter) = self.queues.at(lock_key).and_then(|queue| self.queues.head(queue)) {
             self.answer(waiter, answer.clone(), fx);
         }
-        // Who waited for several has left other queues too.
+        // A request for several has left other queues too.
         self.note_left(None);
     }
 

@@ -40,7 +40,7 @@ impl Table {
         self.admit_queue(now, &mut ctx, admission, fx);
         let reply = self.take_or_wait(now, &mut ctx, ask, fx);
         if matches!(reply, Granted(_)) {
-            // Who holds less than before may let others in.
+            // An owner that holds less than before may let others in.
             self.admit_queue(now, &mut ctx, admission, fx);
         }
         self.step(&ctx, reply)
@@ -294,7 +294,7 @@ impl Table {
                 return self.take_instead(now, ctx, ask, old, fx);
             }
         }
-        // Who is refused takes over nothing (G9): the older request is told when the newer one stands in the queue.
+        // One that is refused takes over nothing (G9): the older request is told when the newer one stands in the queue.
         let older: Vec<WaiterId> = standing.own.map(|old| self.queues.first_entry(old)).into_iter().collect();
         if let Some(refusal) = self.is_full(self.queues.at(ctx.key_ref.lock_key), 1, &older) {
             return Refused(refusal);
@@ -310,7 +310,7 @@ impl Table {
         wait.reply(new)
     }
 
-    /// Who would not wait is told as well that its upgrade can never come true, because another one waits already.
+    /// A reader that would not wait is told as well that its upgrade can never come true, because another one waits already.
     fn try_upgrade(
         &mut self,
         now: Now,
@@ -443,7 +443,7 @@ impl Table {
         self.step(&ctx, Some(own.is_some()))
     }
 
-    /// Ends what is over at this key, and lets in whoever can come in.
+    /// Ends what is over at this key, and lets in all who can come in.
     pub(super) fn settle_any(
         &mut self,
         now: Now,

@@ -1,6 +1,6 @@
 //! The way out: no lock is granted any more, so that the module can go when the last one is over.
 //!
-//! Who holds a lock may renew and release it, and ask for it again after a lost reply. Nobody waits: a wait could not
+//! A holder may renew and release its lock, and ask for it again after a lost reply. Nobody waits: a wait could not
 //! end with a grant.
 
 use super::state::*;
@@ -138,7 +138,7 @@ mod tests {
         let told: Vec<_> = fx.drain().collect();
         assert!(
             matches!(told[..], [Effect::Answer { waiter, .. }] if waiter == waiters[1]),
-            "only who is still there: {told:?}"
+            "only the waiter that is still there: {told:?}"
         );
         table.turn_away(Answer::Demoted);
         assert!(!table.has_away());

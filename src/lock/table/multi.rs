@@ -152,7 +152,7 @@ impl Table {
         Granted(token)
     }
 
-    /// Who holds all of these locks alone lets others in beside it.
+    /// An owner that holds all of these locks alone lets others in beside it.
     fn downgrade_all(
         &mut self,
         now: Now,
@@ -271,7 +271,7 @@ impl Table {
             // Perhaps nothing but the older requests was in its way.
             self.note_request(new);
         }
-        // Not before: who is refused takes over nothing (G9).
+        // Not before: one that is refused takes over nothing (G9).
         older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));
         Waiting(new)
     }

@@ -110,8 +110,8 @@ impl Table {
         Some(None)
     }
 
-    /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and whoever waits there
-    /// is next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
+    /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and the waiters there
+    /// are next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
     /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
     pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
         self.outbox.ends_with_flush = false;

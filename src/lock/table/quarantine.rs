@@ -3,7 +3,7 @@
 //! After a restart it may have lost what it had granted before, after a promotion what the old primary had granted
 //! and not sent. While no lease is longer than the quarantine, whatever was forgotten is over when it ends (theorem
 //! T1 in `docs/spec`, if the old primary grants nothing any more). What the server does know of may be renewed,
-//! asked for again and released in the meantime; who can wait waits.
+//! asked for again and released in the meantime; a request that can wait waits.
 
 use super::state::*;
 
@@ -34,7 +34,7 @@ impl Table {
         Some(left_ms).filter(|&left_ms| left_ms > 0)
     }
 
-    /// When it is over, whoever waits is next. Returns whether it has just ended.
+    /// When it is over, the waiters are next. Returns whether it has just ended.
     pub(super) fn leave_quarantine(&mut self, now: Moment) -> bool {
         let is_over = self.quarantine.is_some_and(|quarantine| quarantine.until() <= now);
         if is_over {

@@ -28,7 +28,7 @@ impl Default for Limits {
 /// Asked at the moment of the grant, because a right can be taken away during a wait (CONTRACT 4).
 pub type Admission<'a> = &'a mut dyn FnMut(Candidate<'_>) -> Decision;
 
-/// Who waits, and is about to be granted a lock.
+/// A waiter that is about to be granted a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The connection that waits.
@@ -58,7 +58,7 @@ pub enum Decision {
 pub const NO_PERMISSION: &str =
     "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
 
-/// The same, for who waited for several.
+/// The same, for a request for several.
 pub const NO_PERMISSION_FOR_SEVERAL: &str =
     "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
 
@@ -75,7 +75,7 @@ pub const TOO_MANY_LOCKS: &str = "ERR there are too many locks on this server: t
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// Who asks: 1 to 256 bytes.
+    /// The owner that asks: 1 to 256 bytes.
     pub owner: &'a [u8],
     /// Whether the server has just minted the owner.
     pub owner_is_minted: bool,
@@ -216,7 +216,7 @@ pub type Steps<R> = (R, Vec<Step<()>>);
 /// A request that the primary granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Granted<'a> {
-    /// Who asked.
+    /// The owner that asked.
     pub owner: &'a [u8],
     /// For how long.
     pub lease_ms: u64,
@@ -228,7 +228,7 @@ pub struct Granted<'a> {
     pub binding: Binding,
 }
 
-/// Who waits for this; nobody does for a reservation.
+/// The waiter for this; a reservation has none.
 pub(super) fn candidate<'a>(
     request: &Request,
     lock_key: LockKey<'a>,

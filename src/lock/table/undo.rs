@@ -54,15 +54,15 @@ impl Table {
 
     /// Whether nothing is done for a request because no grant could be confirmed.
     ///
-    /// In a quarantine, who holds nothing waits for its end, or is told of it. Who asks again for a hold is refused
-    /// then, too: the server may know of a hold that its primary has undone and that nobody was ever told of. If such
-    /// a hold were made longer, it could outlast the quarantine, and be told under its old token after somebody else
-    /// was told of a newer one (G4).
+    /// In a quarantine, a client that holds nothing waits for its end, or is told of it. One that asks again for its
+    /// hold is refused then, too: the server may know of a hold that its primary has undone and that nobody was ever
+    /// told of. If such a hold were made longer, it could outlast the quarantine, and be told under its old token after
+    /// somebody else was told of a newer one (G4).
     pub(super) const fn refuses_unconfirmed(&self, ask: &Ask<'_>, is_held_by_it: bool) -> bool {
         ask.cannot_confirm && (is_held_by_it || self.quarantine.is_none())
     }
 
-    /// Undoes what a grant did, if the hold with this token still lasts, and lets in whoever is next. Nobody else's
+    /// Undoes what a grant did, if the hold with this token still lasts, and lets in the next waiter. Nobody else's
     /// hold is touched, nor a later one of the same owner.
     pub fn undo(
         &mut self,

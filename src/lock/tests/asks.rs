@@ -10,7 +10,7 @@ use crate::lock::effect::{Answer, PendingGrant};
 use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS, WRONG_TYPE};
 use crate::lock::types::{Mode, Token};
 
-/// Who gives locks up: a connection of nobody's, which never waits.
+/// The client that gives locks up: a connection of nobody's, which never waits.
 const ANYBODY: u64 = u64::MAX;
 
 /// The number behind a word of an error.
@@ -185,7 +185,7 @@ impl World {
         client
     }
 
-    /// Who has been answered in this step, and what is on its way now.
+    /// The clients that have been answered in this step, and what is on its way now.
     pub(super) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
         let single = &self.server.single;
         self.in_flight.clear();
@@ -231,7 +231,7 @@ impl World {
         self.let_go_of_answered();
     }
 
-    /// Who was answered is blocked no longer.
+    /// A client that was answered is blocked no longer.
     fn let_go_of_answered(&mut self) {
         let single = &self.server.single;
         self.blocked.retain(|&handle, _| single.is_blocked(handle));

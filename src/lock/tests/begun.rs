@@ -92,7 +92,7 @@ impl Judge {
         Ok(())
     }
 
-    /// G9: who holds what it waits for is told of that as if it asked only now.
+    /// G9: an owner that holds what it waits for is told of that as if it asked only now.
     pub(super) fn hold_as_asked(&mut self, pending: &Pending, world: &World) {
         let Some((at, before)) =
             pending.keys.first().and_then(|at| Some((at, self.own(at, pending.owner, world)?)))
@@ -184,7 +184,7 @@ impl Judge {
         }
     }
 
-    /// G6: who is next for what was undone has it in the same step.
+    /// G6: the request that is next for what was undone has it in the same step.
     pub(super) fn passed_on(&mut self, at: At, out: &Outcome, world: &World) -> Verdict {
         if out.answers.iter().any(|told| matches!(told.answer, Answer::Granted { .. })) {
             self.see("undone and passed on");

@@ -38,7 +38,7 @@ pub(super) struct Asked {
 }
 
 impl Hold {
-    /// As it was read from a payload, a file or a reader: whoever made that knows of the hold.
+    /// As it was read from a payload, a file or a reader: the server that made that knows of the hold.
     pub(super) fn read(owner: Name, mode: Mode, saved: &SavedHold, time: u64) -> Self {
         Self {
             owner,
@@ -147,7 +147,7 @@ pub(super) struct Wish {
     pub(super) mode: Mode,
 }
 
-/// Who holds what, and who waits for what: upgrades first, the others in the order in which they came.
+/// The book of who holds what, and who waits for what: upgrades first, the others in the order in which they came.
 #[derive(Clone, Default)]
 pub(super) struct Scene {
     pub(super) holds: Vec<(At, Name, Mode)>,

@@ -216,7 +216,7 @@ fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     assert_eq!((table.waiters(), table.next_task()), (0, None));
 }
 
-/// No newcomer passes those who are not looked at yet, whoever frees the lock.
+/// No newcomer passes those who are not looked at yet, no matter who frees the lock.
 #[test]
 fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     let (mut world, mut key_ref) = with_waiters(150, Mode::Exclusive);

@@ -199,7 +199,7 @@ const VISITS_MAX: usize = 12;
 #[test]
 fn the_search_grows_with_what_there_is_and_not_faster() {
     for size in [100, 500, 1_000, 2_000] {
-        // The last one may go on, and after it all others: found in the order that is worst for who looks in theirs.
+        // The last one may go on, and after it all others: found in the order that is worst for a search in theirs.
         let mut graph = Graph::chain(size);
         let newcomer = size + 1;
         let (visits, reply) = graph.visits(|graph| graph.acquire(0, newcomer, Mode::Exclusive, true));

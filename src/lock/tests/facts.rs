@@ -39,7 +39,7 @@ impl Reader {
         fx.into_iter().filter(|effect| *effect == Effect::Publish(Event::Released)).count()
     }
 
-    /// Who holds, with which tokens.
+    /// The holders, with their tokens.
     fn holders(&self) -> Vec<(Vec<u8>, u64)> {
         let told = self.table.describe(NOW, K, self.existing, b"", usize::MAX).expect("held");
         let holds = told.holds.iter();
@@ -67,7 +67,7 @@ fn nobody_holds_twice_and_no_token_is_anothers() {
         assert_eq!(reader.hold(Mode::Shared, owner, number), 0);
     }
     assert_eq!(reader.holders(), [(b"eve".to_vec(), 2), (b"ann".to_vec(), 3)]);
-    // Who holds alone holds alone, whoever was there.
+    // An owner that holds alone holds alone, no matter who was there.
     assert_eq!(reader.hold(Mode::Exclusive, b"bob", 4), 2);
     assert_eq!(reader.holders(), [(b"bob".to_vec(), 4)]);
     assert_eq!(reader.hold(Mode::Limit(9), b"ann", 5), 1);

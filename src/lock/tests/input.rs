@@ -127,7 +127,7 @@ pub(super) enum Input {
         token: Token,
         left_ms: u64,
         how: How,
-        /// Who else holds, with the next token and as much of a lease.
+        /// Another owner that holds, with the next token and as much of a lease.
         beside: Option<Name>,
     },
     /// RESTORE REPLACE of the last payload.
@@ -149,9 +149,9 @@ pub(super) enum Input {
     Quarantine(u64, bool),
     /// The setting: whether grants have to be confirmed from now on.
     Confirm(bool),
-    /// All replicas say that they have everything: who waits for that is told.
+    /// All replicas say that they have everything: a client that waits for that is told.
     Confirmed,
-    /// Who waits for this to be confirmed is unblocked. What began with it is undone when the pump runs.
+    /// A client that waits for this to be confirmed is unblocked. What began with it is undone when the pump runs.
     Undo(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
@@ -195,7 +195,7 @@ impl Input {
         }
     }
 
-    /// Who asks, if that is a client which the server may not hear now.
+    /// The client that asks, if the server may not hear it now.
     pub(super) const fn client(&self) -> Option<u64> {
         match *self {
             Self::Acquire { client, .. } | Self::AcquireMany { client, .. } | Self::Renew { client, .. } => {

@@ -98,14 +98,14 @@ impl Judge {
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
-        // Who asked may hold by now what it had a reservation for.
+        // The owner that asked may hold by now what it had a reservation for.
         self.drop_lapsed(world);
         self.check_begun(out, world)?;
         self.settle_untold(world);
         self.check(world)
     }
 
-    /// Which of the answered are told after whoever asked: those who came in beside an owner that holds less from
+    /// Which of the answered are told after the one that asked: those who came in beside an owner that holds less from
     /// here on, or holds as well.
     fn came_behind(&self, input: &Input, out: &Outcome, world: &World) -> impl Fn(&Answered) -> bool + use<> {
         let own = match *input {
@@ -190,7 +190,7 @@ impl Judge {
         is_free_for(mode, &others, lock_keys, world.limits.holders_max)
     }
 
-    /// Who holds and waits for what, and the number of this request among the others.
+    /// The scene of who holds and waits for what, and the number of this request among the others.
     pub(super) fn scene(&self, wish: Wish, is_upgrade: bool, number: u64, world: &World) -> (Scene, usize) {
         let others = self.queues.values().flatten().filter(|pending| pending.number != number);
         let mut all: Vec<&Pending> = others.collect();

@@ -52,7 +52,7 @@ fn settle(table: &mut Table, now: Now, existing: Existing) -> (Step<()>, Vec<Eff
     (step, fx.into_iter().collect())
 }
 
-/// Who was granted a lock.
+/// The clients that were granted a lock.
 fn granted(effects: &[Effect]) -> Vec<(u64, Token)> {
     let of = |effect: &Effect| match *effect {
         Effect::Answer { client, answer: Answer::Granted { token, .. }, .. } => Some((client.0, token)),
@@ -130,7 +130,7 @@ fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
     assert_eq!(release(true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
     let step = release(true, None);
     assert_eq!((step.reply, step.record), (Some(true), Record::Deleted));
-    assert!(matches!(step.change, Change::Stored(_)), "who waits has it");
+    assert!(matches!(step.change, Change::Stored(_)), "the waiter has it");
     assert_eq!((table.stats().releases, table.stats().grants), (1, 1));
     let effects: Vec<Effect> = fx.into_iter().collect();
     assert_eq!(effects.iter().filter(|effect| **effect == Effect::Publish(Event::Released)).count(), 1);
@@ -178,6 +178,6 @@ fn an_undoing_leaves_an_old_lock_alone() {
         table.undo(at(2), key_ref, (token, undo), admission, &mut Effects::default())
     };
     assert_eq!(undo(held(true, 30)), Step::unchanged(()));
-    // It is gone: whoever waits is next.
+    // It is gone: the waiter is next.
     assert!(matches!(undo(Existing::Nothing).change, Change::Stored(_)));
 }

@@ -148,7 +148,7 @@ pub(super) struct Model {
 struct State {
     way: Vec<Input>,
     judge: Judge,
-    /// Who has a part in it.
+    /// The owners that have a part in it.
     owners: Vec<Name>,
 }
 

@@ -28,12 +28,12 @@
 //! | G6 | SWAPDB, or a lazy FLUSHALL, is not noted | S P 2 |
 //! | G6 | a queue is not looked at again after refused writes | S P |
 //! | G6 | a note is never taken off its queue | S P |
-//! | G6 | the queue stops at who may not have the lock | S P |
+//! | G6 | the queue stops at a request that may not have the lock | S P |
 //! | G6 | a release lets the key go, and the queue with it | S P 1 2 3 |
 //! | G7 | a timeout, or a withdrawal, is not answered | S P 1 |
-//! | G7 | who was replaced is not told | S P 1 2 3 |
+//! | G7 | a request that was replaced is not told | S P 1 2 3 |
 //! | G7 | a timeout is answered twice | S P 1 |
-//! | G7 | who waited too long is granted | S P 1 |
+//! | G7 | a request that waited too long is granted | S P 1 |
 //! | G7 | a request that took over an entry has no timeout | P 1 |
 //! | G7 | demotion forgets the queues | S P 3 |
 //! | G8 | a closed connection stays in the queue | S P 1 |
@@ -41,7 +41,7 @@
 //! | G9 | a retry gets a new token | S P 1 2 3 |
 //! | G9 | a repeated request stands in the queue twice | S P 1 2 3 |
 //! | G9 | a holder that asks again waits for itself | S P 1 2 3 |
-//! | G9 | whom a RESTORE made hold what it waits for goes on waiting | P 3 |
+//! | G9 | an owner that a RESTORE made hold what it waits for goes on waiting | P 3 |
 //! | G9 | a request that took over an entry keeps the old lease | S P |
 //! | G10 | anybody releases | F S P 1 2 3 |
 //! | G10 | the token that a release names is not looked at | F S P 1 |
@@ -70,23 +70,23 @@
 //! | G5 | a reader passes a waiting writer; an upgrade goes to the end of the queue | S D P |
 //! | G5 | a reservation for the whole lock is passed | D P |
 //! | G6 | one reader of a batch comes in; a downgrade lets nobody in | S D P |
-//! | G6 | who leaves several queues is not noted; a request for several is never noted | S D P |
+//! | G6 | a request that leaves several queues is not noted; one for several is never noted | S D P |
 //! | G8 | a grant of several is not taken back at all keys | D P |
 //! | G8 | what its owner held before goes, or stays as it was granted | S P |
 //! | G8 | it ends with the connection that was to be told of more | S |
-//! | G9 | whom a RESTORE made hold what it waits for has less than it asked for | S P |
+//! | G9 | an owner that a RESTORE made hold what it waits for has less than it asked for | S P |
 //! | G9 | a retry by a reader is a second hold; in a long list of holders | S D P; C |
 //! | G10 | a release with a count ends the hold; any token releases a reader | S P |
 //! | G10 | the end of one lease of many ends all | S D P |
 //! | G11 | no wait is refused; several wait for any of their locks | S D P |
-//! | G11 | who stands ahead for several, or a writer between readers, is no matter | S D P |
+//! | G11 | a request for several ahead, or a writer between readers, is no matter | S D P |
 //! | G11 | a semaphore waits for all of its holders; an owner needs all that it waits for | D P |
 //! | G12 | several are taken when one of them is free, or wait in one queue only | S D P |
 //! | G13 | readers do not count; a dump forgets the count, or the binding | S P |
 //! | G13 | several are told in each key; a connection that closed is not told of | S P |
 //! | G2 | what goes on under a new token has its lease cut, or loses its binding | S P, and the model of connections |
 //! | G4 | several that are downgraded get a new token | S P, and the model of several |
-//! | G6 | who stood behind a request for several that was sent on is not noted | `regression.rs` alone |
+//! | G6 | a request behind one for several that was sent on is not noted | `regression.rs` alone |
 //! | G11 | a second upgrade that would not wait is not told | S P |
 //! | CONTRACT 2 | an upgrade that waited does not count | S P |
 //! | CONTRACT 2 | a retry does not move the binding of a grant of the same step | `regression.rs` alone |
@@ -110,8 +110,8 @@
 //! | CONTRACT 6 | one more count is not named; a retry is | S U C P |
 //! | CONTRACT 6 | one more count that lets others in is not named | U P |
 //! | CONTRACT 6 | the short path is not closed, or open again after a quarantine | S L U P |
-//! | G6 | a reservation stops who holds the lock behind it | `regression.rs` alone |
-//! | G9 | a RESTORE, and an upgrade or a downgrade: who waited for what it holds is not told | `regression.rs` alone |
+//! | G6 | a reservation stops a holder of the lock behind it | `regression.rs` alone |
+//! | G9 | a RESTORE, and an upgrade or a downgrade: a waiter for what it holds is not told | `regression.rs` alone |
 
 use super::input::{How, Input};
 use super::lowered::Lowered;
@@ -190,7 +190,7 @@ fn one_lock() -> Result<(), String> {
 #[test]
 fn keys_that_go_and_come() -> Result<(), String> {
     let mut moves = moves_of(0..2, |who| {
-        // Who waits for several locks does so on as many connections.
+        // An owner that waits for several locks does so on as many connections.
         let on = |at, connection| Move::Acquire { who, at, wait: Some(0), connection, how: How::PLAIN };
         vec![on(K, 0), on(M, 1), on(K1, 2), Move::Release { who, at: K }]
     });

@@ -113,7 +113,7 @@ impl Oracle {
         self.compare_state(world)
     }
 
-    /// Who is refused takes over nothing: the older requests of its owner stand where they stood (G9).
+    /// A request that is refused takes over nothing: the older requests of its owner stand where they stood (G9).
     fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
         let keys = match *input {
             Input::Acquire { at, .. } => Keys::one(at),

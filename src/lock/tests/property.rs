@@ -27,7 +27,7 @@ pub(super) struct Life {
     judge: Judge,
     oracle: Oracle,
     /// Time passes in multiples of this. Reading a dumped lease back rounds it up to a millisecond, so
-    /// whoever compares leases to the microsecond cannot promote a reader, and the other way round.
+    /// a test that compares leases to the microsecond cannot promote a reader, and the other way round.
     grain_us: u64,
     /// The pump is next: it runs on whole milliseconds of the clock, and that has just come to one.
     is_pump_next: bool,

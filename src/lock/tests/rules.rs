@@ -229,7 +229,7 @@ impl Oracle {
         self.wait(asked, own_same.or(own), own_same.is_some(), wait.is_some(), out)
     }
 
-    /// Who holds all of them alone, under one token, lets others in beside it.
+    /// An owner that holds all of them alone, under one token, lets others in beside it.
     fn downgrade_all(
         &mut self,
         keys: Keys,

@@ -31,7 +31,7 @@ fn load(table: &mut Table, name: &str, mode: Mode, holds: &[(&str, u64)]) -> Loc
     table.load(NOW, lock_key(name), Some(&saved(mode, holds))).expect("there is room")
 }
 
-/// Who holds a lock, with which tokens, as clients are told.
+/// The holders of a lock, with their tokens, as clients are told.
 fn seen(table: &Table, name: &str, lock: LockId) -> Vec<(String, u64)> {
     let told = table.describe(NOW, lock_key(name), Existing::Lock(lock), b"", usize::MAX);
     let holds = told.into_iter().flat_map(|told| told.holds);

@@ -17,7 +17,7 @@ struct Grant {
     token: Token,
     /// It takes one release more.
     counts: bool,
-    /// Who is to be told.
+    /// The client that is to be told.
     client: u64,
 }
 

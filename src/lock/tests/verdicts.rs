@@ -312,7 +312,7 @@ impl Judge {
         if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, is_upgrade, world) }
     }
 
-    /// G11: whoever waits can still be granted, unless the search for what stands in its way ended early.
+    /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
     fn will_not_wait_for_itself(&mut self, asked: &Pending, is_upgrade: bool, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
         let (scene, lock_key) = self.scene(Wish { owner, keys, mode }, is_upgrade, number, world);

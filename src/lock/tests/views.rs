@@ -98,7 +98,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
         assert_eq!((bob.count, bob.binding), (1, KEPT));
         assert_eq!(world.server.described(L, 1), None);
     }
-    // A lease that is over is not shown; who waits is.
+    // A lease that is over is not shown; a waiter is.
     world.step(&Input::Close(2))?;
     world.step(&Input::Pass(30_001_000))?;
     {

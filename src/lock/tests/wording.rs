@@ -31,7 +31,7 @@ pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
     text
 }
 
-/// Who stands in the queue, and for what.
+/// The owner that stands in the queue, and for what.
 pub(super) fn stands(pending: &Pending) -> String {
     let mut text = pending.owner.to_owned();
     let how = match pending.mode {

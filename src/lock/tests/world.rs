@@ -172,7 +172,7 @@ impl World {
         for at in all {
             let names =
                 |(db, words): &Record| *db == at.db && words.iter().any(|word| **word == *at.name.as_bytes());
-            // Who keeps copies of keys hears of names, in whichever database.
+            // A client that keeps copies of keys hears of names, in whichever database.
             let is_signalled = changed.iter().flatten().any(|name| **name == *at.name.as_bytes());
             let is_named = out.facts.iter().any(names);
             let what = match (before.get(&at), self.server.keys.get(&at)) {

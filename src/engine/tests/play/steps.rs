@@ -137,7 +137,7 @@ impl Host {
         Some(words.into())
     }
 
-    /// Who holds the lock at a key if that is a string.
+    /// The owner that holds the lock at a key if that is a string.
     fn legacy_owner(&self, at: &At) -> Vec<u8> {
         let sim = &self.world.sim;
         sim.db.set(at.0);

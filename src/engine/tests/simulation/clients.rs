@@ -54,7 +54,7 @@ pub(super) struct Client {
     task: Option<Task>,
     /// What it gave up last.
     last: Option<Task>,
-    /// Whom it takes for the primary.
+    /// The server that it takes for the primary.
     pub(super) server: usize,
     pub(super) connection: u64,
 }
@@ -443,7 +443,7 @@ impl Group {
         }
     }
 
-    /// Who holds this lock, or may be told so, gives it up.
+    /// A client that holds this lock, or may be told so, gives it up.
     pub(super) fn give_up_all(&mut self, at: At) {
         self.judge.broken(at);
         for c in 0..CLIENTS {
@@ -458,7 +458,7 @@ impl Group {
         }
     }
 
-    /// Who holds this lock knows that no connection keeps it alive any more.
+    /// A client that holds this lock knows that no connection keeps it alive any more.
     pub(super) fn hear_of_move(&mut self, at: At) {
         let time = self.time;
         for task in self.clients.iter_mut().filter_map(|client| client.task.as_mut()) {

@@ -27,7 +27,7 @@ const WAIT_MS_MAX: i64 = 60_000;
 #[derive(Default)]
 pub(super) struct Stream {
     pub(super) facts: Vec<Told>,
-    /// It goes on where that one stood, there: whoever has read just as much of that can go on with this one.
+    /// It goes on where that one stood, there: a replica that has read just as much of that can go on with this one.
     pub(super) heir_of: Option<Position>,
 }
 
@@ -88,9 +88,9 @@ pub(super) struct Node {
     pub(super) link: Option<(usize, u32)>,
     pub(super) synchronisation: Option<Synchronisation>,
     pub(super) connections: Vec<Connection>,
-    /// Who waits in a queue.
+    /// The clients that wait in a queue.
     pub(super) waits: Vec<Blocked>,
-    /// Who waits to be told: for replicas, for what it began to be undone, or for its turn.
+    /// The clients that wait to be told: for replicas, for what they began to be undone, or for its turn.
     pub(super) pending: Vec<Blocked>,
     pub(super) files: Files,
     /// It goes on with a stream whose writer may have heard of holds later than it did, and counts their leases from
@@ -339,7 +339,7 @@ impl Group {
         Ok(())
     }
 
-    /// This server stops deciding: another one does, and whoever waits here is told so.
+    /// This server stops deciding: another one does, and those who wait here are told so.
     pub(super) fn stop_deciding(&mut self, n: usize) -> Verdict {
         self.slots.rivalled = self.time;
         if !self.nodes[n].decides() {

@@ -28,7 +28,7 @@ pub(super) enum Control {
     OwnersComeBack,
     MovesInQuarantine,
     TokensLag,
-    /// A core that lets whoever comes last stand first.
+    /// A core that lets the request that comes last stand first.
     LastComesFirst,
     /// A core that lets nobody come in beside more than a few reservations.
     FewReservations,

@@ -1,4 +1,4 @@
-//! Who stands in the queue where, by what clients and servers have said to each other, and that nobody is passed (G5).
+//! Queues: who stands where, by what clients and servers have said to each other, and that nobody is passed (G5).
 //!
 //! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
 //! When a lock is granted anew, nobody may wait for it who has a lower number. That holds for a newcomer, which has
@@ -11,7 +11,7 @@
 //! * A reader that wants to write (an upgrade) gets a number ahead of all; one that is the only reader does not wait.
 //!   That it reads is asked of the server, as INFO tells it.
 //! * Beside a reservation (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
-//!   whoever leaves it a permit.
+//!   requests that leave it a permit.
 //!
 //! And these are left out, because from outside it cannot be told whether they still wait:
 //!
@@ -38,7 +38,7 @@ const CLOCKS_DIFFER_US: u64 = 5_000;
 /// One that waits.
 #[derive(Clone, Copy, Debug)]
 struct QueueEntry {
-    /// Who has a lower one came before.
+    /// A request that has a lower one came before.
     number: i64,
     /// The newest of its owner's requests for it.
     request: Request,
@@ -75,11 +75,11 @@ impl QueueEntry {
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Queues {
-    /// Who waits at each server, in no particular order.
+    /// The requests that wait at each server, in no particular order.
     entries: [Vec<QueueEntry>; NODES],
-    /// How many stand behind, and ahead, of whoever came first.
+    /// How many stand behind, and ahead, of the request that came first.
     given: (i64, i64),
-    /// Who asks again in this step was granted its older request so.
+    /// The owner that asks again in this step was granted its older request so.
     served: Option<Mode>,
 }
 
@@ -123,7 +123,7 @@ impl Queues {
         self.entries[request.node].retain(|entry| !entry.is_asked_again);
     }
 
-    /// It does not wait, and what its owner waited for before is as it was. Who holds already may have lost an entry.
+    /// It does not wait, and what its owner waited for before is as it was. A holder may have lost an entry.
     fn stay(&mut self, request: &Request, holds: bool) {
         let entries = &mut self.entries[request.node];
         entries.retain(|entry| !(holds && entry.is_asked_again && entry.request.is_reservation()));
@@ -160,7 +160,7 @@ impl Queues {
         }
     }
 
-    /// Who stands ahead of a request in the queue of one of its keys.
+    /// The entries ahead of a request in the queue of one of its keys.
     fn ahead(&self, n: usize, of: &QueueEntry, at: At) -> impl Iterator<Item = &QueueEntry> {
         let number = of.number;
         self.entries[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
@@ -251,7 +251,7 @@ impl Group {
         Ok(())
     }
 
-    /// In a turn of its event loop a server sends on who waits where its slots have left.
+    /// In a turn of its event loop a server sends on the waiters of slots that have left.
     pub(super) fn note_sent_on(&mut self, n: usize) {
         if self.plan.has_moves {
             for at in LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).collect::<Vec<_>>() {
@@ -263,7 +263,7 @@ impl Group {
     /// Nobody whose connection waits could be granted what it waits for (G6). Asked when the pump has nothing left to do
     /// on a server that may grant.
     ///
-    /// By brute force over who waits, as it was said, and over who holds, as a dump tells it. No bound of the core is
+    /// By brute force over the waiters, as was said, and over the holders, as a dump tells them. No bound of the core is
     /// known here. A request has its turn on two conditions. Nobody is ahead of it but owners that have a reservation
     /// and let it in. And there is room beside all holders and all those reservations. A request for several locks
     /// must have its turn at each of them.
@@ -322,7 +322,7 @@ impl Group {
         }
     }
 
-    /// A lock was granted anew: to whoever came first of those who wait.
+    /// A lock was granted anew: to the request that came first of those that wait.
     fn must_be_next(&mut self, request: &Request, token: Token) -> Verdict {
         let mut kept = Vec::new();
         for other in self.judge.queues.passed(request, self.time) {

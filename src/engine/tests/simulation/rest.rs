@@ -91,7 +91,7 @@ impl Group {
         self.must_be_empty(chief)
     }
 
-    /// Who is to be the primary.
+    /// Chooses the server that is to be the primary.
     fn choose_chief(&mut self) -> Result<usize, String> {
         let running = (0..GROUP).filter(|&n| self.nodes[n].is_up && self.nodes[n].decides());
         let youngest = running.max_by_key(|&n| self.nodes[n].term);

@@ -42,7 +42,7 @@ impl Group {
     }
 
     /// The event loop of a server goes on for some turns, if there is anything for it to do. Then nobody waits for what
-    /// is free, although no cron has come by: whoever made work has asked for the pump.
+    /// is free, although no cron has come by: the step that made work has asked for the pump.
     pub(super) fn work(&mut self, n: usize, turns_max: usize) -> Verdict {
         self.enter(n);
         for _ in 0..turns_max {

@@ -1,6 +1,6 @@
-//! Who deletes locks: one, or all of a server. It ends holds that their owners count on, so whoever does it makes the
+//! A user who deletes locks: one, or all of a server. It ends holds that their owners count on, so this user makes the
 //! owners give up what they hold first. (Else a server that lost the deletion would believe them later.)
-//! And who gives a lock a time to live, which ends nothing here: nobody lives to see it.
+//! And a user who gives a lock a time to live, which ends nothing here: nobody lives to see it.
 
 use super::super::inside::PartBuf;
 use super::super::world::Said;

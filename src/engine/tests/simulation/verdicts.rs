@@ -3,10 +3,10 @@
 //! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from
 //!   the reply that says so until its lease is over, or until it gives the lock up. The lease counts from when a
 //!   server did what the owner asked for. No two beliefs exclude each other.
-//! * **Tokens rise** (G4): who is told of a new token is told of a higher one than anybody was told of the same lock
-//!   before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the lead of the
-//!   tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged where nobody
-//!   sets the clocks. Where grants are confirmed, nobody is told either that it holds a lock alone under an older
+//! * **Tokens rise** (G4): an owner that is told of a new token is told of a higher one than anybody was told of the
+//!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the lead
+//!   of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged where
+//!   nobody sets the clocks. Where grants are confirmed, nobody is told either that it holds a lock alone under an older
 //!   token than another owner was told of.
 //! * **Ownership is true** (G2, G9, G10) at the server that told it, and as long as that goes on. An owner that
 //!   believes to hold a lock can renew it, release it, and is told the same token again.
@@ -69,7 +69,7 @@ pub(super) struct Judge {
     broken: [u32; LOCKS.len()],
     /// What was decided up to there was decided at another shard: no connection keeps it alive.
     moved: [u32; LOCKS.len()],
-    /// Who waits.
+    /// The requests that wait.
     pub(super) queues: Queues,
 }
 
@@ -122,7 +122,7 @@ impl Judge {
         let mut sure = None;
         for at in request.keys.iter() {
             let belief = self.belief(at, request.owner, time)?;
-            // Who lost the answer to RAISE names a token that is none any more.
+            // An owner that lost the answer to RAISE names a token that is none any more.
             let is_named = request.token.is_none_or(|token| token == belief.token);
             let is_same = belief.term == request.term && belief.mode == request.mode && is_named;
             if !is_same || sure.is_some_and(|sure| sure != belief.token) {
@@ -133,7 +133,7 @@ impl Judge {
         sure
     }
 
-    /// Who rightly believes to hold what it asks about has it.
+    /// An owner that rightly believes to hold what it asks about has it.
     pub(super) fn must_be(&self, request: &Request, sure: Option<Token>, got: Option<Token>) -> Verdict {
         if sure.is_none() || sure == got {
             return Ok(());
@@ -147,7 +147,7 @@ impl Judge {
         self.decisions
     }
 
-    /// Holds of this lock are broken, and whoever counted on one is told.
+    /// Holds of this lock are broken, and each owner that counted on one is told.
     pub(super) fn broken(&mut self, at: At) {
         self.broken[lock_at(at)] = self.decisions;
         self.beliefs[lock_at(at)].clear();
