@@ -121,7 +121,7 @@ class Locks:
 
     async def _take(self, hold, until, wait_ms):
         gate = self.gates.setdefault(hold.names[0], asyncio.Lock())
-        # First come, first served: who comes later stands behind the gate until this one's request is sent.
+        # First come, first served: a request that comes later stands behind the gate until this one's request is sent.
         if is_broken("last-come-first"):
             await asyncio.sleep(random.uniform(0, 0.2))
         if wait_ms == 0 and gate.locked():
@@ -371,7 +371,7 @@ class Locks:
 
     def _done(self, task):
         self.tasks.discard(task)
-        task.cancelled() or task.exception()  # who awaits it is told; in the background the deadline tells
+        task.cancelled() or task.exception()  # what awaits it is told; in the background the deadline tells
 
     # Beside
 

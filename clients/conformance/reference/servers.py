@@ -81,7 +81,7 @@ class Servers:
         self.closed = False
 
     async def address(self, name):
-        """Who is to be asked about this lock."""
+        """The server that is to be asked about this lock."""
         if self.mode == "sentinel":
             return await self._primary()
         if self.mode == "cluster":
@@ -108,7 +108,7 @@ class Servers:
         await self.cluster.initialize()
 
     async def moved(self):
-        """Somebody has to be asked anew who is where; connections that are idle may be to who is gone."""
+        """Somebody has to be asked anew who is where; idle connections may be to a server that is gone."""
         if not is_broken("old-primary"):
             self.found = None
         idle, self.idle = self.idle, []

@@ -61,7 +61,7 @@ export class Attempt {
   #seat: Seat | undefined;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
   #isSilent = false;
-  /** Why the last request failed, for who asks why the wait was in vain. */
+  /** Why the last request failed: what a caller is told if the wait was in vain. */
   #trouble: unknown;
   /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
   readonly #late = new Set<Promise<unknown>>();

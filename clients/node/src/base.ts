@@ -118,7 +118,7 @@ function reasonOf(error: unknown, hold: Hold): unknown {
 }
 
 const LEASE_MS = 30_000;
-/** It leaves time for a renewal, and whoever writes 30 means seconds. */
+/** It leaves time for a renewal, and a user who writes 30 means seconds. */
 const SHORTEST_LEASE_MS = 100;
 const TIMEOUT_MS = 5000;
 /** How long close() waits for what goes on in the background. */

@@ -23,7 +23,7 @@ export interface Listener {
 /** How long a connection attempt may take. */
 const OPEN_MS = 5000;
 
-/** One connection, and who listens over it. */
+/** One connection, and its listeners. */
 class Ear {
   readonly names = new Map<string, Set<Listener>>();
   constructor(readonly line: Line) {}

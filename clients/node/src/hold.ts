@@ -32,7 +32,7 @@ export interface Terms {
   readonly longest: number | undefined;
 }
 
-/** What a hold tells whoever made it. */
+/** What a hold tells its maker. */
 export interface Told {
   lost(hold: Hold, error: LockLost): void;
   released(hold: Hold): void;

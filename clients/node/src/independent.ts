@@ -1,4 +1,4 @@
-/** One lock over servers that know nothing of each other: whoever has a majority of them has the lock. */
+/** One lock over servers that know nothing of each other: an owner that has a majority of them has the lock. */
 
 import { randomUUID } from "node:crypto";
 
@@ -132,8 +132,8 @@ function ask({ driver }: Server, name: string, words: string[], lease: number): 
 }
 
 /**
- * Locks by majority (docs/REDLOCK.md): exclusive ones, with one token that only rises. Nobody waits in line; who
- * does not get the lock tries again after a random pause.
+ * Locks by majority (docs/REDLOCK.md): exclusive ones, with one token that only rises. Nobody waits in line; a
+ * caller that does not get the lock tries again after a random pause.
  */
 export class IndependentLocks extends Base {
   readonly #servers: readonly Server[];

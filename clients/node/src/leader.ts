@@ -68,7 +68,7 @@ export class Leader implements AsyncDisposable {
         if (hold.loss !== undefined && !signal.aborted) onDeposed?.(hold.loss.reason);
         await yielding;
       } catch (error) {
-        // A callback of the program may have failed: who leads without it would lock out the others.
+        // A callback of the program may have failed: a leader without it would lock out the others.
         const yielding = this.#yield();
         const isOver = signal.aborted || error instanceof Cancelled;
         if (!isOver) onError?.(error);

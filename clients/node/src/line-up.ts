@@ -1,4 +1,4 @@
-/** Who waits by a place in line (QUEUE), in the order of arrival: the first one is told when the lock changes. */
+/** The waiters by a place in line (QUEUE), in the order of arrival: the first one is told when the lock changes. */
 
 import type { Ears } from "./ears.js";
 
@@ -47,7 +47,7 @@ export class LineUp {
     first.stop = this.ears.listen({ name: seat.name, told: () => this.#turn(seat.name) });
   }
 
-  /** Leaves; who comes next may have its turn, too, where several hold a lock together. */
+  /** Leaves; the next one may have its turn, too, where several hold a lock together. */
   leave(seat: Seat): void {
     const row = this.#rows.get(seat.name);
     if (!row?.seats.delete(seat)) return;

@@ -2,7 +2,7 @@
  * A connection of the library's own: for waiting, and for what the server says unasked.
  *
  * The drivers' connections serve neither: they repeat a BLOCK request, or give it up, by rules of their own, and
- * their handling of pushes differs from version to version. A line never repeats anything; who uses it decides.
+ * their handling of pushes differs from version to version. A line never repeats anything; its user decides.
  */
 
 import { connect as connectPlain, type Socket } from "node:net";

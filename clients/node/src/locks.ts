@@ -19,7 +19,7 @@ import { overNodeRedis } from "./node-redis.js";
 import { within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
-  /** How many connections may wait at most; who finds none free waits over a shared one. Default: 16. */
+  /** How many connections may wait at most; a caller that finds none free waits over a shared one. Default: 16. */
   readonly waitingConnections?: number | undefined;
   /** How to log in at the primary: needed for node-redis's Sentinel client alone, which does not tell. */
   readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;

@@ -46,7 +46,7 @@ for (const driver of DRIVERS) {
     assert.ok(first.remaining > 20_000 && first.remaining <= 30_000 - 302);
     await assert.rejects(locks.acquire("k", { wait: 0 }), LockTimeout);
     await assert.rejects(locks.acquire("k", { wait: 50 }), LockTimeout);
-    await eventually(async () => (await server.waiters("k")) === 0, "who came too late waits no more");
+    await eventually(async () => (await server.waiters("k")) === 0, "a waiter that came too late waits no more");
     const order = [];
     const all = Array.from({ length: 20 }, async (_, number) => {
       await locks.using("k", (hold) => order.push([number, hold.token]));

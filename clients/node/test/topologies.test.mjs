@@ -105,7 +105,7 @@ test("Sentinel: a hold is held on, and a waiter served, by the new primary", asy
   for (const each of all) await eventually(() => isKnown(each), "the replica knows of the hold");
   await primary.kill();
   for (const { hold } of all) {
-    await eventually(async () => (await replica.waiters(hold.name)) === 1, `who waited for ${hold.name} is back`);
+    await eventually(async () => (await replica.waiters(hold.name)) === 1, `the waiter for ${hold.name} is back`);
   }
   for (const { hold, waiting } of all) {
     hold.check();

@@ -147,4 +147,4 @@ def test_a_doubt_is_handed_on_and_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert first.is_doubtful and second.is_doubtful
     now += _rules.DOUBT
     second.inherit_doubt(first)
-    assert not first.is_doubtful and not second.is_doubtful, "who asks again and again must not hand it on for ever"
+    assert not first.is_doubtful and not second.is_doubtful, "repeated requests must not hand it on for ever"

@@ -44,7 +44,7 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
         options: dict[str, Any] = {"port": port.number, "host": "127.0.0.1", "ssl": True}
         use_threads(redis.Redis(**options, ssl_ca_certs=str(cert)), server)
         asyncio.run(use_tasks(redis.asyncio.Redis(**options, ssl_ca_certs=str(cert))))
-        with redislock.Locks(redis.Redis(**options)) as locks:  # who trusts nobody it does not know
+        with redislock.Locks(redis.Redis(**options)) as locks:  # a client that trusts nobody it does not know
             with pytest.raises(redislock.ConnectionFailed, match="CERTIFICATE"), locks.lock("k", wait=0):
                 pass
     finally:

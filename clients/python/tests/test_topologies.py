@@ -86,7 +86,7 @@ def test_a_waiter_at_a_slot_that_is_on_its_way(start_server: Any) -> None:
                 pass
             finish = slot_is_on_its_way(nodes, "gone")
             target = (nodes[0].admin("CLUSTER", "KEYSLOT", "gone") * 3 // 16384 + 1) % 3
-            # The new node serves it to whoever says ASKING before each request.
+            # The new node serves it to a client that says ASKING before each request.
             nodes[target].admin("ASKING")
             nodes[target].admin("LOCK.ACQUIRE", "gone", "somebody", "PX", 60_000)
             waits = asyncio.create_task(locks.lock("gone", wait=8).acquire())

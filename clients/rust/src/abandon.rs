@@ -33,8 +33,8 @@ impl Core {
                 again: Mutex::new(Some(Box::pin(again))),
                 is_off: Notify::new(),
             });
-            // It would end the next hold of the same owner, too: who asks again while a server still has the hold gets the
-            // same token.
+            // It would end the next hold of the same owner, too: one that asks again while a server still has the hold
+            // gets the same token.
             let filed = self.file(key, errand.clone());
             self.keeper.begin(async move {
                 errand.run(sent).await;
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// Lets it be called off by who asks for the same, which the later of two that give it up does, too.
+    /// Lets it be called off by one that asks for the same, which the later of two that give it up does, too.
     fn file(self: &Arc<Self>, key: Vec<u8>, errand: Arc<Errand>) -> Filed {
         let mut errands = lock(&self.errands);
         let same = errands.entry(key.clone()).or_default();

@@ -142,7 +142,7 @@ impl Core {
             let blocked = match place.may_ask() {
                 May::Ask => Duration::ZERO,
                 May::NotYet => LONG,
-                // Who is not called in time asks all the same, for its place may lapse.
+                // A waiter that is not called in time asks all the same, for its place may lapse.
                 May::AfterOthers => {
                     (*behind_since.get_or_insert_with(Moment::now) + self.keep() / ASKS_IN_KEEP).left()
                 }
@@ -266,7 +266,7 @@ impl Core {
     /// Waits for several locks at once, over a connection of its own.
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         match self.attempt(wanted).await {
-            Ok(None) | Err(Error::Quarantine { .. }) => {} // who waits is let in when it is over
+            Ok(None) | Err(Error::Quarantine { .. }) => {} // a waiter is let in when it is over
             settled => return settled,
         }
         self.tell_of_waiting(wanted, 0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::rules::longest_lease;
 use crate::wanted::SHORTEST_LEASE;
 
-/// Who noticed that a hold is over.
+/// What noticed that a hold is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
@@ -44,7 +44,7 @@ impl fmt::Display for Loss {
 /// One step of a [deadlock](Error::Deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Who waits,
+    /// The owner that waits,
     pub owner: String,
     /// for which lock,
     pub name: String,
@@ -67,12 +67,12 @@ pub enum Error {
     LockLost {
         /// The name of the lock, or the names of all.
         name: String,
-        /// Who noticed.
+        /// What noticed.
         reason: Loss,
     },
     /// The wait would never end: those that are waited for wait for this owner.
     Deadlock {
-        /// Who waits for which lock, and there for whom.
+        /// It says who waits for which lock, and there for whom.
         cycle: Vec<Wait>,
         /// What the server said.
         message: String,
@@ -189,7 +189,7 @@ impl Error {
         }
     }
 
-    /// Whether it may well be over by itself: who can wait tries again.
+    /// Whether it may well be over by itself: a request that can wait tries again.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(
             self,

@@ -31,7 +31,7 @@ impl Hold {
         self.held.wanted.label()
     }
 
-    /// Who holds, as `LOCK.INFO` tells an operator: host, process, and an id of this hold.
+    /// The owner that holds, as `LOCK.INFO` tells an operator: host, process, and an id of this hold.
     pub fn owner(&self) -> String {
         String::from_utf8_lossy(&self.held.wanted.owner).into_owned()
     }

@@ -290,7 +290,7 @@ impl Keeper {
         self.table().holds.values().cloned().collect()
     }
 
-    /// The server said that these have changed: who holds them has to look.
+    /// The server said that these have changed: a holder of them has to look.
     pub(crate) fn changed(&self, change: &Change) {
         let (mut table, now) = (self.table(), Moment::now());
         let ids: Vec<u64> = match change {
@@ -366,7 +366,7 @@ impl Keeper {
         Busy::new(self, |keeper| &keeper.acquiring)
     }
 
-    /// Refuses who wants more, and waits until all that acquire have gone.
+    /// Refuses all that want more, and waits until all that acquire have gone.
     pub(crate) async fn stop_acquiring(&self) {
         self.closing.send_replace(true);
         self.wake.notify_one();
@@ -390,7 +390,7 @@ impl Keeper {
     }
 }
 
-/// The scheduler, which ends with its runtime: who acquires next makes another one in theirs.
+/// The scheduler, which ends with its runtime: the next caller that acquires makes another one in its own.
 struct Scheduled(Arc<Keeper>);
 
 impl Drop for Scheduled {

@@ -1,4 +1,4 @@
-//! Elections: whoever holds the lock leads.
+//! Elections: the holder of the lock leads.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -30,7 +30,7 @@ enum State {
     Leads(Hold),
 }
 
-/// A candidate: who [stands](Self::stand) for election.
+/// A candidate: one that [stands](Self::stand) for election.
 #[must_use = "it does nothing until it stands"]
 pub struct Candidate {
     lock: Lock,

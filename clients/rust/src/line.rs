@@ -216,7 +216,7 @@ impl Drop for Place<'_> {
         if spot.is_some_and(|spot| line.is_stale(&self.key, &spot)) {
             line.call_next(self.key, true, most);
         }
-        // Who moves up may stand in the server's line now.
+        // The waiter that moves up may stand in the server's line now.
         if before < most
             && let Some(spot) = line.places.values().nth(most - 1)
         {

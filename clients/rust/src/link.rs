@@ -90,7 +90,7 @@ pub(crate) enum Change {
     Any,
 }
 
-/// Who is told.
+/// What is told of changes.
 pub(crate) type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// How many requests may be on their way to the socket.

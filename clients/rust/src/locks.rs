@@ -89,7 +89,7 @@ impl Locks {
         self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Shared)
     }
 
-    /// A candidate for an election: whoever holds the lock leads.
+    /// A candidate for an election: the holder of the lock leads.
     pub fn leader(&self, name: impl AsRef<[u8]>) -> Candidate {
         Candidate::new(self.lock(name))
     }

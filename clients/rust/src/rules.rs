@@ -25,7 +25,7 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
 pub(crate) const KEEP: Duration = Duration::from_secs(5);
 /// and how often it asks in that time.
 pub(crate) const ASKS_IN_KEEP: u32 = 3;
-/// The first lease of who has waited: who dies before it renews holds up others no longer.
+/// The first lease of a client that has waited: one that dies before it renews holds up others no longer.
 pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(5);
 /// From a grant until the server is asked to tell of its end: most holds are over before.
 pub(crate) const WATCH_AFTER: Duration = Duration::from_millis(20);

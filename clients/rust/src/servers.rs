@@ -191,7 +191,7 @@ impl Servers {
                 why = format!("{}: {its}", address_of(&node));
                 continue;
             }
-            // Who answers is asked first.
+            // The one that answers is asked first.
             let mut known = self.known();
             if number < known.nodes.len() {
                 known.nodes[..=number].rotate_right(1);
@@ -266,7 +266,7 @@ impl Servers {
         door.ready()
     }
 
-    /// The connection to the server of this lock. Who is first here, sends first.
+    /// The connection to the server of this lock. The caller that is first here sends first.
     pub(crate) async fn link(&self, name: &[u8]) -> Result<Arc<Link>, Failure> {
         self.link_to(&self.find_for(name).await?).await
     }

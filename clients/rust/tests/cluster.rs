@@ -75,7 +75,7 @@ async fn all_are_served_though_the_slot_moves(is_ours: bool) {
     for ended in tasks.join_all().await {
         ended.unwrap();
     }
-    // Who is not called asks again after 1.7 s.
+    // A waiter that is not called asks again after 1.7 s.
     assert!(began.elapsed() < Duration::from_secs(5), "{WAITERS} were served in {:?}", began.elapsed());
 }
 

@@ -82,7 +82,7 @@ async fn several_locks_are_renewed_after_a_long_wait_though_replies_take_long() 
     let many = locks.many(["a", "b"]).wait(PATIENCE);
     let waits = tokio::spawn(async move { many.acquire().await });
     eventually("it waits", || server.waiters("b") == 1).await;
-    // Longer than the first lease of who has waited.
+    // Longer than the first lease of a client that has waited.
     sleep(6 * SECOND).await;
     door.delay(SECOND / 10);
     other.release().await.unwrap();

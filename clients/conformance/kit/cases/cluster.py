@@ -100,7 +100,7 @@ def an_owners_locks_are_listed_from_every_node_of_a_cluster(stage):
 
 @case(7, needs=("cluster",), weight=3)
 def a_slot_moves(stage):
-    """The slot of a lock moves to another node: the hold goes with it, and who waits is granted there."""
+    """The slot of a lock moves to another node: the hold goes with it, and a waiter is granted the lock there."""
     three = Three(stage)
     adapter = three.adapter
     source = three.use("k")
@@ -110,7 +110,7 @@ def a_slot_moves(stage):
     three.move("k", source, (source + 1) % 3)
     stage.stays(lambda: stage.server.admin("LOCK.FENCE", "k", token) == 1, "it is renewed on the new node", 4)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
-    assert not asked.is_answered(), f"the slot has moved, and who waited is answered with {asked.answer}"
+    assert not asked.is_answered(), f"the slot has moved, and the waiter is answered with {asked.answer}"
     stage.waiting("k", 1)
     adapter("release", hold="h")
     assert asked.result()["token"] != token

@@ -90,7 +90,7 @@ def replicas_that_stand_still_confirm_nothing(stage):
         stage.waiting("k", 1)
         with frozen(second):
             adapter("release", hold="h")
-            assert waiting.kind(8) == "NotConfirmed", f"who waited was answered with {waiting.answer}"
+            assert waiting.kind(8) == "NotConfirmed", f"the waiter was answered with {waiting.answer}"
             refused = adapter.refusal("acquire", hold="r", name="k", wait_ms=0)
             assert refused.kind == "NotConfirmed", f"answered with {refused}"
             stage.free_soon("k")
@@ -133,7 +133,7 @@ def tokens_that_are_dead_are_refused(stage):
 
 @case(8)
 def a_loss_and_a_wait_in_vain_are_different_errors(stage):
-    """LockTimeout for who does not get it, LockLost for who has it no more; a value in its place is another error."""
+    """LockTimeout: it was not to be had; LockLost: it is held no more; a value in its place is another error."""
     _, _, adapter = stage.single()
     stage.hold("k")
     assert adapter.refusal("acquire", hold="h0", name="k", wait_ms=0).kind == "LockTimeout"

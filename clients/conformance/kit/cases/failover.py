@@ -39,7 +39,7 @@ class Pair:
 
 @case(7, needs=("sentinel",), seconds=75, weight=4)
 def a_planned_failover(stage):
-    """Sentinel makes the replica the primary: what is held is held on, and who waits is granted by the new one."""
+    """Sentinel makes the replica the primary: what is held is held on, and a waiter is granted by the new one."""
     pair = Pair(stage)
     adapter = pair.adapter()
     got, asked = hold_and_wait(stage, adapter)
@@ -55,7 +55,7 @@ def a_planned_failover(stage):
 
 @case(7, needs=("sentinel",), seconds=75, weight=4)
 def a_killed_primary(stage):
-    """The primary is killed: what its replica knows of is held on, and who waits is granted by the new one."""
+    """The primary is killed: what its replica knows of is held on, and a waiter is granted by the new one."""
     pair = Pair(stage)
     adapter = pair.adapter()
     got, asked = hold_and_wait(stage, adapter)
@@ -68,7 +68,7 @@ def a_killed_primary(stage):
 
 @case(4, 7)
 def a_server_that_comes_back_empty(stage):
-    """The server is killed and has forgotten all: the holder is told, and who waits is granted."""
+    """The server is killed and has forgotten all: the holder is told, and the waiter is granted."""
     server, _, adapter = stage.single()
     adapter("acquire", hold="h", name="k", lease_ms=4000, wait_ms=0)
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
@@ -113,9 +113,9 @@ def hold_and_wait(stage, adapter):
 
 
 def finish(stage, adapter, got, asked, began):
-    """The lock is still held by the first; when it gives it up, who waited is granted by the new primary."""
+    """The lock is still held by the first; when it gives it up, the waiter is granted by the new primary."""
     stage.note(f"failover {time.monotonic() - began:.1f} s")
-    assert not asked.is_answered(), f"who waited was answered with {asked.answer}, while the lock is held"
+    assert not asked.is_answered(), f"the waiter was answered with {asked.answer}, while the lock is held"
     assert stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "the new primary does not know of the hold"
     again = time.monotonic()
     adapter("release", hold="h", within=25)

@@ -71,7 +71,7 @@ def a_program_without_a_server_ends_well(stage):
 
 @case(6, 7, needs=("cancel",))
 def cancelled_while_no_server_is_there(stage):
-    """Who waits while the server is away can be cancelled at once, and nothing is left when it is back."""
+    """A waiter can be cancelled at once while the server is away, and nothing is left when it is back."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
@@ -229,7 +229,7 @@ class Fire:
 
 @case(1, 2, 4, 5, 6, 7, weight=6, seconds=150)
 def many_faults_at_once_do_no_harm(stage):
-    """Replies lost, connections cut, silences: who is told that it holds does hold, and nothing is left at the end."""
+    """Replies lost, connections cut, silences: a client told that it holds does hold, and nothing is left at the end."""
     _, door, adapter = stage.single(waiting_connections=4)
     fire = Fire(stage, adapter, door)
     fire.rage(time.monotonic() + 8)

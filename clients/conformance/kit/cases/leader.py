@@ -16,7 +16,7 @@ def a_leader_is_elected_and_resigns(stage):
     first("resign", leader="A")
     assert second.told("elected", leader="B")["token"] > token
     time.sleep(0.3)
-    assert not first.seen("deposed"), "who resigned was told that it was deposed"
+    assert not first.seen("deposed"), "the leader that resigned was told that it was deposed"
     second("resign", leader="B")
     stage.free_soon("job")
 

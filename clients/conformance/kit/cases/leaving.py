@@ -61,7 +61,7 @@ def cancelled_without_a_wait(stage):
 
 @case(6, needs=("cancel",))
 def cancelled_while_it_waits(stage):
-    """Who is cancelled while it waits waits no more, and others behind it are served."""
+    """A waiter that is cancelled waits no more, and others behind it are served."""
     _, _, adapter = stage.single(waiting_connections=2)
     stage.hold("k")
     asked = [adapter.ask("acquire", hold=f"h{n}", name="k", wait_ms=30_000) for n in range(8)]

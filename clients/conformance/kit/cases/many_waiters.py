@@ -97,7 +97,7 @@ def two_processes_with_many_waiters_take_turns(stage):
 
 @case(5)
 def waiters_for_one_lock_do_not_starve_those_for_another(stage):
-    """As many as may wait for a lock that does not come: who waits for another lock gets that one."""
+    """As many as may wait for a lock that does not come: a waiter for another lock gets that one."""
     _, _, adapter = stage.single(waiting_connections=2)
     stage.hold("never")
     stage.hold("soon")
@@ -131,7 +131,7 @@ def a_wait_in_vain_keeps_no_position(stage):
 
 @case(5, weight=2)
 def waiters_of_a_killed_process_delay_nobody(stage):
-    """A process with many waiters is killed: who waits behind them in another process is served soon."""
+    """A process with many waiters is killed: a waiter behind them in another process is served soon."""
     _, door, first = stage.single(waiting_connections=4)
     second = stage.adapter(door.address)
     stage.hold("k")

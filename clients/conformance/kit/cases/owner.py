@@ -59,7 +59,7 @@ def a_reply_is_lost_and_nobody_waits_for_it(stage):
 
 @case(1, 5, 7)
 def a_reply_is_lost_after_a_wait(stage):
-    """The grant to who waits is lost on its way: the request is repeated, and the lock is had."""
+    """The grant to a waiter is lost on its way: the request is repeated, and the lock is had."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="h1", name="k", wait_ms=15_000)

@@ -1,4 +1,4 @@
-"""Point 5, and the pitfalls of waiting: connections of its own, the time that is left, nothing left of who dies."""
+"""Point 5, and the pitfalls of waiting: connections of its own, the time that is left, nothing left of dead clients."""
 
 import time
 
@@ -46,7 +46,7 @@ def a_release_never_stands_behind_a_wait(stage):
 
 @case(5)
 def a_wait_ends_in_time(stage):
-    """Who does not get the lock is told so when its time is over, not much later, and waits no more."""
+    """A waiter that does not get the lock is told so when its time is over, not much later, and waits no more."""
     _, _, adapter = stage.single()
     stage.hold("k")
     for wait_ms in (300, 1000):
@@ -57,7 +57,7 @@ def a_wait_ends_in_time(stage):
         stage.waiting("k", 0, 3)
     asked = adapter.ask("acquire", hold="h0", name="k", wait_ms=0)
     assert asked.kind() == "LockTimeout", f"answered with {asked.answer}"
-    assert stage.waiters("k") == 0, "who would not wait waits"
+    assert stage.waiters("k") == 0, "a request that would not wait waits"
     stage.give_up("k")
 
 

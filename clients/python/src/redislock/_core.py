@@ -63,14 +63,14 @@ class Core(Keeper):
         self.request, self.address = self.servers.request, self.servers.address
         self._login = settings.login
         self._lines: dict[bytes, Line] = {}
-        #: Who has asked last, by name and owner: what gives up an older request would end the hold of this one.
+        #: The request that came last, by name and owner: what gives up an older request would end the hold of this one.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = waiting
         self._waiting = asyncio.Semaphore(waiting)
         self._keep_ms = KEEP_MS
         self._longest_block_ms = 0
         self._blocked: set[Link] = set()
-        #: Who has the holds that this server tells of.
+        #: The keeper of the holds that this server tells of.
         self.keeper: Keeper = self
 
     def _on_change(self, names: list[bytes] | None) -> None:
@@ -205,7 +205,7 @@ class Core(Keeper):
             return LONG
         if not line.is_behind(waiter):
             return 0.0
-        # Who is not called in time asks all the same, for its place may lapse.
+        # A waiter that is not called in time asks all the same, for its place may lapse.
         waiter.behind_until = waiter.behind_until or clock() + self._between
         return waiter.behind_until - clock()
 
@@ -259,7 +259,7 @@ class Core(Keeper):
             if (grant := await self._try(wanted)) is not None:
                 return grant
         except Quarantine:
-            pass  # who waits is let in when it is over
+            pass  # a waiter is let in when it is over
         _hooks.call(self.hooks, "waiting", _names(wanted))
         lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
         reached = clock()
@@ -454,7 +454,7 @@ class Core(Keeper):
 
 
 def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
-    """The error of who did not get the lock."""
+    """The error of a caller that did not get the lock."""
     return LockTimeout(f"{_names(wanted)} was not to be had" + (f" in {wait} s" if wait else ", and nobody waited"))
 
 

@@ -172,7 +172,7 @@ class Engine:
             return None
         except RedislockError:
             if waits:
-                return None  # who waits may get it all the same, as after a quarantine
+                return None  # a waiter may get it all the same, as after a quarantine
             raise
         return False if token is None else Grant(token, sent)
 

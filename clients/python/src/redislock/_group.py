@@ -21,7 +21,7 @@ from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, Redis
 _PART, _MOST = 0.1, 0.5
 #: The longest pause, at random, between two attempts.
 _BACK_OFF = 0.2
-#: What a server refuses now and may grant soon: who waits asks again.
+#: What a server refuses now and may grant soon: a waiter asks again.
 _PASSES = (NotConfirmed, Quarantine, QueueFull)
 
 

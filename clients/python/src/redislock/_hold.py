@@ -41,7 +41,7 @@ class BaseHold:
     ) -> None:
         self._keeper, self._wanted = keeper, wanted
         self._pid, self._number = os.getpid(), next(_numbers)
-        self._alive = [True]  # popped by who ends the hold: one of several threads
+        self._alive = [True]  # popped by the thread that ends the hold: one of several
         self._renewing = asyncio.Lock()
         self._reason: str | None = None
         self._listeners: list[Callable[[str], object]] = []
@@ -66,7 +66,7 @@ class BaseHold:
 
     @property
     def owner(self) -> str:
-        """Who holds it, as LOCK.INFO tells: host, process, and an id of this hold."""
+        """The owner that holds it, as LOCK.INFO tells: host, process, and an id of this hold."""
         return self._wanted.owner.decode(errors="replace")
 
     @property
@@ -133,7 +133,7 @@ class BaseHold:
         """Whether this call is the one that ended the hold. Its holder is told, and what the server has is given up."""
         if not self._finish(reason):
             return False
-        if abandons:  # first of all, for who is told may take the lock again
+        if abandons:  # first of all, for a user who is told may take the lock again
             self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
         self._tell(reason)
@@ -359,7 +359,7 @@ class Keeper(ABC):
         self._timer = self.loop.call_later(max(0.0, at - clock()), self._tick)
 
     def _tick(self) -> None:
-        # From here on who adds a hold raises an alarm, which is heard after this turn.
+        # From here on a hold that is added raises an alarm, which is heard after this turn.
         self._wake_at, now, first = _NEVER, clock(), _NEVER
         for hold in self._find_forgotten():
             if now >= hold._deadline:

@@ -109,7 +109,7 @@ class Link(asyncio.Protocol):
             self._fail(Broken("the server does not answer"))
 
     def close(self) -> None:
-        """Ends the connection; who waits for a reply is told Broken."""
+        """Ends the connection; all who wait for a reply are told Broken."""
         self._fail(Broken("the connection was closed"))
 
     def _fail(self, error: Broken) -> None:
@@ -120,7 +120,7 @@ class Link(asyncio.Protocol):
         for future in pending:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # seen: who was cancelled does not look
+                future.exception()  # seen: a caller that was cancelled does not look
         if was_open:
             self._on_end(self)
 

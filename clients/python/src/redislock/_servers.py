@@ -79,7 +79,7 @@ class Servers:
             found = await self._ask(address, login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
             if isinstance(found, list):
                 self._primary = (found[0].decode(), int(found[1]))
-                self._sentinels.sort(key=lambda each: each[0] != address)  # who answers is asked first
+                self._sentinels.sort(key=lambda each: each[0] != address)  # the one that answers is asked first
                 return
 
     async def _find_cluster(self) -> None:
@@ -127,7 +127,7 @@ class Servers:
             inside.pop()
 
     async def link(self, name: bytes, at: Address | None = None) -> Link:
-        """The connection to the server of this lock. Who is first here, sends first."""
+        """The connection to the server of this lock. The caller that is first here sends first."""
         address = at or self.address(name)
         if address is None:
             await self._gate(None, lambda: self.find_for(name))

@@ -1,6 +1,6 @@
 """In place of redis.lock.Lock, with the same constructor and methods: r.lock("k", lock_class=redislock.compat.Lock).
 
-Two things are better than there. Who waits is served in the order in which all came, without polling: `sleep` is of no
+Two things are better than there. Waiters are served in the order in which all came, without polling: `sleep` is of no
 use here and is ignored. And a lock without a timeout is renewed for as long as its process lives: if that dies, the
 lock is free after 30 seconds, not never.
 """

@@ -32,7 +32,7 @@ impl Door {
         let shared: Arc<State> = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Who is not let in, or finds no server, sees the connection close.
+                // A client that is not let in, or finds no server, sees the connection close.
                 if !shared.is_shut.load(Ordering::SeqCst) {
                     drop(client.and_then(|client| join(&shared, client, target)));
                 }

@@ -90,7 +90,7 @@ pub(super) struct Node {
     pub(super) connections: Vec<Connection>,
     /// The clients that wait in a queue.
     pub(super) waits: Vec<Blocked>,
-    /// The clients that wait to be told: for replicas, for what they began to be undone, or for its turn.
+    /// The clients that wait to be told: for replicas, for what they began to be undone, or for their turn.
     pub(super) pending: Vec<Blocked>,
     pub(super) files: Files,
     /// It goes on with a stream whose writer may have heard of holds later than it did, and counts their leases from
