@@ -122,7 +122,7 @@ fn no_answered_grant_is_lost_while_the_file_is_rewritten() {
     });
 }
 
-// G4, G13: waiters too: who was told that it holds the lock holds it.
+// G4, G13: waiters too: one that was told that it holds the lock holds it.
 #[test]
 fn a_grant_out_of_the_line_is_on_disk_before_it_is_answered() {
     let mut server = Server::build().set("appendonly", "yes").set("appendfsync", "always").start();

@@ -1,4 +1,4 @@
-//! Times at which the server must not write: whoever writes then without asking aborts the server, so nothing is
+//! Times at which the server must not write: a module that then writes without asking aborts the server. So nothing is
 //! granted and nothing ends, and afterwards nothing is forgotten (CONTRACT 4).
 
 use crate::server::client::CLOSED;
@@ -60,7 +60,7 @@ fn a_wait_ends_on_time_while_writes_are_paused() {
     client.call("CLIENT UNPAUSE");
 }
 
-// G8, G10: whoever leaves during the pause is not granted after it.
+// G8, G10: a waiter that leaves during the pause is not granted after it.
 #[test]
 fn a_waiter_that_leaves_while_writes_are_paused_is_not_granted() {
     let (server, mut client, heir) = server_with_heir();
@@ -187,7 +187,7 @@ fn nothing_is_granted_while_there_are_too_few_replicas() {
     assert_eq!(replica.client().owner("short").as_deref(), Some("bob"));
 }
 
-// G7: who waits while writes are refused still gets nil at its time.
+// G7: a client that waits while writes are refused still gets nil at its time.
 #[test]
 fn a_wait_ends_on_time_while_there_are_too_few_replicas() {
     let server = Server::start();

@@ -259,7 +259,7 @@ fn a_hand_over_by_release_is_the_release_and_the_grant() {
     }
 }
 
-// G8: told or not, whoever is gone is not granted.
+// G8: told or not, a client that is gone is not granted.
 #[test]
 fn nothing_is_told_of_waiters_that_come_and_go() {
     let mut watched = Watched::start();

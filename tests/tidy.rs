@@ -408,7 +408,7 @@ fn callers(sources: &[Source], called: &[&str]) -> Vec<String> {
     callers
 }
 
-// A rule of who gets a lock is asked in all of them, so who adds one has to know them.
+// A rule of who gets a lock is asked in all of them, so an author who adds one has to know them.
 #[test]
 fn contributing_names_all_functions_that_grant() {
     let granting = callers(&shipped("src/lock/table"), &["begin_or_go_on", "begin_hold"]);

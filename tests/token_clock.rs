@@ -1,7 +1,7 @@
 //! Tokens only go up (G4), whatever happens to the locks, the files and the clock.
 //!
 //! The wall clock would hide a lost token clock: it is later after a restart anyway. So here the first server lives
-//! half an hour in the future, and whoever has its data afterwards does not.
+//! half an hour in the future, and the server that has its data afterwards does not.
 
 use redis::Value;
 

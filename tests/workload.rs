@@ -149,7 +149,7 @@ impl Worker {
         format!("owner-{}-{}", self.number, self.owners)
     }
 
-    /// Releases or renews for whoever holds the lock now: mostly that still holds when it arrives.
+    /// Releases or renews for the owner that holds the lock now: mostly that still holds when it arrives.
     fn on_owner(&mut self, command: &str, key: &str, rest: &str) {
         if let Some(owner) = self.holder(key) {
             self.tell(&format!("{command} {key} {owner} {rest}"));

@@ -129,7 +129,7 @@ def test_a_table_of_the_first_screen_shows_ours_beside_the_others_of_the_same_se
     ours, other = list(panel.subjects.values())[:2]
     assert f"| {ours} |" + " 7 |" * len(panel.columns) in text
     assert f"| {other} |" + " 9 |" * len(panel.columns) in text
-    assert len(text.splitlines()) == 2 + 2 + 2, "who was not measured has no row"
+    assert len(text.splitlines()) == 2 + 2 + 2, "a peer that was not measured has no row"
 
 
 def test_a_first_screen_without_ours_is_refused():

@@ -1,6 +1,6 @@
 """Locks of all kinds whose slot moves to another node (CONTRACT 4, CONTRACT 5).
 
-Holders keep owner, token, count and lease; who waits is sent on; nobody is granted twice
+Holders keep owner, token, count and lease; waiters are sent on; nobody is granted twice
 (G1, G7, G12). Both ways: keys one by one, and the server's own move of a whole slot.
 """
 

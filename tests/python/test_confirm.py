@@ -144,7 +144,7 @@ def test_a_pause_of_writes_delays_the_undoing_and_not_the_answer(group):
 
 
 def test_what_is_to_be_undone_is_though_nothing_has_to_be_confirmed_any_more(group):
-    # Its owner was told so. And whoever asks then is told at once, also where nobody can wait.
+    # Its owner was told so. And a client that asks then is told at once, also where nobody can wait.
     with undone_later(group) as cli:
         cli("CONFIG SET redislock.confirm local")
     cli("MULTI")
@@ -255,7 +255,7 @@ def test_with_too_few_replicas_nothing_is_done(group):
             cli(request)
     assert cli("LOCK.FENCE held") == held and cli("EXISTS door gate") == 0
     assert cli("LOCK.INFO held")[7][0][:4] == before[0][:4]
-    # Who waits already waits on, and is granted when that can be confirmed.
+    # A client that waits already waits on, and is granted when that can be confirmed.
     release(cli, "held", "alice")
     assert waiter.waits()
     second.admin("REPLICAOF", "127.0.0.1", primary.port)
@@ -334,7 +334,7 @@ def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
     connections = [primary.connect() for _ in range(300)]
     requests = [f"LOCK.ACQUIRE door-{n} owner-{n} PX {LEASE_MS}" for n in range(300)]
     with stuck(primary, second):
-        # All wait before the first one fails, however busy the machine is: whoever came later would wait for a minute.
+        # All wait before the first one fails, however busy the machine is: a later one would wait for a minute.
         cli("CONFIG SET redislock.confirm-timeout 3000")
         for connection, request in zip(connections, requests):
             connection.send(*request.split())
@@ -349,7 +349,7 @@ def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
 
 
 def test_nobody_waits_for_longer_than_its_lease(group):
-    # Who is told of a hold has it.
+    # A client that is told of a hold has it.
     primary, _, second = group
     cli = primary.connect()
     take(cli, "held", "alice", lease_ms=LEASE_MS)
@@ -544,7 +544,7 @@ def test_confirmation_can_be_turned_off_and_on(group):
         cli("CONFIG SET redislock.confirm local")
         assert isinstance(take(cli, "gate", "alice", lease_ms=LEASE_MS), int)
         token = waiting.answer()
-        assert cli("LOCK.FENCE door") == token, "who waited is told: nobody has to confirm it"
+        assert cli("LOCK.FENCE door") == token, "the waiter is told: nobody has to confirm it"
         cli("CONFIG SET redislock.confirm all")
         waiting = primary.ask("LOCK.ACQUIRE", "hatch", "alice", "PX", LEASE_MS)
         assert waiting.waits()

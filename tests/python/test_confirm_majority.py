@@ -62,7 +62,7 @@ def test_one_of_two_replicas_is_enough(group):
 
 
 def test_a_primary_that_has_just_started_confirms_nothing(start_server):
-    # T4 (i): not even with replicas that are there at once; and who waits waits through all of it
+    # T4 (i): not even with replicas that are there at once; and a client that waits does so through all of it
     primary = start_server(*AT_ONCE, module_arguments=ARGUMENTS)
     assert grants(primary) == "QUARANTINE"
     waiter = ask(primary, "waited-for", "waiter", lease_ms=SEASON_MS)

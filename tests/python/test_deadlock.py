@@ -381,7 +381,7 @@ def test_random_waits_end_or_are_refused(server, cli):
                     del waits[waiting]
                     request.leave()
     assert count(cli, "deadlocks") > 0
-    # and nobody hangs: who is free gives up, until all are served
+    # and nobody hangs: an owner that is free gives up, until all are served
     for _ in range(100):
         if not waits:
             break
@@ -397,7 +397,7 @@ def test_random_waits_end_or_are_refused(server, cli):
     assert not waits, {name: key for name, (_, key) in waits.items()}
 
 
-# Who is refused takes over nothing (G9)
+# A request that is refused takes over nothing (G9)
 
 
 def lowered(cli, limit):

@@ -175,7 +175,7 @@ def test_a_lock_that_was_flushed_is_listed_nowhere(start_server, how, options):
     flushed, listed, info = waiting.pipeline(f"FLUSHALL {how}", "LOCK.HELDBY alice", "INFO redislock")
     assert (flushed, listed) == ("OK", [])
     fields = dict(line.split(":") for line in info.splitlines() if ":" in line)
-    assert fields["redislock_holds"] in ("0", "1"), "who waits may have been granted"
+    assert fields["redislock_holds"] in ("0", "1"), "the waiter may have been granted"
     assert fields["redislock_locks"] in ("0", "1")
     assert bob.answer() > 0
     assert held_by(cli, "bob")[0][0] == "lock:7"

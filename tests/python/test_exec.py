@@ -82,7 +82,7 @@ def test_a_command_does_not_run_after_the_lease(cli):
 
 
 def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
-    # docs/GUARANTEES.md, "LOCK.EXEC": the one way, for whoever has the right to RESTORE
+    # docs/GUARANTEES.md, "LOCK.EXEC": the one way, for a user with the right to RESTORE
     payload = dump(cli, "door")
     cli("LOCK.RELEASE door alice")
     new = cli("LOCK.ACQUIRE door bob PX 3600000")
@@ -149,7 +149,7 @@ def test_asking_in_vain_is_no_miss_of_the_keyspace(server, cli, token):
 
 
 def test_a_command_does_not_touch_the_lock(server, cli, token):
-    # Who watches the lock, or has its fence in a cache, is not disturbed.
+    # A client that watches the lock, or has its fence in a cache, is not disturbed.
     cli("WATCH door")
     assert run(server.connect(), token, "SET x 1") == "OK"
     assert cli.pipeline("MULTI", "LOCK.FENCE door", "EXEC")[-1] == [token]

@@ -219,7 +219,7 @@ def test_a_database_turns_a_late_holder_away(cli, tmp_path, comparison, written)
 
 
 def test_holders_that_hold_together_have_tokens_of_their_own(cli):
-    # docs/commands/fence.md: whoever compares numbers turns one of them away, though both are live
+    # docs/commands/fence.md: a resource that compares numbers turns one of them away, though both are live
     first, second = (cli("LOCK.ACQUIRE", "pool", owner, "PX", 60_000, "LIMIT", 2) for owner in ("a", "b"))
     assert first < second
     assert [cli("LOCK.FENCE", "pool", token) for token in (first, second)] == [1, 1]

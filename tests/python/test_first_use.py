@@ -122,7 +122,7 @@ def test_a_server_without_locks_that_becomes_a_replica_decides_nothing(start_ser
     bob = server.ask("LOCK.ACQUIRE door alice PX 60000 BLOCK 0")
     assert cli("LOCK.RELEASE door bob") == 1
     assert bob.answer() > last
-    # And back: whoever waits is turned away.
+    # And back: a client that waits is turned away.
     eve = server.ask("LOCK.ACQUIRE door eve PX 60000 BLOCK 0")
     cli("REPLICAOF", "127.0.0.1", primary.port)
     with refused("UNBLOCKED"):
@@ -188,7 +188,7 @@ def test_locks_that_a_server_starts_with_end_and_are_passed_on(start_server, fil
     server.kill()
     server.start()
     cli = server.connect()
-    # Who looks does not use: the lease ends although no command of ours was ever sent.
+    # To look is not to use: the lease ends although no command of ours was ever sent.
     eventually(lambda: cli("EXISTS short") == 0, "the lease ends")
     for name, token in zip(names, held):
         assert cli("LOCK.FENCE", name, token) == 1

@@ -60,7 +60,7 @@ def payloads(cli):
 
 
 def assert_lock(cli, key, ahead=LEAD_MICROSECONDS):
-    """What stands there breaks no rule, whoever put it there; returns the holders.
+    """What stands there breaks no rule, no matter who put it there; returns the holders.
 
     A token may be so far ahead of the clock.
     """

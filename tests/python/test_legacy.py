@@ -42,7 +42,7 @@ def test_old_and_new_locks_exclude_each_other(cli):
 
 
 def test_an_owner_of_the_same_name_is_not_taken_for_the_old_one(cli):
-    # Many programs set the same value everywhere: a grant to whoever names it would be a wrong one.
+    # Many programs set the same value everywhere: a grant to one that names it would be a wrong one.
     assert old_takes(cli, "door", "1")
     assert cli("LOCK.ACQUIRE door 1 PX 60000") is None
 

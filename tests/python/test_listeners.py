@@ -1,6 +1,6 @@
-"""Who hears keyspace events (CONTRACT 8).
+"""What listeners hear of keyspace events (CONTRACT 8).
 
-Nothing is published while nobody could hear it. So whoever begins to listen, at whatever moment, has to hear the
+Nothing is published while nobody could hear it. So a client that begins to listen, at whatever moment, has to hear the
 next event.
 """
 

@@ -99,7 +99,7 @@ class Scene:
         self.there("SET", "big", "x" * 100_000)
 
     def state(self):
-        """All that clients can see of the locks here, asked at once: who loads answers now and then."""
+        """All that clients can see of the locks here, asked at once: a server that loads answers now and then."""
         asked = ["DEBUG DIGEST", "INFO redislock", "LOCK.HELDBY old-ann", "LOCK.HELDBY new-ann"]
         asked += [f"{command} {key}" for key in KEYS for command in ("LOCK.INFO", "LOCK.FENCE", "TYPE")]
         digest, info, of_old, of_new, *seen = self.here.pipeline(*asked)
@@ -217,7 +217,7 @@ def test_what_was_loaded_takes_the_place_of_the_old_locks_as_a_whole(scene, same
     s = scene(same, "--replica-lazy-flush", lazily)
     s.load_half_of_a_change()
     if same:
-        # Who reads sees the old locks, all of them and no others.
+        # A client that reads sees the old locks, all of them and no others.
         for _ in range(5):
             assert s.state() == s.old
         assert s.loads()

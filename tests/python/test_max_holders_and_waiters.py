@@ -13,7 +13,7 @@ def test_no_more_readers_than_max_holders(server, cli):
     for n in range(3):
         assert isinstance(take(cli, "door", f"r{n}", "SHARED"), int)
     assert take(cli, "door", "r3", "SHARED") is None
-    assert take(cli, "door", "r2", "SHARED") is not None, "who holds is not one more"
+    assert take(cli, "door", "r2", "SHARED") is not None, "a holder is not one more"
     waiter = ask(server, "door", "r3", "SHARED")
     assert waiter.waits()
     release(cli, "door", "r0")
@@ -30,7 +30,7 @@ def test_fewer_holders_allowed_sends_nobody_away(server, cli):
     assert take_all(cli, "free read", "new", "SHARED") is None
     waiter, second = ask(server, "read", "w1", "SHARED"), ask(server, "read", "w2", "SHARED")
     for owner, token in tokens.items():
-        # Who holds is not in its own way.
+        # A holder is not in its own way.
         assert take(cli, "read", owner, "SHARED") == token
         assert take(cli, "read", owner, "SHARED REENTRANT") == token
         assert cli("LOCK.RENEW", "read", owner, "PX", 60_000) == 1

@@ -211,7 +211,7 @@ def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
 
 
 def test_restore_replace_while_somebody_waits_leaves_one_holder(server, cli):
-    # G1, G6: whoever it is, the waiter gets it next
+    # G1, G6: no matter who holds it, the waiter gets it next
     cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")

@@ -171,7 +171,7 @@ def test_all_lines_go_on_when_a_request_for_several_gives_up(server, cli, end):
     assert isinstance(behind_c.answer(), int)
     assert line_of(cli, "a") == []
     release(cli, "a", "h")
-    assert cli("EXISTS a") == 0, "who gave up is not granted"
+    assert cli("EXISTS a") == 0, "a waiter that gave up is not granted"
     assert count(cli, "waiters") == 0
 
 

@@ -156,7 +156,7 @@ def test_if_one_cannot_be_locked_none_is(stage, bad):
 
 
 def test_if_one_cannot_be_released_the_others_can(stage):
-    """Curator: testSomeReleasesFail. One was broken meanwhile; who has it now keeps it."""
+    """Curator: testSomeReleasesFail. One was broken meanwhile; its new holder keeps it."""
     take_all(stage.cli, "lock1 lock2 lock3", "ann")
     stage.cli("DEL lock2")
     stage.actor("ben", key="lock2").lock(wait_ms=0)

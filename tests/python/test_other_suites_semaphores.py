@@ -102,7 +102,7 @@ def test_several_permits_at_a_time_are_never_more_than_there_are(stage):
         dice, cli = random.Random(number), clients[number].cli
         for turn in range(10):
             names = [f"{number}.{turn}.{n}" for n in range(dice.randrange(1, 6))]
-            # Without waiting: who holds some and waits for more may wait for ever.
+            # Without waiting: a client that holds some and waits for more may wait for ever.
             taken = [cli("LOCK.ACQUIRE", "pool", name, "PX", 60000, "LIMIT", 25) for name in names]
             given = [cli("LOCK.RELEASE", "pool", name) for name in names]
             assert given == [int(token is not None) for token in taken]
@@ -194,7 +194,7 @@ def test_an_interrupted_request_does_not_hold_up_the_next(stage, way):
         assert answer(interrupted) is None
     assert line_of(stage.cli, "pool") == []
     ann.unlock()
-    assert cid.permit(1, wait_ms=0), "the permit is not lost to who left"
+    assert cid.permit(1, wait_ms=0), "the permit is not lost to the waiter that left"
 
 
 def test_clients_go_on_after_the_server_came_back(start_server):
@@ -404,7 +404,7 @@ def test_a_new_request_of_the_same_owner_takes_over_from_the_old(stage):
 
 
 def test_permits_are_given_in_the_order_of_the_requests(stage):
-    """JSR 166: testFairLocksFifo. Also who asks for less time does not pass."""
+    """JSR 166: testFairLocksFifo. A request for less time does not pass either."""
     ann = stage.actor("ann")
     ann.permit(1)
     actors = [stage.actor(f"c{n}") for n in range(6)]

@@ -1,4 +1,4 @@
-"""LOCK.ACQUIRE ... QUEUE ms: a place in line for who must not block its connection.
+"""LOCK.ACQUIRE ... QUEUE ms: a place in line for a client that must not block its connection.
 
 nil at once; the place is kept for ms after the last such call, and the lock is reserved
 for it when its turn comes (CONTRACT 2). G5: a reserved place that lapses is skipped. G6.
@@ -551,7 +551,7 @@ def test_a_permit_whose_reservation_lapses_is_told_once(server, cli):
     last.is_told()
     last.cli.pushes.clear()
     cli("LOCK.RELEASE door p2")
-    assert not last.is_told(), "who had no turn leaves"
+    assert not last.is_told(), "an owner that had no turn leaves"
 
 
 def test_nobody_is_told_of_owners_that_join_or_leave_behind_them(server, cli):

@@ -42,7 +42,7 @@ def test_a_server_that_has_just_started_grants_nothing_new(quarantined):
 
 
 def test_requests_that_can_wait_do_so_in_order(quarantined):
-    # G5, G6: whoever came first is first when it ends
+    # G5, G6: the request that came first is first when it ends
     cli = quarantined.connect()
     first = ask(quarantined, "door", "first", lease_ms=1000)
     second = ask(quarantined, "door", "second", lease_ms=1000)

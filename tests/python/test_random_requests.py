@@ -147,7 +147,7 @@ def test_replica_and_file_agree_after_random_requests(start_server, seed):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_left_after_random_requests(server, cli, seed):
-    # G3, G7: who waits is answered, and no lock stays that nobody holds
+    # G3, G7: a waiter is answered, and no lock stays that nobody holds
     chance = random.Random(1000 + seed)
     for _ in range(10):
         waiting = [server.connect() for _ in range(4)]

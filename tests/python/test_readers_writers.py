@@ -119,7 +119,7 @@ def test_a_reader_does_not_pass_a_waiting_writer(server, cli):
     assert take(cli, "door", "r2", "SHARED") is None
     late = ask(server, "door", "r3", "SHARED")
     assert late.waits()
-    assert take(cli, "door", "r1", "SHARED") is not None, "who holds is not a newcomer"
+    assert take(cli, "door", "r1", "SHARED") is not None, "a holder is not a newcomer"
     release(cli, "door", "r1")
     assert isinstance(writer.answer(), int)
     assert late.waits()
@@ -179,7 +179,7 @@ def test_nobody_slips_in_between_a_release_and_the_next_batch(server, cli):
 
 
 def test_the_only_reader_upgrades_at_once_with_a_new_token(cli):
-    # G4: who reads may have been told the old token
+    # G4: a reader may have been told the old token
     old = take(cli, "door", "r", "SHARED", lease_ms=50_000)
     new = take(cli, "door", "r")
     assert new > old

@@ -55,7 +55,7 @@ def valid_seconds(lock):
     return lock.lease_ms / 1000 * (1 - example.DRIFT)
 
 
-# Who holds
+# Holding
 
 
 @on_a_loop
@@ -65,7 +65,7 @@ async def test_all_have_one_token_and_nothing_is_left(five):
         assert five.live("door", lock.token) == [1] * 5
         assert began < lock.until - valid_seconds(lock) < now()
         assert await five.redlock("door").attempt() is None
-        assert five.live("door", lock.token) == [1] * 5, "who failed released nobody else"
+        assert five.live("door", lock.token) == [1] * 5, "the attempt that failed released nobody else"
         before = lock.until
         assert await lock.extend()
         assert before < lock.until < now() + valid_seconds(lock)

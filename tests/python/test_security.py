@@ -173,7 +173,7 @@ def test_a_function_runs_exec_with_the_rights_of_its_caller(server, cli, token):
 
 
 def test_an_owner_is_a_name_and_no_secret(server, cli):
-    # G10 is about mistakes: who may write the key and knows the name acts for it.
+    # G10 is about mistakes: a user who may write the key and knows the name acts for it.
     cli("LOCK.ACQUIRE lock:a alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE lock:a bob PX 60000 BLOCK 0")
     mallory = user_with(server, "~lock:*", "+lock.acquire", "+lock.release")

@@ -25,7 +25,7 @@ WARM_UP = 512
 #: Two pages of records, which may or may not be kept after any use: two bytes for each wait of the smallest storm.
 SPARE_BYTES = 2 * 24_576
 
-#: Who stands in a line behind one lock, where there are many.
+#: How many stand in a line behind one lock, where there are many.
 OF_A_LOCK = 5
 
 #: Twenty times what a quiet machine shows with the largest crowd (docs/STORMS.md); what was measured is printed.

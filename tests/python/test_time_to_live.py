@@ -156,7 +156,7 @@ def several(server, cli):
 
 
 def out_of_line(server, cli):
-    """Who waits is let in beside others, or when a lease ends."""
+    """A waiter is let in beside others, or when a lease ends."""
     take(cli, "beside", "alice", "LIMIT 2")
     take(cli, "beside", "bob", "LIMIT 2", lease_ms=200)
     take(cli, "after", "alice", lease_ms=200)

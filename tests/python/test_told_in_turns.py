@@ -56,7 +56,7 @@ class Line:
         look = look_in_a_turn("EVAL", LOOK, 0)
         self.cli.send_bytes(encode("EVAL", RELEASE_ALL, 0) + encode("LOCK.HELDBY", f"w{last}") + look * LOOKS)
         assert self.cli.read() is None
-        assert [row[1] for row in self.cli.read()] == ["held"], "whoever is told last holds its lock already"
+        assert [row[1] for row in self.cli.read()] == ["held"], "the client that is told last holds its lock already"
         blocked, left, deadline = [], LOOKS, time.monotonic() + SOON_SECONDS
         while left > 0:
             blocked.append(int(parse_info(read_look(self.cli))["blocked_clients"]))

@@ -1,6 +1,6 @@
 """What CLIENT TRACKING and WATCH are told of locks of all kinds (CONTRACT 8).
 
-Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; who waits is
+Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; the waiters are
 no part of it. By commands, and by what the module does on its own.
 """
 

@@ -50,7 +50,7 @@ def test_a_wait_that_is_over_is_answered_with_nil(server, cli, protocol, nil, ow
     assert time.monotonic() - start >= 0.150, "not before its time"
     assert waiters_of(cli, "door") == 0
     assert cli("LOCK.RELEASE door alice") == 1
-    assert cli("DBSIZE") == 0, "who gave up is not granted"
+    assert cli("DBSIZE") == 0, "a waiter that gave up is not granted"
 
 
 def test_waits_of_many_lengths_end_each_in_its_time(server, cli):
@@ -134,7 +134,7 @@ def test_a_newcomer_gets_nil_while_others_wait(server, cli):
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     assert cli("LOCK.ACQUIRE door carol PX 60000") is None
     assert bob.waits()
-    assert queue_of(cli, "door") == ["bob"], "who does not wait has no place"
+    assert queue_of(cli, "door") == ["bob"], "a request that does not wait has no place"
 
 
 @pytest.mark.parametrize("block", [[], ["BLOCK", 0]])
@@ -194,7 +194,7 @@ def test_a_newcomer_does_not_pass_inside_a_transaction(server, cli, way):
     assert owner_of(cli, "door") == "bob"
 
 
-# The lease of who waited
+# The lease of an owner that waited
 
 
 def test_the_lease_starts_at_the_grant(server, cli):

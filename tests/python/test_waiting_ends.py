@@ -166,7 +166,7 @@ def reader_behind_a_writer(server, block):
 
 
 def request_behind_one_for_several(server, block):
-    """The door is free: who waits for it wants the gate too, which ann holds. rob waits behind."""
+    """The door is free: its waiter wants the gate too, which ann holds. rob waits behind."""
     server.admin("LOCK.ACQUIRE gate ann PX 3600000")
     writer = server.ask("LOCK.MACQUIRE", 2, "gate", "door", "writer", "PX", 3600000, "BLOCK", block)
     return writer, server.ask("LOCK.ACQUIRE door rob PX 3600000 BLOCK 0")

@@ -19,7 +19,7 @@ pub struct Client {
     connection: Connection,
 }
 
-/// Who holds a lock, as `LOCK.INFO` tells it.
+/// The holder of a lock, as `LOCK.INFO` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub owner: String,
@@ -124,7 +124,7 @@ impl Client {
         as_int(&self.call(&format!("LOCK.FENCE {key}")))
     }
 
-    /// Who holds the lock, if anybody does.
+    /// The holder of the lock, if anybody holds it.
     #[track_caller]
     pub fn hold(&mut self, key: &str) -> Option<Hold> {
         let info = self.call(&format!("LOCK.INFO {key}"));

@@ -356,7 +356,7 @@ struct Ports {
 /// A port that nobody else is given as long as this lives.
 ///
 /// A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which lets them listen there all the
-/// same; whoever looks for a free port passes it over.
+/// same; a search for a free port passes it over.
 struct Port {
     number: u16,
     _socket: OwnedFd,

@@ -86,7 +86,7 @@ class Clustered(Topology):
         """The locks whose slots this one has."""
         return [lock for tag in self.tags if has_slot(primary, tag) for lock in locks_of(tag)]
 
-    # Who is what
+    # Roles and slots
 
     def roles(self):
         """The primary and the replica of each pair; None if there is not one of each."""

@@ -1,7 +1,7 @@
 """A primary, two replicas and three sentinels.
 
 With `confirm all` or `majority`, and a quarantine as long as the longest lease, nobody is
-told that it holds what another may rely on, whoever is promoted. `LOCAL` promises no such
+told that it holds what another may rely on, no matter which server is promoted. `LOCAL` promises no such
 thing: it is there to show that the judge sees it.
 """
 

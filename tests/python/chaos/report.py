@@ -64,7 +64,7 @@ def shortened(text, size=240):
 
 
 def as_text(line):
-    """For whoever looks on: one topology."""
+    """For the user who looks on: one topology."""
     made = ", ".join(f"{kind} {count}" for kind, count in line["made"].items())
     verdict = "; ".join([*too_little(line), *map(shortened, line["wrong"][:5])]) or "nothing wrong"
     counts = f"{line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"

@@ -23,7 +23,7 @@ class Single(Topology):
 
     @property
     def clock_seconds(self):
-        """Who forgets nothing does not need the time."""
+        """A server that forgets nothing does not need the time."""
         return 3600 if self.mode == ALWAYS else super().clock_seconds
 
     @property
@@ -40,7 +40,7 @@ class Single(Topology):
         return 2 if self.mode == ALWAYS else 0
 
     def made_loads(self):
-        """G2 is asked of who forgets nothing."""
+        """G2 is asked of a server that forgets nothing."""
         loads = super().made_loads()
         for load in loads:
             load.forgets_nothing = self.mode == ALWAYS

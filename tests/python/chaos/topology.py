@@ -157,7 +157,7 @@ class Topology:
             raise AssertionError(f"{failure}: {seen[-1]}") from None
 
     def idles(self):
-        """G6: who could have what it waits for, in every look for so long, while the clients go on."""
+        """G6: the clients that could have what they wait for, in every look for so long, while the clients go on."""
         deadline = time.monotonic() + IDLE_SECONDS
         while (found := self.idles_now()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -188,7 +188,7 @@ def unrest_of(node, locks, replicas):
 
 
 def idle_at(node, locks):
-    """Who waits at this server, and could be granted."""
+    """The clients that wait at this server, and could be granted."""
     places = {(0, lock): place_of("redislock", -1, node.admin("LOCK.INFO", lock, "FULL")) for lock in locks}
     return idle(View(places, {}, {}, ""), HOLDERS_MAX)
 

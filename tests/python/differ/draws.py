@@ -6,7 +6,7 @@ It says what a duration, a patience, an acquire, a LOCK command, a command on ke
 
 
 class Draws:
-    """What is drawn in the same way, whoever plays it."""
+    """What is drawn in the same way, no matter who plays it."""
 
     #: What there is to draw from.
     LOCKS = NAMES = OWNERS = ()

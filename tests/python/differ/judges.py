@@ -217,7 +217,7 @@ def unbalanced(before, after, events):
 
 
 def idle(view, holders_max):
-    """G6: whoever waits on a connection, and could be granted now."""
+    """G6: the clients that wait on a connection, and could be granted now."""
     found, parties = [], {}
     for (db, name), waiter in view.waiters():
         if waiter["state"] == "blocked" and waiter["client-id"] is not None:

@@ -11,7 +11,7 @@ from . import judges
 from .look import View
 from .script import CLIENTS, DBS, LOCKS, NAMES, SETTINGS, SHORT_MS, Author
 
-#: How long whoever could be granted may wait once nothing happens any more: whatever `hz` is.
+#: How long a client that could be granted may wait once nothing happens any more: whatever `hz` is.
 BOUND_SECONDS = 0.25 * SLOW_FACTOR
 #: When all that is short is over; then it must be seen to be over within QUIET_SECONDS.
 SHORT_SECONDS = (max(SHORT_MS) + 15) / 1000
@@ -356,7 +356,7 @@ class Player:
                 self.admin("CONFIG", "SET", f"redislock.{name}", values[-1])
         self.short_until = time.monotonic() + SHORT_SECONDS
         after = self.quiet_view()
-        # Who waits before it may be granted by it: only what was held is compared.
+        # A client that waits before it may be granted by it: only what was held is compared.
         kept = View({place: seen for place, seen in after.places.items()}, after.info, after.held_by, after.digest)
         self.faults += [
             f"differs: after {text}: {line}"
@@ -427,7 +427,7 @@ class Player:
         self.before = after
 
     def idle(self):
-        """Who could be granted and still is not, after a while in which nobody does anything."""
+        """The clients that could be granted and still are not, after a while in which nobody does anything."""
         if time.monotonic() < self.paused_until:
             return []
         eye = self.chain.eyes[self.chain.primary]

@@ -109,7 +109,7 @@ class Author(Draws):
     def acquire(self, waiting):
         lock = self.lock()
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
-        # A lease that is kept alive begins to run on whoever loads it: a short one would be over there.
+        # A lease that is kept alive begins to run on a server that loads it: a short one would be over there.
         is_kept = self.chance.random() < self.tied / 2
         words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(0.0 if is_kept else None), *self.mode(lock)]
         words += ["REENTRANT"] if self.chance.random() < 0.1 else []

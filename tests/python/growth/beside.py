@@ -132,7 +132,7 @@ def bindings(stage):
 
 
 def chain(stage):
-    """That many owners, each of whom waits for the one before; who comes to the end of the line is waited for, too."""
+    """That many owners, each of whom waits for the one before; the one at the end of the line is waited for, too."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine me {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine another {PLACE}")

@@ -13,7 +13,7 @@ LARGE = 100_000
 
 @dataclass(frozen=True)
 class Bound:
-    """What a figure may be at most, and what is wanted of it; who allows more says why."""
+    """What a figure may be at most, and what is wanted of it; an account that allows more says why."""
 
     limit: float
     wanted: float | None = None

@@ -52,7 +52,7 @@ class Stage:
         self.admin = self.connect()
         #: What commands may name: a token.
         self.known = {"n": count}
-        #: Who does what is to be done; and what an act needs of what was built.
+        #: The clients that do what is to be done; and what an act needs of what was built.
         self.clients = []
         self._asked = 0
         for name, value in ROOM.items():

@@ -68,7 +68,7 @@ class Cluster:
             self.order(slot, source)
         for node in self.nodes:
             eventually(lambda node=node: self.owner_seen_by(node, slot) == self.ids[1 - source], "it has moved")
-        # Who goes on before both know of it may end up with two claims of one age, and the slot with either.
+        # A test that goes on before both know of it may end up with two claims of one age, and the slot with either.
         eventually(self.agrees, "both nodes have heard of each other's claims")
 
     def order(self, slot, source=0):

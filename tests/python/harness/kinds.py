@@ -41,7 +41,7 @@ def release(cli, key, owner, *options):
 
 
 def owners_of(cli, key):
-    """Who holds the lock, the oldest token first."""
+    """The owners that hold the lock, the oldest token first."""
     info = lock_info(cli, key, "FULL")
     return [] if info is None else [hold["owner"] for hold in info["holders"]]
 
@@ -56,13 +56,13 @@ def hold_of(cli, key, owner):
 
 
 def line_of(cli, key):
-    """Who waits, first come first."""
+    """The owners that wait, first come first."""
     info = lock_info(cli, key, "FULL")
     return [] if info is None else [waiter["owner"] for waiter in info["queue"]]
 
 
 def states_of(cli, key):
-    """Who waits, and how: blocked or queued."""
+    """The owners that wait, and how: blocked or queued."""
     info = lock_info(cli, key, "FULL")
     return [] if info is None else [(waiter["owner"], waiter["state"]) for waiter in info["queue"]]
 

@@ -40,7 +40,7 @@ class NativeLock:
 
     @property
     def owner(self):
-        """Who holds it for this thread, or None."""
+        """The owner that holds it for this thread, or None."""
         return getattr(self.local, "owner", None)
 
     @property

@@ -16,7 +16,7 @@ BACK = "back"
 
 
 class Proxy:
-    """Passes bytes to and fro between whoever connects and a server."""
+    """Passes bytes to and fro between its clients and a server."""
 
     def __init__(self, port):
         self.target = port

@@ -30,7 +30,7 @@ def holder(cli, key):
 
 
 def owner_of(cli, key):
-    """Who holds the lock; None if nobody does."""
+    """The owner that holds the lock; None if nobody does."""
     hold = holder(cli, key)
     return None if hold is None else hold["owner"]
 

@@ -6,7 +6,7 @@ from .server import BINARY, Server
 #: What they call the group that they watch.
 GROUP = "group"
 DOWN_AFTER_MS = 700 * SLOW_FACTOR
-#: Their periods in milliseconds, which are made for networks and people. Who takes itself for a primary is told
+#: Their periods in milliseconds, which are made for networks and people. One that takes itself for a primary is told
 #: otherwise after four times the time between two reports; by then all must know of a change that has been made.
 PERIODS = {
     "INFO-PERIOD": 200, "PING-PERIOD": 300, "PUBLISH-PERIOD": 500,

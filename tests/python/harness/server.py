@@ -286,7 +286,7 @@ class Port:
     """A port that nobody else is given until it is given back.
 
     A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which
-    lets them listen there all the same; whoever looks for a free port passes it over.
+    lets them listen there all the same; a search for a free port passes it over.
     """
 
     def __init__(self):

@@ -35,7 +35,7 @@ def readers(server, cli):
     comes_to(cli, "read", "r1", "r2")
     yield "the lease of one reader ends"
     take(cli, "read", "brief", "SHARED")
-    yield "who expired comes again"
+    yield "the reader whose lease ended comes again"
     release(cli, "read", "brief")
     upgrade = ask(server, "read", "r1")
     yield "an upgrade waits"
@@ -105,23 +105,23 @@ def several(server, cli):
     yield "shared locks of two"
     take(cli, "h1", "own")
     take_all(cli, "h1 h2", "own")
-    yield "who holds one takes two"
+    yield "a holder of one takes two"
     # In one packet: then the stream carries the request, not the outcome.
     cli.pipeline(
         "LOCK.ACQUIRE twice own PX 3600000 SHARED REENTRANT", "LOCK.ACQUIRE twice own PX 3600000 SHARED REENTRANT",
         "LOCK.MACQUIRE 2 twice twice2 own PX 3600000",
     )  # fmt: skip
-    yield "who reads twice takes it alone with another"
+    yield "an owner that reads twice takes it alone with another"
     cli.pipeline(
         "LOCK.ACQUIRE excl own PX 3600000 REENTRANT", "LOCK.ACQUIRE excl own PX 3600000 REENTRANT",
         "LOCK.MACQUIRE 2 excl excl2 own PX 3600000",
     )  # fmt: skip
-    yield "who holds one twice takes it with another"
+    yield "an owner that holds one twice takes it with another"
     cli.pipeline(
         "LOCK.ACQUIRE down own PX 3600000 REENTRANT", "LOCK.ACQUIRE down own PX 3600000 REENTRANT",
         "LOCK.MACQUIRE 2 down down2 own PX 3600000 SHARED",
     )  # fmt: skip
-    yield "who holds one alone reads it with another"
+    yield "an owner that holds one alone reads it with another"
     owner, _ = take_all(cli, "o1 o2", "*")
     assert owners_of(cli, "o1") == [owner]
     yield "several for an owner that the server made"

@@ -39,7 +39,7 @@ class Binary:
         return re.findall(r"^(\S+): test$", ended.stdout, re.MULTILINE)
 
     def run(self, tests, seconds, **variables):
-        """Who notices first, or `None`; and whether that was because it took too long."""
+        """The test that notices first, or `None`; and whether that was because it took too long."""
         cpu = int(max(CPU_SECONDS_MIN, seconds * TIMES_MAX)) + 1
 
         def limit():

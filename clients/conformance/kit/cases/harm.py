@@ -229,7 +229,7 @@ class Fire:
 
 @case(1, 2, 4, 5, 6, 7, weight=6, seconds=150)
 def many_faults_at_once_do_no_harm(stage):
-    """Replies lost, connections cut, silences: a client told that it holds does hold, and nothing is left at the end."""
+    """Lost replies, cuts, silences: a client that is told that it holds does hold, and nothing is left at the end."""
     _, door, adapter = stage.single(waiting_connections=4)
     fire = Fire(stage, adapter, door)
     fire.rage(time.monotonic() + 8)

@@ -31,7 +31,7 @@ class Request(NamedTuple):
     #: end (what was seen when all was done)
     command: str
     keys: tuple
-    owner: str  # who asks; of heldby: who is asked about
+    owner: str  # the one that asks; of heldby: the one that is asked about
     sent: float
     answered: float
     reply: object = None

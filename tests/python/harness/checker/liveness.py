@@ -5,7 +5,7 @@
     G7     every request was answered
     G11    no two owners wait longer than that for what the other one certainly holds
     G4     a resource that refuses old tokens never takes one after a newer one, and never
-           refuses who certainly holds alone
+           refuses an owner that certainly holds alone
     G3, G8, G13  when all was done nothing was left, every lock could be taken by as many as
            it lets in, the replica was equal, and what the server counted is what was told
 
@@ -68,7 +68,7 @@ def idle_places(evidence):
 
 
 def waits_for_one(evidence):
-    """Who waited for one lock, and stayed."""
+    """The requests that waited for one lock, and stayed."""
     waits = (r for r in evidence.history if r.command == "acquire" and r.block is not None)
     return [wait for wait in waits if wait.error != LOST]
 
@@ -82,7 +82,7 @@ def longest_in(evidence, wait, gaps):
 
 
 def in_queue(evidence):
-    """Who may have stood in each line: {lock: (start, end, how)}."""
+    """The requests that may have stood in each line: {lock: (start, end, how)}."""
     found = {}
     for wait in evidence.history:
         if wait.command == "acquire" and wait.block is not None:

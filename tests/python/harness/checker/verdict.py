@@ -9,7 +9,7 @@
            after one under a newer token that was held alone
     G5     waiters that were seen in the queue were granted in that order
     G7     nil not before the wait was over, unless the owner withdrew
-    G9     who holds and asks again gets the same token (`evidence`)
+    G9     an owner that holds and asks again gets the same token (`evidence`)
     G11    a deadlock names owners who may have waited there, for owners who may have been there
     G3, G6, G7, G8, G13  that what has to happen does (`liveness`)
     G12    a request for several has all or none, whenever somebody looks
@@ -322,7 +322,7 @@ def requests_by_owner(evidence):
 
 
 def passed_in_queue(evidence):
-    """G5: who was seen ahead of another, both blocked, was granted before."""
+    """G5: a waiter that was seen ahead of another, both blocked, was granted before."""
     asked = requests_by_owner(evidence)
     newcomers = newcomers_of(asked)
     found = []
@@ -410,5 +410,5 @@ def false_cycles(evidence):
 
 
 def is_minted(owner):
-    """Whether this is an owner that the server made; who is refused is not told its name."""
+    """Whether this is an owner that the server made; a client that is refused is not told its name."""
     return len(owner) == 36 and owner.count("-") == 4
