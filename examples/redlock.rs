@@ -51,7 +51,7 @@ impl Server {
     fn ask_once(&mut self, words: &[&str], end: Duration) -> RedisResult<Option<i64>> {
         // A time-out of none would be none at all.
         let left = || end.saturating_sub(now()).max(Duration::from_millis(1));
-        // Who does not get to the end of this drops the connection, for it may owe an answer.
+        // A request that does not get to the end of this drops the connection, for it may owe an answer.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.client.get_connection_with_timeout(left())?,

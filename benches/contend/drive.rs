@@ -56,9 +56,9 @@ impl Watch {
 pub struct Plan {
     pub contenders: usize,
     pub hold: Duration,
-    /// Who is granted the lock before this time of CLOCK_MONOTONIC keeps it until then.
+    /// A contender that is granted the lock before this time of CLOCK_MONOTONIC keeps it until then.
     pub open_ns: u64,
-    /// Who frees the lock after this time of CLOCK_MONOTONIC does not ask again.
+    /// A contender that frees the lock after this time of CLOCK_MONOTONIC does not ask again.
     pub end_ns: u64,
     /// Whether the line stays for the next run.
     pub is_staying: bool,
@@ -120,7 +120,7 @@ struct Run {
     hold: Duration,
     open: u64,
     stop: u64,
-    /// When each one asked; 0 for who is not asking.
+    /// When each one asked; 0 for a contender that does not ask.
     asked: Vec<u64>,
     turns: Vec<Turn>,
     holder: Option<usize>,

@@ -9,11 +9,11 @@
 //!
 //!     open CONTENDERS                      opens the connections that so many still lack: {}
 //!     run CONTENDERS HOLD_US OPEN_NS END_NS [stay]
-//!                                          all take turns until the end: when who asked, got and freed the lock
+//!                                          all take turns until the end: when each one asked, got and freed the lock
 //!
-//! Who gets the lock before the opening keeps it until then, so that a line can form that is not served meanwhile.
-//! After the end the line is served until nobody is left; or, with `stay`, whoever gets the lock then keeps it until
-//! the next run opens, and the line stays.
+//! A contender that gets the lock before the opening keeps it until then. So a line can form that is not served
+//! meanwhile. After the end the line is served until nobody is left. Or, with `stay`, the contender that gets the lock
+//! then keeps it until the next run opens, and the line stays.
 //! Times are those of CLOCK_MONOTONIC. What they mean is worked out by benches/bench/peers/turns.py, for all
 //! peers alike.
 

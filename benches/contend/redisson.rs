@@ -8,8 +8,8 @@
 //! for; there a message wakes all. The watchdog that renews leases does nothing within the seconds of a run, and is
 //! left out.
 //!
-//! Who has freed the lock asks again at once, and races with those who were woken. Here messages are read before
-//! replies, so that the woken one is first: which is how a hand-over comes about, and in favour of the algorithm.
+//! A contender that has freed the lock asks again at once, and races with those who were woken. Here messages are read
+//! before replies, so that the woken one is first: which is how a hand-over comes about, and in favour of the algorithm.
 
 use std::collections::VecDeque;
 use std::io;

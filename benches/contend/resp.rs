@@ -78,7 +78,7 @@ impl Protocol for Lock {
 pub struct Token {
     take: &'static [u8],
     free: &'static [u8],
-    /// How the reply begins to who has it.
+    /// How the reply begins to the one that has it.
     granted: &'static [u8],
 }
 

@@ -1,6 +1,6 @@
 """Twenty jobs of one event loop, a licence for three: a semaphore lets in as many as may.
 
-Many processes on many machines may share the licence; who waits is served in order.
+Many processes on many machines may share the licence; waiters are served in order.
 
     python semaphore.py                  never more than three at once, and three at times
     python semaphore.py --without-lock   more than three at once

@@ -1,6 +1,6 @@
 """The cost to others: SET and GET on the same server without the module, with it idle, and with locks held.
 
-Keys make a server's table longer, whoever owns them: so the server without the module is also measured with as
+Keys make a server's table longer, no matter who owns them: so the server without the module is also measured with as
 many strings as there are locks.
 
 Instructions show differences of a percent, as they do not depend on the machine's moods. Throughput and

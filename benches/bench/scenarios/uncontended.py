@@ -18,7 +18,7 @@ MODES = tuple(Mode(connections, depth) for depth in (16, 1) for connections in (
 SECONDS = 0.12
 WARM_UP_SECONDS = 0.015
 
-#: A rewrite of the append-only file, on one of two cores, would hit whoever is measured.
+#: A rewrite of the append-only file, on one of two cores, would hit the server that is measured.
 OPTIONS = ("--auto-aof-rewrite-percentage", "0")
 
 CATCH_UP_MS = 20_000
