@@ -54,11 +54,23 @@ def test_code_tables_and_headings_are_left_out_and_items_count_alone(tmp_path):
     assert found(tmp_path, "a.md", f"Two:\n  one    {half}\n         {half}\n") == [(2, "41 words")]
 
 
-@pytest.mark.parametrize("beginning", ["Whoever", "Such", "So many", "Of which", "The same, but"])
+@pytest.mark.parametrize("beginning", ["Who", "Whoever", "Such", "So many", "Of which", "The same, but"])
 def test_each_beginning_is_found(tmp_path, beginning):
     assert found(tmp_path, "a.md", f"Yes. {beginning} it is.\n") == [(1, "beginning")]
     assert found(tmp_path, "a.md", f"Yes.\n\n- **{beginning} it** is.\n") == [(3, "beginning")]
     assert found(tmp_path, "a.md", f"It is not {beginning} here. {beginning}er.\n") == []
+
+
+def test_a_question_may_begin_with_who(tmp_path):
+    assert found(tmp_path, "a.md", 'Who is it? **Who is it?** "Who is it?"\n') == []
+    assert found(tmp_path, "a.md", "Is it so? Who is it. Why?\n") == [(1, "beginning")]
+
+
+@pytest.mark.parametrize("before", ["by", "for", "from", "than", "to", "with"])
+def test_a_clause_with_who_and_no_noun_is_found(tmp_path, before):
+    for who in ("who", "whoever"):
+        assert found(tmp_path, "a.md", f"Yes.\nIt is {before}\n{who} it is.\n") == [(2, "who")]
+        assert found(tmp_path, "a.md", f"It is {before} `{who}`, {before} us {who} are, {before}{who}, {who}.\n") == []
 
 
 @pytest.mark.parametrize(
