@@ -17,10 +17,11 @@ from zlib import crc32
 
 import pytest
 
+from harness.cluster import WAYS
 from harness.group import Group
 from harness.kinds import give_up_places
 from harness.limits import SLOW_FACTOR, eventually
-from harness.server import BINARY, MODULE, Server, Yard, settle
+from harness.server import BINARY, IS_VALKEY, MODULE, RELEASE, Server, Yard, at_least, settle
 
 
 def pytest_configure(config):
@@ -57,13 +58,14 @@ TOOLS_ARE_TESTED = os.environ.get("REDISLOCK_TOOLS_ARE_TESTED", "") not in ("", 
 #: "1/3": one of three servers that share the tests out among them. Each of these runs on one of them.
 PART, PARTS = map(int, os.environ.get("REDISLOCK_PART", "0/1").split("/"))
 #: A file that uses one of these asks which server it has: its tests are not shared out, but run on each.
-ASKS = {"IS_VALKEY", "RELEASE", "WAYS", "at_least"}
+ASKS = {"IS_VALKEY": IS_VALKEY, "RELEASE": RELEASE, "WAYS": WAYS, "at_least": at_least}
 
 
 def is_ours(item):
     """Whether a test runs on this one of the servers that share them out."""
     name = item.nodeid.rpartition("/")[2]
-    return not ASKS.isdisjoint(vars(item.module)) or crc32(os.fsencode(name)) % PARTS == PART
+    asks = any(vars(item.module).get(asked) is answer for asked, answer in ASKS.items())
+    return asks or crc32(os.fsencode(name)) % PARTS == PART
 
 
 def runs_once(item):
