@@ -1,6 +1,7 @@
 //! How blocked clients are answered, in turns, and how they leave.
 
 use super::clients::{Client, Reply, Stage};
+use super::sent::Sent;
 use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
@@ -15,9 +16,6 @@ pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
         return false;
     };
     let id = server.client().unwrap_or(ClientId(0));
-    if !server.shared().hears_turns.is_set() {
-        listen(server);
-    }
     let _ = server.with(|state| state.clients.wait_in_queue(blocked, id, waiter));
     true
 }
@@ -125,7 +123,7 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
         .with(|state| if sabotage::removes(Rule::Forgotten) { None } else { state.clients.remove(blocked) });
     match client.flatten() {
         _ if is_gone => undelivered(server, reply),
-        Some(client) if server.shared().hears_turns.is_set() => {
+        Some(client) if Sent::is_kept(&reply) && hears_turns(server) => {
             let _ = server.with(|state| state.sent.note(client.id, reply));
         }
         _ => _ = server.with(|state| delivered(&mut state.table, &reply)),
@@ -135,17 +133,40 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
 /// A turn of the event loop begins: what was answered in the last one was sent.
 pub fn turn_begins<S: Server>(server: &S) {
     let _ = server.with(|state| {
-        for reply in state.sent.take_all() {
+        for reply in state.sent.turn_begins() {
             delivered(&mut state.table, &reply);
         }
     });
+    if needs_no_turns(server) {
+        work::request(server);
+    }
 }
 
-/// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody waits.
-#[cold]
-fn listen<S: Server>(server: &S) {
-    let is_told = server.listen(Topic::Turns);
-    server.shared().hears_turns.set(is_told);
+/// Whether the server tells of its turns and nothing needs that now.
+fn needs_no_turns<S: Server>(server: &S) -> bool {
+    let shared = server.shared();
+    shared.hears_turns.is_set()
+        && !shared.hears_replicas.is_set()
+        && server.with(|state| state.sent.is_quiet()) == Some(true)
+}
+
+/// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody who
+/// waited is granted a lock, and ends when nobody is for some turns.
+fn hears_turns<S: Server>(server: &S) -> bool {
+    let is_heard = &server.shared().hears_turns;
+    is_heard.is_set() || {
+        is_heard.set(server.listen(Topic::Turns));
+        is_heard.is_set()
+    }
+}
+
+/// Has the server tell of its turns no more, if nothing needs them now. Only where the server does not tell of anything: it
+/// goes through all who listen.
+pub fn hear_less<S: Server>(server: &S) {
+    if needs_no_turns(server) {
+        server.shared().hears_turns.set(false);
+        server.ignore_turns();
+    }
 }
 
 /// A connection has closed. A grant that it was to be sent in this turn, and was not, is taken back (G8).

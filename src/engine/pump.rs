@@ -77,6 +77,7 @@ pub fn run<S: Server>(server: &S) {
     }
     leaving::go(server, is_paused);
     close_unanswered(server);
+    answers::hear_less(server);
     let all_are_answered = answers::answer_some(server);
     let all_are_sent_away = sabotage::removes(Rule::SentAwayLater) || send_some_away(server, started);
     let all_are_sent_away = confirm::send_some_away(server) && all_are_sent_away;

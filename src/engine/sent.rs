@@ -9,26 +9,43 @@ use super::clients::Reply;
 use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
+/// How many turns without a grant end the listening to turns.
+const QUIET_TURNS: u32 = if cfg!(test) { 3 } else { 16 };
+
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub struct Sent(Vec<(ClientId, Reply)>);
+pub struct Sent {
+    replies: Vec<(ClientId, Reply)>,
+    /// How many turns have begun since the last grant.
+    turns: u32,
+}
 
 impl Sent {
+    /// Whether a reply has to be kept till the next turn: it tells of a grant.
+    pub const fn is_kept(reply: &Reply) -> bool {
+        matches!(reply, Reply::Answer(Answer::Granted { .. }))
+    }
+
     /// The server took this reply to this client.
     pub fn note(&mut self, client: ClientId, reply: Reply) {
-        if matches!(reply, Reply::Answer(Answer::Granted { .. })) {
-            self.0.push((client, reply));
-        }
+        self.replies.push((client, reply));
+        self.turns = 0;
     }
 
     /// What this client was granted. Once.
     pub fn take(&mut self, client: ClientId) -> Option<Reply> {
-        let place = self.0.iter().position(|(other, _)| *other == client)?;
-        Some(self.0.swap_remove(place).1)
+        let place = self.replies.iter().position(|(other, _)| *other == client)?;
+        Some(self.replies.swap_remove(place).1)
     }
 
     /// The turn is over: nothing of it is left unsent.
-    pub fn take_all(&mut self) -> impl Iterator<Item = Reply> {
-        self.0.drain(..).map(|(_, reply)| reply)
+    pub fn turn_begins(&mut self) -> impl Iterator<Item = Reply> {
+        self.turns = self.turns.saturating_add(1);
+        self.replies.drain(..).map(|(_, reply)| reply)
+    }
+
+    /// Whether there was no grant for some turns.
+    pub const fn is_quiet(&self) -> bool {
+        self.turns >= QUIET_TURNS && self.replies.is_empty()
     }
 }

@@ -76,6 +76,8 @@ pub trait Server: Sized {
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
     /// Has the engine told of this from here on. `false`: this server does not tell of all of it.
     fn listen(&self, to: Topic) -> bool;
+    /// Has the server tell of its turns no more. Not while it tells of anything.
+    fn ignore_turns(&self);
     /// Whether it may evict keys that have no time to live, by its configuration.
     fn may_evict(&self) -> bool;
     /// Whether anybody could hear a keyspace event, by its configuration and its modules.

@@ -99,6 +99,10 @@ impl Server for Ctx {
         }
     }
 
+    fn ignore_turns(&self) {
+        events::end_with_turns(self);
+    }
+
     fn may_evict(&self) -> bool {
         config::may_evict(self)
     }

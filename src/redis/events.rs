@@ -87,6 +87,11 @@ pub(super) fn begin_with_turns(ctx: &Ctx) -> bool {
     subscribe(ctx, id, Some(callback))
 }
 
+/// Has them told no more.
+pub(super) fn end_with_turns(ctx: &Ctx) {
+    subscribe(ctx, TURNS.0, None);
+}
+
 /// Has replicas told as well. `false`: the server does not tell both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     begin_with_turns(ctx) && subscribe(ctx, raw::REDISMODULE_EVENT_REPLICA_CHANGE, Some(on_replica))

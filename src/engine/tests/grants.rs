@@ -166,10 +166,36 @@ fn a_grant_that_was_sent_stays_though_the_connection_closes() {
 }
 
 #[test]
-fn a_server_tells_of_its_turns_when_somebody_waits() {
+fn a_server_tells_of_its_turns_while_locks_are_passed_on() {
+    let mut world = with_clients(2);
+    let is_told = |world: &World| {
+        let is_told = world.sim.inside.borrow().tells_of_turns;
+        assert_eq!(is_told, world.sim.shared().hears_turns.is_set());
+        is_told
+    };
+    for _ in 0..2 {
+        world.number("LOCK.ACQUIRE k alice PX 30000");
+        world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+        world.send_answers();
+        assert!(!is_told(&world), "nobody was granted anything that waited");
+        world.number("LOCK.RELEASE k alice");
+        world.send_answers();
+        assert!(is_told(&world));
+        (0..5).for_each(|_| world.turn());
+        assert!(!is_told(&world));
+        world.number("LOCK.RELEASE k bob");
+    }
+}
+
+#[test]
+fn a_server_that_asks_replicas_tells_of_its_turns_all_the_time() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert!(!world.sim.shared().hears_turns.is_set());
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    assert!(world.sim.shared().hears_turns.is_set());
+    world.number("LOCK.RELEASE k alice");
+    world.send_answers();
+    world.confirms();
+    (0..5).for_each(|_| world.turn());
+    assert!(world.sim.inside.borrow().tells_of_turns);
+    assert!(world.is_idle(), "the pump has nothing to do");
 }

@@ -174,6 +174,8 @@ pub(super) struct Inside {
     pub(super) blocks_nobody: bool,
     /// How often it was asked to tell of its events.
     pub(super) listens: u32,
+    /// It tells of the turns of its event loop.
+    pub(super) tells_of_turns: bool,
 }
 
 impl Inside {

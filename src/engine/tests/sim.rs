@@ -297,10 +297,15 @@ impl Server for Sim {
         let mut inside = self.inside.borrow_mut();
         match to {
             Topic::Locks => inside.listens += 1,
-            Topic::Turns => {}
-            Topic::Replicas => return !inside.is_deaf,
+            Topic::Turns => inside.tells_of_turns = true,
+            Topic::Replicas if inside.is_deaf => return false,
+            Topic::Replicas => inside.tells_of_turns = true,
         }
         true
+    }
+
+    fn ignore_turns(&self) {
+        self.inside.borrow_mut().tells_of_turns = false;
     }
 
     fn may_evict(&self) -> bool {

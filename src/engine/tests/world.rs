@@ -254,7 +254,9 @@ impl World {
             self.close(client);
             self.sim.inside.borrow_mut().closing.remove(&client);
         }
-        answers::turn_begins(&self.sim);
+        if self.sim.inside.borrow().tells_of_turns {
+            answers::turn_begins(&self.sim);
+        }
     }
 
     /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
