@@ -130,8 +130,11 @@ class Connection:
         self.socket.close()
 
     def call(self, *words: str | int | bytes) -> object:
-        self.socket.sendall(encode(*words))
+        self.send(*words)
         return self.read()
+
+    def send(self, *words: str | int | bytes) -> None:
+        self.socket.sendall(encode(*words))
 
     def read(self) -> object:
         """One reply: lines with their mark, bulks as bytes, arrays as lists, None for null."""
