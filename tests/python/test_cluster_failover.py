@@ -23,7 +23,7 @@ WAYS = ["", "FORCE", "TAKEOVER"]
 def test_holds_go_on_and_waiters_are_told_however_roles_change(start_server):
     # G2, G3, G7, G13; Valkey 9 does not tell the waiters of a module by itself
     cluster = Shards(start_server)
-    scenes = [Scene(shard.primary, key=shard.key) for shard in cluster.shards]
+    scenes = [Scene(shard.primary, key=shard.key, short_ms=6000) for shard in cluster.shards]
     for shard, way in zip(cluster.shards, WAYS):
         shard.replica.admin("CLUSTER", "FAILOVER", *way.split())
     for shard, scene in zip(cluster.shards, scenes):
