@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
+from chaos import acts
 from chaos.acts import disk, has_hole
 from chaos.faults import DETAILS, WITHOUT_FILE, Fault, drawn
 from chaos.independents import RedlockLoad
@@ -23,6 +25,7 @@ from chaos.topology import idle_at
 from harness import wall_clock
 from harness.checker import Break, Request
 from harness.checker.many import never_broken
+from harness.group import freeze
 from harness.limits import VALGRIND, eventually
 from harness.replies import module_info
 from harness.wire import Closed, ServerError
@@ -243,6 +246,21 @@ def test_a_disk_that_is_full_is_felt(start_server, library, mode):
     eventually(lambda: written(node) == {ALWAYS: "dead", EVERYSEC: "MISCONF"}[mode], felt)
     end()
     eventually(lambda: written(node) == "OK", "it writes again")
+
+
+@real
+def test_a_server_that_ends_just_when_the_disk_has_room_again_comes_back(start_server, library, monkeypatch):
+    # It stayed away for good. Its log did not say why, for that could not grow.
+    node = Single(start_server, library, ALWAYS, "1").nodes[0]
+    end = disk(fault("disk", 0, 1.0), node)
+
+    def about_to_end(node, _):
+        freeze(node)
+        threading.Timer(0.3, node.process.kill).start()
+
+    monkeypatch.setattr(acts, "limit_files", about_to_end)
+    end()
+    assert written(node) == "OK"
 
 
 @real

@@ -109,9 +109,21 @@ def disk(fault, node):
     def end():
         if node.is_alive():
             limit_files(node, resource.RLIM_INFINITY)
+            eventually(lambda: not node.is_alive() or answers(node), "it goes on, or has ended")
         node.comes_back()  # with `appendfsync always` a server ends itself
 
     return end
+
+
+def answers(node):
+    """Whether it answers. One that is about to end does not."""
+    try:
+        node.admin("PING")
+    except ServerError:
+        pass  # an answer
+    except TROUBLE:
+        return False
+    return True
 
 
 def limit_files(node, size):
