@@ -143,8 +143,8 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             (Change::Deleted, Existing::Lock(lock)) => _ = self.table.forget_free(lock),
             _ => self.rearm(),
         }
-        if self.table.has_tasks() {
-            // At once: somebody's turn may have come elsewhere.
+        if self.table.has_tasks() || self.table.has_running() {
+            // At once: somebody's turn may have come elsewhere, or leases that run may not be told yet.
             self.wake.at(Some(Moment::default()));
         }
     }

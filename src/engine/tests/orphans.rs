@@ -174,3 +174,17 @@ fn a_file_that_is_written_half_way_has_leases_that_run() {
     assert!(loaded.rests());
     assert_eq!(held(&loaded), 0);
 }
+
+#[test]
+fn a_command_behind_a_pause_has_leases_that_run_told_at_once() {
+    let mut world = with_clients(2);
+    world.number("LOCK.ACQUIRE k alice PX 1000 SHARED KEEPALIVE");
+    world.sim.is_paused.set(true);
+    world.reload().expect("what was saved is loaded");
+    assert!(world.rests());
+    world.sim.is_paused.set(false);
+    assert_eq!(records(&world), 0);
+    world.number("LOCK.ACQUIRE other bob PX 1000");
+    assert!(world.rests());
+    assert_eq!(records(&world), 1);
+}

@@ -63,6 +63,13 @@ impl Table {
         self.locks.has_bindings()
     }
 
+    /// Whether leases run that the pump has not told others of yet.
+    #[inline]
+    #[must_use]
+    pub const fn has_running(&self) -> bool {
+        self.locks.has_running()
+    }
+
     /// Whether any hold has a binding, or may have one before a step is over:
     /// one may come out of the queue.
     #[inline]
