@@ -207,13 +207,16 @@ class Real:
 
     def waits_for_flush(self, client):
         """A newer server frees what a flush has left on a thread, and answers behind it."""
+        self.waits_for_threads(lambda: not any(command[0].startswith("FLUSH") for command in client.open))
+
+    def waits_for_threads(self, is_answered=lambda: True):
+        """The server's own threads free what they were left."""
         deadline = time.monotonic() + SOON_SECONDS
         is_open = True
         while is_open and time.monotonic() < deadline:
             memory = parse_info(self.admin("INFO memory"))
             self.takes()
-            is_answered = not any(command[0].startswith("FLUSH") for command in client.open)
-            is_open = memory["lazyfree_pending_objects"] != "0" or not is_answered
+            is_open = memory["lazyfree_pending_objects"] != "0" or not is_answered()
 
     def resolved(self, db, command):
         words = []
@@ -311,6 +314,8 @@ class Real:
 
     def load_file(self):
         self.admin("DEBUG LOADAOF")
+        # There may be FLUSHDB ASYNC in it.
+        self.waits_for_threads()
 
     def attach(self):
         """A replica comes, and confirms from here on."""
