@@ -132,6 +132,8 @@ def compare_pings() -> tuple[bool, str]:
                 if waits(holder, "door"):
                     break
                 time.sleep(0.01)
+            else:
+                raise RuntimeError("nobody came to wait for the lock")
             holder.call("LOCK.RELEASE", "door", "alice")
             waiter.read()
             after = per_ping(server, holder)

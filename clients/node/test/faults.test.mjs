@@ -204,7 +204,7 @@ test("where CLIENT TRACKING is not allowed, a renewal tells of the loss", async 
   assert.equal(hold.loss.reason, "renewal");
 });
 
-test("who waits for several locks asks again, and keeps the place, when the connection falls silent", async (t) => {
+test("a wait for several locks asks again, and keeps the place, when the connection falls silent", async (t) => {
   const [server, proxy, locks] = await behindProxy(t, "ioredis", { waitingConnections: 1 });
   const others = await locksOn(t, server, "ioredis");
   const holder = await others.acquire("b");

@@ -91,7 +91,7 @@ test("locks over independent servers forget alike", async (t) => {
   assert.deepEqual(told, ["k"]);
 });
 
-test("who prints a hold prints no client", async (t) => {
+test("printing a hold prints no client", async (t) => {
   const server = await startServer(t);
   const locks = await locksOn(t, server, "ioredis");
   const hold = await locks.acquire("k");
