@@ -1,11 +1,15 @@
-"""How servers share the tests out among them."""
+"""How servers share the tests out among them, and the kit the drivers of a client."""
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "clients" / "conformance"))
+from kit.__main__ import of_this_part, part_of  # noqa: E402
 
 #: One that asks which server it has, and one that does not.
 FILES = ("test_leaving.py", "test_ties.py")
@@ -29,3 +33,19 @@ def test_each_test_runs_on_one_of_those_that_share_and_on_all_if_it_asks_which_s
     assert len(asks) > 10 and [part[0] for part in parts] == [asks] * 3
     assert sorted(test for part in parts for test in part[1]) == other
     assert all(len(part[1]) > len(other) / 6 for part in parts)
+
+
+@pytest.mark.once
+def test_parts_have_each_driver_of_a_client_once():
+    drivers = {name: {"block"} for name in ("sync", "aio", "threads")}
+    named = lambda part: list(of_this_part(drivers, part_of(part)))
+    assert (named("0/1"), named("first"), named("last")) == (list(drivers), ["sync"], ["threads"])
+    assert (named("0/2"), named("1/2")) == (["sync", "threads"], ["aio"])
+    assert list(of_this_part({"alone": set()}, part_of("1/2"))) == ["alone"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("wrong", ["", "2", "2/2", "0/0", "-1/2", "a/b", "0/1/2", "middle"])
+def test_a_part_that_is_none_is_refused(wrong):
+    with pytest.raises(argparse.ArgumentTypeError, match="I/N with I less than N"):
+        part_of(wrong)

@@ -29,12 +29,22 @@ def arguments():
     parser = argparse.ArgumentParser(prog="kit", description="Tests a client library of redislock.")
     parser.add_argument("adapter", nargs="*", help="the command that starts the adapter")
     parser.add_argument("--driver", help="which of the library's drivers; all: each in turn")
-    parser.add_argument("--part", default="0/1", help="with --driver all: I/N, each Nth of them from the Ith on; or: first, last")
+    parser.add_argument("--part", type=part_of, default=(0, 1), help="with --driver all: I/N, each Nth of them from the Ith on; or: first, last")
     parser.add_argument("--case", action="append", help="only the cases of such a name: cancel-*")
     parser.add_argument("--jobs", type=int, default=12, help="how many cases run side by side")
     parser.add_argument("--may-lack", default=MAY_LACK, help="features that may be missing (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="show the cases")
     return parser.parse_args()
+
+
+def part_of(text):
+    """What is meant by the name of a part: the number of a driver, or (I, N)."""
+    if text in ENDS:
+        return ENDS[text]
+    words = text.split("/")
+    if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[0]) < int(words[1]):
+        return int(words[0]), int(words[1])
+    raise argparse.ArgumentTypeError("must be first, last, or I/N with I less than N")
 
 
 def chosen(patterns):
@@ -57,11 +67,11 @@ def drivers_of(command):
 
 
 def of_this_part(drivers, part):
-    """Those of this part: I/N is each Nth of them, from the Ith on; one alone belongs to all parts."""
-    if part in ENDS:
-        driver = list(drivers)[ENDS[part]]
+    """Those of this part: (I, N) is each Nth of them, from the Ith on; one alone belongs to all parts."""
+    if isinstance(part, int):
+        driver = list(drivers)[part]
         return {driver: drivers[driver]}
-    number, parts = (int(word) for word in part.split("/"))
+    number, parts = part
     if len(drivers) == 1:
         return drivers
     return {driver: drivers[driver] for at, driver in enumerate(drivers) if at % parts == number % parts}
