@@ -25,6 +25,8 @@ const PLACE_AGAIN_MS = PLACE_MS / 3;
 const BELIEVED_MS = 15_000;
 /** What a reply may take, beside the time that the request waits by itself. */
 const MARGIN_MS = 2000;
+/** A token that no hold ever has: a release with it ends a wait, and no hold. */
+const NOBODYS = 1;
 
 /** What all attempts of one `Locks` share. */
 export interface Context {
@@ -58,6 +60,8 @@ export class Attempt {
   #known = false;
   #isGranted = false;
   #hasWaited = false;
+  /** Whether a server may keep a place in line for it. */
+  #hasPlace = false;
   #seat: Seat | undefined;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
   #isSilent = false;
@@ -99,8 +103,8 @@ export class Attempt {
       signal?.removeEventListener("abort", cancel);
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
-      if (!this.#isGranted && this.#known) {
-        this.#giveUp();
+      if (!this.#isGranted && (this.#known || this.#hasPlace)) {
+        this.#giveUp(this.#known ? undefined : NOBODYS);
         this.#loosen();
       }
       void this.#untilSettled();
@@ -163,7 +167,8 @@ export class Attempt {
       this.#trouble = undefined;
       if (token !== undefined) return { token, sentAt };
       // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
-      this.#known = before || how.queue !== undefined;
+      this.#known = before;
+      this.#hasPlace ||= how.queue !== undefined;
       return "taken";
     } catch (error) {
       this.#heedLater(asking);

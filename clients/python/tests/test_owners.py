@@ -28,6 +28,12 @@ def releases_without_a_token(meddler: Any) -> list[Any]:
     return [call for call in meddler.calls("LOCK.RELEASE") if not call.has("TOKEN")]
 
 
+def waiting(client: redis.Redis) -> list[str]:
+    """The owners that wait for `k`."""
+    info = client.execute_command("LOCK.INFO", "k", "FULL")
+    return [waiter["owner"] for waiter in info["queue"]]
+
+
 @pytest.mark.parametrize("wait", [0, 5])
 @pytest.mark.parametrize("is_awaited", [True, False])
 def test_a_task_that_was_cancelled_is_tried_again_at_once(
@@ -121,7 +127,7 @@ def test_a_request_does_not_overtake_the_release_of_the_one_before(client: redis
             locks.lock("k", owner="task-7", wait=0.1).acquire()
         client.delete("k")
         with locks.lock("k", owner="task-7", wait=0) as hold:
-            release = releases_without_a_token(meddler)[-1]
+            release = meddler.calls("LOCK.RELEASE")[-1]
             calls = meddler.calls("LOCK.RELEASE", "LOCK.ACQUIRE")
             behind = calls[calls.index(release) + 1 :]
             assert behind and all(call.link is release.link for call in behind), "they go over one connection"
@@ -151,3 +157,36 @@ def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(clie
         with locks.lock("k", owner="task-7", wait=5) as hold:
             time.sleep(2)
             assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1 and hold.lost is None
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+def test_an_upgrade_in_vain_leaves_its_owner_what_it_holds(wait: float, client: redis.Redis) -> None:
+    with redislock.Locks(client, lease=60) as locks:
+        with locks.read("k", owner="task-7") as hold, locks.read("k"):
+            with pytest.raises(redislock.LockTimeout):
+                locks.write("k", owner="task-7", wait=wait).acquire()
+            eventually(lambda: waiting(client) == [])
+            time.sleep(0.2)
+            hold.check()
+            assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+
+
+def test_an_upgrade_that_is_refused_leaves_its_owner_what_it_holds(client: redis.Redis) -> None:
+    with redislock.Locks(client, lease=60) as locks:
+        with locks.read("k", owner="task-7") as hold, locks.read("k", owner="task-8"):
+            client.execute_command("LOCK.ACQUIRE", "k", "task-8", "PX", 60_000, "QUEUE", 60_000)
+            with pytest.raises(redislock.Deadlock):
+                locks.write("k", owner="task-7", wait=5).acquire()
+            time.sleep(0.2)
+            hold.check()
+            assert waiting(client) == ["task-8"]
+
+
+def test_locks_that_are_had_in_part_stay_when_the_others_are_not_had_in_time(client: redis.Redis) -> None:
+    with redislock.Locks(client, lease=60) as locks:
+        with locks.lock("k", owner="task-7") as hold, locks.lock("other"):
+            with pytest.raises(redislock.LockTimeout):
+                locks.many(["k", "other"], owner="task-7", wait=0.2).acquire()
+            time.sleep(0.2)
+            hold.check()
+            assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1

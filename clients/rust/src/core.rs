@@ -242,7 +242,11 @@ impl Core {
 
     /// Renews once after a wait, and counts from that; None if the lock was lost already.
     async fn begin(&self, wanted: &Arc<Wanted>, token: i64, until: Moment) -> Result<Option<Grant>, Error> {
+        // Whatever comes, it was granted.
+        let was_doubtful = wanted.is_doubtful();
+        wanted.doubt();
         let sent = self.renewed(wanted, wanted.lease, token, until).await?;
+        wanted.trust(was_doubtful);
         Ok(sent.map(|sent| Grant { wanted: wanted.clone(), token, sent }))
     }
 

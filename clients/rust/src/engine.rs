@@ -12,7 +12,7 @@ use crate::error::{Error, Loss};
 use crate::group;
 use crate::hooks::Hooks;
 use crate::keeper::{Busy, Due, End, Grant, Held, Keeper};
-use crate::rules::{LONGEST_PAUSE, NAP, renewal};
+use crate::rules::{LONGEST_PAUSE, NAP, NOBODYS, renewal};
 use crate::servers::Topology;
 use crate::wanted::Wanted;
 
@@ -69,17 +69,25 @@ impl Engine {
             () = self.keeper.until_closing() => Err(Error::Closed),
             granted = acquiring => granted,
         };
-        match granted? {
-            Some(grant) => {
+        match granted {
+            Ok(Some(grant)) => {
                 attempt.succeeds();
                 Ok(grant)
             }
-            None => {
+            Ok(None) => {
                 let name = attempt.wanted.label();
                 if wait == Some(Duration::ZERO) && !attempt.wanted.is_doubtful() {
                     attempt.succeeds(); // nothing is left behind
+                } else {
+                    attempt.gives_way();
                 }
                 Err(Error::LockTimeout { name, wait: wait.unwrap_or_default() })
+            }
+            Err(error) => {
+                if error.granted_nothing() {
+                    attempt.gives_way();
+                }
+                Err(error)
             }
         }
     }
@@ -287,6 +295,13 @@ pub(crate) struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, wanted: Arc<Wanted>) -> Self {
         Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring() }
+    }
+
+    /// It was granted nothing: what its owner holds by another request stays, such as a read that it wanted to upgrade.
+    fn gives_way(mut self) {
+        if !self.engine.is_group() && !self.wanted.is_doubtful() {
+            self.token = Some(NOBODYS);
+        }
     }
 
     /// There is nothing to be given up.

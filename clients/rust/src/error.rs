@@ -137,6 +137,19 @@ impl Error {
         Self::ConnectionFailed { message: message.to_string() }
     }
 
+    /// Whether it says that a server has refused a request, and has granted nothing for it.
+    pub(crate) const fn granted_nothing(&self) -> bool {
+        matches!(
+            self,
+            Self::Deadlock { .. }
+                | Self::Fenced { .. }
+                | Self::LockKindMismatch { .. }
+                | Self::QueueFull { .. }
+                | Self::Quarantine { .. }
+                | Self::Refused { .. }
+        )
+    }
+
     /// The error that this reply of the server is.
     pub(crate) fn from_reply(text: &str) -> Self {
         let message = text.to_owned();

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crc16::{State, XMODEM};
 
+/// A token that no hold ever has: a release with it ends a wait, and no hold.
+pub(crate) const NOBODYS: i64 = 1;
 /// How long a hold lasts unless it is renewed.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// A hundredth of a lease is not counted on, for clocks that run at different speeds,

@@ -203,3 +203,34 @@ async fn a_lock_that_was_written_over_is_lost_though_its_release_is_refused() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_in_vain_leaves_its_owner_what_it_holds() {
+    let server = Server::start();
+    let locks = server.locks();
+    let read = locks.read("k").owner("task-7").acquire().await.unwrap();
+    let _others = (locks.read("k").acquire().await.unwrap(), locks.lock("other").acquire().await.unwrap());
+    for wait in [Duration::ZERO, SECOND / 5] {
+        let late = locks.write("k").owner("task-7").wait(wait).acquire().await;
+        assert!(matches!(late, Err(Error::LockTimeout { .. })));
+    }
+    let late = locks.many(["k", "other"]).owner("task-7").wait(SECOND / 5).acquire().await;
+    assert!(matches!(late, Err(Error::LockTimeout { .. })));
+    eventually("nobody waits", || server.waiters("k") == 0).await;
+    sleep(SECOND / 5).await;
+    read.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_refused_leaves_its_owner_what_it_holds() {
+    let server = Server::start();
+    let locks = server.locks();
+    let read = locks.read("k").owner("task-7").acquire().await.unwrap();
+    let _other = locks.read("k").acquire().await.unwrap();
+    for wait in [Duration::ZERO, SECOND] {
+        let refused = locks.semaphore("k", 3).owner("task-7").wait(wait).acquire().await;
+        assert!(matches!(refused, Err(Error::LockKindMismatch { .. })));
+    }
+    sleep(SECOND / 5).await;
+    read.release().await.unwrap();
+}

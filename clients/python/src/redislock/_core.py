@@ -21,6 +21,7 @@ from ._rules import (
     FIRST_LEASE_MS,
     KEEP_MS,
     LONGEST_PAUSE,
+    NOBODYS,
     PATIENCE,
     PAUSE,
     WAIT_MARGIN,
@@ -41,6 +42,7 @@ from .errors import (
     ConnectionFailed,
     LockLost,
     LockTimeout,
+    NotConfirmed,
     Quarantine,
     RedislockError,
     ServerRefused,
@@ -106,14 +108,21 @@ class Core(Keeper):
             if grant is not None:
                 self._refuse_if_closing()
                 return grant
-        except BaseException:
-            self.abandon(wanted)
+        except BaseException as error:
+            self.give_up(wanted, error)
             raise
         finally:
             self._acquiring -= 1
+        late = too_late(wanted, wait)
         if is_waiting or wanted.is_doubtful:
-            self.abandon(wanted)
-        raise too_late(wanted, wait)
+            self.give_up(wanted, late)
+        raise late
+
+    def give_up(self, wanted: Wanted, error: BaseException) -> None:
+        """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another request
+        stays: a read that was to be upgraded, for instance."""
+        is_refused = isinstance(error, LockTimeout | ServerRefused) and not isinstance(error, NotConfirmed)
+        self.abandon(wanted, NOBODYS if is_refused and not wanted.is_doubtful else None)
 
     def asks_first(self, wanted: Wanted) -> bool:
         """Whether no older request of this owner may be under way for these locks. Any thread may call this."""
@@ -243,7 +252,11 @@ class Core(Keeper):
 
     async def _begin(self, wanted: Wanted, token: int, until: float) -> Grant | None:
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
-        sent = await self._renew_all(wanted, wanted.lease, token, until)
+        try:
+            sent = await self._renew_all(wanted, wanted.lease, token, until)
+        except ServerRefused:
+            wanted.doubt()  # it was granted all the same
+            raise
         return None if sent is None else Grant(token, sent)
 
     async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> float | None:

@@ -153,7 +153,7 @@ class Engine:
         except BaseException as error:
             self.busy.leave(request.names)
             if request.is_doubtful or not isinstance(error, LockTimeout):
-                self.core.soon(self.core.abandon, request)
+                self.core.soon(self.core.give_up, request, error)
             if isinstance(error, LockTimeout):
                 raise too_late(request, wait) from None  # with the whole wait, not what was left of it
             raise

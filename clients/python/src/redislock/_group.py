@@ -153,6 +153,10 @@ class Group(Keeper):
             raise self._too_few(said)
         return is_repeated or said.count(0) <= len(said) - self._majority
 
+    def give_up(self, wanted: Wanted, error: BaseException) -> None:
+        # Each attempt has an owner of its own, who holds nothing besides.
+        self.abandon(wanted)
+
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
         # Without the token: where it could not be raised, the hold has a lower one.
         for core in self._cores:

@@ -42,6 +42,8 @@ DOUBT = 30.0
 #: Milliseconds for which a place in line is kept for a client that does not ask again, and how often it asks in them.
 KEEP_MS = 5000
 ASKS_IN_KEEP = 3
+#: A token that no hold ever has: a release with it ends a wait, and no hold.
+NOBODYS = 1
 #: Milliseconds of the first lease of a client that waited: one that dies before it renews holds up others no longer.
 FIRST_LEASE_MS = 5000
 #: Seconds from a grant until the server is asked to tell of its end: most holds are over before.
