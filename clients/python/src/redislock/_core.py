@@ -119,7 +119,7 @@ class Core(Keeper):
         raise late
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
-        """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another request
+        """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another one
         stays: a read that was to be upgraded, for instance."""
         is_refused = isinstance(error, LockTimeout | ServerRefused) and not isinstance(error, NotConfirmed)
         self.abandon(wanted, NOBODYS if is_refused and not wanted.is_doubtful else None)
@@ -286,6 +286,7 @@ class Core(Keeper):
             try:
                 reply = await self._block(wanted, lease_ms, _left(wait, began))
             except Broken as error:
+                wanted.doubt()  # it may have been granted unheard
                 self.servers.forget(self.address(wanted.names[0]))
                 if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
                     raise ConnectionFailed(f"no server answered in time: {error}") from error
