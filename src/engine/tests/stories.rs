@@ -154,3 +154,13 @@ fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
     assert_eq!(world.answers[0], (writer, vec![PartBuf::Null]));
     assert_eq!(world.answers[1].0, second);
 }
+
+#[test]
+fn a_client_that_is_unblocked_before_replicas_confirm_is_told_so() {
+    let mut world = that_confirms();
+    let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
+    world.unblock(1);
+    assert_eq!(world.answers, [(handle, vec![PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])]);
+    assert!(world.rests());
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)], "it is undone");
+}

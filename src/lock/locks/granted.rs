@@ -201,6 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn only_the_grant_with_this_token_is_forgotten_and_only_if_nobody_knows_of_it() {
+        for (forgotten, left) in [(1, vec![3, 2, 1]), (9, vec![3, 2, 1]), (2, vec![3, 1])] {
+            let mut locks = Locks::default();
+            let id = held_by_ann(&mut locks, 1, None);
+            locks.note_acknowledged(id, None);
+            (2..=4).for_each(|number| grant(&mut locks, id, number, false));
+            locks.forget_grant(id, token(forgotten));
+            let mut back = Vec::new();
+            while let Some(earlier) = locks.take_earlier(id) {
+                back.push(earlier.token.get());
+                locks.put_back(id, NOW, *earlier);
+            }
+            assert_eq!(back, left, "{forgotten}");
+        }
+    }
+
+    #[test]
     fn what_a_hold_was_bound_to_before_ends_with_that_connection() {
         let mut locks = Locks::default();
         let id = held_by_ann(&mut locks, 1, Some(ClientId(7)));

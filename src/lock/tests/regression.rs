@@ -216,6 +216,16 @@ const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
     Input::Acquire { at: K, owner, lease_ms: 30_000, wait, client, minted: false, how }
 }
 
+/// Bob and carol wait to read, and a RESTORE makes bob hold alone. So both are let in, and his answer gets lost. He
+/// goes on under the token that the payload has, but beside carol, as he himself asked for (G1, G8).
+#[test]
+fn a_reader_that_held_alone_before_goes_on_beside_others() -> Result<(), String> {
+    let waits = [acquire("alice", 1), read("bob", 2, Some(0)), read("carol", 3, Some(0))];
+    let restored = [alone("bob")?, Input::Restore(K), Input::Pump];
+    let release = Input::Release { at: K, owner: "carol", token: None };
+    live(&[&waits[..], &restored[..], &[Input::Close(2), Input::Pump, release]].concat())
+}
+
 /// A payload of another server, by which this owner holds alone.
 fn alone(owner: &'static str) -> Result<Input, String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
