@@ -12,6 +12,12 @@ from .servers import ROOT
 #: A token that blocked clients of a module hand over: no lease, no owner, nothing in the keyspace.
 TOKEN = "a module's bare token"
 
+#: The same, where the module asks the server for all that a lock's promises need it for.
+PROMISES = "a module's token with the promises"
+
+#: What the module is told for it.
+WITH_PROMISES = "promises"
+
 #: A key whose value is a module's, says nothing and takes no memory of the module.
 VALUE = "a module's empty value"
 

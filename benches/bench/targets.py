@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .floor import TOKEN
+from .floor import PROMISES, TOKEN
 from .measure import OURS, Figure, Ratio
 from .peers import turns
 from .results import baseline, compared
@@ -73,7 +73,7 @@ def instructions_against(what: str, subjects: tuple[str, ...], bounds: Mapping[s
 BLPOP = "BLPOP token"
 A_BLPOP = handed_over(lambda name: name == BLPOP)
 OURS_100 = handed_over(lambda name: name == OURS)
-ANOTHER = handed_over(lambda name: name not in (OURS, BLPOP, TOKEN))
+ANOTHER = handed_over(lambda name: name not in (OURS, BLPOP, TOKEN, PROMISES))
 MILLION_END = "1,000,000 leases end within 1 s"
 
 TARGETS = [

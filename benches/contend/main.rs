@@ -63,9 +63,10 @@ fn start(peer: &str, address: &str, idle: Idle) -> io::Result<()> {
 
 fn peer_of(name: &str, address: SocketAddr) -> io::Result<Box<dyn Peer>> {
     Ok(match name {
-        "redislock" => Box::new(Simple::new(address, resp::Lock::default())),
+        "redislock" => Box::new(Simple::new(address, resp::Lock::new())),
         "blpop" => Box::new(Simple::new(address, resp::BLPOP)),
         "floor" => Box::new(Simple::new(address, resp::FLOOR)),
+        "floor-promises" => Box::new(Simple::new(address, resp::Lock::of_floor())),
         "redisson-shared" => Box::new(Redisson::new(address, Subscriptions::OneForAll)?),
         "redisson-own" => Box::new(Redisson::new(address, Subscriptions::OneEach)?),
         "postgres" => Box::new(Simple::new(address, postgres::Advisory)),

@@ -37,18 +37,31 @@ pub fn owner(who: usize) -> String {
     format!("{}-{}-4{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
 }
 
-/// `LOCK.ACQUIRE ... BLOCK` and `LOCK.RELEASE`.
-#[derive(Default)]
+/// `LOCK.ACQUIRE ... BLOCK` and `LOCK.RELEASE`, or commands of the same words.
 pub struct Lock {
+    acquire: &'static str,
+    release: &'static str,
     requests: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Lock {
+    /// Ours.
+    pub const fn new() -> Self {
+        Self { acquire: "LOCK.ACQUIRE", release: "LOCK.RELEASE", requests: Vec::new() }
+    }
+
+    /// A token's, by a module that asks the server for what a lock needs it for, and does nothing (tests/server/floor.c).
+    pub const fn of_floor() -> Self {
+        Self { acquire: "FLOOR.ACQUIRE", release: "FLOOR.RELEASE", requests: Vec::new() }
+    }
 }
 
 impl Protocol for Lock {
     fn open(&mut self, who: usize, address: SocketAddr) -> io::Result<Connection> {
         let owner = owner(who);
         let lease = LEASE_MS.to_string();
-        let take = encode(&["LOCK.ACQUIRE", LOCK, &owner, "PX", &lease, "BLOCK", "0"]);
-        self.requests.push((take, encode(&["LOCK.RELEASE", LOCK, &owner])));
+        let take = encode(&[self.acquire, LOCK, &owner, "PX", &lease, "BLOCK", "0"]);
+        self.requests.push((take, encode(&[self.release, LOCK, &owner])));
         Connection::open(address)
     }
 

@@ -11,6 +11,9 @@ is the other way around it: the program polls, so that nothing sleeps. That suit
 - A bare token: a list with one element, `BLPOP` and `RPUSH`. No owner, no lease: the floor of a wait.
 - A module's bare token (tests/server/floor.c): a blocked client, and another's command that unblocks it. It keeps
   nothing and checks nobody: the floor of a wait that a module can offer.
+- A module's token with the promises: the same module, on a server of its own. It takes the words of a lock, and asks
+  the server for what a lock's promises need it for: the key, the rights of the next client, replicas, events. It takes
+  hardly an instruction of its own, so no module that promises the same hands over faster.
 - Redisson's algorithm: see benches/contend/redisson.rs. Once as one process whose threads contend, with the one
   subscription that they share, and once as a process for each contender, as between machines.
 - PostgreSQL `pg_advisory_lock` and MariaDB `GET_LOCK`: prepared statements, a round trip each. The servers have their
@@ -39,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..context import Bench
-from ..floor import TOKEN, floor
+from ..floor import PROMISES, TOKEN, WITH_PROMISES, floor
 from ..measure import OURS, Figure, in_turns
 from ..peers.daemon import Daemon
 from ..peers.etcd import Etcd
@@ -61,6 +64,7 @@ IN_RUST = {
     OURS: "redislock",
     BLPOP: "blpop",
     TOKEN: "floor",
+    PROMISES: "floor-promises",
     "Redisson's algorithm, one process": "redisson-shared",
     "Redisson's algorithm, a process each": "redisson-own",
 }
@@ -177,12 +181,16 @@ class Family:
         self.release, self.program, self.stack = release, program, stack
         self.server = stack.enter_context(Server(release, "--loadmodule", str(floor())))
         self.asker = stack.enter_context(self.server.connect())
+        promising = ("--loadmodule", str(floor()), WITH_PROMISES)
+        self.promising = stack.enter_context(Server(release, *promising, with_module=False))
 
     def peers(self) -> Iterator[Peer]:
-        place(self.server.process.pid, one_processor())
+        for server in (self.server, self.promising):
+            place(server.process.pid, one_processor())
         for name, known_as in IN_RUST.items():
-            worker = on_one_processor(self.stack, self.program, known_as, f"127.0.0.1:{self.server.port}")
-            yield Peer(name, self.release.label, worker, lambda: executed(self.asker))
+            port = self.promising.port if name == PROMISES else self.server.port
+            worker = on_one_processor(self.stack, self.program, known_as, f"127.0.0.1:{port}")
+            yield Peer(name, self.release.label, worker, None if name == PROMISES else lambda: executed(self.asker))
 
     def on_two_processors(self) -> Iterator[Peer]:
         """Ours and the tokens, where the clients keep one processor awake, and the server the other."""
