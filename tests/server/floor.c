@@ -7,8 +7,8 @@
  *
  * Loaded with the argument `promises`, it has FLOOR.ACQUIRE and FLOOR.RELEASE, too. They take the words of a lock, and do
  * with the token what a lock's promises need the server for, and nothing else. They open the key, ask for the rights of
- * the client that is next, tell replicas and files, publish two events, and are told of all that a lock has to hear of,
- * the turns of the event loop among it. So this is how fast a lock could be whose module takes no instruction of its own.
+ * the client that is next, tell replicas and files, and publish two events. The module is told of all that a lock has to
+ * hear of, the turns of the event loop among it. So fast could a lock be whose module takes no instruction of its own.
  *
  * The server's header is not needed: what is used of it is declared here. */
 #include <stddef.h>
