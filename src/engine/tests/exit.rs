@@ -174,6 +174,23 @@ fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
 }
 
 #[test]
+fn only_a_server_that_knows_no_optional_clock_and_is_to_stay_must_write_it() {
+    for (has_optional_aux, is_leaving, must_write) in
+        [(true, false, false), (true, true, false), (false, false, true), (false, true, false)]
+    {
+        let world = World::started();
+        world.sim.shared().has_optional_aux.set(has_optional_aux);
+        world.switches("leaving", is_leaving);
+        assert_eq!(
+            leaving::must_write_clock(world.sim.shared()),
+            must_write,
+            "{has_optional_aux} {is_leaving}"
+        );
+        assert_eq!(world.sim.shared().must_write_clock.is_set(), must_write);
+    }
+}
+
+#[test]
 fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let world = World::started();
     let shared = world.sim.shared();

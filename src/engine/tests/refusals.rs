@@ -33,6 +33,20 @@ fn that_confirms() -> World {
 }
 
 #[test]
+fn the_log_of_a_server_says_at_load_that_locks_might_be_evicted() {
+    for (evicts, is_allowed, lines) in
+        [(false, false, 0), (false, true, 0), (true, true, 0), (true, false, 1)]
+    {
+        let world = World::started();
+        world.sim.shared().may_evict.set(evicts);
+        world.switches("allow-eviction", is_allowed);
+        world.logged();
+        first_use::warn_of_eviction(&world.sim);
+        assert_eq!(world.logged().len(), lines, "{evicts} {is_allowed}");
+    }
+}
+
+#[test]
 fn no_lock_is_granted_where_it_might_be_evicted() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE old alice PX 30000");
