@@ -156,7 +156,7 @@ impl fmt::Display for Invalid {
             }
             Self::LeaseBelowSecond { max_ms } => write!(
                 f,
-                "ERR EX cannot be used while redislock.max-lease is {max_ms}: use PX, from 1 to {max_ms} (milliseconds)"
+                "ERR EX cannot be used where a lease lasts at most {max_ms} milliseconds: use PX, from 1 to {max_ms}"
             ),
         }
     }
