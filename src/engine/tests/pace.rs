@@ -344,3 +344,20 @@ fn who_waits_anew_is_served_while_others_are_sent_away_from_two_terms() {
     first.extend(second);
     assert_eq!(sent_away(&world), first);
 }
+
+#[test]
+fn the_last_of_those_who_are_let_in_by_a_command_is_answered_in_the_next_turn() {
+    let clients = REPLIES_PER_TURN as u64 + 1;
+    let mut world = with_clients(clients + 1);
+    for client in 1..=clients {
+        world.number(&format!("LOCK.ACQUIRE k{client} alice PX 30000"));
+        world.waits(client + 1, &format!("LOCK.ACQUIRE k{client} bob PX 30000 BLOCK 0"));
+    }
+    assert!(world.rests());
+    (1..=clients).for_each(|client| _ = world.number(&format!("LOCK.RELEASE k{client} alice")));
+    world.turn();
+    assert_eq!(world.answers.len(), REPLIES_PER_TURN);
+    world.turn();
+    world.turn();
+    assert_eq!(world.answers.len(), REPLIES_PER_TURN + 1);
+}
