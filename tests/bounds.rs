@@ -86,8 +86,6 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "redis/events.rs SLOTS_BEGIN_TO_LEAVE",
             "redis/events.rs SLOTS_HAVE_LEFT",
             "redis/events.rs SLOTS_STAY",
-            "redis/exec.rs COMMAND_AT",
-            "redis/exec.rs KEY_AT",
             "redis/load.rs VERSION_NUMBER",
             "engine/settings.rs ALL",
             "engine/settings.rs LOCAL",

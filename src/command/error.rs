@@ -241,6 +241,12 @@ pub fn unknown_command(name: &[u8]) -> String {
     format!("ERR unknown command '{}'", shown(name))
 }
 
+/// Keys of several slots, in the words of the server.
+pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+/// Some keys of a slot that is on its way are not here, in the words of the server.
+pub const SLOT_IS_MOVING: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
+
 /// What LOCK.EXEC runs has come to run LOCK.EXEC, by way of another module.
 pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 

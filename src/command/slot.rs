@@ -11,6 +11,13 @@ pub fn redirection(slot: u16, node: Option<String>) -> String {
     }
 }
 
+/// Whether these keys are all of one slot.
+pub fn are_of_one<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let mut slots = names.into_iter().map(slot_of);
+    let first = slots.next();
+    slots.all(|slot| Some(slot) == first)
+}
+
 /// The hash slot of a key: CRC-16 (XMODEM) of its hash tag.
 #[must_use]
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -53,6 +60,13 @@ mod tests {
         assert_eq!(hash_tag(b"foo{}{bar}"), b"foo{}{bar}");
         assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
         assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
+    }
+
+    #[test]
+    fn keys_are_of_one_slot_by_their_tags() {
+        let are = |names: &[&'static str]| are_of_one(names.iter().map(|name| name.as_bytes()));
+        assert!(are(&[]) && are(&["a"]) && are(&["{a}x", "a", "{a}"]));
+        assert!(!are(&["a", "b"]) && !are(&["{a}x", "{a}y", "b"]));
     }
 
     #[test]

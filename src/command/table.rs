@@ -73,8 +73,6 @@ pub enum Keys {
 pub enum Use {
     /// It only looks.
     Reads,
-    /// It only looks, and uses other keys, which it tells itself.
-    ReadsAmongOthers,
     /// It looks and changes.
     Changes,
     /// It looks and deletes.
@@ -193,8 +191,7 @@ pub static COMMANDS: [Command; 10] = [
     Command {
         which: Which::Macquire,
         name: c"lock.macquire",
-        // Redis 7.0 routes by what the command itself says, and not by the key specs.
-        flags: c"write deny-oom blocking getkeys-api",
+        flags: c"write deny-oom blocking",
         keys: Keys::Counted(Use::Changes),
         categories: c"write slow blocking",
         is_for_clients: true,
@@ -270,9 +267,10 @@ pub static COMMANDS: [Command; 10] = [
     Command {
         which: Which::Exec,
         name: c"lock.exec",
-        flags: c"write getkeys-api",
-        // And those of the command that it runs, which it tells itself.
-        keys: Keys::First(Use::ReadsAmongOthers),
+        // It says nothing of the keys of the command that it runs (`getkeys-api`), and sees to them when it runs. Newer
+        // servers would ask on threads that read from clients, and crash over any module that they ask there.
+        flags: c"write",
+        keys: Keys::First(Use::Reads),
         categories: c"write slow",
         is_for_clients: true,
         arity: BY_PARSER,
@@ -358,7 +356,7 @@ mod tests {
                 Keys::None => None,
                 Keys::First(use_of_key) | Keys::Counted(use_of_key) => Some(use_of_key),
             };
-            if writes_key.is_some_and(|key| !matches!(key, Use::Reads | Use::ReadsAmongOthers)) {
+            if writes_key.is_some_and(|key| !matches!(key, Use::Reads)) {
                 assert!(flag("write"), "{name}");
             }
         }

@@ -6,7 +6,7 @@ use super::clients::Reply;
 use super::confirm::{self, Wanted};
 use super::flags::Level;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
-use super::{answers, several, work};
+use super::{answers, several, together, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
@@ -286,6 +286,11 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         Ok(parsed) => parsed,
         Err(error) => return invalid(server, &error),
     };
+    if !server.sees_all_keys()
+        && let Some(reason) = together::refusal(server, names)
+    {
+        return server.reply(Part::Error(reason));
+    }
     if refuses_for_eviction(server) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }

@@ -10,7 +10,7 @@ use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, tr
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
 use super::server::{Part, Server, To};
-use super::{first_use, legacy};
+use super::{first_use, legacy, together};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{exec, fence, internal, release, renew};
@@ -150,7 +150,7 @@ pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
 /// LOCK.EXEC: the command to run now; `None`: it was replied why none is.
 pub fn exec<'a, S: Server>(
     server: &S,
-    name: S::Name<'_>,
+    name: S::Name<'a>,
     args: &'a [S::Name<'a>],
 ) -> Option<&'a [S::Name<'a>]> {
     match way(server) {
@@ -172,6 +172,10 @@ pub fn exec<'a, S: Server>(
             return None;
         }
     };
+    if let Some(reason) = refusal_of_keys(server, name, words) {
+        server.reply(Part::Error(reason));
+        return None;
+    }
     let now = server.boot();
     // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
     let key = server.open(name, To::Write);
@@ -187,6 +191,20 @@ pub fn exec<'a, S: Server>(
         Some(Ok(())) => return Some(words),
     }
     None
+}
+
+/// Why a command cannot run beside this lock: in a cluster its keys have to be where the lock is.
+fn refusal_of_keys<'a, S: Server>(
+    server: &S,
+    lock: S::Name<'a>,
+    words: &'a [S::Name<'a>],
+) -> Option<&'static str> {
+    if !server.shared().is_cluster() {
+        return None;
+    }
+    let keys = server.keys_of(words).into_iter().filter_map(|at| words.get(at).copied());
+    let names: Vec<_> = std::iter::once(lock).chain(keys).collect();
+    together::refusal(server, &names)
 }
 
 #[inline(always)]

@@ -95,6 +95,13 @@ pub trait Server: Sized {
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key.
     fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
+    /// Where among these words, a command of the server's, keys are. None of a command that it does not know.
+    fn keys_of(&self, words: &[Self::Name<'_>]) -> Vec<usize>;
+    /// Whether the running command may use all of these keys, which are of one slot, as far as that is on its way from here
+    /// or to here.
+    fn has_all(&self, names: &[Self::Name<'_>]) -> bool;
+    /// Whether it has seen to all keys of a command that has several, and not to the first alone.
+    fn sees_all_keys(&self) -> bool;
     /// Whose the slot of the key is.
     fn whose(&self, name: Self::Name<'_>) -> Whose;
     /// Where another server is that has this slot: `host:port`. `None`: there is none, or this one does not say.

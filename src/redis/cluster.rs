@@ -4,6 +4,9 @@
 //! would make two holders. So before anything is granted or ended outside of a command, the engine asks the server in
 //! a way in which it answers for the slot too.
 
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
@@ -23,6 +26,41 @@ pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
         None => Whose::Ours,
         Some(refusal) if refusal.contains("cluster is down") => Whose::Unknown,
         Some(_) => Whose::Others,
+    }
+}
+
+/// Whether the server may ask a command for its keys, where it has several. A node of Valkey asks on threads that read
+/// from clients as well, where any module that is asked crashes it. There it knows the first key alone, by a key spec.
+pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
+    !kind::kind().is_valkey() || !ctx.flags().is_cluster
+}
+
+/// Whether the server would let the running command use all of these keys.
+pub(super) fn has_all(ctx: &Ctx, names: &[Str<'_>]) -> bool {
+    // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent over the
+    // pointer to one. An error is asked for as a reply.
+    let reply = unsafe { ask!(ctx, c"EXISTS", c"vE", names.as_ptr(), names.len()) };
+    reply.is_some_and(|reply| !is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
+}
+
+/// Where the keys of a command of the server's are among its words.
+pub(super) fn keys_of(ctx: &Ctx, words: &[Str<'_>]) -> Vec<usize> {
+    let (mut count, mut flags) = (0, null_mut());
+    // SAFETY: 1. as many strings as said; `Str` is transparent over the pointer to one; they are only read; 2. null, or
+    // arrays of as many numbers as told, which are ours to free, and are freed once.
+    unsafe {
+        let (argv, argc) = (words.as_ptr().cast_mut().cast(), words.len() as c_int);
+        let (count, flags) = (&raw mut count, &raw mut flags);
+        let positions = api!(RedisModule_GetCommandKeysWithFlags, ctx.as_ptr(), argv, argc, count, flags);
+        let Some(positions) = positions.filter(|positions| !positions.is_null()) else {
+            return Vec::new();
+        };
+        let count = usize::try_from(*count).unwrap_or(0);
+        let at = |number| usize::try_from(*positions.add(number)).ok();
+        let keys = (0..count).filter_map(at).collect();
+        api!(RedisModule_Free, positions.cast());
+        api!(RedisModule_Free, (*flags).cast());
+        keys
     }
 }
 

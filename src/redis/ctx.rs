@@ -140,6 +140,18 @@ impl Server for Ctx {
         Key::open(self, name, to)
     }
 
+    fn keys_of(&self, words: &[Str<'_>]) -> Vec<usize> {
+        cluster::keys_of(self, words)
+    }
+
+    fn has_all(&self, names: &[Str<'_>]) -> bool {
+        cluster::has_all(self, names)
+    }
+
+    fn sees_all_keys(&self) -> bool {
+        cluster::sees_all_keys(self)
+    }
+
     fn whose(&self, name: Str<'_>) -> Whose {
         cluster::whose(self, name)
     }

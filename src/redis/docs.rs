@@ -1,13 +1,14 @@
 //! Tells the server of the commands: names, flags, key specs, COMMAND DOCS. What is told stands in
 //! [`table`](crate::command::table).
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
 use super::api::{Ctx, READS, UPDATES, api};
-use super::{exec, handlers};
+use super::{cluster, exec, handlers};
 use crate::command::table::{Arg, CATEGORY, COMMANDS, Command, Keys, Kind, SINCE, Use, Which};
 
 type Handler = extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
@@ -32,7 +33,6 @@ const fn handler(which: Which) -> Handler {
 const fn flags_of(keys: Use) -> u32 {
     match keys {
         Use::Reads => READS,
-        Use::ReadsAmongOthers => READS | raw::REDISMODULE_CMD_KEY_INCOMPLETE,
         Use::Changes => UPDATES,
         Use::Deletes => {
             raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_DELETE
@@ -72,9 +72,20 @@ pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
+/// What a command does, in the words of the server.
+fn flags(ctx: &Ctx, command: &Command) -> Cow<'static, CStr> {
+    if !matches!(command.keys, Keys::Counted(_)) || !cluster::sees_all_keys(ctx) {
+        return command.flags.into();
+    }
+    // A cluster routes by what the command itself says, and not by the key specs.
+    let all = [command.flags.to_bytes(), b" getkeys-api"].concat();
+    CString::new(all).map_or(command.flags.into(), Cow::from)
+}
+
 fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     let ok = raw::REDISMODULE_OK as c_int;
-    let (name, flags) = (command.name.as_ptr(), command.flags.as_ptr());
+    let flags = flags(ctx, command);
+    let (name, flags) = (command.name.as_ptr(), flags.as_ptr());
     let handler: raw::RedisModuleCmdFunc = Some(handler(command.which));
     // Those that are counted are told by the key specs alone.
     let key = c_int::from(matches!(command.keys, Keys::First(_)));
@@ -90,15 +101,19 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
         let categories = categories(command, has_category);
         let set = api!(RedisModule_SetCommandACLCategories, handle, categories.as_ptr());
         set.filter(|&set| set != ok).map_or(Some(()), |_| None)?;
-        describe(handle, command)
+        describe(handle, command, cluster::sees_all_keys(ctx))
     }
 }
 
-/// Tells the server what COMMAND DOCS is to show.
+/// Tells the server what COMMAND DOCS is to show, and where keys are. `sees_all_keys`: also by the command itself.
 ///
 /// # Safety
 /// `handle` is a command that was just made, within OnLoad.
-unsafe fn describe(handle: *mut raw::RedisModuleCommand, command: &Command) -> Option<()> {
+unsafe fn describe(
+    handle: *mut raw::RedisModuleCommand,
+    command: &Command,
+    sees_all_keys: bool,
+) -> Option<()> {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
@@ -108,7 +123,7 @@ unsafe fn describe(handle: *mut raw::RedisModuleCommand, command: &Command) -> O
     // Keeps the arrays of subarguments alive until the server has copied them.
     let mut kept = Vec::new();
     let mut args = raw_args(command.args, &mut kept);
-    let mut specs = key_specs(command.keys);
+    let mut specs = key_specs(command.keys, sees_all_keys);
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
         summary: command.summary.as_ptr(),
@@ -170,8 +185,8 @@ const fn no_arg() -> raw::RedisModuleCommandArg {
     }
 }
 
-/// The keys of the command, if it has any, and an entry of zeros.
-fn key_specs(keys: Keys) -> Option<[raw::RedisModuleCommandKeySpec; 2]> {
+/// The keys of the command, if it has any; perhaps by which of them a cluster routes it; and an entry of zeros.
+fn key_specs(keys: Keys, sees_all_keys: bool) -> Option<[raw::RedisModuleCommandKeySpec; 3]> {
     use raw::{
         RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 as Index,
         RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 as Range,
@@ -179,7 +194,7 @@ fn key_specs(keys: Keys) -> Option<[raw::RedisModuleCommandKeySpec; 2]> {
     };
     // SAFETY: a struct of integers, pointers and unions of such: zeros are a value.
     let zeros = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
-    let mut spec = zeros;
+    let (mut spec, mut route) = (zeros, zeros);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = Index { pos: 1 };
     let use_of_keys = match keys {
@@ -192,9 +207,16 @@ fn key_specs(keys: Keys) -> Option<[raw::RedisModuleCommandKeySpec; 2]> {
         Keys::Counted(use_of_keys) => {
             spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
             spec.fk.keynum = Count { keynumidx: 0, firstkey: 1, keystep: 1 };
+            if !sees_all_keys {
+                route = spec;
+                route.bs.index = Index { pos: 2 };
+                route.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+                route.fk.range = Range { lastkey: 0, keystep: 1, limit: 0 };
+                route.flags = u64::from(raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_NOT_KEY);
+            }
             use_of_keys
         }
     };
     spec.flags = u64::from(flags_of(use_of_keys));
-    Some([spec, zeros])
+    Some([spec, route, zeros])
 }

@@ -7,16 +7,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::{CString, c_int};
-use std::ptr::null_mut;
 use std::thread::LocalKey;
 
 use redis_module::raw;
 
-use super::api::{Ctx, READS, Str, api};
+use super::api::{Ctx, Str, api};
 use super::guard;
 use super::reply::{Reply, ask, element, elements, is_of_kind, text};
 use crate::command::error;
-use crate::command::exec::{is_ours, would_block};
+use crate::command::exec::would_block;
 use crate::engine::server::{Part, Server};
 use crate::engine::{at_key, commands};
 
@@ -26,12 +25,8 @@ pub(crate) extern "C" fn exec(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: what the server passed to the running command, or to the question for its keys.
+    // SAFETY: what the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    if ctx.is_asked_for_keys() {
-        guard::callback((), || report_keys(&ctx, args));
-        return raw::REDISMODULE_OK as c_int;
-    }
     guard::command(&ctx, || match args {
         [_, name, rest @ ..] => match Turn::begin(&IS_RUNNING) {
             Some(_running) => {
@@ -116,46 +111,10 @@ fn ask_whether_it_can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
     Some(elements(flags).any(|flag| text(flag).as_deref() == Some("blocking")))
 }
 
-/// The server wants to know the keys of this command: the lock's and those of the command that it runs. May come
-/// on a thread of the server's own.
-fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
-    const KEY_AT: usize = 1;
-    const COMMAND_AT: usize = 3;
-    if args.len() > KEY_AT {
-        ctx.report_key(KEY_AT as c_int, READS as c_int);
-    }
-    let words = args.get(COMMAND_AT..).unwrap_or(&[]);
-    // Our own commands are refused, and LOCK.EXEC would ask for its keys in turn, without end.
-    if words.first().is_none_or(|command| is_ours(command.bytes())) {
-        return;
-    }
-    let Some(_asking) = Turn::begin(&IS_ASKING) else {
-        return;
-    };
-    let (mut count, mut flags) = (0, null_mut());
-    // SAFETY: 1. as many strings as said; `Str` is transparent over the pointer to one; they are only read; 2. null, or
-    // arrays of as many numbers as told, which are ours to free, and are freed once.
-    unsafe {
-        let (argv, argc) = (words.as_ptr().cast_mut().cast(), words.len() as c_int);
-        let (count, flags) = (&raw mut count, &raw mut flags);
-        let positions = api!(RedisModule_GetCommandKeysWithFlags, ctx.as_ptr(), argv, argc, count, flags);
-        let Some(positions) = positions.filter(|positions| !positions.is_null()) else {
-            return;
-        };
-        let (count, flags) = (usize::try_from(*count).unwrap_or(0), *flags);
-        for at in 0..count {
-            ctx.report_key(*positions.add(at) + COMMAND_AT as c_int, *flags.add(at));
-        }
-        api!(RedisModule_Free, positions.cast());
-        api!(RedisModule_Free, flags.cast());
-    }
-}
-
 thread_local! {
     /// Commands of which the server has said that they never block, until the next module is loaded.
     static NEVER_BLOCK: RefCell<HashSet<CommandName>> = RefCell::default();
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
-    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Something that does not happen within itself; it is over when this is dropped.

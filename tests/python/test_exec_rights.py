@@ -38,14 +38,17 @@ def test_a_user_needs_the_right_to_both_commands(server, cli, token):
     assert cli("LOCK.FENCE", "door", token) == 1
 
 
-def test_what_a_user_may_not_do_is_refused_under_any_token(server, cli, token):
+def test_the_token_comes_first_where_the_user_may_see_the_lock(server, cli, token):
     bob = user(server, "~mine:*", "~door", "+@all")
     before = module_info(cli)["fenced"]
     with refused("NOPERM"):
-        bob("LOCK.EXEC", "door", token + 1, "SET", "x", "1")
+        bob("LOCK.EXEC", "door", token, "SET", "x", "1")
     with refused("NOPERM"):
         bob("LOCK.EXEC", "gate", token, "SET", "mine:x", "1")
     assert module_info(cli)["fenced"] == before
+    with refused("FENCED"):
+        bob("LOCK.EXEC", "door", token + 1, "SET", "x", "1")
+    assert cli("EXISTS x") == 0
 
 
 def test_a_user_needs_the_right_to_every_key(server, cli, token):
@@ -139,48 +142,15 @@ def test_refusals_stand_in_the_servers_log_of_them(server, cli, token):
 # Keys
 
 
-KEYS = [
-    ("SET x 1", ["door", "x"]),
-    ("GET x", ["door", "x"]),
-    ("set x 1 GET", ["door", "x"]),
-    ("MSET a 1 b 2", ["door", "a", "b"]),
-    ("PING", ["door"]),
-    ("FLUSHALL", ["door"]),
-    ("DEL door a", ["door", "door", "a"]),
-    ("SORT a STORE b", ["door", "a", "b"]),
-    ("ZUNIONSTORE z 2 a b", ["door", "a", "b", "z"]),
-    ("XREADGROUP GROUP g c STREAMS a b > >", ["door", "a", "b"]),
-    ("BLPOP a b 0", ["door", "a", "b"]),
-    ("OBJECT ENCODING x", ["door", "x"]),
-    ("EVAL s 2 a b c", ["door", "a", "b"]),
-    ("EVAL s 9 a", ["door"]),
-    ("MIGRATE h 1 x 0 5", ["door", "x"]),
-    ("SET", ["door"]),
-    ("NOPE x", ["door"]),
-    ("LOCK.EXEC gate 5 SET x 1", ["door"]),
-    ("LOCK.RELEASE gate alice", ["door"]),
-]
-
-
-@pytest.mark.parametrize("line, keys", KEYS, ids=[line for line, _ in KEYS])
-def test_command_getkeys(cli, line, keys):
-    assert cli(f"COMMAND GETKEYS LOCK.EXEC door 5 {line}") == keys
-
-
-def test_command_getkeysandflags(cli):
-    found = cli("COMMAND GETKEYSANDFLAGS LOCK.EXEC door 5 SET x 1")
-    assert found == [["door", ["RO", "access"]], ["x", ["OW", "update"]]]
-    found = cli("COMMAND GETKEYSANDFLAGS LOCK.EXEC door 5 SORT a STORE b")
-    assert found == [["door", ["RO", "access"]], ["a", ["RO", "access"]], ["b", ["OW", "update"]]]
-    # Of commands whose keys stand at fixed places a server tells modules no flags; it checks
-    # the rights to them again when the command runs.
-    (lock, key) = cli("COMMAND GETKEYSANDFLAGS LOCK.EXEC door 5 GET x")
-    assert lock == ["door", ["RO", "access"]] and key[0] == "x"
+@pytest.mark.parametrize("line", ["SET x 1", "MSET a 1 b 2", "PING", "SET", "NOPE x", "LOCK.RELEASE gate alice"])
+def test_the_server_is_told_of_the_lock_alone(cli, line):
+    # Newer servers ask on threads of theirs, and crash over any module that they ask there for keys.
+    assert cli(f"COMMAND GETKEYS LOCK.EXEC door 5 {line}") == ["door"]
+    assert cli(f"COMMAND GETKEYSANDFLAGS LOCK.EXEC door 5 {line}") == [["door", ["RO", "access"]]]
 
 
 def test_as_many_keys_as_anybody_has(cli, token):
     words = [word for n in range(50_000) for word in (f"key:{n}", n)]
-    assert len(cli("COMMAND", "GETKEYS", "LOCK.EXEC", "door", token, "MSET", *words)) == 50_001
     assert cli("LOCK.EXEC", "door", token, "MSET", *words) == "OK"
     assert cli("DBSIZE") == 50_001
 

@@ -164,6 +164,8 @@ pub(super) struct Inside {
     pub(super) evicts: bool,
     /// Nobody hears keyspace events.
     pub(super) is_unheard: bool,
+    /// Of a command with several keys it has seen to the first alone.
+    pub(super) sees_first_key_alone: bool,
     /// It does not tell of its replicas.
     pub(super) is_deaf: bool,
     /// Nobody answers for any slot, and clients are refused.

@@ -2,7 +2,9 @@
 
 use super::inside::{PartBuf, Slot};
 use super::world::World;
+use crate::command::error::{CROSS_SLOT, SLOT_IS_MOVING};
 use crate::command::slot::slot_of;
+use crate::engine::commands;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 
@@ -149,6 +151,36 @@ fn a_request_for_several_locks_is_sent_on_when_one_of_them_left() {
     }
     let moved = PartBuf::Error(format!("MOVED {} host:1", slot_of(b"a")));
     assert_eq!(world.answers, [(handle, vec![moved])]);
+}
+
+/// Where the server has seen to the first key alone.
+#[test]
+fn keys_that_cannot_be_used_together_are_refused() {
+    let mut world = node(1);
+    let macquire = |world: &mut World, names: &str| match &world
+        .told(&format!("LOCK.MACQUIRE 2 {names} alice PX 1000"))[..]
+    {
+        [PartBuf::Error(error)] => error.clone(),
+        parts => format!("{parts:?}"),
+    };
+    assert!(!macquire(&mut world, "a b").starts_with("CROSSSLOT"), "the server has seen to it");
+    world.sim.inside.borrow_mut().sees_first_key_alone = true;
+    assert_eq!(macquire(&mut world, "a b"), CROSS_SLOT);
+    assert!(macquire(&mut world, "{c}x {c}y").starts_with("[Integer("));
+    leave(&world, &["{c}z"]);
+    assert_eq!(macquire(&mut world, "{c}x {c}z"), SLOT_IS_MOVING);
+    let token = world.number("LOCK.FENCE {c}x");
+    for (key, refusal) in
+        [("{c}z", Some(SLOT_IS_MOVING)), ("d", Some(CROSS_SLOT)), ("{c}x", None), ("{c}y", None)]
+    {
+        let number = token.to_string();
+        let words = [number.as_bytes(), b"GET", key.as_bytes()];
+        world.sim.inside.borrow_mut().reply.clear();
+        let may_run = commands::exec(&world.sim, b"{c}x", &words).is_some();
+        assert_eq!(may_run, refusal.is_none(), "{key}");
+        let wanted: Vec<_> = refusal.map(|text| PartBuf::Error(text.to_owned())).into_iter().collect();
+        assert_eq!(world.sim.inside.borrow().reply, wanted, "{key}");
+    }
 }
 
 #[test]
