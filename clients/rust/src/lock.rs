@@ -58,7 +58,7 @@ impl Lock {
         self
     }
 
-    /// The owner that holds, in place of `host:pid:uuid`: 1 to 256 bytes.
+    /// The owner that holds, in place of `host:pid:uuid`: 1 to 256 bytes, and not `*`.
     ///
     /// Requests of the same owner are one and the same for the server, so use it for one task. The task then never waits
     /// for itself, and the server sees its deadlocks with others. But two guards of one owner and one lock are one hold, and

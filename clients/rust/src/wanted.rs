@@ -17,6 +17,8 @@ use crate::rules::milliseconds;
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest owner that the server takes.
 const LONGEST_OWNER: usize = 256;
+/// What stands for an owner that the server makes up for each request: no later one could name it.
+const MADE_UP: &[u8] = b"*";
 /// How many names it takes together,
 const MOST_NAMES: usize = 64;
 /// and how many holders of a semaphore.
@@ -39,11 +41,15 @@ pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an owner that no server would take.
+/// Refuses an owner that no server would take, or under which nobody could be found again.
 pub(crate) fn check_owner(owner: &[u8]) -> Result<(), Error> {
     if !(1..=LONGEST_OWNER).contains(&owner.len()) {
         let text = format!("owner must be from 1 to {LONGEST_OWNER} bytes long, not {}", owner.len());
         return Err(Error::invalid(text));
+    }
+    if owner == MADE_UP {
+        let range = format!("owner must be from 1 to {LONGEST_OWNER} bytes long");
+        return Err(Error::invalid(format!("{range}, and not *, which is another owner each time")));
     }
     Ok(())
 }
@@ -245,6 +251,7 @@ mod tests {
         let long = "x".repeat(257);
         assert!(wanted(&["a"], alone, &long[1..]).is_ok());
         assert_eq!(refused(&["a"], alone, &long), "owner must be from 1 to 256 bytes long, not 257");
+        assert!(refused(&["a"], alone, "*").ends_with("and not *, which is another owner each time"));
         assert!(wanted(&["a"], Kind::Limit(1_000_000), "me").is_ok());
         assert_eq!(refused(&["a"], Kind::Limit(0), "me"), "limit must be from 1 to 1000000, not 0");
         assert_eq!(

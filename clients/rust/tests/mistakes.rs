@@ -67,6 +67,22 @@ async fn a_lease_is_within_the_range_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_stands_for_another_one_each_time_is_refused() {
+    let server = Server::start();
+    let locks = server.locks();
+    for lock in [locks.lock("k"), locks.many(["k", "l"]), locks.semaphore("k", 2)] {
+        let told = invalid(lock.owner("*").wait(Duration::ZERO).acquire().await);
+        assert_eq!(
+            told,
+            "owner must be from 1 to 256 bytes long, and not *, which is another owner each time"
+        );
+        assert!(!server.is_held("k"));
+    }
+    assert!(invalid(locks.held_by("*").await).contains("not *"));
+    locks.lock("k").owner("**").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_nobody_ever_had_is_fenced() {
     let server = Server::start();
     for token in [0, 1, 1 << 53, u64::MAX] {
