@@ -39,7 +39,7 @@ impl Lock {
         self
     }
 
-    /// How long to wait for the lock at most; nothing: not at all. Default: without end.
+    /// How long to wait for the lock at most; `Duration::ZERO`: not at all. Default: without end.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
