@@ -1,6 +1,6 @@
 //! What is the same for one server, a cluster and independent servers: who acquires, holds, and gives up.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -21,13 +21,16 @@ pub(crate) struct Engine {
     /// One, or one for each of several independent servers.
     pub(crate) cores: Vec<Arc<Core>>,
     pub(crate) keeper: Arc<Keeper>,
+    /// Connections of which each is known to lead to another one of the independent servers.
+    pub(crate) apart: Mutex<Vec<u64>>,
 }
 
 impl Engine {
     pub(crate) fn new(topologies: Vec<Topology>, hooks: Box<dyn Hooks>, waiting: usize) -> Self {
         let keeper = Arc::new(Keeper::new(hooks));
         let core = |topology| Arc::new(Core::new(topology, keeper.clone(), waiting));
-        Self { cores: topologies.into_iter().map(core).collect(), keeper: keeper.clone() }
+        let cores = topologies.into_iter().map(core).collect();
+        Self { cores, keeper: keeper.clone(), apart: Mutex::default() }
     }
 
     fn is_group(&self) -> bool {

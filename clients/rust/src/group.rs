@@ -13,13 +13,28 @@ use crate::core::{Core, Look, Patience};
 use crate::engine::{Attempt, Engine};
 use crate::error::Error;
 use crate::keeper::{Grant, Held};
+use crate::link::lock;
 use crate::rules::{BACK_OFF, PATIENCE, each, majority, sure};
-use crate::servers::Ask;
+use crate::servers::{Answer, Ask};
 use crate::wanted::{Kind, Line, Wanted, fence as fence_command};
 
 type Reply = Result<Value, Error>;
+type Heard = Result<Answer, Error>;
 
-/// What each of these servers answers in time, or its error.
+/// What each of these servers answers to its command in time, or its error.
+async fn hear<'a>(
+    asked: impl Iterator<Item = (&'a Arc<Core>, &'a Cmd)>,
+    lease: Duration,
+    name: &[u8],
+    wanted: Option<&Wanted>,
+) -> Vec<Heard> {
+    let until = Moment::now() + each(lease);
+    let asking =
+        asked.map(|(core, command)| core.servers.request(Ask { wanted, ..Ask::new(name, command, until) }));
+    join_all(asking).await
+}
+
+/// The replies of these servers to the same command.
 async fn ask(
     cores: &[&Arc<Core>],
     lease: Duration,
@@ -27,14 +42,11 @@ async fn ask(
     command: &Cmd,
     wanted: Option<&Wanted>,
 ) -> Vec<Reply> {
-    let until = Moment::now() + each(lease);
-    let asking = cores.iter().map(|core| async {
-        core.servers
-            .request(Ask { wanted, ..Ask::new(name, command, until) })
-            .await
-            .map(|answer| answer.reply)
-    });
-    join_all(asking).await
+    replies(hear(cores.iter().map(|core| (*core, command)), lease, name, wanted).await)
+}
+
+fn replies(heard: Vec<Heard>) -> Vec<Reply> {
+    heard.into_iter().map(|heard| heard.map(|answer| answer.reply)).collect()
 }
 
 fn all(engine: &Engine) -> Vec<&Arc<Core>> {
@@ -90,7 +102,7 @@ pub(crate) async fn acquire(
     }
     let (servers, mut reached) = (engine.cores.len(), Moment::now());
     for number in 0_u64.. {
-        let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await;
+        let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await?;
         if grant.is_some() {
             return Ok(grant);
         }
@@ -114,33 +126,100 @@ pub(crate) async fn acquire(
     Ok(None)
 }
 
-async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> (Option<Grant>, Vec<Reply>) {
+async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> Result<(Option<Grant>, Vec<Reply>), Error> {
     let (open, sent, name) = (Attempt::new(engine, wanted.clone()), Moment::now(), wanted.name());
-    let command = wanted.acquire(wanted.lease, Line::No);
-    let replies = ask(&all(engine), wanted.lease, name, &command, Some(&wanted)).await;
-    let token_of = |reply: &Reply| if let Ok(Value::Int(token)) = reply { Some(*token) } else { None };
-    let mut granted: Vec<_> = engine
-        .cores
-        .iter()
-        .zip(&replies)
-        .filter_map(|(core, reply)| Some((core, token_of(reply)?)))
-        .collect();
-    while granted.len() >= majority(engine.cores.len()) {
-        let highest = granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
+    let (command, cores) = (wanted.acquire(wanted.lease, Line::No), all(engine));
+    let asked = cores.iter().map(|core| (*core, &command));
+    let heard = hear(asked, wanted.lease, name, Some(&wanted)).await;
+    let granted: Vec<_> =
+        cores.iter().zip(&heard).filter_map(|(core, heard)| Vote::of(core, heard)).collect();
+    let replies = replies(heard);
+    if granted.len() < majority(cores.len()) {
+        return Ok((None, replies));
+    }
+    let mut granted = tell_apart(engine, &wanted, granted).await?;
+    while granted.len() >= majority(cores.len()) {
+        let highest = granted.iter().map(|vote| vote.token).max().unwrap_or_default();
         let command = wanted.renew(name, wanted.lease, "RAISE", highest);
-        let cores: Vec<_> = granted.iter().map(|(core, _)| *core).collect();
+        let cores: Vec<_> = granted.iter().map(|vote| vote.core).collect();
         let raised = ask(&cores, wanted.lease, name, &command, Some(&wanted)).await;
         if count(&raised, 1) >= majority(engine.cores.len()) {
             if sent.age() >= sure(wanted.lease) {
                 break;
             }
             open.succeeds();
-            return (Some(Grant { wanted, token: highest, sent }), replies);
+            return Ok((Some(Grant { wanted, token: highest, sent }), replies));
         }
         // The clock of a server may be so far ahead that the others refuse its token: then without it.
-        granted.retain(|(_, token)| *token < highest);
+        granted.retain(|vote| vote.token < highest);
     }
-    (None, replies)
+    Ok((None, replies))
+}
+
+/// A server that has granted the lock: with which token first, with which one now, and the connection that told of it.
+struct Vote<'a> {
+    core: &'a Arc<Core>,
+    first: i64,
+    token: i64,
+    link: u64,
+}
+
+impl<'a> Vote<'a> {
+    fn of(core: &'a Arc<Core>, heard: &Heard) -> Option<Self> {
+        let Ok(Answer { reply: Value::Int(token), link, .. }) = heard else { return None };
+        Some(Self { core, first: *token, token: *token, link: *link })
+    }
+
+    fn address(&self) -> String {
+        self.core.servers.address(&[]).map(|address| address.to_string()).unwrap_or_default()
+    }
+}
+
+/// Two of these that have had the same tokens all along.
+fn alike<'a, 'b>(granted: &'b [Vote<'a>]) -> Option<(&'b Vote<'a>, &'b Vote<'a>)> {
+    let is_alike = |one: &Vote<'_>, other: &Vote<'_>| (one.first, one.token) == (other.first, other.token);
+    let mut pairs =
+        (1..granted.len()).flat_map(|at| granted[..at].iter().map(move |one| (one, &granted[at])));
+    pairs.find(|(one, other)| is_alike(one, other))
+}
+
+/// Refuses one server under two names, which would count twice: it has but one token for an owner. The same token does
+/// not prove that, for all servers go on from the token that was raised last. So each then raises its own by another
+/// number, and is asked again. One that does not answer counts no more.
+async fn tell_apart<'a>(
+    engine: &Engine,
+    wanted: &Wanted,
+    mut granted: Vec<Vote<'a>>,
+) -> Result<Vec<Vote<'a>>, Error> {
+    // A connection leads to the same server as long as it lasts.
+    if granted.iter().all(|vote| lock(&engine.apart).contains(&vote.link)) {
+        return Ok(granted);
+    }
+    if alike(&granted).is_some() {
+        let raise = |(by, vote): (i64, &Vote<'_>)| {
+            wanted.renew(wanted.name(), wanted.lease, "RAISE", vote.first + by)
+        };
+        let raises: Vec<_> = (1..).zip(&granted).map(raise).collect();
+        let asked = granted.iter().map(|vote| vote.core).zip(&raises);
+        let mut raised = hear(asked, wanted.lease, wanted.name(), Some(wanted)).await.into_iter();
+        granted.retain(|_| matches!(raised.next(), Some(Ok(Answer { reply: Value::Int(1), .. }))));
+        let again = wanted.acquire(wanted.lease, Line::No);
+        let asked = granted.iter().map(|vote| (vote.core, &again));
+        let mut told = hear(asked, wanted.lease, wanted.name(), Some(wanted)).await.into_iter();
+        granted.retain_mut(|vote| match told.next() {
+            Some(Ok(Answer { reply: Value::Int(token), link, .. })) => {
+                (vote.token, vote.link) = (token, link);
+                true
+            }
+            _ => false,
+        });
+    }
+    if let Some((one, other)) = alike(&granted) {
+        let text = format!("{} and {} are one server", one.address(), other.address());
+        return Err(Error::invalid(format!("independent servers must differ: {text}")));
+    }
+    *lock(&engine.apart) = granted.iter().map(|vote| vote.link).collect();
+    Ok(granted)
 }
 
 /// From when the lease counts anew; None if too few servers have the hold.

@@ -84,7 +84,8 @@ impl Lock {
     /// # Errors
     ///
     /// - [`Error::LockTimeout`] if it is not to be had in time.
-    /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime.
+    /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime. Also where
+    ///   two of the independent servers have turned out to be one.
     /// - [`Error::ConnectionFailed`] if no server answers: for 10 s where the wait has no end, else until 2 s beyond it.
     /// - What the server refuses: [`Error::Deadlock`], [`Error::LockKindMismatch`], [`Error::ModuleMissing`] and so on.
     pub async fn acquire(&self) -> Result<Guard, Error> {

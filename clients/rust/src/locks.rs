@@ -20,6 +20,9 @@ use crate::wanted::{Kind, check_lease, check_owner};
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
+/// Of fewer servers a majority is all of them: one that is down would keep everybody out.
+const FEWEST_INDEPENDENT: usize = 3;
+
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
 ///
 /// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
@@ -186,9 +189,17 @@ impl Builder {
     }
 
     /// Locks that a majority of these servers grants, which know nothing of each other: Redlock, with one token that
-    /// only rises. These locks are exclusive, one at a time, and there is no queue. The addresses must differ.
+    /// only rises. These locks are exclusive, one at a time, and there is no queue.
+    ///
+    /// Name an odd number of servers, 3 or more, and each once: [`build`](Self::build) refuses an address that is named
+    /// twice. A server that has two addresses is refused with [`Error::Invalid`] when it grants a lock under both.
     pub fn independent<S: IntoConnectionInfo>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
-        self.servers = infos(servers).and_then(|infos| {
+        self.servers = parsed(servers).and_then(|infos| {
+            let number = infos.len();
+            if number < FEWEST_INDEPENDENT || number.is_multiple_of(2) {
+                let range = format!("an odd number of servers, {FEWEST_INDEPENDENT} or more");
+                return Err(Error::invalid(format!("independent takes {range}, not {number}")));
+            }
             let mut addresses: Vec<_> = infos.iter().map(address_of).collect();
             addresses.sort();
             if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -256,8 +267,12 @@ fn info(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, Error> {
     server.into_connection_info().map_err(invalid)
 }
 
+fn parsed<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<ConnectionInfo>, Error> {
+    servers.into_iter().map(info).collect()
+}
+
 fn infos<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<ConnectionInfo>, Error> {
-    let infos = servers.into_iter().map(info).collect::<Result<Vec<_>, _>>()?;
+    let infos = parsed(servers)?;
     if infos.is_empty() { Err(Error::invalid("name at least one server")) } else { Ok(infos) }
 }
 

@@ -2,9 +2,9 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{NOWHERE, PATIENCE, Server, independent};
+use common::{NOWHERE, PATIENCE, Server, eventually, independent};
 use redislock_client::{Error, Locks};
 use tokio::time::timeout;
 
@@ -75,4 +75,77 @@ fn one_server_counts_but_once() {
     let addresses = ["redis://127.0.0.1:6379", "redis://127.0.0.1:6380", "redis://:secret@127.0.0.1:6379/1"];
     let refused = Locks::builder().independent(addresses).build().unwrap_err().to_string();
     assert_eq!(refused, "independent servers must differ: 127.0.0.1:6379 is named twice");
+}
+
+#[test]
+fn a_majority_is_of_three_servers_or_more_and_an_odd_number() {
+    let built = |number: u16| {
+        let addresses: Vec<_> = (1..=number).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        Locks::builder().independent(addresses).build().map(drop)
+    };
+    for number in [0, 1, 2, 4, 6] {
+        let refused = built(number).unwrap_err().to_string();
+        assert_eq!(refused, format!("independent takes an odd number of servers, 3 or more, not {number}"));
+    }
+    for number in [3, 5, 7] {
+        built(number).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_two_names_counts_but_once() {
+    let (server, other) = (Server::start(), Server::start());
+    let names = [server.url(), server.url().replace("127.0.0.1", "localhost")];
+    for third in [NOWHERE[0].to_owned(), other.url()] {
+        let locks = Locks::builder().independent(names.iter().chain([&third]).cloned()).build().unwrap();
+        for wait in [Duration::ZERO, PATIENCE] {
+            let lock = locks.lock("k").lease(LEASE).wait(wait);
+            let told = timeout(PATIENCE / 2, lock.acquire()).await.unwrap().unwrap_err();
+            let both = format!("127.0.0.1:{0} and localhost:{0} are one server", server.port);
+            assert_eq!(told.to_string(), format!("independent servers must differ: {both}"));
+            assert!(matches!(told, Error::Invalid { .. }));
+            eventually("nothing is held", || !server.is_held("k") && !other.is_held("k")).await;
+        }
+    }
+}
+
+/// Raises the newest token of this server; its next one is the one after it.
+fn raise(server: &Server, token: u64) {
+    let own = |name| server.ask::<u64>(&["LOCK.ACQUIRE", name, "me", "PX", "60000"]);
+    own("raised");
+    let words = ["LOCK.RENEW", "raised", "me", "PX", "60000", "RAISE", &token.to_string()];
+    assert_eq!(server.ask::<u64>(&words), 1);
+    assert_eq!(own("next"), token + 1);
+}
+
+/// A token that a server mints after this time.
+fn token_in(time: Duration) -> u64 {
+    let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + time;
+    u64::try_from(then.as_micros()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_give_the_same_token_are_told_apart() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let mut last = token_in(PATIENCE);
+    servers.iter().for_each(|server| raise(server, last));
+    let locks = independent(servers.each_ref());
+    for _ in 0..20 {
+        let guard = locks.lock("k").lease(LEASE).wait(PATIENCE).acquire().await.unwrap();
+        assert!(guard.token() > last, "{} after {last}", guard.token());
+        last = guard.token();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_give_the_same_token_do_without_one_that_is_far_ahead() {
+    let ahead = Server::with(&["max-token-lead", "86400000"]);
+    let servers = [Server::start(), Server::start(), ahead];
+    let (soon, late) = (token_in(PATIENCE), token_in(100 * PATIENCE));
+    servers.iter().zip([soon, soon, late]).for_each(|(server, token)| raise(server, token));
+    let locks = independent(servers.each_ref());
+    let guard = locks.lock("k").lease(LEASE).wait(PATIENCE).acquire().await.unwrap();
+    assert!((soon..late).contains(&guard.token()), "{}", guard.token());
+    guard.release().await.unwrap();
 }
