@@ -189,9 +189,10 @@ impl Error {
     pub(crate) fn of_lease(self, lease: Duration) -> Self {
         let Self::Refused { message } = &self else { return self };
         let Some(most) = longest_lease(message) else { return self };
-        Self::invalid(format!(
-            "lease must be from {SHORTEST_LEASE:?} to {most:?} (redislock.max-lease of the server), not {lease:?}"
-        ))
+        // The error does not tell which of the two it is.
+        let bound =
+            "redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter";
+        Self::invalid(format!("lease must be from {SHORTEST_LEASE:?} to {most:?} ({bound}), not {lease:?}"))
     }
 
     /// What happened, without the words for the kind of error.
@@ -290,7 +291,8 @@ mod tests {
         let text = "ERR PX must be an integer from 1 to 3600000 (milliseconds)";
         assert_eq!(
             Error::from_reply(text).of_lease(Duration::from_secs(7200)).to_string(),
-            "lease must be from 100ms to 3600s (redislock.max-lease of the server), not 7200s"
+            "lease must be from 100ms to 3600s (redislock.max-lease of the server, \
+             or its redislock.quarantine if that is set and shorter), not 7200s"
         );
     }
 

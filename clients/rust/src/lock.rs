@@ -32,8 +32,8 @@ impl Lock {
         Self { engine, names, kind, lease, wait: None, renews: true, longest: None, owner: None }
     }
 
-    /// How long the server holds the lock unless it is renewed: 100 ms or more, and no more than the server allows
-    /// (`redislock.max-lease`, an hour). Default: that of the [`Locks`](crate::Locks).
+    /// How long the server holds the lock unless it is renewed: 100 ms or more. The longest is its `redislock.max-lease` (an
+    /// hour), or its `redislock.quarantine` if that is set and shorter. Default: that of the [`Locks`](crate::Locks).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

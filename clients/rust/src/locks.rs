@@ -211,8 +211,8 @@ impl Builder {
         self
     }
 
-    /// The lease of locks that name none: 100 ms or more, and no more than the server allows
-    /// (`redislock.max-lease`, an hour). Default: 30 seconds.
+    /// The lease of locks that name none: 100 ms or more. The longest is the server's `redislock.max-lease` (an hour), or
+    /// its `redislock.quarantine` if that is set and shorter. Default: 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

@@ -125,7 +125,8 @@ pub(crate) fn longest_wait(text: &str) -> Option<Duration> {
     most_of("QUEUE", text).or_else(|| most_of("BLOCK", text))
 }
 
-/// The longest lease that this server allows (`redislock.max-lease`), if this error tells it.
+/// The longest lease that this server allows, if this error tells it: its `redislock.max-lease`, or its
+/// `redislock.quarantine` if that is set and shorter.
 pub(crate) fn longest_lease(text: &str) -> Option<Duration> {
     most_of("PX", text)
 }

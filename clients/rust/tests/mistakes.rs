@@ -55,7 +55,8 @@ fn a_builder_refuses_what_does_not_go_together() {
 async fn a_lease_is_within_the_range_of_the_server() {
     let server = Server::start();
     let locks = server.locks();
-    let range = "lease must be from 100ms to 3600s (redislock.max-lease of the server), not ";
+    let bound = "redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter";
+    let range = format!("lease must be from 100ms to 3600s ({bound}), not ");
     for lease in [Duration::from_secs(7200), Duration::MAX] {
         let told = invalid(locks.lock("k").lease(lease).acquire().await);
         assert_eq!(told, format!("{range}{lease:?}"));
@@ -64,6 +65,9 @@ async fn a_lease_is_within_the_range_of_the_server() {
         guard.check().unwrap();
         guard.release().await.unwrap();
     }
+    let quarantined = Server::with(&["quarantine", "60000"]);
+    let told = invalid(quarantined.locks().lock("k").lease(Duration::from_secs(61)).acquire().await);
+    assert_eq!(told, format!("lease must be from 100ms to 60s ({bound}), not 61s"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
