@@ -74,8 +74,9 @@ impl Hold {
     }
 
     /// Does this work as long as the hold lasts: when it is lost, the work is dropped, and this ends in
-    /// [`Error::LockLost`].
+    /// [`Error::LockLost`]. If the hold is over already, the work does not begin.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check()?; // a deadline that nobody has noticed is noticed by a timer, and the work would begin before that
         let done = tokio::select! {
             biased;
             _ = self.engine.until_end(&self.held) => None,

@@ -141,6 +141,23 @@ async fn a_loss_is_told_at_once_and_ends_the_work() {
     assert!(matches!(guard.release().await, Err(Error::LockLost { .. })));
 }
 
+#[tokio::test]
+async fn work_does_not_begin_when_the_hold_is_over() {
+    let server = Server::start();
+    let locks = server.locks();
+    let released = locks.lock("released").acquire().await.unwrap();
+    let ended = locks.lock("ended").lease(SECOND / 2).renew(false).acquire().await.unwrap();
+    let holds = [released.hold(), ended.hold()];
+    released.release().await.unwrap();
+    std::thread::sleep(SECOND); // so that nobody in this runtime notices the deadline before
+    for hold in holds {
+        let begun = AtomicU64::new(0);
+        let done = hold.run(async { begun.fetch_add(1, Ordering::SeqCst) }).await;
+        assert!(matches!(done, Err(Error::LockLost { .. })), "{done:?}");
+        assert_eq!(begun.into_inner(), 0, "the work of {} has begun", hold.name());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_body_returns_comes_out() {
     #[derive(Debug, PartialEq)]
