@@ -1,12 +1,11 @@
 /** What locks on one server (or group) and locks over independent servers have in common. */
 
-import { inspect } from "node:util";
-
 import { now } from "./clock.js";
 import type { Kind } from "./commands.js";
 import { Cancelled, LockLost, LockTimeout } from "./errors.js";
 import { type Grant, Hold, type Keeper, type Life, lifeOf, type Terms, type Told } from "./hold.js";
 import { Leader, type LeaderOptions } from "./leader.js";
+import { checked, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
 import { scheduler } from "./scheduler.js";
 
 /** What a program may want to count. All are called synchronously; what they throw is ignored. */
@@ -44,7 +43,7 @@ export interface AcquireOptions {
   readonly renew?: boolean | undefined;
   /** The longest hold, in milliseconds: it is renewed no more after that. Default: without end. */
   readonly longest?: number | undefined;
-  /** An owner of your own, 1 to 256 bytes. Default: a fresh one, as host:pid:uuid. */
+  /** An owner of your own, 1 to 256 bytes, but not `*`. Default: a fresh one, as host:pid:uuid. */
   readonly owner?: string | undefined;
 }
 
@@ -117,9 +116,8 @@ function reasonOf(error: unknown, hold: Hold): unknown {
   return isAbort ? new LockLost(loss.message, loss.reason, error) : error;
 }
 
+const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
 const LEASE_MS = 30_000;
-/** It leaves time for a renewal, and a user who writes 30 means seconds. */
-const SHORTEST_LEASE_MS = 100;
 const TIMEOUT_MS = 5000;
 /** How long close() waits for what goes on in the background. */
 const CLOSE_MS = 3000;
@@ -210,9 +208,10 @@ export abstract class Base implements AsyncDisposable {
     if (this.#closed) throw new Cancelled("the locks were closed");
     const { names } = wanted;
     checkNames(names);
-    checkOptions(options);
+    checkOptions(options, OPTIONS);
     const lease = options.lease ?? this.lease;
-    checked("lease", lease, SHORTEST_LEASE_MS);
+    checkLease(lease);
+    if (options.owner !== undefined) checkOwner(options.owner);
     if (options.wait !== undefined) checked("wait", options.wait, 0);
     if (options.longest !== undefined) checked("longest", options.longest, 0);
     const began = now();
@@ -283,30 +282,4 @@ export abstract class Base implements AsyncDisposable {
       // A hook that fails must not cost anybody a lock.
     }
   }
-}
-
-function checked(name: string, value: number, least: number): void {
-  if (!(value >= least && Number.isInteger(value))) {
-    throw new TypeError(`${name} must be a whole number of milliseconds, ${least} or more: ${inspect(value)}`);
-  }
-}
-
-/** Programs without types may name anything. */
-export function checkNames(names: unknown): void {
-  if (!Array.isArray(names)) throw new TypeError(`the names must be an array of strings: ${inspect(names)}`);
-  for (const name of names) {
-    if (typeof name !== "string") throw new TypeError(`a name must be a string: ${inspect(name)}`);
-    if (name === "") throw new TypeError("a name must not be empty");
-  }
-}
-
-const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
-
-/** An option that there is not would mean to wait without end. */
-function checkOptions(options: unknown): void {
-  if (typeof options !== "object" || options === null) {
-    throw new TypeError(`the options must be an object: ${inspect(options)}`);
-  }
-  const unknown = Object.keys(options).find((option) => !OPTIONS.includes(option));
-  if (unknown !== undefined) throw new TypeError(`there is no option ${unknown}; there are ${OPTIONS.join(", ")}`);
 }

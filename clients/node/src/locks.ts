@@ -3,7 +3,7 @@
 import { inspect } from "node:util";
 
 import { Attempt, type Context } from "./acquire.js";
-import { type AcquireOptions, Base, type BaseOptions, checkNames, Lock, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, Lock, type Wanted } from "./base.js";
 import { now } from "./clock.js";
 import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
@@ -16,6 +16,7 @@ import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
+import { checkNames } from "./rules.js";
 import { within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
