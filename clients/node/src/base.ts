@@ -2,9 +2,9 @@
 
 import { now } from "./clock.js";
 import type { Kind } from "./commands.js";
-import { Cancelled, LockLost, LockTimeout } from "./errors.js";
+import { Cancelled, isAbort, LockLost, LockTimeout } from "./errors.js";
 import { type Grant, Hold, type Keeper, type Life, lifeOf, type Terms, type Told } from "./hold.js";
-import { Leader, type LeaderOptions } from "./leader.js";
+import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
 import { checked, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
 import { scheduler } from "./scheduler.js";
 
@@ -112,8 +112,7 @@ export class Lock {
 function reasonOf(error: unknown, hold: Hold): unknown {
   const { loss } = hold;
   if (loss === undefined || error === loss) return error;
-  const isAbort = error instanceof Error && error.name === "AbortError";
-  return isAbort ? new LockLost(loss.message, loss.reason, error) : error;
+  return isAbort(error) ? new LockLost(loss.message, loss.reason, error) : error;
 }
 
 const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
@@ -167,8 +166,13 @@ export abstract class Base implements AsyncDisposable {
     return this.lock(name).run(first, second);
   }
 
-  /** Stands for election: of all that lead this name, one leads at any time. */
+  /**
+   * Stands for election: of all that lead this name, one leads at any time. Throws a `TypeError` if the name or an
+   * option is wrong.
+   */
   leader(name: string, options: LeaderOptions): Leader {
+    checkNames([name]);
+    checkLeader(options);
     const leader = new Leader(this.lock(name), options, () => this.#leaders.delete(leader));
     this.#leaders.add(leader);
     return leader;

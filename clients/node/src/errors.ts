@@ -163,6 +163,9 @@ const PASSING = new Set(["NOREPLICAS", "MISCONF", "OOM", "BUSY"]);
 export const mayPass = (meaning: LockError | "again"): boolean =>
   meaning === "again" || meaning instanceof ConnectionFailed || PASSING.has(codeOf(meaning.message) ?? "");
 
+/** Whether the error says that a signal has ended the work. */
+export const isAbort = (error: unknown): boolean => error instanceof Error && error.name === "AbortError";
+
 /** Whether the server refused because another value was written over the lock. */
 export const isOverwritten = (meaning: LockError | "again"): boolean =>
   meaning instanceof Refused && meaning.code === "WRONGTYPE";

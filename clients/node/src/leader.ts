@@ -2,20 +2,35 @@
 
 import type { AcquireOptions, Lock } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { Cancelled, type LossReason } from "./errors.js";
+import { Cancelled, isAbort, type LossReason } from "./errors.js";
 import type { Hold } from "./hold.js";
+import { checkCallback, checkLease, checkOptions, checkOwner } from "./rules.js";
 import { scheduler } from "./scheduler.js";
 
 export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   /**
-   * This process leads from now on. `hold.token` is the leader's fencing token. If this throws, the lock is given up,
-   * and it stands for election again after a pause.
+   * This process leads from now on. `hold.token` is the leader's fencing token. If this throws, or its promise is
+   * rejected, the lock is given up, and it stands for election again after a pause. It leads on when the promise is
+   * fulfilled.
    */
-  readonly onElected: (hold: Hold) => void;
-  /** It leads no more, against its will. It stands for election again. */
-  readonly onDeposed?: ((reason: LossReason) => void) | undefined;
-  /** What went wrong, as a server that is away or a callback that has thrown. It goes on trying. */
+  readonly onElected: (hold: Hold) => unknown;
+  /** It leads no more, against its will. It stands for election again, and does not wait for a promise. */
+  readonly onDeposed?: ((reason: LossReason) => unknown) | undefined;
+  /** What went wrong, as a server that is away or a callback that has failed. It goes on trying. */
   readonly onError?: ((error: unknown) => void) | undefined;
+}
+
+const OPTIONS = ["onElected", "onDeposed", "onError", "lease", "owner"];
+
+/** Refuses what could never lead: it would take the lock and give it up again without end. */
+export function checkLeader(options: LeaderOptions): void {
+  checkOptions(options, OPTIONS);
+  const { onElected, onDeposed, onError, lease, owner } = options;
+  checkCallback("onElected", onElected, false);
+  checkCallback("onDeposed", onDeposed, true);
+  checkCallback("onError", onError, true);
+  if (lease !== undefined) checkLease(lease);
+  if (owner !== undefined) checkOwner(owner);
 }
 
 export class Leader implements AsyncDisposable {
@@ -53,7 +68,7 @@ export class Leader implements AsyncDisposable {
   }
 
   async #run(): Promise<void> {
-    const { lease, owner, onElected, onDeposed, onError } = this.#options;
+    const { lease, owner, onDeposed, onError } = this.#options;
     const { signal } = this.#stop;
     for (let failures = 0; !signal.aborted; ) {
       try {
@@ -61,16 +76,16 @@ export class Leader implements AsyncDisposable {
         this.#hold = hold;
         hold.keep();
         if (signal.aborted) break;
-        onElected(hold);
+        await this.#lead(hold);
         failures = 0;
-        await aborted(hold.signal, signal);
         const yielding = this.#yield();
-        if (hold.loss !== undefined && !signal.aborted) onDeposed?.(hold.loss.reason);
+        if (hold.loss !== undefined && !signal.aborted) this.#watch(onDeposed?.(hold.loss.reason));
         await yielding;
       } catch (error) {
+        // Without a hold it was the request that was cancelled. With one it is a callback's own error.
+        const isOver = signal.aborted || (this.#hold === undefined && error instanceof Cancelled);
         // A callback of the program may have failed: a leader without it would lock out the others.
         const yielding = this.#yield();
-        const isOver = signal.aborted || error instanceof Cancelled;
         if (!isOver) onError?.(error);
         await yielding;
         if (isOver) break;
@@ -78,6 +93,27 @@ export class Leader implements AsyncDisposable {
       }
     }
     await this.#yield();
+  }
+
+  /** Leads until the hold is lost or the leader resigns. Throws what the program's work fails with. */
+  async #lead(hold: Hold): Promise<void> {
+    const failed = new AbortController();
+    const work = Promise.resolve(this.#options.onElected(hold));
+    work.catch((error: unknown) => {
+      if (hold.loss === undefined) failed.abort(error);
+      else if (error !== hold.loss && !isAbort(error)) this.#tell(error);
+    });
+    await aborted(hold.signal, this.#stop.signal, failed.signal);
+    if (failed.signal.aborted) throw failed.signal.reason;
+  }
+
+  /** Nobody waits for this promise of a callback, but its error is told. */
+  #watch(promise: unknown): void {
+    Promise.resolve(promise).catch((error: unknown) => this.#tell(error));
+  }
+
+  #tell(error: unknown): void {
+    if (!this.#stop.signal.aborted) this.#options.onError?.(error);
   }
 
   /** Gives up the hold, if there is one. */

@@ -42,3 +42,9 @@ export function checkOptions(options: unknown, names: readonly string[]): void {
   const unknown = Object.keys(options).find((option) => !names.includes(option));
   if (unknown !== undefined) throw new TypeError(`there is no option ${unknown}; there are ${names.join(", ")}`);
 }
+
+/** Refuses what is no function; a callback that may be left out can be undefined. */
+export function checkCallback(name: string, value: unknown, isOptional: boolean): void {
+  if (typeof value === "function" || (isOptional && value === undefined)) return;
+  throw new TypeError(`${name} must be a function: ${inspect(value)}`);
+}

@@ -34,7 +34,28 @@ test("an owner that no hold can have is refused, and nothing is taken", async (t
   const range = /^owner must be a string of 1 to 256 bytes, and not '\*': /;
   for (const owner of ["*", "", "é".repeat(129), 42]) {
     for (const take of ways) await assert.rejects(take(owner), { name: "TypeError", message: range });
+    assert.throws(() => locks.leader("k", { owner, onElected: () => undefined }), { name: "TypeError", message: range });
   }
   for (const { admin } of servers) assert.equal(await admin.call("DBSIZE"), 0);
   await (await locks.acquire("k", { owner: "é".repeat(128) })).release();
+});
+
+test("a leader that could never lead is refused at once", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const onElected = () => undefined;
+  const refused = (options, message) => {
+    assert.throws(() => locks.leader("job", options), { name: "TypeError", message });
+  };
+  refused(undefined, /^the options must be an object: undefined$/);
+  refused({}, /^onElected must be a function: undefined$/);
+  refused({ onElect: onElected }, /^there is no option onElect; there are onElected, onDeposed, onError, lease, owner$/);
+  refused({ onElected, wait: 0 }, /^there is no option wait; /);
+  refused({ onElected, onDeposed: 1 }, /^onDeposed must be a function: 1$/);
+  refused({ onElected, onError: "x" }, /^onError must be a function: 'x'$/);
+  refused({ onElected, lease: "5" }, /^lease must be a whole number of milliseconds, 100 or more: '5'$/);
+  refused({ onElected, lease: 99 }, /^lease must be a whole number of milliseconds, 100 or more: 99$/);
+  assert.throws(() => locks.leader(42, { onElected }), { name: "TypeError", message: /^a name must be a string: 42$/ });
+  assert.equal(await server.info("total_commands_processed").then(Number) > 0, true);
+  assert.doesNotMatch(await server.admin.call("INFO", "commandstats"), /lock\.acquire/i, "none has asked for the lock");
 });
