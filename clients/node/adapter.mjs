@@ -63,7 +63,7 @@ function watch(id, hold) {
 
 const ops = {
   async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0] }) {
-    const options = { lease: lease_ms, waitingConnections: waiting_connections, hooks };
+    const options = { lease: lease_ms, hooks };
     if (mode === "independent") {
       state.clients = await Promise.all(addresses.map((each) => connect(driver, "single", [each])));
       state.locks = new IndependentLocks(
@@ -72,7 +72,7 @@ const ops = {
       );
     } else {
       state.clients = [await connect(driver, mode, addresses, service)];
-      state.locks = new Locks(state.clients[0].client, options);
+      state.locks = new Locks(state.clients[0].client, { ...options, waitingConnections: waiting_connections });
     }
     const features = ["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
     if (mode !== "independent") features.push("held", "fence");

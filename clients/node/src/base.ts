@@ -5,7 +5,7 @@ import type { Kind } from "./commands.js";
 import { Cancelled, isAbort, LockLost, LockTimeout } from "./errors.js";
 import { type Grant, Hold, type Keeper, type Life, lifeOf, type Terms, type Told } from "./hold.js";
 import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
-import { checked, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
+import { checked, checkHooks, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
 import { scheduler } from "./scheduler.js";
 
 /** What a program may want to count. All are called synchronously; what they throw is ignored. */
@@ -27,7 +27,10 @@ export interface Hooks {
 export interface BaseOptions {
   /** The lease: 100 milliseconds or more. Default: 30,000. */
   readonly lease?: number | undefined;
-  /** For how long a server may be out of reach before a request that does not wait fails. Default: 5,000. */
+  /**
+   * For how many milliseconds a server may be out of reach before a request that does not wait fails: 1 or more.
+   * Default: 5,000.
+   */
   readonly timeout?: number | undefined;
   readonly hooks?: Hooks | undefined;
 }
@@ -115,6 +118,7 @@ function reasonOf(error: unknown, hold: Hold): unknown {
   return isAbort(error) ? new LockLost(loss.message, loss.reason, error) : error;
 }
 
+const BASE_OPTIONS = ["lease", "timeout", "hooks"];
 const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
 const LEASE_MS = 30_000;
 const TIMEOUT_MS = 5000;
@@ -131,10 +135,15 @@ export abstract class Base implements AsyncDisposable {
   readonly #told: Told;
   #closed = false;
 
-  protected constructor(options: BaseOptions) {
+  /** `more` are the options that it has beside those of all locks. */
+  protected constructor(options: BaseOptions, more: readonly string[] = []) {
+    checkOptions(options, [...BASE_OPTIONS, ...more]);
     this.lease = options.lease ?? LEASE_MS;
     this.timeout = options.timeout ?? TIMEOUT_MS;
     this.#hooks = options.hooks ?? {};
+    checkLease(this.lease);
+    checked("timeout", this.timeout, 1);
+    checkHooks(this.#hooks);
     this.#told = {
       lost: (hold, error) => {
         this.#lives.delete(lifeOf(hold));

@@ -16,11 +16,14 @@ import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
-import { checkNames } from "./rules.js";
+import { checkCount, checkNames } from "./rules.js";
 import { within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
-  /** How many connections may wait at most; a caller that finds none free waits over a shared one. Default: 16. */
+  /**
+   * How many connections may wait at most: a whole number, 1 or more. A caller that finds none free waits over a
+   * shared one. Default: 16.
+   */
   readonly waitingConnections?: number | undefined;
   /** How to log in at the primary: needed for node-redis's Sentinel client alone, which does not tell. */
   readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;
@@ -126,12 +129,14 @@ export class Locks extends Base {
 
   /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
   constructor(client: Client, options: LocksOptions = {}) {
-    super(options);
+    super(options, ["waitingConnections", "login"]);
+    const waitingConnections = options.waitingConnections ?? WAITING_CONNECTIONS;
+    checkCount("waitingConnections", waitingConnections);
     this.#driver = driverOf(client, options.login);
     this.#ears = new Ears(this.#driver);
     this.#context = {
       driver: this.#driver,
-      lines: new Lines(this.#driver, options.waitingConnections ?? WAITING_CONNECTIONS),
+      lines: new Lines(this.#driver, waitingConnections),
       lineUp: new LineUp(this.#ears),
       timeout: this.timeout,
       attempts: new Set(),

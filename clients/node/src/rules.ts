@@ -14,6 +14,13 @@ export function checked(name: string, value: unknown, least: number): void {
   }
 }
 
+/** Refuses what is no whole number from 1 on. Infinity is none. */
+export function checkCount(name: string, value: unknown): void {
+  if (!(Number.isInteger(value) && (value as number) >= 1)) {
+    throw new TypeError(`${name} must be a whole number, 1 or more: ${inspect(value)}`);
+  }
+}
+
 export const checkLease = (lease: unknown): void => checked("lease", lease, SHORTEST_LEASE_MS);
 
 /** The server would make up an owner for `*`, another one in each repetition: nobody would know of the hold. */
@@ -47,4 +54,12 @@ export function checkOptions(options: unknown, names: readonly string[]): void {
 export function checkCallback(name: string, value: unknown, isOptional: boolean): void {
   if (typeof value === "function" || (isOptional && value === undefined)) return;
   throw new TypeError(`${name} must be a function: ${inspect(value)}`);
+}
+
+const HOOKS = ["granted", "waiting", "timedOut", "lost", "released", "forgotten"];
+
+/** An object of the program's own may have more than the hooks. */
+export function checkHooks(hooks: unknown): void {
+  if (typeof hooks !== "object" || hooks === null) throw new TypeError(`hooks must be an object: ${inspect(hooks)}`);
+  for (const name of HOOKS) checkCallback(`the hook ${name}`, (hooks as Record<string, unknown>)[name], true);
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { IndependentLocks } from "redislock";
+import { IndependentLocks, Locks } from "redislock";
 
 import { connect } from "./clients.mjs";
 import { atEnd, locksOn, startServer } from "./servers.mjs";
@@ -58,4 +58,26 @@ test("a leader that could never lead is refused at once", async (t) => {
   assert.throws(() => locks.leader(42, { onElected }), { name: "TypeError", message: /^a name must be a string: 42$/ });
   assert.equal(await server.info("total_commands_processed").then(Number) > 0, true);
   assert.doesNotMatch(await server.admin.call("INFO", "commandstats"), /lock\.acquire/i, "none has asked for the lock");
+});
+
+test("a setting of the locks that is wrong is refused", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const { client, close } = await connect("ioredis", "single", [servers[0].address]);
+  atEnd(t, close);
+  const { clients } = await independentOn(t, servers);
+  const refused = (options, message, makes = [(some) => new Locks(client, some)]) => {
+    for (const make of makes) assert.throws(() => make(options), { name: "TypeError", message });
+  };
+  const both = [(some) => new Locks(client, some), (some) => new IndependentLocks(clients, some)];
+  for (const waitingConnections of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, "4"]) {
+    refused({ waitingConnections }, /^waitingConnections must be a whole number, 1 or more: /);
+  }
+  refused({ leaseMs: 1000 }, /^there is no option leaseMs; there are lease, timeout, hooks/, both);
+  refused({ wait: 100 }, /^there is no option wait; there are lease, /, both);
+  refused({ waitingConnections: 4 }, /^there is no option waitingConnections; /, both.slice(1));
+  refused(5, /^the options must be an object: 5$/, both);
+  for (const lease of [99, "30000"]) refused({ lease }, /^lease must be a whole number .*, 100 or more: /, both);
+  for (const timeout of [0, "x", Number.NaN]) refused({ timeout }, /^timeout must be a whole number .*, 1 or more: /, both);
+  refused({ hooks: () => 1 }, /^hooks must be an object: /, both);
+  refused({ hooks: { granted: 1 } }, /^the hook granted must be a function: 1$/, both);
 });
