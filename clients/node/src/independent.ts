@@ -6,6 +6,7 @@ import { type AcquireOptions, Base, type BaseOptions, type Wanted } from "./base
 import { deadlineOf, now } from "./clock.js";
 import {
   acquireCommand,
+  fenceCommand,
   freshOwner,
   type Request,
   raiseCommand,
@@ -36,6 +37,8 @@ const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50),
 const PAUSE_MS = 200;
 
 interface Server {
+  /** What it is called where two are mixed up. */
+  readonly label: string;
   readonly driver: Driver;
   readonly ears: Ears;
 }
@@ -148,7 +151,10 @@ export class IndependentLocks extends Base {
     }
     const drivers = clients.map((client) => driverOf(client));
     refuseTwice(drivers.map(({ server }) => server));
-    this.#servers = drivers.map((driver) => ({ driver, ears: new Ears(driver) }));
+    this.#servers = drivers.map((driver, number) => {
+      const address = driver.server === undefined ? "" : ` (${driver.server})`;
+      return { label: `clients[${number}]${address}`, driver, ears: new Ears(driver) };
+    });
     this.#needed = Math.floor(clients.length / 2) + 1;
   }
 
@@ -230,7 +236,10 @@ export class IndependentLocks extends Base {
         }
       }),
     );
-    const granted = tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }]));
+    const granted = await this.#withoutTwice(
+      request,
+      tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }])),
+    );
     granted.sort((one, other) => other.token - one.token);
     // A server whose clock is ahead of all others has a token that they refuse: then without it.
     for (; granted.length >= this.#needed; granted.shift()) {
@@ -242,6 +251,42 @@ export class IndependentLocks extends Base {
       }
     }
     return vote;
+  }
+
+  /**
+   * Throws if two of these are one server under two names, which would be a majority of its own. It answers one owner
+   * with one token, but so do other servers at times. So one of the two gets the next token: if the other one knows it,
+   * they are one server. A server that does not answer to that is left out.
+   */
+  async #withoutTwice({ names, owner, lease }: Request, granted: readonly Granted[]): Promise<Granted[]> {
+    const name = names[0] ?? "";
+    const kept: Granted[] = [];
+    let rest = [...granted];
+    for (let first = rest.shift(); first !== undefined; first = rest.shift()) {
+      const { server, token } = first;
+      const same = rest.filter((other) => other.token === token);
+      if (same.length === 0) {
+        kept.push(first);
+        continue;
+      }
+      const next = token + 1;
+      const raised = await ask(server, name, raiseCommand(name, owner, lease, next), lease).catch(() => undefined);
+      if (Number(raised) !== 1) continue;
+      kept.push({ server, token: next });
+      const known = await Promise.all(
+        same.map(async (other) => {
+          const reply = await ask(other.server, name, fenceCommand(name, next), lease).catch(() => undefined);
+          return { other, reply: reply === undefined ? undefined : Number(reply) };
+        }),
+      );
+      const twin = known.find(({ reply }) => reply === 1)?.other.server;
+      if (twin !== undefined) {
+        throw new TypeError(`independent servers must differ: ${server.label} and ${twin.label} are one server`);
+      }
+      const silent = known.filter(({ reply }) => reply === undefined).map(({ other }) => other);
+      rest = rest.filter((other) => !silent.includes(other));
+    }
+    return kept;
   }
 
   /** Why there was no lock in time: somebody else has it, if a majority has answered. */
@@ -258,6 +303,12 @@ export class IndependentLocks extends Base {
     const name = names[0] ?? "";
     for (const server of this.#servers) this.background(ask(server, name, releaseCommand(name, owner), lease));
   }
+}
+
+/** A server that has granted, and its token. */
+interface Granted {
+  readonly server: Server;
+  readonly token: number;
 }
 
 /** How an attempt went that got no lock: how many servers said so or granted it, and what the others said. */

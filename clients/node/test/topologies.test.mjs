@@ -156,8 +156,7 @@ test("independent servers: a majority has the lock, with one token that only ris
 });
 
 /** Locks over these servers, in turn by each driver. */
-async function independent(t, servers) {
-  const drivers = ["ioredis", "node-redis", "ioredis"];
+async function independent(t, servers, drivers = ["ioredis", "node-redis", "ioredis"]) {
   const made = await Promise.all(servers.map(({ address }, number) => connect(drivers[number], "single", [address])));
   let locks;
   atEnd(t, async () => {
@@ -229,4 +228,44 @@ test("independent servers: one that is named twice is refused", async (t) => {
   const [one, other] = servers;
   await assert.rejects(independent(t, [one, other, one]), { name: "TypeError", message: /is named twice$/ });
   await assert.rejects(independent(t, [one, one, other]), { name: "TypeError", message: /is named twice$/ });
+});
+
+for (const driver of DRIVERS.slice(0, 2)) {
+  test(`independent servers: two that turn out to be one are refused, and nothing is left: ${driver}`, async (t) => {
+    const [one, two, gone] = await Promise.all([0, 1, 2].map(() => startServer(t)));
+    const other = { address: `localhost:${one.port}` };
+    await gone.kill();
+    const places = [
+      [[one, other, gone], 0, 1],
+      [[one, two, other], 0, 2],
+      [[two, other, one], 1, 2],
+    ];
+    for (const [servers, first, second] of places) {
+      const drivers = servers.map((server) => (server === gone ? "ioredis" : driver));
+      const locks = await independent(t, servers, drivers);
+      const called = (number) => `clients[${number}] (${servers[number].address})`;
+      const message = `independent servers must differ: ${called(first)} and ${called(second)} are one server`;
+      for (const wait of [0, 20_000]) {
+        await assert.rejects(locks.acquire("k", { wait }), { name: "TypeError", message });
+      }
+    }
+    for (const server of [one, two]) await eventually(() => server.isFree("k"), "nothing is left");
+  });
+}
+
+test("independent servers: equal tokens of servers that differ do no harm", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const locks = await independent(t, servers);
+  // Where the clocks are behind, all servers grant the next token after the one that was raised.
+  const ahead = (Date.now() + 30_000) * 1000;
+  for (const { admin } of servers) {
+    await admin.call("LOCK.ACQUIRE", "k", "me", "PX", "20000");
+    assert.equal(await admin.call("LOCK.RENEW", "k", "me", "PX", "20000", "RAISE", String(ahead)), 1);
+    await admin.call("LOCK.RELEASE", "k", "me");
+  }
+  const hold = await locks.acquire("k", { wait: 0 });
+  assert.ok(hold.token > ahead);
+  for (const { admin } of servers) assert.equal(await admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+  assert.equal(await hold.release(), true);
+  for (const server of servers) await eventually(() => server.isFree("k"), "nothing is left");
 });
