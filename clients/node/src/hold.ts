@@ -223,10 +223,12 @@ export class Hold implements AsyncDisposable {
     return this.#loss;
   }
 
-  /** Throws `LockLost` if the lock is held no more. Asks no server. */
+  /** Throws `LockLost` if the lock is held no more, also if it was given up. Asks no server. */
   check(): void {
     if (this.#loss !== undefined) throw this.#loss;
-    if (this.#releasing !== undefined) throw this.#lossOf("release", "was released");
+    if (this.#releasing !== undefined) {
+      throw new LockLost(`the hold of ${this.names.join(", ")} was given up`, "release");
+    }
     if (now() >= this.#life.deadline) throw this.#lose("deadline", "its lease ended before it was renewed");
   }
 
