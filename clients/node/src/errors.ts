@@ -101,7 +101,9 @@ export class NotConfirmed extends LockError {
 export class ModuleMissing extends LockError {
   constructor(message: string, cause?: unknown) {
     const help = "load the module: redis-server --loadmodule /path/to/libredislock.so";
-    super("ModuleMissing", `${message} - ${help}`, cause);
+    // What follows are the words of the request.
+    const [said] = message.split(", with args");
+    super("ModuleMissing", `${said} - ${help}`, cause);
   }
 }
 

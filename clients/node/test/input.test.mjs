@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { IndependentLocks, Locks } from "redislock";
+import { IndependentLocks, Locks, ModuleMissing } from "redislock";
 
 import { connect } from "./clients.mjs";
 import { atEnd, locksOn, startServer } from "./servers.mjs";
@@ -80,4 +80,18 @@ test("a setting of the locks that is wrong is refused", async (t) => {
   for (const timeout of [0, "x", Number.NaN]) refused({ timeout }, /^timeout must be a whole number .*, 1 or more: /, both);
   refused({ hooks: () => 1 }, /^hooks must be an object: /, both);
   refused({ hooks: { granted: 1 } }, /^the hook granted must be a function: 1$/, both);
+});
+
+test("a server without the module is told without the words of the request", async (t) => {
+  const bare = await startServer(t, { withModule: false });
+  for (const driver of ["ioredis", "node-redis"]) {
+    const locks = await locksOn(t, bare, driver);
+    for (const lock of [locks.lock("secret"), locks.many(["secret", "l"])]) {
+      await assert.rejects(lock.acquire(), (error) => {
+        assert.ok(error instanceof ModuleMissing);
+        assert.match(error.message, /^ERR unknown command \S+ - load the module: /);
+        return true;
+      });
+    }
+  }
 });
