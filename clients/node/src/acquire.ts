@@ -157,13 +157,16 @@ export class Attempt {
       ephemeral: this.#tied ? this.#request.lease : undefined,
     };
     const { timeout } = this.#context;
-    const limit = this.#waits ? Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout) : timeout;
     const sentAt = now();
+    // A request that does not wait has this time for all its repetitions together.
+    const until = this.#waits
+      ? sentAt + Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout)
+      : this.#began + timeout;
     const before = this.#known;
     this.#known = true;
     const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
     try {
-      const token = tokenOf(await this.#inTime(asking, sentAt + limit));
+      const token = tokenOf(await this.#inTime(asking, until));
       this.#trouble = undefined;
       if (token !== undefined) return { token, sentAt };
       // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
@@ -200,6 +203,8 @@ export class Attempt {
     const left = until - now();
     if (left <= 0) throw this.#unreached();
     await this.#unlessStopped(sleep(Math.min(pauseBefore(failures), left)));
+    // A request that waits may ask once more when its wait is over. For another one no reply would come in time.
+    if (!this.#waits && until <= now()) throw this.#unreached();
   }
 
   #unreached(): Error {

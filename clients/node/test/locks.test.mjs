@@ -430,6 +430,22 @@ test("after close nothing keeps the process alive", async (t) => {
   assert.ok(Number(await outputOf(program)) < 15_000, "it does not go on until the lease is over");
 });
 
+test("a request that does not wait ends in time, whatever the client tries by itself", async () => {
+  const program = `
+    import Redis from "ioredis";
+    import { Locks } from "redislock";
+    const retries = { maxRetriesPerRequest: 1, retryStrategy: (times) => [1, 900][times % 2] };
+    const gone = new Redis({ port: 1, ...retries });
+    gone.on("error", () => undefined);
+    const began = performance.now();
+    await new Locks(gone, { timeout: 1000 }).acquire("k", { wait: 0 }).catch((error) => console.log(error.name));
+    console.log(performance.now() - began);
+    gone.disconnect();`;
+  const [name, took] = (await outputOf(program)).split("\n");
+  assert.equal(name, "ConnectionFailed");
+  assert.ok(Number(took) > 500 && Number(took) < 1300, took);
+});
+
 test("a failure says how the client is", async () => {
   const program = `
     import Redis from "ioredis";
