@@ -10,7 +10,17 @@
 import { now, pauseBefore } from "./clock.js";
 import { acquireCommand, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
 import type { Driver } from "./driver.js";
-import { Cancelled, ConnectionFailed, highestFor, LockError, LockTimeout, mayPass, meaningOf, Quarantine } from "./errors.js";
+import {
+  Cancelled,
+  ConnectionFailed,
+  highestFor,
+  LockError,
+  LockTimeout,
+  mayPass,
+  meaningOf,
+  ofLease,
+  Quarantine,
+} from "./errors.js";
 import type { Grant } from "./hold.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
@@ -192,7 +202,7 @@ export class Attempt {
     if (queue !== undefined && queue < most.queue) most.queue = queue;
     else if (block !== undefined && block < most.block) most.block = block;
     else if (meaning instanceof Quarantine && this.#waits) return "taken";
-    else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
+    else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw ofLease(meaning, this.#request.lease);
     if (error instanceof Error && error.message.startsWith("READONLY ")) this.#context.driver.stale(this.#key);
     return "failed";
   }

@@ -25,7 +25,7 @@ export interface Hooks {
 }
 
 export interface BaseOptions {
-  /** The lease: 100 milliseconds or more. Default: 30,000. */
+  /** The lease in milliseconds: from 100 to the server's `redislock.max-lease`. Default: 30,000. */
   readonly lease?: number | undefined;
   /**
    * For how many milliseconds a server may be out of reach before a request that does not wait fails: 1 or more.
@@ -36,7 +36,11 @@ export interface BaseOptions {
 }
 
 export interface AcquireOptions {
-  /** How long the server holds the lock unless it is renewed: 100 milliseconds or more. */
+  /**
+   * How many milliseconds the server holds the lock unless it is renewed: from 100 to the server's
+   * `redislock.max-lease`, an hour by default, or to its quarantine if that is shorter. The server refuses a longer
+   * one (`Refused`).
+   */
   readonly lease?: number | undefined;
   /** How long to wait for the lock, in milliseconds. 0: not at all. Default: without end. */
   readonly wait?: number | undefined;

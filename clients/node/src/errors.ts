@@ -1,5 +1,7 @@
 /** The errors of the library, and what the server's errors mean. Pure. */
 
+import { SHORTEST_LEASE_MS } from "./rules.js";
+
 export type ErrorKind =
   | "LockTimeout"
   | "LockLost"
@@ -171,6 +173,14 @@ export const isAbort = (error: unknown): boolean => error instanceof Error && er
 /** Whether the server refused because another value was written over the lock. */
 export const isOverwritten = (meaning: LockError | "again"): boolean =>
   meaning instanceof Refused && meaning.code === "WRONGTYPE";
+
+/** The same error for a request with this lease: the server says in words of its own which leases are too long. */
+export function ofLease(error: LockError, lease: number): LockError {
+  const most = error instanceof Refused ? highestFor("PX", error) : undefined;
+  if (most === undefined) return error;
+  const range = `from ${SHORTEST_LEASE_MS} to ${most} milliseconds (redislock.max-lease of the server, or its quarantine)`;
+  return new Refused(`lease must be ${range}: ${lease}`, error);
+}
 
 /** The highest value that the server accepts for an option it refused, as QUEUE or BLOCK. */
 export function highestFor(option: string, error: unknown): number | undefined {

@@ -24,6 +24,7 @@ import {
   LockTimeout,
   meaningOf,
   NotConfirmed,
+  ofLease,
   Quarantine,
   QueueFull,
 } from "./errors.js";
@@ -210,7 +211,7 @@ export class IndependentLocks extends Base {
         outcome.troubles.filter((trouble) => !passes(trouble)),
         this.#servers.length,
       );
-      if (refusal !== undefined) throw refusal;
+      if (refusal !== undefined) throw ofLease(refusal, keeper.request.lease);
       if (now() >= until) throw this.#late(names, outcome);
       if (number === 0) this.waits(names, owner);
       const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
