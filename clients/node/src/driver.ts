@@ -22,7 +22,7 @@ export interface Driver {
   stale(key: string): void;
 }
 
-/** A client of ioredis (5 or 6), or of node-redis (5 or 6): for one server, Sentinel or a cluster. */
+/** A client of ioredis (5.3 or later), or of node-redis (5 or later): for one server, Sentinel or a cluster. */
 export type Client = IoredisClient | NodeRedisClient;
 
 /** What is needed of an ioredis `Redis` or `Cluster`. */

@@ -54,3 +54,10 @@ test("the examples run, and print what they say", async (t) => {
     assert.deepEqual(stdout.split("\n").filter(Boolean), expected, text);
   }
 });
+
+test("the README names the oldest versions of the drivers that the package takes", () => {
+  const { peerDependencies } = JSON.parse(readFileSync(at("../package.json"), "utf8"));
+  const oldest = (driver) => peerDependencies[driver].replace(/^>=/, "").replace(/(\.0)+$/, "");
+  const said = readme.replaceAll(/\s+/g, " ");
+  assert.ok(said.includes(`ioredis ${oldest("ioredis")} or later, node-redis ${oldest("redis")} or later`));
+});
