@@ -15,6 +15,7 @@ from . import hooks as _hooks
 from ._core import Core
 from ._group import Group
 from ._hold import BaseHold, inherited
+from ._inside import Inside
 from ._kinds import Kinds
 from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
@@ -116,17 +117,17 @@ class AsyncHold(BaseHold):
 
 
 class AsyncLock:
-    """What `async with` takes: one lock, or several at once."""
+    """What `async with` takes: one lock, or several at once. Each task that enters it has a hold of its own."""
 
     def __init__(
         self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
     ) -> None:
         check_options(options)
         self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
-        self._hold: AsyncHold | None = None
+        self._inside: Inside[AsyncHold] = Inside(has_owner=options.get("owner") is not None)
 
     async def acquire(self) -> AsyncHold:
-        """Takes the lock; LockTimeout if it is not to be had in time."""
+        """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         core, began, name = locks._core(), clock(), request.names[0].decode(errors="replace")
@@ -142,16 +143,20 @@ class AsyncLock:
         return hold
 
     async def __aenter__(self) -> AsyncHold:
-        if self._hold is not None:
-            raise RuntimeError("this lock is entered already: make another one for each block")
-        self._hold = hold = await self.acquire()
-        hold._enter()
-        return hold
+        who = asyncio.current_task()
+        place = self._inside.begin(who)
+        try:
+            place.append(await self.acquire())
+        except BaseException:
+            self._inside.has_failed(who)
+            raise
+        place[0]._enter()
+        return place[0]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hold, self._hold = self._hold, None
+        hold = self._inside.end(asyncio.current_task(), error)
         if hold is None:
             return
         was_cancelled = hold._leave(kind)

@@ -7,6 +7,7 @@ lock is free after 30 seconds, not never.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import weakref
@@ -47,6 +48,12 @@ class _Base:
         self.raise_on_release_error = raise_on_release_error
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
+        #: What each thread or task has acquired: one whose lock was lost must not release that of the next one.
+        self._own: weakref.WeakKeyDictionary[Any, Hold | AsyncHold] = weakref.WeakKeyDictionary()
+
+    def _who(self) -> Any:
+        """The thread or the task that runs."""
+        return threading.current_thread()
 
     def _options(self, blocking: bool | None, blocking_timeout: float | None, token: str | bytes | None) -> Options:
         """What a request of this library's own says."""
@@ -60,14 +67,31 @@ class _Base:
 
     def _got(self, hold: Hold | AsyncHold) -> Literal[True]:
         self.local.hold, self.local.token = hold, hold._wanted.owner
+        self._own[self._who()] = hold
         hold._pin()  # as there: the lock outlives this object, and its thread
         return True
 
-    def _held(self, doing: str) -> Any:
-        """The hold of this thread."""
-        if getattr(self.local, "token", None) is None:
-            raise NotHeld(f"Cannot {doing} a lock that's not owned or is already unlocked.")
+    def _known(self) -> Any:
+        """The hold that this thread or task has acquired, or else the one that it may use; None if there is none."""
+        own = self._own.get(self._who())
+        if own is not None or getattr(self.local, "token", None) is None:
+            return own
         return self.local.hold
+
+    def _held(self, doing: str) -> Any:
+        if (hold := self._known()) is None:
+            raise NotHeld(f"Cannot {doing} a lock that's not owned or is already unlocked.")
+        return hold
+
+    def _taken(self) -> Any:
+        """The hold that is to be released now: nobody uses it any more."""
+        hold = self._held("release")
+        for who, its in list(self._own.items()):
+            if its is hold:
+                self._own.pop(who, None)
+        if getattr(self.local, "hold", None) is hold:
+            self.local.token = self.local.hold = None
+        return hold
 
     def _held_for_a_while(self, doing: str) -> Any:
         hold = self._held(doing)
@@ -130,13 +154,12 @@ class Lock(_Base):
 
     def owned(self) -> bool:
         """Whether this lock holds it."""
-        hold = getattr(self.local, "hold", None) if getattr(self.local, "token", None) is not None else None
+        hold = self._known()
         return hold is not None and self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
 
     def release(self) -> None:
         """Gives it up."""
-        hold: Hold = self._held("release")
-        self.local.token = self.local.hold = None
+        hold: Hold = self._taken()
         hold.release()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
@@ -154,6 +177,9 @@ class Lock(_Base):
 
 class AsyncLock(_Base):
     """redis.asyncio.lock.Lock by the module."""
+
+    def _who(self) -> Any:
+        return asyncio.current_task() or self
 
     def _locks(self) -> AsyncLocks:
         if self.redis not in _async_locks:
@@ -193,13 +219,12 @@ class AsyncLock(_Base):
 
     async def owned(self) -> bool:
         """Whether this lock holds it."""
-        hold = getattr(self.local, "hold", None) if getattr(self.local, "token", None) is not None else None
+        hold = self._known()
         return hold is not None and await self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
 
     async def release(self) -> None:
         """Gives it up."""
-        hold: AsyncHold = self._held("release")
-        self.local.token = self.local.hold = None
+        hold: AsyncHold = self._taken()
         await hold.release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:

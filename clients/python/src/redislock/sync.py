@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from . import hooks as _hooks
 from ._engine import Engine, close_later, current
 from ._hold import BaseHold
+from ._inside import Inside
 from ._kinds import Kinds
 from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
@@ -111,15 +112,15 @@ class Hold(BaseHold):
 
 
 class Lock:
-    """What `with` takes: one lock, or several at once."""
+    """What `with` takes: one lock, or several at once. Each thread that enters it has a hold of its own."""
 
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
         check_options(options)
         self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
-        self._hold: Hold | None = None
+        self._inside: Inside[Hold] = Inside(has_owner=options.get("owner") is not None)
 
     def acquire(self) -> Hold:
-        """Takes the lock; LockTimeout if it is not to be had in time."""
+        """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         engine, began, name = locks._engine(), clock(), request.names[0].decode(errors="replace")
@@ -135,15 +136,19 @@ class Lock:
         return hold
 
     def __enter__(self) -> Hold:
-        if self._hold is not None:
-            raise RuntimeError("this lock is entered already: make another one for each block")
-        self._hold = self.acquire()
-        return self._hold
+        who = threading.current_thread()
+        place = self._inside.begin(who)
+        try:
+            place.append(self.acquire())
+        except BaseException:
+            self._inside.has_failed(who)
+            raise
+        return place[0]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hold, self._hold = self._hold, None
+        hold = self._inside.end(threading.current_thread(), error)
         if hold is not None:
             hold.__exit__(kind, error, trace)
 
