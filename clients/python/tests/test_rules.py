@@ -148,3 +148,9 @@ def test_a_doubt_is_handed_on_and_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     now += _rules.DOUBT
     second.inherit_doubt(first)
     assert not first.is_doubtful and not second.is_doubtful, "repeated requests must not hand it on for ever"
+
+
+@pytest.mark.parametrize("owner", [b"*", b"", b"x" * 257])
+def test_an_owner_is_one_and_the_same(owner: bytes) -> None:
+    with pytest.raises(ValueError, match=r"an owner is 1 to 256 bytes, and not \*"):
+        Wanted((b"k",), owner=owner)

@@ -22,7 +22,7 @@ class Options(TypedDict, total=False):
     renew: bool
     #: Nothing is renewed when the hold has lasted so long.
     longest: float | None
-    #: The owner, instead of a fresh one. Use no owner twice.
+    #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
     owner: Name
 
 

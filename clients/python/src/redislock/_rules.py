@@ -22,6 +22,8 @@ from ._resp import Command
 LEASE = 30.0
 #: The shortest lease, in seconds: it leaves time for a renewal, and 0.03 is more likely a mistake.
 SHORTEST_LEASE = 0.1
+#: The longest owner, in bytes.
+OWNER_MOST = 256
 #: The part of a lease that a holder does not count on, for clocks that run at different speeds.
 DRIFT = 0.01
 #: Seconds that it does not count on beside that.
@@ -67,7 +69,7 @@ _HOST = socket.gethostname()
 
 def new_owner() -> bytes:
     """An owner that nobody had before, and that tells an operator who it is."""
-    return f"{_HOST}:{os.getpid()}:{uuid.uuid4()}"[-256:].encode()
+    return f"{_HOST}:{os.getpid()}:{uuid.uuid4()}"[-OWNER_MOST:].encode()
 
 
 def deadline(sent: float, lease: float) -> float:
@@ -114,6 +116,9 @@ class Wanted:
             raise ValueError("name at least one lock")
         if b"" in self.names:
             raise ValueError("the name of a lock must not be empty")
+        if self.owner == b"*" or not 0 < len(self.owner) <= OWNER_MOST:
+            # The server makes an owner of its own of "*": each repetition of a request would be another one.
+            raise ValueError(f"an owner is 1 to {OWNER_MOST} bytes, and not *; this one is {self.owner!r}")
         check_lease(self.lease)
         if (self.kind == "semaphore") != (self.limit is not None):
             raise ValueError("a semaphore needs a limit, and nothing else has one")

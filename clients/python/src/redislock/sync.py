@@ -46,6 +46,7 @@ class Hold(BaseHold):
             self._given_up(self._engine.release(self._wanted, self.token))
 
     def __enter__(self) -> Hold:
+        self.check()
         return self
 
     def __exit__(

@@ -1,0 +1,77 @@
+"""What is refused before any server is asked, by an error that names the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+import redislock
+
+
+@pytest.mark.parametrize("options", [{"timeout": 5}, {"tiemout": 5}, {"blocking_timeout": 5}])
+def test_an_option_that_there_is_not_is_refused(options: Any, locks: redislock.Locks) -> None:
+    with pytest.raises(TypeError, match=f"no option '{next(iter(options))}'; it has wait, lease"):
+        locks.lock("k", **options)
+    with pytest.raises(TypeError, match="no option"):
+        locks.locked("k", **options)
+
+
+@pytest.mark.parametrize("name", ["wait", "lease", "longest"])
+def test_an_invalid_time_is_refused_by_its_name(name: str, locks: redislock.Locks) -> None:
+    for value in ("5", float("nan"), True, *([None] if name == "lease" else [])):
+        with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
+            locks.lock("k", **{name: value})  # type: ignore[arg-type]
+    for value in (float("inf"), *([] if name == "lease" else [-1])):
+        with pytest.raises(ValueError, match=f"{name} is a number of seconds, 0 or more"):
+            locks.lock("k", **{name: value})  # type: ignore[arg-type]
+
+
+def test_what_is_no_name_is_refused(locks: redislock.Locks) -> None:
+    for name in (None, 42):
+        with pytest.raises(TypeError, match="a name is str or bytes, not"):
+            locks.lock(name).acquire()  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="many takes several names"):
+        locks.many("account:1")
+
+
+def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.Locks) -> None:
+    async def report(day: str) -> None:
+        raise AssertionError(day)
+
+    def plain(day: str) -> str:
+        return day
+
+    with pytest.raises(TypeError, match="report is asynchronous: use locked of AsyncLocks"):
+        locks.locked("report:{day}")(report)
+    with pytest.raises(ValueError, match="'dya', which is no argument of plain"):
+        locks.locked("report:{dya}")(plain)
+
+
+def test_an_owner_that_the_server_replaces_is_refused(locks: redislock.Locks, client: redis.Redis) -> None:
+    for lock in (locks.lock("k", owner="*"), locks.lock("k", owner="*", wait=0), locks.many(["k", "j"], owner=b"*")):
+        with pytest.raises(ValueError, match="an owner is"):
+            lock.acquire()
+    assert client.dbsize() == 0
+
+
+def test_what_is_no_client_is_refused() -> None:
+    with pytest.raises(TypeError, match="a client of redis-py or valkey-py"):
+        redislock.Locks("redis://127.0.0.1")
+
+
+def test_a_lease_is_long_enough_to_be_renewed(locks: redislock.Locks, client: redis.Redis) -> None:
+    refused = pytest.raises(ValueError, match=r"a lease is 0\.1 seconds or more, not 0\.099")
+    with refused:
+        redislock.Locks(client, lease=0.099)
+    with refused:
+        locks.lock("k", lease=0.099).acquire()
+    with locks.lock("k", lease=0.1) as hold, refused:
+        hold.extend(0.099)
+
+
+def test_a_name_is_not_empty(locks: redislock.Locks) -> None:
+    for lock in (locks.lock(""), locks.many(["a", b""])):
+        with pytest.raises(ValueError, match="the name of a lock must not be empty"):
+            lock.acquire()
