@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 import redislock
 
@@ -40,13 +44,59 @@ def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.L
     async def report(day: str) -> None:
         raise AssertionError(day)
 
+    def rows(day: str) -> Iterator[str]:
+        yield day
+
+    async def pages(day: str) -> AsyncIterator[str]:
+        yield day
+
     def plain(day: str) -> str:
         return day
 
     with pytest.raises(TypeError, match="report is asynchronous: use locked of AsyncLocks"):
         locks.locked("report:{day}")(report)
+    for function, name in ((rows, "rows"), (functools.partial(rows), "rows"), (pages, "pages")):
+        for each in (locks, redislock.AsyncLocks(redis.asyncio.Redis())):
+            with pytest.raises(TypeError, match=f"{name} is a generator, which runs when its call is over"):
+                each.locked("report:{day}")(function)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'dya', which is no argument of plain"):
         locks.locked("report:{dya}")(plain)
+
+
+def test_a_result_that_has_yet_to_run_is_refused(locks: redislock.Locks, client: redis.Redis, server: Any) -> None:
+    async def work() -> None:
+        raise AssertionError("it runs without the lock")
+
+    async def pages() -> AsyncIterator[str]:
+        yield "it runs without the lock"
+
+    def rows() -> Iterator[str]:
+        yield "it runs without the lock"
+
+    made: list[Any] = [work, pages, rows]
+    for make in made:
+        with pytest.raises(TypeError, match=r"<lambda> has returned .*, which runs when its call is over"):
+            locks.locked("k")(lambda make=make: make())()
+
+    async def asynchronously() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        async with client, redislock.AsyncLocks(client) as others:
+            for make in made:
+
+                async def later(make: Any = make) -> Any:
+                    return make()
+
+                with pytest.raises(TypeError, match=r"later has returned .*, which runs when its call is over"):
+                    await others.locked("k")(later)()
+            wrong: Any = lambda: 1  # noqa: E731
+            with pytest.raises(TypeError, match="<lambda> has returned 1, which cannot be awaited"):
+                await others.locked("k")(wrong)()
+            with pytest.raises(ZeroDivisionError):
+                await others.locked("k")(lambda: 1 / 0)()  # type: ignore[arg-type, return-value]
+            assert not await client.exists("k"), "it is released"
+
+    asyncio.run(asynchronously())
+    assert not client.exists("k")
 
 
 def test_an_owner_that_the_server_replaces_is_refused(locks: redislock.Locks, client: redis.Redis) -> None:

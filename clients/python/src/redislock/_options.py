@@ -46,7 +46,28 @@ def check_template(template: str, function: Callable[..., Any]) -> None:
     arguments = inspect.signature(function).parameters
     for _, field, _, _ in string.Formatter().parse(template):
         if field is not None and field.split(".")[0].split("[")[0] not in arguments:
-            raise ValueError(f"{template!r} names {field!r}, which is no argument of {function.__name__}")
+            raise ValueError(f"{template!r} names {field!r}, which is no argument of {name_of(function)}")
+
+
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuses a function whose calls only make what runs later, without the lock."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name_of(function)} is a generator, which runs when its call is over, without the lock")
+
+
+def check_result(function: Callable[..., Any], result: object) -> None:
+    """Refuses a result that is yet to run, which would be without the lock."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+        text = f"{name_of(function)} has returned {result!r}, which runs when its call is over, without the lock"
+        raise TypeError(text)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, or of what functools.partial calls."""
+    called = getattr(function, "func", function)
+    return str(getattr(called, "__name__", called))
 
 
 def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:

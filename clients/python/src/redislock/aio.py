@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import weakref
@@ -17,7 +18,17 @@ from ._group import Group
 from ._hold import BaseHold, inherited
 from ._inside import Inside
 from ._kinds import Kinds
-from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
+from ._options import (
+    Options,
+    check_busy,
+    check_function,
+    check_options,
+    check_result,
+    check_template,
+    name_of,
+    name_of_call,
+    wanted,
+)
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
@@ -240,6 +251,7 @@ class AsyncLocks(Kinds[AsyncLock]):
         check_options(options)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R | None]]:
+            check_function(function)
             check_template(name, function)
 
             @functools.wraps(function)
@@ -251,7 +263,7 @@ class AsyncLocks(Kinds[AsyncLock]):
                     if busy == "skip":
                         return None
                     raise
-                return await _run(lock, function(*arguments, **keywords))
+                return await _run(lock, function, functools.partial(function, *arguments, **keywords))
 
             return call
 
@@ -290,10 +302,14 @@ def _close_later(cores: list[weakref.ref[Core | Group]]) -> None:
             core.close_later()
 
 
-async def _run(lock: AsyncLock, work: Awaitable[R]) -> R:
-    """Ends this work under a lock that is entered."""
+async def _run(lock: AsyncLock, function: Callable[..., Any], call: Callable[[], Awaitable[R]]) -> R:
+    """Does this call of a function to its end under a lock that is entered."""
     try:
+        work = call()
+        if not inspect.isawaitable(work):
+            raise TypeError(f"{name_of(function)} has returned {work!r}, which cannot be awaited")
         result = await work
+        check_result(function, result)
     except BaseException as error:
         await lock.__aexit__(type(error), error, error.__traceback__)
         raise

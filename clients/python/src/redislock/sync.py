@@ -21,7 +21,17 @@ from ._engine import Engine, close_later, current
 from ._hold import BaseHold
 from ._inside import Inside
 from ._kinds import Kinds
-from ._options import Options, check_busy, check_options, check_template, name_of_call, wanted
+from ._options import (
+    Options,
+    check_busy,
+    check_function,
+    check_options,
+    check_result,
+    check_template,
+    name_of,
+    name_of_call,
+    wanted,
+)
 from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
@@ -208,7 +218,8 @@ class Locks(Kinds[Lock]):
 
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             if inspect.iscoroutinefunction(function):
-                raise TypeError(f"{function.__name__} is asynchronous: use locked of AsyncLocks")
+                raise TypeError(f"{name_of(function)} is asynchronous: use locked of AsyncLocks")
+            check_function(function)
             check_template(name, function)
 
             @functools.wraps(function)
@@ -222,6 +233,7 @@ class Locks(Kinds[Lock]):
                     raise
                 try:
                     result = function(*arguments, **keywords)
+                    check_result(function, result)
                 except BaseException as error:
                     lock.__exit__(type(error), error, error.__traceback__)
                     raise
