@@ -82,6 +82,15 @@ def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, o
     )
 
 
+def check_leader(name: Name, lease: float, **calls: object) -> None:
+    """Refuses a leader that could never lead, for an election has no caller who would be told."""
+    for argument, call in calls.items():
+        if call is not None and not callable(call):
+            raise TypeError(f"{argument} is a function, not {call!r}")
+    check_options({"lease": lease})
+    wanted([name], "exclusive", None, lease, {})
+
+
 def name_of_call(template: str, function: Callable[..., Any], arguments: Any, keywords: Any) -> str:
     """The name of the lock of one call: "report:{id}" with the call's own argument `id`."""
     bound = inspect.signature(function).bind(*arguments, **keywords)

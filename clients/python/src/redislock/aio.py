@@ -22,6 +22,7 @@ from ._options import (
     Options,
     check_busy,
     check_function,
+    check_leader,
     check_options,
     check_result,
     check_template,
@@ -29,7 +30,19 @@ from ._options import (
     name_of_call,
     wanted,
 )
-from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
+from ._rules import (
+    AFTER_FAILURE,
+    LEASE,
+    LONGEST_PAUSE,
+    WAITING,
+    Grant,
+    Kind,
+    Name,
+    Wanted,
+    as_bytes,
+    check_lease,
+    clock,
+)
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -233,11 +246,20 @@ class AsyncLocks(Kinds[AsyncLock]):
         self,
         name: Name,
         *,
-        on_elected: Callable[[AsyncHold], Awaitable[object]] | None = None,
-        on_lost: Callable[[str], Awaitable[object]] | None = None,
+        on_elected: Callable[[AsyncHold], object] | None = None,
+        on_lost: Callable[[str], object] | None = None,
         lease: float | None = None,
     ) -> AsyncLeader:
-        """Stands for election from `async with` or start() on, until it resigns."""
+        """Stands for election from `async with` or start() on, until it resigns.
+
+        on_elected: what it does as the leader, which is cancelled when it leads no more. It goes on to lead when that
+        is done. If it raises, that is logged, the lock is given up, and it stands again after a second.
+
+        on_lost: called with the reason when it leads no more against its will. It stands again when that is done.
+
+        Both may be asynchronous or plain functions.
+        """
+        check_leader(name, self.lease if lease is None else lease, on_elected=on_elected, on_lost=on_lost)
         return AsyncLeader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
 
     def locked(
@@ -331,8 +353,8 @@ class AsyncLeader:
         self,
         locks: AsyncLocks,
         name: Name,
-        on_elected: Callable[[AsyncHold], Awaitable[object]] | None,
-        on_lost: Callable[[str], Awaitable[object]] | None,
+        on_elected: Callable[[AsyncHold], object] | None,
+        on_lost: Callable[[str], object] | None,
         lease: float,
     ) -> None:
         self._locks, self._name, self._lease = locks, name, lease
@@ -343,7 +365,8 @@ class AsyncLeader:
     @property
     def hold(self) -> AsyncHold | None:
         """The hold by which it leads now."""
-        return self._hold if self._hold is not None and self._hold.lost is None else None
+        hold = self._hold
+        return hold if hold is not None and hold.lost is None and hold._alive else None
 
     def start(self) -> None:
         """Stands for election, in a task of its own."""
@@ -353,39 +376,65 @@ class AsyncLeader:
     async def _stand(self) -> None:
         while not self._locks._is_closed:
             try:
-                self._hold = await self._locks.lock(self._name, lease=self._lease).acquire()
+                hold = await self._locks.lock(self._name, lease=self._lease).acquire()
             except RedislockError as failure:
                 if not self._locks._is_closed:
                     logger.warning("standing for %s: %s", self._name, failure)
                     await asyncio.sleep(LONGEST_PAUSE)
                 continue
-            work = asyncio.ensure_future(self._tell(self._on_elected, self._hold))
-            try:
-                reason = await self._hold.until_lost()
-            finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-            await self._tell(self._on_lost, reason)
-
-    async def _tell(self, call: Callable[[Any], Awaitable[object]] | None, what: object) -> None:
-        if call is not None:
-            try:
-                await call(what)
             except Exception:
-                logger.exception("what the leader of %s does failed", self._name)
+                logger.exception("the leader of %s stands no more", self._name)
+                return
+            await self._lead(hold)
+
+    async def _lead(self, hold: AsyncHold) -> None:
+        self._hold, failed = hold, False
+        work = asyncio.ensure_future(self._call(self._on_elected, hold))
+        loss = asyncio.ensure_future(hold.until_lost())
+        try:
+            await asyncio.wait((work, loss), return_when=asyncio.FIRST_COMPLETED)
+            failed = work.done() and (work.cancelled() or work.exception() is not None) and hold.lost is None
+            if not failed:
+                await asyncio.wait((loss,))
+        finally:
+            for task in (work, loss):
+                task.cancel()
+            await asyncio.wait((work, loss))
+            error = None if work.cancelled() else work.exception()
+            if failed or (error is not None and not isinstance(error, LockLost)):
+                then = ", which gives the lock up" if failed else ""
+                logger.error("the work of the leader of %s failed%s", self._name, then, exc_info=error)
+            await self._give_up()
+        if failed:
+            await asyncio.sleep(AFTER_FAILURE)
+        elif hold.lost is not None:
+            try:
+                await self._call(self._on_lost, hold.lost)
+            except Exception:
+                logger.exception("what the leader of %s does at its loss failed", self._name)
+
+    @staticmethod
+    async def _call(call: Callable[[Any], object] | None, what: object) -> None:
+        if call is not None and inspect.isawaitable(result := call(what)):
+            await result
+
+    async def _give_up(self) -> None:
+        hold = self._hold
+        if hold is not None and hold.lost is None:
+            try:
+                await hold.release()
+            except RedislockError as failure:  # it leads no more either way
+                hold._not_given_up(failure)
+        self._hold = None
 
     async def resign(self) -> None:
         """Stands no more, ends on_elected if it still runs, and gives up the lock."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            try:
-                await hold.release()
-            except RedislockError as failure:  # it leads no more either way
-                hold._not_given_up(failure)
+            # Not gather: on_elected may call this, and what ends that must not cancel the task another time.
+            await asyncio.wait((task,))
+            await self._give_up()  # if its end was cut short
 
     async def __aenter__(self) -> AsyncLeader:
         self.start()

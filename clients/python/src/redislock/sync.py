@@ -25,6 +25,7 @@ from ._options import (
     Options,
     check_busy,
     check_function,
+    check_leader,
     check_options,
     check_result,
     check_template,
@@ -32,7 +33,19 @@ from ._options import (
     name_of_call,
     wanted,
 )
-from ._rules import LEASE, LONGEST_PAUSE, WAITING, Grant, Kind, Name, Wanted, as_bytes, check_lease, clock
+from ._rules import (
+    AFTER_FAILURE,
+    LEASE,
+    LONGEST_PAUSE,
+    WAITING,
+    Grant,
+    Kind,
+    Name,
+    Wanted,
+    as_bytes,
+    check_lease,
+    clock,
+)
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -203,7 +216,18 @@ class Locks(Kinds[Lock]):
         on_lost: Callable[[str], object] | None = None,
         lease: float | None = None,
     ) -> Leader:
-        """Stands for election from `with` or start() on, until it resigns."""
+        """Stands for election from `with` or start() on, until it resigns.
+
+        on_elected: what it does as the leader, in a thread of its own. It goes on to lead when that returns. If it
+        raises, that is logged, the lock is given up, and it stands again after a second.
+
+        on_lost: called with the reason when it leads no more against its will, also while on_elected still runs. It
+        stands again when both have returned, so on_elected should look at hold.check().
+        """
+        for call in (on_elected, on_lost):
+            if inspect.iscoroutinefunction(call):
+                raise TypeError(f"{name_of(call)} is asynchronous: use leader of AsyncLocks")
+        check_leader(name, self.lease if lease is None else lease, on_elected=on_elected, on_lost=on_lost)
         return Leader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
 
     def locked(
@@ -293,20 +317,26 @@ class Leader:
         self._locks, self._name, self._lease = locks, name, lease
         self._on_elected, self._on_lost = on_elected, on_lost
         self._thread: threading.Thread | None = None
-        self._has_resigned = False
+        #: The one that stood last, and may end still; and the one in which on_elected runs.
+        self._last: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
+        self._is_working = self._has_failed = self._has_resigned = False
         self._changed = threading.Event()
         self._hold: Hold | None = None
 
     @property
     def hold(self) -> Hold | None:
         """The hold by which it leads now."""
-        return self._hold if self._hold is not None and self._hold.lost is None else None
+        hold = self._hold
+        return hold if hold is not None and hold.lost is None and hold._alive else None
 
     def start(self) -> None:
         """Stands for election."""
         if self._thread is None:
+            if self._last is not None and self._last.is_alive():
+                raise RuntimeError(f"the leader of {self._name!r} has resigned, and on_elected or on_lost runs still")
             self._has_resigned = False
-            self._thread = threading.Thread(target=self._stand, name="redislock-leader", daemon=True)
+            self._thread = self._last = threading.Thread(target=self._stand, name="redislock-leader", daemon=True)
             self._thread.start()
 
     def _stand(self) -> None:
@@ -316,10 +346,22 @@ class Leader:
             except RedislockError as failure:
                 if not self._locks._is_closed:
                     logger.warning("standing for %s: %s", self._name, failure)
-                    self._changed.wait(LONGEST_PAUSE)
+                    self._pause(LONGEST_PAUSE)
                 continue
+            except Exception:
+                logger.exception("the leader of %s stands no more", self._name)
+                return
             if hold is not None:
                 self._lead(hold)
+                if self._has_failed:
+                    self._pause(AFTER_FAILURE)
+
+    def _pause(self, seconds: float) -> None:
+        """Waits so long, unless it resigns."""
+        until = clock() + seconds
+        while not self._has_resigned and (left := until - clock()) > 0:
+            self._changed.wait(left)
+            self._changed.clear()
 
     def _wait(self) -> Hold | None:
         """Waits in line without an end; None if it resigned meanwhile."""
@@ -341,35 +383,64 @@ class Leader:
     def _lead(self, hold: Hold) -> None:
         self._changed.clear()
         hold.on_lost(lambda _: self._changed.set())
-        self._hold = hold
-        self._tell(self._on_elected, hold)
-        while hold.lost is None:
-            if self._has_resigned:
-                try:
-                    hold.release()
-                except RedislockError as failure:  # it leads no more either way
-                    hold._not_given_up(failure)
-                return
+        self._hold, self._has_failed = hold, False
+        if self._on_elected is not None:
+            self._begin_work(self._on_elected, hold)
+        while hold.lost is None and not self._has_failed and (self._is_working or not self._has_resigned):
             self._changed.wait()
             self._changed.clear()
-        if not self._has_resigned:
-            self._tell(self._on_lost, hold.lost)
-
-    def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
-        if call is not None:
+        if hold.lost is None:
             try:
-                call(what)
+                hold.release()
+            except RedislockError as failure:  # it leads no more either way
+                hold._not_given_up(failure)
+        elif not self._has_resigned:
+            self._tell(hold.lost)
+        self._hold = None
+        while self._is_working:
+            self._changed.wait()
+            self._changed.clear()
+
+    def _begin_work(self, on_elected: Callable[[Hold], object], hold: Hold) -> None:
+        self._is_working = True
+        self._worker = threading.Thread(target=self._work, args=[on_elected, hold], name="redislock-leads", daemon=True)
+        try:
+            self._worker.start()
+        except RuntimeError:  # there are too many threads, or the program ends
+            logger.exception("the work of the leader of %s did not begin, which gives the lock up", self._name)
+            self._has_failed, self._is_working = True, False
+
+    def _work(self, on_elected: Callable[[Hold], object], hold: Hold) -> None:
+        try:
+            check_result(on_elected, on_elected(hold))
+        except BaseException as error:
+            if hold.lost is None:
+                logger.exception("the work of the leader of %s failed, which gives the lock up", self._name)
+                self._has_failed = True
+            elif not isinstance(error, LockLost):
+                logger.exception("the work of the leader of %s failed", self._name)
+        finally:
+            self._is_working = False
+            self._changed.set()
+
+    def _tell(self, reason: str) -> None:
+        if self._on_lost is not None:
+            try:
+                check_result(self._on_lost, self._on_lost(reason))
             except Exception:
-                logger.exception("what the leader of %s does failed", self._name)
+                logger.exception("what the leader of %s does at its loss failed", self._name)
 
     def resign(self) -> None:
-        """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended."""
+        """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended.
+
+        Where on_elected or on_lost calls this, it does not wait: the lock is given up when they have returned.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
             self._has_resigned = True
             self._changed.set()
-            thread.join()
-            self._hold = None
+            if threading.current_thread() not in (thread, self._worker):
+                thread.join()
 
     def __enter__(self) -> Leader:
         self.start()
