@@ -26,6 +26,10 @@ class Kinds(ABC, Generic[L]):
         hooks: _hooks.Hooks | None = None,
     ) -> None:
         check_lease(lease)
+        if isinstance(waiting, bool) or not isinstance(waiting, int):
+            raise TypeError(f"waiting is a whole number, 1 or more, not {waiting!r}")
+        if waiting < 1:
+            raise ValueError(f"waiting is a whole number, 1 or more, not {waiting!r}")
         self.lease, self._waiting = lease, waiting
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]

@@ -154,12 +154,16 @@ class BlockingLink:
         self._parser = Parser()
         try:
             self._socket = self._open(address, login)
+        except OSError as error:
+            raise Broken(str(error)) from error
+        try:
             for command in login.handshake():
                 reply = self.call(command, login.timeout)
                 if isinstance(reply, ReplyError):
                     raise reply
-        except OSError as error:
-            raise Broken(str(error)) from error
+        except BaseException:
+            self.close()  # else the connection lasts as long as the error
+            raise
 
     @staticmethod
     def _open(address: Address, login: Login) -> socket.socket:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from ._rules import Kind, Name, Wanted, as_bytes, new_owner
+from ._rules import Kind, Name, Wanted, as_bytes, check_seconds, new_owner
 
 
 class Options(TypedDict, total=False):
@@ -27,7 +26,7 @@ class Options(TypedDict, total=False):
 
 
 def check_options(options: Options) -> None:
-    """Refuses an option that there is not, and a time that is none."""
+    """Refuses an unknown option, a time that is none, and what does not say whether to renew."""
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"a lock has no option {name!r}; it has {', '.join(Options.__annotations__)}")
@@ -35,10 +34,9 @@ def check_options(options: Options) -> None:
         value: Any = options.get(name)
         if value is None and (name != "lease" or name not in options):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise TypeError(f"{name} is a number of seconds, not {value!r}")
-        if math.isinf(value) or (least is not None and value < least):
-            raise ValueError(f"{name} is a number of seconds, 0 or more and not endless, not {value!r}")
+        check_seconds(name, value, least)
+    if not isinstance(renew := options.get("renew", True), bool):
+        raise TypeError(f"renew is True or False, not {renew!r}")
 
 
 def check_template(template: str, function: Callable[..., Any]) -> None:

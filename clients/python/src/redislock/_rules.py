@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import math
 import os
 import re
 import socket
@@ -79,8 +80,17 @@ def deadline(sent: float, lease: float) -> float:
     return sent + lease - (lease * DRIFT + MARGIN)
 
 
+def check_seconds(name: str, value: object, least: float | None = None) -> None:
+    """Refuses what is no time, under this name."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    if math.isinf(value) or (least is not None and value < least):
+        raise ValueError(f"{name} is a number of seconds, 0 or more and not endless, not {value!r}")
+
+
 def check_lease(lease: float) -> None:
-    """Refuses a lease that is too short to be renewed."""
+    """Refuses a lease that is none, or too short to be renewed."""
+    check_seconds("lease", lease)
     if lease < SHORTEST_LEASE:
         raise ValueError(f"a lease is {SHORTEST_LEASE} seconds or more, not {lease!r}")
 

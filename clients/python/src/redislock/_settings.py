@@ -124,7 +124,8 @@ def _tls(kwargs: Mapping[str, Any]) -> ssl.SSLContext:
         cafile=kwargs.get("ssl_ca_certs"), capath=kwargs.get("ssl_ca_path"), cadata=kwargs.get("ssl_ca_data")
     )
     needed = kwargs.get("ssl_cert_reqs", "required")
-    context.check_hostname = bool(kwargs.get("ssl_check_hostname", True)) and needed not in ("none", ssl.CERT_NONE)
+    is_looked_at = needed not in (None, "none", ssl.CERT_NONE)
+    context.check_hostname = bool(kwargs.get("ssl_check_hostname", True)) and is_looked_at
     names = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED, None: ssl.CERT_NONE}
     context.verify_mode = names[needed] if isinstance(needed, str) or needed is None else needed
     certificate, key, password = (kwargs.get(name) for name in _FILES)

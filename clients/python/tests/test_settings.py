@@ -1,0 +1,61 @@
+"""What is read from the driver's client, and what is refused of it."""
+
+from __future__ import annotations
+
+import gc
+import ssl
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import redislock
+from redislock._settings import settings_of
+
+from .servers import eventually
+
+
+@pytest.mark.parametrize("kind", [redislock.Locks, redislock.AsyncLocks])
+def test_a_number_of_waiters_is_whole_and_one_or_more(kind: Any) -> None:
+    for waiting, error in ((0, ValueError), (-1, ValueError), ("4", TypeError), (2.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=f"waiting is a whole number, 1 or more, not {waiting!r}"):
+            kind(redis.Redis(), waiting=waiting)
+    kind(redis.Redis(), waiting=1)
+
+
+@pytest.mark.parametrize("kind", [redislock.Locks, redislock.AsyncLocks])
+def test_a_lease_is_a_number(kind: Any) -> None:
+    for lease in ("30", None, float("nan"), True):
+        with pytest.raises(TypeError, match=f"lease is a number of seconds, not {lease!r}"):
+            kind(redis.Redis(), lease=lease)
+    with pytest.raises(ValueError, match="not endless, not inf"):
+        kind(redis.Redis(), lease=float("inf"))
+
+
+@pytest.mark.parametrize("needed", [None, "none", ssl.CERT_NONE])
+def test_a_certificate_that_nobody_looks_at(needed: Any) -> None:
+    context = settings_of(redis.Redis(ssl=True, ssl_cert_reqs=needed)).login.tls
+    assert context is not None and context.verify_mode is ssl.CERT_NONE and not context.check_hostname
+    kinds: list[dict[str, Any]] = [{}, {"ssl_check_hostname": True}, {"ssl_check_hostname": False}]
+    for more in kinds:
+        client: Any = redis.asyncio.Redis(ssl=True, ssl_cert_reqs=needed, **more)
+        assert settings_of(client).login.tls is not None
+
+
+def test_a_login_that_is_refused_leaves_no_connection(start_server: Any) -> None:
+    server = start_server()
+    server.admin("CONFIG", "SET", "requirepass", "secret")
+    server.admin("CONFIG", "SET", "timeout", 0)
+    before = int(server.info("clients")["connected_clients"])
+    gc.disable()
+    try:
+        kept = []  # an error that somebody keeps must not keep the connection
+        with redislock.Locks(redis.Redis(port=server.port, password="wrong")) as locks:
+            for _ in range(5):
+                with pytest.raises(redislock.ServerRefused, match="WRONGPASS") as refused:
+                    locks.lock("k", wait=0).acquire()
+                kept.append(refused)
+            eventually(lambda: int(server.info("clients")["connected_clients"]) == before, "all are closed")
+    finally:
+        gc.enable()
