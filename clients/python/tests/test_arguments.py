@@ -125,3 +125,37 @@ def test_a_name_is_not_empty(locks: redislock.Locks) -> None:
     for lock in (locks.lock(""), locks.many(["a", b""])):
         with pytest.raises(ValueError, match="the name of a lock must not be empty"):
             lock.acquire()
+
+
+def test_whether_to_renew_is_true_or_false(locks: redislock.Locks) -> None:
+    for renew in (None, "no", 0):
+        with pytest.raises(TypeError, match=f"renew is True or False, not {renew!r}"):
+            locks.lock("k", renew=renew)  # type: ignore[arg-type]
+
+
+def test_an_extension_is_a_number_of_seconds(locks: redislock.Locks) -> None:
+    with locks.lock("k") as hold:
+        for lease in ("5", None, float("nan"), True):
+            with pytest.raises(TypeError, match=f"lease is a number of seconds, not {lease!r}"):
+                hold.extend(lease)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="not endless, not inf"):
+            hold.extend(float("inf"))
+        assert hold.check()
+
+
+def test_a_lease_beyond_the_server_s_longest_is_explained(locks: redislock.Locks) -> None:
+    longest = pytest.raises(redislock.ServerRefused, match=r"a lease is 0\.1 to 3600 seconds \(redislock\.max-lease")
+    with longest:
+        locks.lock("k", lease=30_000, wait=0).acquire()
+    with longest:
+        locks.lock("k", lease=30_000).acquire()
+    with locks.lock("k") as hold, longest:
+        hold.extend(30_000)
+
+
+def test_a_lock_that_is_not_waited_for_is_said_to_be_held(locks: redislock.Locks) -> None:
+    with locks.lock("k"):
+        for lock, who in ((locks.lock("k", wait=0), "k"), (locks.many(["j", "k"], wait=0), "one of j, k")):
+            with pytest.raises(redislock.LockTimeout) as late:
+                lock.acquire()
+            assert str(late.value) == f"{who} is held by another, and the request was not to wait"

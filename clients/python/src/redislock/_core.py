@@ -469,7 +469,11 @@ class Core(Keeper):
 
 def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
     """The error of a caller that did not get the lock."""
-    return LockTimeout(f"{_names(wanted)} was not to be had" + (f" in {wait} s" if wait else ", and nobody waited"))
+    names = _names(wanted)
+    if wait:
+        return LockTimeout(f"{names} was not to be had in {wait} s")
+    which = names if len(wanted.names) == 1 else f"one of {names}"
+    return LockTimeout(f"{which} is held by another, and the request was not to wait")
 
 
 def _names(wanted: Wanted) -> str:

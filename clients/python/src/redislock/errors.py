@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ._rules import SHORTEST_LEASE
+
 if TYPE_CHECKING:
     from redis.exceptions import ConnectionError as _ConnectionError
     from redis.exceptions import LockError as _LockError
@@ -97,6 +99,7 @@ class ModuleMissing(ServerRefused):
 
 
 _CYCLE = re.compile(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'")
+_LEASE = re.compile(r"ERR PX must be an integer from \d+ to (\d+)")
 _KINDS: dict[str, type[ServerRefused]] = {
     "LOCKKIND": LockKindMismatch,
     "LOCKQUEUE": QueueFull,
@@ -114,8 +117,12 @@ def translate(text: str) -> ServerRefused:
         left = rest.partition(" ")[0]
         return Quarantine(text, left=int(left) / 1000 if left.isdigit() else 0.0)
     if text.lower().startswith("err unknown command"):
+        known = text.partition(", with args")[0]  # what was asked for says nothing about this
         return ModuleMissing(
-            f"{text}. The module redislock is not loaded on this server: start it with "
+            f"{known}. The module redislock is not loaded on this server: start it with "
             "'loadmodule /path/to/libredislock.so' in its configuration, or MODULE LOAD it once."
         )
+    if found := _LEASE.match(text):  # the client has no other time with this name
+        most = int(found.group(1)) / 1000
+        text += f". So a lease is {SHORTEST_LEASE:g} to {most:g} seconds (redislock.max-lease of the server)."
     return _KINDS.get(code, ServerRefused)(text)
