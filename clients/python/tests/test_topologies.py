@@ -283,6 +283,47 @@ def test_an_independent_server_counts_once() -> None:
     clients = [redis.Redis(port=port, db=db) for port, db in ((7001, 0), (7002, 0), (7001, 1))]
     with pytest.raises(ValueError, match=r"must differ: localhost:7001 is named twice"):
         redislock.Redlock(clients)
+    for number in (0, 1, 2, 4):
+        with pytest.raises(ValueError, match=f"an odd number of servers is needed, three or more, not {number}"):
+            redislock.Redlock([redis.Redis(port=7001 + each) for each in range(number)])
+
+
+def test_an_independent_server_with_two_names_counts_once(start_server: Any) -> None:
+    servers = [start_server() for _ in range(3)]
+    servers[2].kill()
+    names = [("localhost", servers[0]), ("127.0.0.1", servers[0]), ("127.0.0.1", servers[2])]
+    one = rf"must differ: localhost:{servers[0].port} and 127\.0\.0\.1:{servers[0].port} are one server"
+    for third in (servers[2], servers[1]):  # one that is away, and one that grants it too
+        names[2] = ("127.0.0.1", third)
+        clients = [redis.Redis(host, server.port) for host, server in names]
+        with redislock.Redlock(clients, lease=60) as locks:
+            for wait in (None, 0):
+                with pytest.raises(ValueError, match=one):
+                    locks.lock("k", wait=wait).acquire()
+
+    async def asynchronously() -> None:
+        clients = [redis.asyncio.Redis(host=host, port=server.port) for host, server in names]
+        async with redislock.AsyncRedlock(clients, lease=60) as locks:
+            with pytest.raises(ValueError, match=one):
+                async with locks.lock("k"):
+                    pass
+
+    asyncio.run(asynchronously())
+    for server in servers[:2]:
+        eventually(lambda server=server: server.info("redislock")["redislock_holds"] == "0", "nothing is held")
+
+
+def test_independent_servers_may_grant_with_equal_tokens(start_server: Any) -> None:
+    servers = [start_server() for _ in range(3)]
+    ahead = int(1_000_000 * (time.time() + 20))
+    for server in servers:
+        server.admin("LOCK.ACQUIRE", "first", "me", "PX", 60_000)
+        assert server.admin("LOCK.RENEW", "first", "me", "PX", 60_000, "RAISE", ahead) == 1
+    with redislock.Redlock([redis.Redis(port=server.port) for server in servers], lease=3) as locks:
+        for _ in range(3):
+            with locks.lock("k", wait=0) as hold:
+                assert hold.token > ahead
+                assert all(server.admin("LOCK.FENCE", "k", hold.token) == 1 for server in servers)
 
 
 @pytest.mark.timeout(120)

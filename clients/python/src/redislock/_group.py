@@ -12,9 +12,9 @@ from . import hooks as _hooks
 from ._core import Core, too_late
 from ._hold import BaseHold, Keeper
 from ._resp import Command
-from ._rules import PATIENCE, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
+from ._rules import PATIENCE, Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
 from ._servers import Answer
-from ._settings import Settings
+from ._settings import Settings, named
 from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
 
 #: The part of a lease for which each server may take to answer, and the most seconds.
@@ -34,6 +34,8 @@ class Group(Keeper):
         super().__init__(loop, hooks)
         self._cores = [Core(loop, each, _hooks.Hooks(), waiting) for each in settings]
         self._majority = majority(len(self._cores))
+        #: Pairs that gave equal tokens by chance, and are known to be two servers.
+        self._apart: set[tuple[Address | None, Address | None]] = set()
         for core in self._cores:
             core.keeper = self
 
@@ -103,6 +105,8 @@ class Group(Keeper):
         try:
             replies = await self._ask(self._cores, wanted.lease, name, wanted.acquire(), wanted)
             granted = {core: reply for core, reply in replies.items() if isinstance(reply, int)}
+            if len(set(granted.values())) < len(granted):
+                await self._tell_apart(wanted, granted)
             while token is None and len(granted) >= self._majority:
                 highest = max(granted.values())
                 raise_it = wanted.renew(name, highest, "RAISE")
@@ -115,6 +119,39 @@ class Group(Keeper):
         finally:
             if token is None:
                 self.abandon(wanted)
+
+    async def _tell_apart(self, wanted: Wanted, granted: dict[Core, int]) -> None:
+        """Refuses one server that has two names: there an owner gets one token for one lock.
+
+        Two servers may give equal tokens, too. So one token is raised: only the same server knows it by the other name.
+        One of which nobody can tell grants nothing this time.
+        """
+        (name,) = wanted.names
+        for core in list(granted):
+            where, token = core.address(name), granted.get(core)
+            alike = [each for each in granted if each is not core and granted[each] == token]
+            others = [each for each in alike if (where, each.address(name)) not in self._apart]
+            if token is None or not others:
+                continue
+            command = wanted.renew(name, token + 1, "RAISE")
+            if (await self._ask([core], wanted.lease, name, command))[core] != 1:
+                del granted[core]
+                continue
+            granted[core] = token + 1
+            for other in others:
+                there = other.address(name)
+                if await self._lives(other, wanted, token):
+                    self._apart |= {(where, there), (there, where)}
+                elif await self._lives(other, wanted, token + 1):
+                    text = f"independent servers must differ: {named(where)} and {named(there)} are one server"
+                    raise ValueError(text)
+                else:
+                    del granted[other]
+
+    async def _lives(self, core: Core, wanted: Wanted, token: int) -> bool:
+        (name,) = wanted.names
+        replies = await self._ask([core], wanted.lease, name, ("LOCK.FENCE", name, token))
+        return bool(replies[core] == 1)
 
     def call_waiters(self) -> None:
         pass  # they look around at the end of their pause

@@ -81,14 +81,21 @@ def settings_of(client: Any) -> Settings:
 
 def settings_of_all(clients: Sequence[Any]) -> list[Settings]:
     """Those of independent servers. One that is named twice would be a majority of its own."""
+    if len(clients) < 3 or len(clients) % 2 == 0:
+        raise ValueError(f"an odd number of servers is needed, three or more, not {len(clients)}")
     found = [settings_of(client) for client in clients]
     seen: set[Address] = set()
     for address in (address for settings in found for address in settings.addresses):
         if address in seen:
-            host, port = address
-            raise ValueError(f"independent servers must differ: {f'{host}:{port}' if port else host} is named twice")
+            raise ValueError(f"independent servers must differ: {named(address)} is named twice")
         seen.add(address)
     return found
+
+
+def named(address: Address | None) -> str:
+    """A server, as an error names it."""
+    host, port = address or ("an unknown server", 0)
+    return f"{host}:{port}" if port else host
 
 
 def _of_cluster(client: Any) -> Settings:
