@@ -170,3 +170,22 @@ def test_a_release_that_is_refused_does_not_hide_the_body_s_own_error(start_serv
             await compat._async_locks[client].close()
 
     asyncio.run(main())
+
+
+def test_a_token_gives_nobody_the_lock_of_another(client: redis.Redis, closing: None) -> None:
+    lock, other = (client.lock("foo", timeout=10, lock_class=compat.Lock) for _ in range(2))
+    assert lock.acquire(token="worker") and lock.local.token == b"worker"
+    assert other.acquire(token="worker", blocking=False) is False
+    assert lock.owned() and not other.owned()
+    info: Any = client.execute_command("LOCK.INFO", "foo")
+    (holder,) = as_dictionary(info)["holders"]
+    assert as_dictionary(holder)["owner"].startswith("worker:"), "an operator sees who has it"
+    lock.release()
+    assert other.acquire(token="*", blocking=False) and other.local.token == b"*"
+    other.release()
+    other.local.token = b"worker"  # redis-py would release this one
+    with pytest.raises(compat.NotHeld):
+        other.release()
+    long = b"x" * 300
+    assert lock.acquire(token=long) and lock.local.token == long
+    lock.release()

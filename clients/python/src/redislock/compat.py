@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import uuid
 import weakref
 from types import SimpleNamespace, TracebackType
 from typing import Any, Literal, TypeVar
 
 from ._options import Options
-from ._rules import LEASE, as_bytes
+from ._rules import LEASE, OWNER_MOST, as_bytes
 from .aio import AsyncHold, AsyncLocks
 from .errors import LockLost, LockTimeout, RedislockError
 from .sync import Hold, Locks
@@ -62,11 +63,13 @@ class _Base:
         limit = None if limit is None else max(0, limit)
         options: Options = {"wait": limit if waits else 0, "lease": self.timeout or LEASE, "renew": not self.timeout}
         if token is not None:
-            options["owner"] = as_bytes(token)
+            # As there, nobody has the lock by the token of another: with one owner the server would give it to both.
+            tail = f":{uuid.uuid4()}".encode()
+            options["owner"] = as_bytes(token)[: OWNER_MOST - len(tail)] + tail
         return options
 
-    def _got(self, hold: Hold | AsyncHold) -> Literal[True]:
-        self.local.hold, self.local.token = hold, hold._wanted.owner
+    def _got(self, hold: Hold | AsyncHold, token: str | bytes | None) -> Literal[True]:
+        self.local.hold, self.local.token = hold, hold._wanted.owner if token is None else as_bytes(token)
         self._own[self._who()] = hold
         hold._pin()  # as there: the lock outlives this object, and its thread
         return True
@@ -76,7 +79,7 @@ class _Base:
         own = self._own.get(self._who())
         if own is not None or getattr(self.local, "token", None) is None:
             return own
-        return self.local.hold
+        return getattr(self.local, "hold", None)
 
     def _held(self, doing: str) -> Any:
         if (hold := self._known()) is None:
@@ -130,7 +133,7 @@ class Lock(_Base):
         """Whether the lock was had."""
         lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
-            return self._got(lock.acquire())
+            return self._got(lock.acquire(), token)
         except LockTimeout:
             return False
 
@@ -195,7 +198,7 @@ class AsyncLock(_Base):
         """Whether the lock was had."""
         lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
-            return self._got(await lock.acquire())
+            return self._got(await lock.acquire(), token)
         except LockTimeout:
             return False
 
