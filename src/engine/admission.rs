@@ -57,7 +57,7 @@ impl<'a, S: Server> Admission<'a, S> {
         if let Some(reason) = self.unfit(who) {
             return Decision::Refused(reason);
         }
-        match (self.server.may_acquire(who), who.wants_several) {
+        match (self.server.may_acquire(who), who.several.is_some()) {
             (true, _) => Decision::Granted,
             (false, true) => Decision::Refused(NO_PERMISSION_FOR_SEVERAL),
             (false, false) => Decision::Refused(NO_PERMISSION),

@@ -14,7 +14,6 @@ use crate::lock::types::ClientId;
 // Each grant out of a queue needs them.
 static ACQUIRE: KeptStr = KeptStr::new("LOCK.ACQUIRE");
 static MACQUIRE: KeptStr = KeptStr::new("LOCK.MACQUIRE");
-static ONE: KeptStr = KeptStr::new("1");
 
 /// Whether a user may run a command in a database: 0 if so. The last argument takes the reason, or is null.
 pub(super) type CheckAt = unsafe extern "C" fn(
@@ -51,22 +50,29 @@ pub(super) fn is_paused() -> bool {
 }
 
 /// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
-pub(super) fn may_acquire(
-    ctx: &Ctx,
-    Candidate { client, lock_key, wants_several, .. }: Candidate<'_>,
-) -> bool {
+pub(super) fn may_acquire(ctx: &Ctx, Candidate { client, lock_key, several, .. }: Candidate<'_>) -> bool {
     let user_name = user_name(ctx, client);
-    let command = if wants_several { MACQUIRE.get() } else { ACQUIRE.get() };
-    let (Some(user_name), Some(word), Some(one), Some(key)) =
-        (user_name, command, ONE.get(), ctx.new_str(lock_key.name))
-    else {
+    let command = if several.is_some() { MACQUIRE.get() } else { ACQUIRE.get() };
+    let (Some(user_name), Some(word), Some(key)) = (user_name, command, ctx.new_str(lock_key.name)) else {
         return false;
     };
-    // As many arguments as the command needs at least: Redis 8.6 counts them. Only the key matters.
-    let (word, one, key) = (word.as_ptr(), one.as_ptr(), key.as_str().as_ptr());
+    // A right may depend on the first argument. So the number is that of the request.
+    let mut digits = itoa::Buffer::new();
+    let number = several.map(|count| ctx.new_str(digits.format(count).as_bytes()));
+    let (word, key) = (word.as_ptr(), key.as_str().as_ptr());
+    // As many arguments as the command needs at least: Redis 8.6 counts them. Of the keys it is about this one.
     let mut one_key = [word, key, word, word, word];
-    let mut several = [word, one, key, word, word, word];
-    let argv: &mut [_] = if wants_several { &mut several } else { &mut one_key };
+    let mut several_keys;
+    let argv: &mut [_] = match (several, &number) {
+        (None, _) => &mut one_key,
+        (Some(count), Some(Some(number))) => {
+            several_keys = vec![word, number.as_str().as_ptr()];
+            several_keys.resize(2 + count, key);
+            several_keys.resize(5 + count, word);
+            &mut several_keys
+        }
+        (Some(_), _) => return false,
+    };
     // SAFETY: 1. live strings; 2. the user is checked for null and freed once.
     unsafe {
         let user = api!(RedisModule_GetModuleUserFromUserName, user_name.as_str().as_ptr());

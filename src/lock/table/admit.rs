@@ -232,7 +232,7 @@ impl Table {
                 }
                 continue;
             }
-            let Some(candidate) = candidate(request, ctx.key_ref.lock_key, false) else {
+            let Some(candidate) = candidate(request, ctx.key_ref.lock_key, None) else {
                 // Nobody passes one that wants the whole lock. A waiter behind the others may fit beside them, also
                 // if they have no turn now: a holder of the lock may stand there, to hold less.
                 if request.mode == Mode::Exclusive {

@@ -348,7 +348,7 @@ impl Table {
         }
         let client = request.client?;
         for ctx in &*ctxs {
-            let candidate = candidate(&request, ctx.key_ref.lock_key, true)?;
+            let candidate = candidate(&request, ctx.key_ref.lock_key, Some(entries.len()))?;
             match self.admit(first_entry, candidate, admission, first_fx) {
                 Decision::Granted => {}
                 Decision::Refused(_) => return Some(()),

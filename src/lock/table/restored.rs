@@ -54,7 +54,7 @@ impl Table {
         let Some(request) = self.queues.waiter(id).map(|waiter| waiter.request.clone()) else {
             return true;
         };
-        if let Some(candidate) = candidate(&request, ctx.key_ref.lock_key, false) {
+        if let Some(candidate) = candidate(&request, ctx.key_ref.lock_key, None) {
             match self.admit(id, candidate, admission, fx) {
                 Decision::Granted => {}
                 Decision::Refused(_) => return true,

@@ -194,7 +194,7 @@ impl Table {
                 self.answer(id, Answer::TimedOut, fx);
                 continue;
             }
-            let candidate = candidate(request, lock_key, false)?;
+            let candidate = candidate(request, lock_key, None)?;
             match self.admit(id, candidate, admission, fx) {
                 Decision::Granted => {}
                 Decision::Refused(_) => continue,

@@ -35,8 +35,8 @@ pub struct Candidate<'a> {
     pub client: ClientId,
     /// For which lock.
     pub lock_key: LockKey<'a>,
-    /// For others too (LOCK.MACQUIRE).
-    pub wants_several: bool,
+    /// For how many by one request, if that is LOCK.MACQUIRE.
+    pub several: Option<usize>,
     /// The lease that it asked for, in milliseconds.
     pub lease_ms: u64,
     /// Its lease would stand still while the connection is open.
@@ -232,10 +232,10 @@ pub struct Granted<'a> {
 pub(super) fn candidate<'a>(
     request: &Request,
     lock_key: LockKey<'a>,
-    wants_several: bool,
+    several: Option<usize>,
 ) -> Option<Candidate<'a>> {
     let Request { client, lease_ms, binding, .. } = *request;
-    Some(Candidate { client: client?, lock_key, wants_several, lease_ms, is_keepalive: binding.is_keepalive })
+    Some(Candidate { client: client?, lock_key, several, lease_ms, is_keepalive: binding.is_keepalive })
 }
 
 impl Ask<'_> {
