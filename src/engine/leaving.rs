@@ -1,8 +1,9 @@
 //! The way out (`redislock.leaving`): when files load without the module, and what still stands in the way.
 //!
-//! A file needs the module for each lock in it, and for the clock of tokens at its head. The clock is left out when
-//! readers of the stream count from nothing (`told` is 0): a primary that leaves tells them so, once. A replica that
-//! leaves before its primary keeps the clock in its files, or it would count wrong after a restart from them.
+//! A file needs the module for each value of its type, and for the clock of tokens at its head. A value can be left
+//! though no lock is: that of a lock which was broken by `RENAME`, `MOVE` or `SWAPDB`. The clock is left out when readers
+//! of the stream count from nothing (`told` is 0): a primary that leaves tells them so, once. A replica that leaves
+//! before its primary keeps the clock in its files, or it would count wrong after a restart from them.
 
 use super::flags::Level;
 use super::obstacle::Obstacle;
@@ -42,11 +43,12 @@ pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
     clock.last_token() > 0 && (clock.replicated_token() > 0 || !shared.settings.is_leaving())
 }
 
-/// What makes a file that is written now need the module, when there are so many locks.
+/// What makes a file that is written now need the module, when there are so many locks. Of one whose value has gone, an
+/// append-only file can still be told.
 pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     if !shared.settings.is_leaving() {
         Obstacle::NotLeaving
-    } else if locks > 0 {
+    } else if locks > 0 || shared.values() > 0 {
         Obstacle::Locks
     } else if shared.must_write_clock.is_set() {
         Obstacle::Restart

@@ -6,7 +6,7 @@ pub enum Obstacle {
     /// It is not to go.
     #[default]
     NotLeaving,
-    /// There are locks.
+    /// There are locks, or values of those that are broken.
     Locks,
     /// The server writes the clock of tokens into each file until it is restarted.
     Restart,

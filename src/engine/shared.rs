@@ -66,6 +66,11 @@ pub struct Shared {
     pub must_write_clock: Note,
     /// The number of the lock whose key is being deleted by ourselves; 0: none.
     letting_go: AtomicU64,
+    /// How many values of our type were given to the server, less those whose end the main thread was told of. Only the
+    /// main thread writes it: a load and a store, which no other thread can come between.
+    values: AtomicU64,
+    /// How many values were freed where nobody could be within the table.
+    values_freed_elsewhere: AtomicU64,
     /// Locks whose values were freed where nobody could be within the table.
     graveyard: Mutex<Vec<LockId>>,
     graveyard_is_used: AtomicBool,
@@ -91,6 +96,8 @@ impl Shared {
             has_optional_aux: Note::new(false),
             must_write_clock: Note::new(false),
             letting_go: AtomicU64::new(0),
+            values: AtomicU64::new(0),
+            values_freed_elsewhere: AtomicU64::new(0),
             graveyard: Mutex::new(Vec::new()),
             graveyard_is_used: AtomicBool::new(false),
         }
@@ -129,16 +136,38 @@ impl Shared {
         self.letting_go.load(Ordering::Relaxed) == lock.number()
     }
 
-    /// Deletes the key of a lock that nobody holds; the caller forgets the lock.
+    /// Deletes the key of a lock that nobody holds, and so its value; the caller forgets the lock.
     #[inline]
     pub fn let_go(&self, lock: LockId, delete: impl FnOnce()) {
         self.letting_go.store(lock.number(), Ordering::Relaxed);
         delete();
         self.letting_go.store(0, Ordering::Relaxed);
+        self.note_freed();
+    }
+
+    /// The server was given a value. Only on the main thread.
+    #[inline]
+    pub fn note_stored(&self) {
+        self.values.store(self.values.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The server has freed a value, and said so on the main thread.
+    #[inline]
+    pub fn note_freed(&self) {
+        self.values.store(self.values.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
+    }
+
+    /// How many values of our type the server has, in its keyspace or still to be freed. Each of them, in a file, needs
+    /// the module, even one that no lock stands for any more. Only on the main thread: there it is never too low.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        let freed_elsewhere = self.values_freed_elsewhere.load(Ordering::Acquire);
+        self.values.load(Ordering::Relaxed).wrapping_sub(freed_elsewhere)
     }
 
     /// A value was freed on a thread that must not touch the table, or while the table was in use.
     pub fn bury_later(&self, lock: LockId) {
+        self.values_freed_elsewhere.fetch_add(1, Ordering::Release);
         if let Ok(mut graveyard) = self.graveyard.lock() {
             graveyard.push(lock);
             self.graveyard_is_used.store(true, Ordering::Release);

@@ -49,7 +49,10 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change
             key.touch();
         }
         Change::Lives(ms) => key.live_until(wall_ms_in(server, ms)),
-        Change::Stored(lock) => key.store(lock),
+        Change::Stored(lock) => {
+            key.store(lock);
+            server.shared().note_stored();
+        }
         Change::Deleted => match existing {
             // Its lock is nobody's any more; what the server would tell us about it is known.
             Existing::Lock(lock) => server.shared().let_go(lock, || key.delete()),

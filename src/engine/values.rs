@@ -41,6 +41,7 @@ pub fn load<S: Server>(
     });
     let loaded = loaded.unwrap_or(Err("the table is in use"));
     if loaded.is_ok() {
+        server.shared().note_stored();
         let _ = work::after(server, State::rearm);
     }
     loaded
@@ -71,7 +72,11 @@ pub fn unlinked<S: Server>(server: &S, lock: LockId) {
 /// The value is gone for good. May come on a thread of the server's own.
 pub fn freed<S: Server>(server: &S, lock: LockId) {
     // The usual case needs no clock: nothing ends here.
-    match server.with(|state| state.table.forget_free(lock)) {
+    let forgotten = server.with(|state| state.table.forget_free(lock));
+    if forgotten.is_some() {
+        server.shared().note_freed();
+    }
+    match forgotten {
         Some(true) => {}
         // Held, and neither unlinked nor flushed: it was never a key's.
         Some(false) => {

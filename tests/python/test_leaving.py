@@ -6,6 +6,7 @@ import time
 import pytest
 
 from harness.limits import A_WHILE_SECONDS, eventually
+from harness.payload import dump
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import holder, module_info, owner_of, queue_of, waiters_of
 from harness.server import StartFailed, at_least
@@ -232,6 +233,109 @@ def test_what_is_restored_on_the_way_out_stands_in_the_way(cli):
     assert cli("SCAN 0 TYPE redislock")[1] == ["gate"]
     cli("DEL gate")
     says(cli, "done" if CAN_LEAVE_AT_ONCE else "restart-needed")
+
+
+# Values that are left
+
+
+@pytest.fixture
+def payloads(cli):
+    """What RESTORE takes at the key a: a plain lock, one that is shared, and an empty one."""
+    found = {}
+    for kind, option in (("plain", ""), ("shared", "SHARED")):
+        cli(f"LOCK.ACQUIRE a bob PX 600000 {option}")
+        found[kind] = dump(cli, "a")
+        cli("DEL a")
+    cli("RESTORE", "b", 0, found["plain"])
+    return found | {"empty": dump(cli, "b")}
+
+
+@pytest.fixture
+def leaving(start_server):
+    """A server that leaves from its start, so that Redis 7.0 needs no restart for it."""
+    return start_server(module_arguments=["leaving", "yes"])
+
+
+@pytest.mark.parametrize("kind, step", [("shared", "RENAME a b"), ("shared", "MOVE a 1"), ("plain", "SWAPDB 0 1")])
+def test_done_is_not_said_while_a_value_is_left_that_no_lock_stands_for(start_server, leaving, payloads, kind, step):
+    cli = leaving.connect()
+    cli("RESTORE", "a", 0, payloads[kind])
+    cli(step)
+    time.sleep(A_WHILE_SECONDS)
+    says(cli, "locks-left")
+    write_file(leaving)
+    with pytest.raises(StartFailed):
+        without_module(start_server, leaving)
+    cli = leaving.start().connect()
+    says(cli, "locks-left")
+    cli("FLUSHALL")
+    says(cli, "done")
+    cli("SET note text")
+    write_file(leaving)
+    bare = without_module(start_server, leaving)
+    assert bare.admin("GET note") == "text" and bare.admin("DBSIZE") == 1
+
+
+def test_each_value_is_counted_once_however_it_comes_and_goes(start_server, leaving, payloads):
+    replica = start_server("--repl-diskless-load", "swapdb", module_arguments=["leaving", "yes"])
+    cli = leaving.connect()
+    replica.admin("REPLICAOF", "127.0.0.1", leaving.port)
+    is_linked(replica)
+
+    def put(kind, *options, ttl=0):
+        assert cli("RESTORE", "a", ttl, payloads[kind], *options) == "OK"
+
+    def everywhere(word):
+        says(cli, word)
+        says(replica.admin, word)
+
+    everywhere("done")
+    for kind in payloads:
+        ways = [
+            *(("DEL a",), ("UNLINK a",)),
+            *(("SET a text", "DEL a"), ("PEXPIRE a 1",)),
+            *(("FLUSHALL SYNC",), ("FLUSHALL ASYNC",)),
+            ("SWAPDB 0 1", "FLUSHALL ASYNC"),
+            ("RENAME a b", "DEL b"),
+            ("MOVE a 1", "SWAPDB 0 1", "DEL a"),
+            ("RESTORE",),
+            ("DEBUG RELOAD", "DEL a"),
+        ]
+        for way in ways:
+            put(kind)
+            with refused("ERR"):
+                cli("COPY a b")
+            everywhere("locks-left")
+            for step in way[:-1]:
+                cli(step)
+                says(cli, "done" if step.startswith("SET") else "locks-left")
+            put(kind, "REPLACE", "ABSTTL", ttl=1) if way == ("RESTORE",) else cli(way[-1])
+            everywhere("done")
+    put("shared")
+    assert cli("LOCK.RELEASE a bob") == 1
+    everywhere("done")
+    with refused("ERR"):
+        cli("RESTORE", "a", 0, payloads["plain"][:-1] + b"x")
+    everywhere("done")
+
+
+@pytest.mark.parametrize("load", ["disabled", "swapdb"])
+def test_values_of_a_whole_data_set_are_counted_where_a_replica_loads_it(start_server, leaving, payloads, load):
+    replica = start_server("--repl-diskless-load", load, module_arguments=["leaving", "yes"])
+    cli, here = leaving.connect(), replica.connect()
+    for db, payload in enumerate(payloads.values()):
+        for server in (leaving, replica):
+            server.connect(db=db)("RESTORE", "a", 0, payload)
+    for _ in range(2):
+        # The second time it has all of it, and loads it again.
+        cli("DEBUG CHANGE-REPL-ID")
+        replica.admin("REPLICAOF", "127.0.0.1", leaving.port)
+        is_linked(replica)
+        replica.admin("REPLICAOF NO ONE")
+    for db, _ in enumerate(payloads):
+        says(here, "locks-left")
+        assert replica.connect(db=db)("DEL a") == 1
+    says(here, "done")
 
 
 # And back

@@ -30,7 +30,7 @@ impl World {
         self.snapshot()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let keys: Vec<(At, Entry)> =
             self.sim.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
         let saved = |entry: &Entry| match &entry.value {

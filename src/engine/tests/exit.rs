@@ -2,7 +2,7 @@
 
 use super::given::with_clients;
 use super::inside::{PartBuf, Told};
-use super::world::{World, words};
+use super::world::{World, at, words};
 use crate::command::error::LEAVING;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
@@ -143,6 +143,103 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     assert_eq!(told(&world).len(), 1);
     world.cron();
     assert_eq!(world.logged(), [DONE]);
+}
+
+/// How many keys have values that files need the module for.
+fn keys_left(world: &World) -> usize {
+    world.sim.inside.borrow().keys.values().filter(|entry| entry.value.lock().is_some()).count()
+}
+
+#[test]
+fn a_value_that_no_lock_stands_for_any_more_keeps_the_module() {
+    let (plain, readers, permits) = (
+        "LOCK.ACQUIRE k x PX 60000",
+        "LOCK.ACQUIRE k x PX 60000 SHARED",
+        "LOCK.ACQUIRE k x PX 60000 LIMIT 2",
+    );
+    for lock in [plain, readers, permits] {
+        for step in ["RENAME k other", "MOVE k 1", "SWAPDB 0 1", "SWAPDB 0 0"] {
+            let mut world = with_clients(1);
+            world.number(lock);
+            world.told(step);
+            assert!(world.rests());
+            world.switches("leaving", true);
+            world.cron();
+            assert!(world.rests());
+            assert_eq!((keys_left(&world), way(&world).as_str()), (1, "locks-left"), "{lock}, {step}");
+            assert_eq!(world.logged().last().map(String::as_str), Some(LOCKS_LEFT), "{lock}, {step}");
+            // And when that value goes, nothing is left.
+            for (db, name) in [(0, "other"), (1, "k"), (0, "k")] {
+                world.send(1, db, &format!("DEL {name}"));
+            }
+            world.cron();
+            assert!(world.rests());
+            assert_eq!((keys_left(&world), way(&world).as_str()), (0, "done"), "{lock}, {step}");
+        }
+    }
+}
+
+#[test]
+fn a_restored_value_keeps_the_module_until_it_goes() {
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k x PX 60000");
+    let payload = world.dump(&at(0, "k")).expect("it is there");
+    world.told("RENAME k empty");
+    let empty = world.dump(&at(0, "empty")).expect("it is there");
+    world.told("DEL empty");
+    world.switches("leaving", true);
+    assert!(world.rests());
+    assert_eq!(way(&world), "done");
+    for (payload, until) in [(&payload, ""), (&empty, ""), (&payload, " REPLACE"), (&empty, " REPLACE")] {
+        assert_eq!(world.told(&format!("RESTORE k 0 {payload}{until}")), [PartBuf::Ok]);
+        assert_eq!(way(&world), "locks-left");
+        assert!(matches!(world.told("COPY k l")[..], [PartBuf::Error(_)]));
+        if until.is_empty() {
+            world.told("DEL k");
+            assert_eq!(way(&world), "done");
+        }
+    }
+    world.told("SET k text");
+    assert_eq!(way(&world), "done");
+}
+
+#[test]
+fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
+    for is_replica in [false, true] {
+        let mut from = with_clients(1);
+        for name in ["k", "l", "m"] {
+            from.number(&format!("LOCK.ACQUIRE {name} x PX 60000 SHARED"));
+        }
+        from.told("RENAME k other");
+        assert!(from.rests());
+        let snapshot = from.snapshot();
+        let mut world = World::started_as(Flags { is_replica, ..Flags::default() }, |_| ());
+        world.connect(1);
+        world.switches("leaving", true);
+        let is_left = |world: &mut World| {
+            world.cron();
+            assert!(world.rests());
+            way(world) == "locks-left"
+        };
+        assert!(!is_left(&mut world));
+        world.synchronise(&snapshot).expect("it loads");
+        assert!(is_left(&mut world));
+        // Those of before, and those that came beside them.
+        for is_complete in [false, true] {
+            world.synchronise_staged(&snapshot, is_complete).expect("it loads");
+            world.free_late();
+            assert!(is_left(&mut world));
+        }
+        let flush = Flags { is_fact: is_replica, ..world.sim.flags.get() };
+        assert_eq!(world.told_as(flush, words("FLUSHALL ASYNC")), [PartBuf::Ok]);
+        assert!(is_left(&mut world), "they are not freed yet");
+        world.free_late();
+        assert!(!is_left(&mut world));
+        world.synchronise(&snapshot).expect("it loads");
+        assert!(is_left(&mut world));
+        assert_eq!(world.told_as(flush, words("FLUSHALL SYNC")), [PartBuf::Ok]);
+        assert!(!is_left(&mut world));
+    }
 }
 
 #[test]

@@ -356,10 +356,19 @@ impl World {
         for _ in 0..TURNS_MAX {
             self.turn();
             if self.is_idle() && self.sleeps() {
+                self.must_count_values();
                 return true;
             }
         }
         false
+    }
+
+    /// The engine counts the values that the server has in its keyspace, or has still to free.
+    fn must_count_values(&self) {
+        let inside = self.sim.inside.borrow();
+        let in_keys = inside.keys.values().map(|entry| &entry.value);
+        let all = in_keys.chain(&self.unfreed).filter(|value| value.lock().is_some()).count();
+        assert_eq!(self.sim.shared().values(), all as u64, "{:?} {:?}", inside.keys, self.unfreed);
     }
 
     /// Whether what the server looks at before it sleeps makes no work for another turn.
