@@ -10,8 +10,8 @@
 //! While the two agree, a grant can travel as the client's own request: the reader mints `replicated + 1`, which is
 //! the same token. They may differ after one of these: the clock jumped to wall time, a RESTORE brought a higher
 //! token, a new append-only file was begun. They may also differ where this server was fed by a stream that lags
-//! behind what it had seen. Then the next grant travels as a record that names its token, and that brings them
-//! together again. So the decision is local, and a reader never guesses.
+//! behind what it had seen. Or a grant failed after its token was minted. Then the next grant travels as a record that
+//! names its token, and that brings them together again. So the decision is local, and a reader never guesses.
 
 use super::types::{TOKEN_MAX, Token};
 use crate::sabotage::{self, Rule};
@@ -119,6 +119,11 @@ impl TokenClock {
 
     /// A new append-only file begins, whose readers know nothing yet.
     pub const fn begin_file(&mut self) {
+        self.must_be_explicit = true;
+    }
+
+    /// The token that was minted last is nobody's, so readers do not count it: the next grant names its own.
+    pub const fn waste(&mut self) {
         self.must_be_explicit = true;
     }
 

@@ -297,7 +297,10 @@ impl Table {
             return Ok(());
         };
         let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let record = self.begin_or_go_on(now.boot, ctx, &request.grant(token)).ok_or(TOO_MANY_LOCKS)?;
+        let Some(record) = self.begin_or_go_on(now.boot, ctx, &request.grant(token)) else {
+            self.clock.waste();
+            return Err(TOO_MANY_LOCKS);
+        };
         self.queues.leave(id);
         self.count_waited(now.boot, request.since, 1);
         fx.publish(Event::Acquired);

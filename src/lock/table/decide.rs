@@ -156,6 +156,7 @@ impl Table {
             binding: Binding::NONE,
         };
         let Some((id, change)) = begin_hold(&mut self.locks, now.boot, lock_key, existing, &new) else {
+            self.clock.waste();
             return refused(Refusal::TooManyLocks);
         };
         self.stats.grants += 1;

@@ -131,6 +131,7 @@ impl Table {
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
         let record = self.begin_or_go_on(now.boot, ctx, &ask.grant(token));
         let Some(record) = record else {
+            self.clock.waste();
             return Refused(Refusal::TooManyLocks);
         };
         fx.publish(Event::Acquired);

@@ -218,6 +218,8 @@ impl Table {
                     true => {}
                     false => ctx.replicate(record, fx),
                 }
+            } else {
+                self.clock.waste();
             }
         }
     }
@@ -355,9 +357,16 @@ impl Table {
                 Decision::NotNow => return None,
             }
         }
-        let Some((token, _)) = self.clock.mint(now.wall_us).filter(|_| self.locks.has_room()) else {
-            self.answer(first_entry, Answer::Refused(NO_TOKENS), first_fx);
-            return Some(());
+        let minted = match self.locks.has_room() {
+            true => self.clock.mint(now.wall_us).ok_or(NO_TOKENS),
+            false => Err(TOO_MANY_LOCKS),
+        };
+        let token = match minted {
+            Ok((token, _)) => token,
+            Err(refusal) => {
+                self.answer(first_entry, Answer::Refused(refusal), first_fx);
+                return Some(());
+            }
         };
         self.queues.leave(first_entry);
         self.count_waited(now.boot, request.since, ctxs.len() as u64);

@@ -208,6 +208,7 @@ impl Table {
             let new = self.queues.waiter(id)?.request.hold(token);
             let begun = begin_hold(&mut self.locks, now.boot, lock_key, existing, &new);
             let Some((lock, change)) = begun else {
+                self.clock.waste();
                 self.answer(id, Answer::Refused(TOO_MANY_LOCKS), fx);
                 continue;
             };

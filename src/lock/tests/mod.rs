@@ -12,6 +12,7 @@
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
+//! | `minted.rs` | tokens that were minted and are nobody's |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
 //! | `world.rs`, `asks.rs`, `input.rs` | a primary with its clients, run by the engine that ships |
 //! | `server.rs`, `reader.rs` | a simulated server of `src/engine/tests`; replicas and files, fed by the stream |
@@ -34,6 +35,7 @@ mod judge;
 pub(super) mod legacy;
 mod limits;
 pub(crate) mod lowered;
+mod minted;
 mod model;
 mod models;
 mod oracle;
