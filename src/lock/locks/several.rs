@@ -296,6 +296,12 @@ impl Locks {
         self.leases.insert(&mut self.records, id.index(), tick(until_us), now.0 / 1_000);
     }
 
+    /// From here on they cannot, for a test.
+    #[cfg(test)]
+    pub fn use_up_numbers(&mut self) {
+        self.records.0.use_up_numbers();
+    }
+
     /// Whether as many locks can be added as one step may want.
     #[must_use]
     pub const fn has_room(&self) -> bool {

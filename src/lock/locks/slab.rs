@@ -120,6 +120,12 @@ impl Slab {
         self.pages.len() + PAGES_KEPT < PAGES_MAX
     }
 
+    /// From here on there is no room, for a test.
+    #[cfg(test)]
+    pub(super) fn use_up_numbers(&mut self) {
+        self.pages.resize_with(PAGES_MAX - 1, Page::default);
+    }
+
     /// How many slots are occupied.
     pub(super) const fn len(&self) -> usize {
         self.len

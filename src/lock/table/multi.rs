@@ -382,6 +382,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::effect::Effect;
     use crate::lock::tests::legacy::ask;
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
@@ -410,5 +411,30 @@ mod tests {
                 table.flushed(NOW.boot, None, true);
             }
         }
+    }
+
+    #[test]
+    fn where_numbers_have_run_out_a_waiting_request_is_told_so_and_takes_no_token() {
+        let free = [b"a", b"b"]
+            .map(|name| KeyRef { lock_key: LockKey { db: 0, name }, existing: Existing::Nothing });
+        let mut table = Table::default();
+        let mut fx = Effects::default();
+        let eve = ask(b"eve", Mode::Exclusive, None);
+        let step = table.acquire(NOW, free[0], &eve, &mut |_| Decision::Granted, &mut fx);
+        let Change::Stored(lock) = step.change else { panic!("{step:?}") };
+        let held = [KeyRef { existing: Existing::Lock(lock), ..free[0] }, free[1]];
+        let mut fx = [Effects::default(), Effects::default()];
+        let ann = ask(b"ann", Mode::Exclusive, Some(2));
+        let (reply, _) = table.acquire_many(NOW, &held, &ann, &mut |_| Decision::Granted, &mut fx);
+        let Waiting(waiter) = reply else { panic!("{reply:?}") };
+        let last = table.last_token();
+        table.locks.use_up_numbers();
+        table.settle_many(NOW, waiter, &free, &mut |_| Decision::Granted, &mut fx);
+        let told = fx.into_iter().flat_map(Effects::into_iter).find_map(|effect| match effect {
+            Effect::Answer { answer, .. } => Some(answer),
+            _ => None,
+        });
+        assert_eq!(told, Some(Answer::Refused(TOO_MANY_LOCKS)));
+        assert_eq!(table.last_token(), last);
     }
 }
