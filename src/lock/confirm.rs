@@ -12,6 +12,7 @@
 //! The last request that waits for an unconfirmed grant undoes it, once: see `confirm/asked_again.rs`.
 
 mod asked_again;
+mod begun;
 mod demoted;
 mod gone;
 #[cfg(test)]
@@ -20,9 +21,10 @@ mod undos;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use self::begun::Begun;
 use self::gone::Gone;
 use self::undos::Undos;
-use super::effect::{PendingGrant, UndoRecord};
+use super::effect::PendingGrant;
 use super::types::{LockKeyBuf, Moment, Token};
 use crate::sabotage;
 
@@ -116,7 +118,7 @@ pub struct Confirmations {
     /// The last number given.
     last: u64,
     /// What began in this turn: a client that is told of it is to wait for it.
-    begun: Vec<PendingGrant>,
+    begun: Begun,
     /// What was not confirmed and is to be undone.
     undo: Undos,
     /// A replica has left: a client that waits for it may wait in vain.
@@ -232,13 +234,13 @@ impl Confirmations {
             if let Some(was) = pending_grant.was {
                 self.goes_on(was, &pending_grant);
             }
-            self.begun.push(pending_grant);
+            self.begun.note(pending_grant);
         }
     }
 
     /// The turn of the event loop is over: a client that was to be told of what began in it waits by now.
     pub fn forget_begun(&mut self) {
-        self.begun.clear();
+        self.begun.forget();
     }
 
     /// An owner is to be told, within so many milliseconds, that it holds these locks under this token. Nobody waits
@@ -254,22 +256,11 @@ impl Confirmations {
         lock_keys: impl IntoIterator<Item = LockKeyBuf>,
     ) -> Option<WaitId> {
         let pending_grants: Vec<PendingGrant> = token.map_or_else(Vec::new, |token| {
-            lock_keys.into_iter().map(|lock_key| self.pending_grant(lock_key, token)).collect()
+            lock_keys.into_iter().map(|lock_key| self.begun.take(lock_key, token)).collect()
         });
         let lasts_ms =
             pending_grants.iter().map(|pending_grant| pending_grant.lease_ms).fold(lasts_ms, u64::min);
         self.wait(now, now.plus_ms(lasts_ms), rule, pending_grants)
-    }
-
-    /// What a client that is told of this token has here, and what of it is to be undone if it is not told.
-    fn pending_grant(&mut self, lock_key: LockKeyBuf, token: Token) -> PendingGrant {
-        let begun = self.begun.iter().position(|begun| begun.token == token && begun.lock_key == lock_key);
-        match begun {
-            Some(begun) => self.begun.swap_remove(begun),
-            None => {
-                PendingGrant { lock_key, token, was: None, lease_ms: u64::MAX, undo: UndoRecord::NOTHING }
-            }
-        }
     }
 
     /// Something was carried out that needs acknowledgements until this moment, about these holds of one token. What

@@ -163,7 +163,7 @@ impl LockKey<'_> {
 }
 
 /// Where a lock lives. Owned.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockKeyBuf {
     /// Number of the database.
     pub db: u32,

@@ -11,21 +11,21 @@ use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
 
 /// One that confirms by its only replica.
-fn that_confirms() -> World {
+pub(super) fn that_confirms() -> World {
     let world = with_clients(4);
     world.confirms();
     world
 }
 
 /// The replica has everything that was carried out so far, and says so.
-fn acknowledges(world: &mut World) {
+pub(super) fn acknowledges(world: &mut World) {
     let offset = world.sim.inside.borrow().offset;
     world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
 }
 
 /// Time passes, and all is done that follows.
-fn passes(world: &mut World, ms: u64) {
+pub(super) fn passes(world: &mut World, ms: u64) {
     world.passes(ms);
     assert!(world.rests());
 }
@@ -50,11 +50,11 @@ fn is_told(world: &World, handle: u64, error: &str) -> bool {
     told.is_some_and(|(_, parts)| *parts == [PartBuf::Error(error.to_owned())])
 }
 
-fn is_refused(world: &World, handle: u64) -> bool {
+pub(super) fn is_refused(world: &World, handle: u64) -> bool {
     is_told(world, handle, GRANT_UNCONFIRMED)
 }
 
-fn is_granted(world: &World, handle: u64) -> bool {
+pub(super) fn is_granted(world: &World, handle: u64) -> bool {
     let told = world.answers.iter().find(|(answered, _)| *answered == handle);
     told.is_some_and(|(_, parts)| matches!(parts[..], [PartBuf::Integer(_)]))
 }

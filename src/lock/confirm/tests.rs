@@ -1,6 +1,8 @@
 mod many;
+mod went_on;
 
 use super::*;
+use crate::lock::effect::UndoRecord;
 use crate::lock::tests::visits;
 use crate::lock::types::LockKey;
 

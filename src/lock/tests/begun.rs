@@ -84,6 +84,12 @@ impl Judge {
             self.untold.push(at, before, &after, client);
             self.see("went on out of the line");
         }
+        // What this step began of the same hold before is undone under the token that the hold has now.
+        if let Some(before) = before.filter(|_| goes_on.is_some()) {
+            let is_it =
+                |begun: &&mut Begun| (begun.at, begun.owner, begun.token) == (at, owner, before.token);
+            self.begun.iter_mut().filter(is_it).for_each(|begun| begun.token = token);
+        }
         let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
         let parts = [(counts, false), (false, is_upgrade)];
         let begun = parts.map(|(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade });

@@ -442,11 +442,11 @@ fn grants_that_are_undone_states(states: usize) -> Result<(), String> {
 
 #[test]
 fn grants_that_are_undone() -> Result<(), String> {
-    grants_that_are_undone_states(4692)
+    grants_that_are_undone_states(4621)
 }
 
 /// The same where three who hold together are many. There are a few more states, for the pump alone ends leases of many.
 #[test]
 fn grants_that_are_undone_where_three_are_many() -> Result<(), String> {
-    Lowered::FEW.during(|| grants_that_are_undone_states(4695))
+    Lowered::FEW.during(|| grants_that_are_undone_states(4624))
 }

@@ -1,0 +1,77 @@
+//! Two requests of one owner that one step grants, where grants are confirmed: the hold goes on under the second token.
+//!
+//! That takes a lease that is over, and a command that ends it before the pump does.
+
+use super::undone::{acknowledges, is_granted, is_refused, passes, that_confirms};
+use super::world::{World, at};
+
+/// A primary on which bob holds this lock for so many milliseconds, confirmed, in this way.
+fn bob_holds(name: &str, ms: u64, option: &str) -> World {
+    let mut world = that_confirms();
+    let bob = world.waits(1, &format!("LOCK.ACQUIRE {name} bob PX {ms} {option}"));
+    acknowledges(&mut world);
+    assert!(is_granted(&world, bob));
+    world.answers.clear();
+    world
+}
+
+/// The owners that hold this lock.
+fn owners(world: &World, name: &str) -> Vec<String> {
+    let lock_key = at(0, name);
+    let seen = world.look(std::slice::from_ref(&lock_key)).remove(&lock_key).unwrap();
+    seen.holders.iter().map(|hold| String::from_utf8_lossy(&hold.owner).into_owned()).collect()
+}
+
+const NOBODY: [&str; 0] = [];
+
+#[test]
+fn a_hold_ends_that_began_and_was_upgraded_in_one_step_if_nobody_confirms_either() {
+    // CONTRACT 6: it stayed for the whole lease, though both requests had been refused.
+    let mut world = bob_holds("k", 1_000, "");
+    let shared = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 SHARED BLOCK 0");
+    assert!(world.rests());
+    world.passes(1_001);
+    let alone = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
+    assert_eq!(owners(&world, "k"), ["alice"]);
+    passes(&mut world, 1_002);
+    assert!(is_refused(&world, shared) && is_refused(&world, alone), "{:?}", world.answers);
+    assert_eq!(owners(&world, "k"), NOBODY);
+}
+
+#[test]
+fn a_hold_ends_that_began_and_was_taken_with_others_in_one_step_if_nobody_confirms_either() {
+    // CONTRACT 6
+    let mut world = bob_holds("k", 1_000, "");
+    let one = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
+    assert!(world.rests());
+    world.passes(1_001);
+    let both = world.waits(3, "LOCK.MACQUIRE 2 k l alice PX 30000 BLOCK 0");
+    assert_eq!(owners(&world, "l"), ["alice"]);
+    passes(&mut world, 1_002);
+    assert!(is_refused(&world, one) && is_refused(&world, both), "{:?}", world.answers);
+    assert_eq!((owners(&world, "k"), owners(&world, "l")), (vec![], vec![]));
+}
+
+#[test]
+fn what_an_upgrade_is_told_of_is_not_undone_with_an_earlier_request() {
+    // G1: two owners were told that they hold one lock alone.
+    let mut world = bob_holds("k", 700, "SHARED");
+    let shared = world.waits(2, "LOCK.ACQUIRE k alice PX 60000 SHARED");
+    let alone = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
+    world.turn();
+    world.passes(901);
+    // In this step bob's lease ends, the upgrade is granted, and the hold goes on once more.
+    world.waits(4, "LOCK.MACQUIRE 2 k l alice PX 60000");
+    world.turn();
+    world.close(4);
+    world.passes(200);
+    world.connect(5);
+    let carol = world.waits(5, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
+    for _ in 0..5 {
+        world.turn();
+    }
+    assert!(is_refused(&world, shared), "its time is over: {:?}", world.answers);
+    acknowledges(&mut world);
+    assert!(is_granted(&world, alone) && !is_granted(&world, carol), "{:?}", world.answers);
+    assert_eq!(owners(&world, "k"), ["alice"]);
+}
