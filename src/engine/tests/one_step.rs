@@ -2,6 +2,7 @@
 //!
 //! That takes a lease that is over, and a command that ends it before the pump does.
 
+use super::inside::PartBuf;
 use super::undone::{acknowledges, is_granted, is_refused, passes, that_confirms};
 use super::world::{World, at};
 
@@ -74,4 +75,38 @@ fn what_an_upgrade_is_told_of_is_not_undone_with_an_earlier_request() {
     acknowledges(&mut world);
     assert!(is_granted(&world, alone) && !is_granted(&world, carol), "{:?}", world.answers);
     assert_eq!(owners(&world, "k"), ["alice"]);
+}
+
+#[test]
+fn a_renewal_in_whose_step_an_upgrade_is_granted_keeps_the_hold() {
+    // CONTRACT 6: it was answered 1, and nobody held the lock by then.
+    let mut world = bob_holds("k", 700, "SHARED");
+    world.waits(2, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    world.waits(3, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
+    world.turn();
+    world.passes(701);
+    let renewal = world.waits(4, "LOCK.RENEW k alice PX 30000");
+    world.turn();
+    world.close(2);
+    world.close(3);
+    for _ in 0..5 {
+        world.turn();
+    }
+    assert_eq!(owners(&world, "k"), ["alice"], "the renewal waits for it");
+    acknowledges(&mut world);
+    assert_eq!(world.answers, [(renewal, vec![PartBuf::Integer(1)])]);
+    assert_eq!(owners(&world, "k"), ["alice"]);
+}
+
+#[test]
+fn a_renewal_in_whose_step_an_upgrade_is_granted_ends_with_it_if_nobody_confirms_either() {
+    // CONTRACT 6
+    let mut world = bob_holds("k", 700, "SHARED");
+    let shared = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    let alone = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
+    world.passes(701);
+    world.waits(4, "LOCK.RENEW k alice PX 30000");
+    passes(&mut world, 1_002);
+    assert!(is_refused(&world, shared) && is_refused(&world, alone), "{:?}", world.answers);
+    assert_eq!(owners(&world, "k"), NOBODY);
 }
