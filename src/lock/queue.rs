@@ -443,8 +443,10 @@ impl Queues {
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
             queue.multis -= usize::from(waiter.multi.is_some());
-            // Thousands are let into one lock in one step.
-            if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
+            // A waiter for the whole lock comes in when a hold ends. But a RESTORE may have made one of them the only holder
+            // of a list. Thousands are let into one lock in one step.
+            let may_let_in = !queue.is_plain || queue.lock.is_some_and(LockId::is_list);
+            if queue.len > 0 && may_let_in && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }
             queue.len == 0
