@@ -84,11 +84,8 @@ impl Judge {
             self.untold.push(at, before, &after, client);
             self.see("went on out of the line");
         }
-        // What this step began of the same hold before is undone under the token that the hold has now.
         if let Some(before) = before.filter(|_| goes_on.is_some()) {
-            let is_it =
-                |begun: &&mut Begun| (begun.at, begun.owner, begun.token) == (at, owner, before.token);
-            self.begun.iter_mut().filter(is_it).for_each(|begun| begun.token = token);
+            self.begun_goes_on(at, before, token);
         }
         let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
         let parts = [(counts, false), (false, is_upgrade)];
@@ -96,6 +93,13 @@ impl Judge {
         self.begun.extend(begun);
         self.promise(at, goes_on.unwrap_or(new));
         Ok(())
+    }
+
+    /// What this step began of a hold that goes on is undone under the token that the hold has now.
+    fn begun_goes_on(&mut self, at: At, before: Hold, token: Token) {
+        let of_hold = (at, before.owner, before.token);
+        let earlier = self.begun.iter_mut().filter(|begun| (begun.at, begun.owner, begun.token) == of_hold);
+        earlier.for_each(|begun| begun.token = token);
     }
 
     /// G9: an owner that holds what it waits for is told of that as if it asked only now.
