@@ -14,7 +14,7 @@ pub(super) struct Begun {
     /// Each with the token that its client is told.
     all: Vec<(Token, PendingGrant)>,
     /// The next token of a hold that went on in this turn, by its lock and the token that it had. No hold has a token
-    /// that is looked up here, so this leads from no token back to itself.
+    /// that is looked up here, so no token leads back to itself.
     went_on: HashMap<(LockKeyBuf, Token), Token>,
 }
 
@@ -26,7 +26,7 @@ impl Begun {
         if !self.went_on.is_empty() {
             self.went_on.remove(&(pending_grant.lock_key.clone(), token));
         }
-        if let Some(was) = pending_grant.was {
+        if let Some(was) = pending_grant.was.filter(|&was| was != token) {
             let before = PendingGrant { token: was, ..pending_grant.clone() };
             let earlier = self.all.iter_mut().map(|(_, earlier)| earlier);
             earlier.filter(|earlier| earlier.is_of_hold(&before)).for_each(|earlier| earlier.token = token);

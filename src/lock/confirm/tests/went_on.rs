@@ -74,3 +74,13 @@ fn a_hold_that_has_its_earlier_token_again_is_found_under_that() {
     let wait = told(&mut all, 8);
     assert_eq!(waits_for(&all, wait), [(8, false, false)]);
 }
+
+#[test]
+fn a_hold_that_goes_on_under_its_own_token_leads_nowhere() {
+    let mut all = primary(&[("a", 0)]);
+    all.note_begun(vec![goes_on(7, 7, UndoRecord::NOTHING)]);
+    for _ in 0..2 {
+        let wait = told(&mut all, 7);
+        assert_eq!(waits_for(&all, wait), [(7, false, false)]);
+    }
+}
