@@ -440,12 +440,11 @@ def test_exec_does_not_run_within_itself_by_way_of_another_module(start_server, 
     assert cli("GET x") == "1"
     # What ran and was refused is over: the next one runs.
     assert run(cli, token, "SET x 3") == "OK"
-    # Questions for keys would go to and fro between the two without end.
+    # However deep it is written, it is refused at once.
     deep = ["LOCK.EXEC", "door", token, "NEIGHBOUR.RUN"] * 50_000 + ["SET", "x", "4"]
     with refused("ERR"):
         cli(*deep)
-    assert cli("COMMAND", "GETKEYS", *deep)[0] == "door"
-    assert cli("COMMAND", "GETKEYS", *deep[-7:])[-2:] == ["door", "x"]
+    assert cli("COMMAND", "GETKEYS", *deep) == ["door"]
     assert cli("GET x") == "3"
 
 
@@ -627,10 +626,10 @@ def test_a_command_reads_the_lock_as_any_key(cli, token):
 def test_command_info(cli):
     (info,) = cli("COMMAND INFO lock.exec")
     assert info[:2] == ["lock.exec", -2]
-    assert {"write", "movablekeys"} <= set(info[2])
-    assert not {"denyoom", "blocking", "readonly", "noscript"} & set(info[2])
+    assert "write" in info[2]
+    assert not {"denyoom", "blocking", "readonly", "noscript", "movablekeys"} & set(info[2])
     (spec,) = [as_map(spec) for spec in info[8]]
-    assert {"RO", "access", "incomplete"} <= set(spec["flags"])
+    assert set(spec["flags"]) == {"RO", "access"}
 
 
 def test_command_docs(cli):

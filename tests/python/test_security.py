@@ -141,17 +141,18 @@ def user_with(server, *rules):
     return log_in(server, "bob", "secret")
 
 
-def test_selectors_are_not_added_up(server, token):
-    # The lock and the data are keys of one command: one set of rules must allow both.
-    bob = user_with(server, "+lock.exec", "~lock:*", "(+get +set ~data:*)")
-    assert bob("SET data:x 1") == "OK"
-    with refused("NOPERM"):
-        bob("LOCK.EXEC", "lock:a", token, "GET", "data:x")
-    bob = user_with(server, "+lock.exec", "~lock:*", "~data:*", "(+get %R~data:*)")
-    assert bob("LOCK.EXEC", "lock:a", token, "GET", "data:x") == "1"
-    for words in (["SET", "data:x", "2"], ["GET", "other:x"], ["GET", "lock:a"]):
+def test_lock_exec_and_its_command_each_need_one_set_of_rules(server, cli, token):
+    # It gives no right that its user does not have without it.
+    cli("SET data:x 1")
+    for rules in (["+lock.exec", "~lock:*", "(+get %R~data:*)"], ["+get", "%R~data:*", "(+lock.exec %R~lock:*)"]):
+        bob = user_with(server, *rules)
+        assert bob("LOCK.EXEC", "lock:a", token, "GET", "data:x") == bob("GET data:x") == "1"
+        for words in (["SET", "data:x", "2"], ["GET", "other:x"], ["GET", "lock:a"], ["FLUSHALL"]):
+            with refused("NOPERM"):
+                bob("LOCK.EXEC", "lock:a", token, *words)
         with refused("NOPERM"):
-            bob("LOCK.EXEC", "lock:a", token, *words)
+            bob("LOCK.EXEC", "data:x", token, "GET", "data:x")
+    assert cli("GET data:x") == "1"
 
 
 def test_a_function_runs_exec_with_the_rights_of_its_caller(server, cli, token):
