@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,21 +12,7 @@ import valkey.asyncio
 import redislock
 
 from .servers import eventually
-
-Story = Callable[[redislock.AsyncLocks, "redis.asyncio.Redis"], Awaitable[None]]
-
-
-def play(server: Any, story: Story, port: int | None = None, **options: Any) -> None:
-    """Runs a story with locks and a client of this server."""
-
-    async def run() -> None:
-        client = redis.asyncio.Redis(port=port or server.port, decode_responses=True)
-        plain = redis.asyncio.Redis(port=server.port, decode_responses=True)
-        async with plain, client, redislock.AsyncLocks(client, **{"lease": 3, **options}) as locks:
-            async with asyncio.timeout(40):
-                await story(locks, plain)
-
-    asyncio.run(run())
+from .stories import play
 
 
 def test_a_lock_is_held_and_given_up(server: Any) -> None:

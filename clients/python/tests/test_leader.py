@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,19 +14,7 @@ import redis.asyncio
 import redislock
 
 from .servers import eventually
-
-Story = Callable[[redislock.AsyncLocks, "redis.asyncio.Redis"], Awaitable[None]]
-
-
-def play(server: Any, story: Story) -> None:
-    """Runs a story with locks and a client of this server."""
-
-    async def run() -> None:
-        client = redis.asyncio.Redis(port=server.port, decode_responses=True)
-        async with client, redislock.AsyncLocks(client, lease=3) as locks, asyncio.timeout(40):
-            await story(locks, client)
-
-    asyncio.run(run())
+from .stories import play
 
 
 def test_a_leader_that_fails_gives_up_and_stands_again(

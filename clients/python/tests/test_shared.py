@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +18,8 @@ import redislock
 from redislock import compat
 
 from .servers import eventually
+from .stories import play
 
-Story = Callable[[redislock.AsyncLocks, "redis.asyncio.Redis"], Awaitable[None]]
 KINDS: dict[str, Callable[[Any], Any]] = {
     "exclusive": lambda locks: locks.lock("k", wait=20),
     "write": lambda locks: locks.write("k", wait=20),
@@ -28,17 +28,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "many": lambda locks: locks.many(["k", "j"], wait=20),
     "many, shared": lambda locks: locks.many(["k", "j"], shared=True, wait=20),
 }
-
-
-def play(server: Any, story: Story) -> None:
-    """Runs a story with locks and a client of this server."""
-
-    async def run() -> None:
-        client = redis.asyncio.Redis(port=server.port, decode_responses=True)
-        async with client, redislock.AsyncLocks(client, lease=3) as locks, asyncio.timeout(40):
-            await story(locks, client)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("kind", KINDS)
