@@ -16,6 +16,7 @@ const state = {
   clients: [],
   holds: new Map(),
   leaders: new Map(),
+  objects: new Map(),
   cancels: new Map(),
   counts: { grants: 0, timeouts: 0, losses: 0, releases: 0, waits: 0 },
 };
@@ -32,7 +33,14 @@ const hooks = {
   waiting: count("waits"),
 };
 
-function lockOf({ name, names, kind, limit }) {
+/** The lock that is asked for: the same object for requests that name one. */
+function lockOf(request) {
+  if (request.lock === undefined) return newLock(request);
+  if (!state.objects.has(request.lock)) state.objects.set(request.lock, newLock(request));
+  return state.objects.get(request.lock);
+}
+
+function newLock({ name, names, kind, limit }) {
   const { locks } = state;
   if (names !== undefined) return locks.many(names);
   if (kind === "read") return locks.read(name);
@@ -136,10 +144,13 @@ const ops = {
   async held({ owner }) {
     return { names: await state.locks.heldBy(owner) };
   },
-  async lead({ leader, name, lease_ms }) {
+  async lead({ leader, name, lease_ms, fail = false }) {
     const options = {
       lease: lease_ms,
-      onElected: ({ token }) => say({ event: "elected", leader, token }),
+      onElected({ token }) {
+        say({ event: "elected", leader, token });
+        if (fail) throw new RangeError("the leader's own error");
+      },
       onDeposed: (reason) => say({ event: "deposed", leader, reason }),
     };
     state.leaders.set(leader, state.locks.leader(name, options));

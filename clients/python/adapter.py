@@ -144,6 +144,7 @@ class Common:
         self.locks: Any = None
         self.holds: dict[str, Any] = {}
         self.leaders: dict[str, Any] = {}
+        self.objects: dict[str, Any] = {}
         self.counters = redislock.Counters()
 
     def make(self, request: dict[str, Any], driver: str, kind: Any) -> dict[str, Any]:
@@ -157,6 +158,11 @@ class Common:
         self.locks = kind(self.client, **options)
         more = ["cancel", "body", "tasks"] if kind is redislock.AsyncLocks else []
         return {"drivers": list(DRIVERS), "features": [*FEATURES, *more]}
+
+    def lock(self, request: dict[str, Any]) -> Any:
+        """The lock that is asked for: the same object for requests that name one."""
+        made = lock_of(self.locks, request)
+        return self.objects.setdefault(request["lock"], made) if "lock" in request else made
 
     def keep(self, request: dict[str, Any], hold: Any) -> dict[str, Any]:
         """A new hold."""
@@ -201,7 +207,7 @@ class Tasks(Common):
         raise NotImplementedError(op)
 
     async def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.keep(request, await lock_of(self.locks, request).acquire())
+        return self.keep(request, await self.lock(request).acquire())
 
     async def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.check(request)
@@ -213,7 +219,7 @@ class Tasks(Common):
     async def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
         body = ""
         try:
-            async with lock_of(self.locks, request) as hold:
+            async with self.lock(request) as hold:
                 try:
                     await asyncio.sleep(seconds(request, "body_ms"))
                 except asyncio.CancelledError:
@@ -231,7 +237,7 @@ class Tasks(Common):
 
     async def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
         for _ in range(request["times"]):
-            async with lock_of(self.locks, request):
+            async with self.lock(request):
                 pass
         return {"times": request["times"]}
 
@@ -244,6 +250,8 @@ class Tasks(Common):
 
         async def elected(hold: Any) -> None:
             say({"event": "elected", "leader": name, "token": hold.token})
+            if request.get("fail"):
+                raise BodyError
 
         async def deposed(reason: str) -> None:
             say({"event": "deposed", "leader": name, "reason": reason})
@@ -285,7 +293,7 @@ class Threads(Common):
         raise NotImplementedError(op)
 
     def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.keep(request, lock_of(self.locks, request).acquire())
+        return self.keep(request, self.lock(request).acquire())
 
     def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.check(request)
@@ -297,7 +305,7 @@ class Threads(Common):
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
         body = "finished"
         try:
-            with lock_of(self.locks, request) as hold:
+            with self.lock(request) as hold:
                 time.sleep(seconds(request, "body_ms"))
                 if request.get("raise"):
                     raise BodyError
@@ -310,7 +318,7 @@ class Threads(Common):
 
     def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
         for _ in range(request["times"]):
-            with lock_of(self.locks, request):
+            with self.lock(request):
                 pass
         return {"times": request["times"]}
 
@@ -320,11 +328,16 @@ class Threads(Common):
 
     def do_lead(self, request: dict[str, Any]) -> dict[str, Any]:
         name = request["leader"]
-        self.leader(
-            request,
-            lambda hold: say({"event": "elected", "leader": name, "token": hold.token}),
-            lambda reason: say({"event": "deposed", "leader": name, "reason": reason}),
-        ).start()
+
+        def elected(hold: Any) -> None:
+            say({"event": "elected", "leader": name, "token": hold.token})
+            if request.get("fail"):
+                raise BodyError
+
+        def deposed(reason: str) -> None:
+            say({"event": "deposed", "leader": name, "reason": reason})
+
+        self.leader(request, elected, deposed).start()
         return {}
 
     def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:

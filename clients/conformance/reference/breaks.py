@@ -8,6 +8,7 @@ import os
 #: By name: the point, and the case that must fail.
 BREAKS = {
     "new-owner-for-each-try": (1, "a-reply-is-lost-after-the-grant"),
+    "takes-the-owner-that-means-anybody": (1, "the-owner-that-means-anybody-is-refused"),
     "deadline-from-the-reply": (2, "a-slow-reply-shortens-the-remaining-time"),
     "a-late-grant-is-a-hold": (2, "a-grant-that-is-answered-too-late-is-no-hold"),
     "counts-from-before-the-wait": (2, "a-grant-after-a-wait-is-counted-from-a-renewal"),
@@ -27,6 +28,11 @@ BREAKS = {
     "cancelled-and-forgotten": (6, "cancelled-with-a-grant-on-its-way"),
     "release-hides-the-body": (6, "a-release-that-fails-hides-nothing"),
     "closes-and-keeps": (6, "the-end-of-a-program-gives-up-all-locks"),
+    "one-hold-for-an-object": (6, "blocks-of-one-lock-object-give-up-their-own-holds"),
+    "one-owner-for-an-object": (1, "one-lock-object-is-not-had-twice"),
+    "a-leader-that-fails-leads-on": (6, "a-leader-whose-work-fails-gives-the-lock-up"),
+    "counts-a-server-twice": (7, "one-server-by-two-addresses-is-no-majority"),
+    "equal-tokens-are-one-server": (7, "two-servers-that-gave-equal-tokens-are-two"),
     "old-primary": (7, "a-planned-failover"),
     "first-error-ends-the-wait": (7, "a-wait-whose-connection-is-cut-ends-with-the-lock"),
     "child-releases": (8, "a-child-has-no-holds"),

@@ -12,7 +12,9 @@ from collections import Counter
 import redis
 
 from breaks import is_broken
-from errors import ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Quarantine, translated
+from errors import (
+    ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
+)  # fmt: skip
 from servers import BROKEN, MARGIN, PATIENCE, PAUSE, Pushes, Servers, is_elsewhere
 
 #: What a server's clock may be faster by, of a lease, and a little for what the two round.
@@ -23,6 +25,12 @@ AGAIN = 0.5
 ASK_EVERY, KEEP_MS = 0.2, 2000
 #: What is left of a lease whose waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
+
+
+def check_owner(owner):
+    """Refuses the owner by which the server makes one of its own, at each repetition another one."""
+    if owner == "*" and not is_broken("takes-the-owner-that-means-anybody"):
+        raise Other("the owner must not be *")
 
 
 def new_owner():
@@ -90,6 +98,7 @@ class Locks:
 
     async def acquire(self, names, wait_ms=None, owner=None, **options):
         """Takes them; LockTimeout if they are not to be had in time."""
+        check_owner(owner)
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
         hold = Hold(self, names, owner or new_owner(), options)

@@ -28,6 +28,8 @@ class Adapter:
 
     def __init__(self):
         self.locks, self.holds, self.requests, self.leaders = None, {}, {}, {}
+        #: The last hold of each lock object. It has none: each request is for itself.
+        self.objects = {}
 
     def write(self, **message):
         """One line."""
@@ -71,8 +73,11 @@ class Adapter:
             for name in ("kind", "limit", "lease_ms", "renew", "wait_ms", "owner") if name in message
         }  # fmt: skip
         names = message.get("names") or [message["name"]]
+        if "lock" in message and is_broken("one-owner-for-an-object"):
+            options["owner"] = f"owner of {message['lock']}"
         hold = await self.locks.acquire(names, **options, longest=message.get("longest_ms"))
         hold.id, hold.told = message.get("hold"), self.lost
+        self.objects[message.get("lock")] = hold
         return hold
 
     def lost(self, hold, reason):
@@ -107,6 +112,8 @@ class Adapter:
         except asyncio.CancelledError:
             ended = "cancelled"
             body.cancel()
+        if "lock" in message and is_broken("one-hold-for-an-object"):
+            hold = self.objects[message["lock"]]
         try:
             await self.locks.release(hold)
         except LockLost as lost:
@@ -157,6 +164,8 @@ class Adapter:
             hold.id, over = None, asyncio.get_running_loop().create_future()
             hold.told = lambda hold, reason, over=over: over.done() or over.set_result(reason)
             self.write(event="elected", leader=name, token=hold.token)
+            if message.get("fail") and not is_broken("a-leader-that-fails-leads-on"):
+                return await self.locks.release(hold)
             try:
                 reason = await over
             except asyncio.CancelledError:

@@ -1,13 +1,14 @@
 """One lock over independent servers (docs/REDLOCK.md): a majority grants it, and has the highest of their tokens."""
 
 import asyncio
+import itertools
 import math
 import random
 import time
 
 from breaks import is_broken
-from client import Hold, Locks, new_owner
-from errors import ConnectionFailed, LockError, LockTimeout
+from client import Hold, Locks, check_owner, new_owner
+from errors import ConnectionFailed, LockError, LockTimeout, Other
 
 #: How long one server may take to answer.
 EACH = 0.4
@@ -22,9 +23,12 @@ class Majority(Locks):
         super().__init__("single", addresses, lease_ms, **more)
         self.nodes = [Locks("single", [address], lease_ms, **more) for address in addresses]
         self.most = len(addresses) // 2 + 1
+        #: Pairs of servers that are known to be two.
+        self.are_two = set()
 
     async def acquire(self, names, wait_ms=None, owner=None, **options):
         """Attempts until it is had, or the time is over."""
+        check_owner(owner)
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
         until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
@@ -53,6 +57,8 @@ class Majority(Locks):
         replies = await self._each(self.nodes, *hold.words("ACQUIRE"))
         hold.answered = sum(not isinstance(reply, Exception) for reply in replies.values())
         granted = {node: token for node, token in replies.items() if isinstance(token, int)}
+        for pair in itertools.combinations(granted, 2):
+            await self._refuse_one_server(hold, granted, pair)
         while len(granted) >= self.most:
             highest = max(granted.values())
             words = ("LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease, "RAISE", highest)
@@ -64,6 +70,22 @@ class Majority(Locks):
             # Its clock may be so far ahead that the others refuse the token: then without it.
             granted = {node: token for node, token in granted.items() if token < highest}
         return False
+
+    async def _refuse_one_server(self, hold, granted, pair):
+        """One server by two addresses would be a majority of its own. It gives an owner one token under both."""
+        node, twin = pair
+        if pair in self.are_two or granted[node] != granted[twin] or is_broken("counts-a-server-twice"):
+            return
+        # Two servers may give equal tokens, too. Only the same one knows under the other address that it was raised.
+        raised = granted[node] + 1
+        words = ("LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease, "RAISE", raised)
+        if await self._count([node], *words) == 1:
+            granted[node] = raised
+        (known,) = (await self._each([twin], "LOCK.FENCE", hold.names[0], raised)).values()
+        if known == 1 or is_broken("equal-tokens-are-one-server"):
+            raise Other("two of the addresses lead to one server")
+        if known == 0 and granted[node] == raised:
+            self.are_two.add(pair)
 
     async def _renew(self, hold):
         sent = time.monotonic()

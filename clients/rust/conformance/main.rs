@@ -65,6 +65,7 @@ struct Adapter {
     counted: Counted,
     guards: Mutex<HashMap<String, Guard>>,
     leaders: Mutex<HashMap<String, Leader>>,
+    objects: Mutex<HashMap<String, Arc<Lock>>>,
     cancels: Mutex<HashMap<u64, Arc<Notify>>>,
 }
 
@@ -157,7 +158,16 @@ impl Adapter {
         Ok(json!({"drivers": ["redis-rs"], "features": features}))
     }
 
-    fn lock_of(&self, request: &Value) -> Result<Lock, Refused> {
+    /// The lock that is asked for: the same object for requests that name one.
+    fn lock_of(&self, request: &Value) -> Result<Arc<Lock>, Refused> {
+        let made = Arc::new(self.new_lock(request)?);
+        let Some(id) = request["lock"].as_str() else {
+            return Ok(made);
+        };
+        Ok(lock(&self.objects).entry(id.to_owned()).or_insert(made).clone())
+    }
+
+    fn new_lock(&self, request: &Value) -> Result<Lock, Refused> {
         let (locks, name) = (self.locks()?, text(request, "name"));
         let names: Option<Vec<_>> =
             request["names"].as_array().map(|names| names.iter().filter_map(Value::as_str).collect());
@@ -256,7 +266,7 @@ impl Adapter {
 
     fn lead(&self, request: &Value) -> Answer {
         let id = text(request, "leader");
-        let (elected, deposed) = (id.clone(), id.clone());
+        let (elected, deposed, fails) = (id.clone(), id.clone(), request["fail"] == true);
         let mut candidate = self.locks()?.leader(text(request, "name"));
         if let Some(lease) = duration(request, "lease_ms") {
             candidate = candidate.lease(lease);
@@ -264,7 +274,7 @@ impl Adapter {
         let leader = candidate
             .on_elected(move |hold| {
                 say(&json!({"event": "elected", "leader": elected, "token": hold.token()}));
-                async {}
+                async move { assert!(!fails, "the leader's own panic") }
             })
             .on_deposed(move |reason| {
                 say(&json!({"event": "deposed", "leader": deposed, "reason": reason.as_str()}))

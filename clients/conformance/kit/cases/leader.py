@@ -65,6 +65,22 @@ def a_leader_that_is_cut_off_deposes_itself(stage):
     stage.free_soon("job")
 
 
+@case(6, needs=("leader",))
+def a_leader_whose_work_fails_gives_the_lock_up(stage):
+    """What the leader does fails: it gives the lock up, and another is elected. The process goes on."""
+    _, door, first = stage.single()
+    first("lead", leader="A", name="job", lease_ms=20_000, fail=True)
+    token = first.told("elected", leader="A")["token"]
+    second = stage.adapter(door.address)
+    second("lead", leader="B", name="job", lease_ms=20_000)
+    assert second.told("elected", leader="B", limit=10)["token"] > token
+    first("acquire", hold="h", name="other", wait_ms=0)
+    first("release", hold="h")
+    first("resign", leader="A")
+    second("resign", leader="B")
+    stage.free_soon("job")
+
+
 def two(stage):
     """Two processes, of which the first leads."""
     _, door, first = stage.single()

@@ -70,3 +70,13 @@ def a_reply_is_lost_after_a_wait(stage):
     assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "the token is not that of the live hold"
     adapter("release", hold="h1")
     stage.free_soon("k")
+
+
+@case(1)
+def the_owner_that_means_anybody_is_refused(stage):
+    """The user names the owner `*`, by which the server makes an owner of its own: refused, and never sent."""
+    _, door, adapter = stage.single()
+    for number, wait_ms in enumerate((0, 500)):
+        kind = adapter.ask("acquire", hold=f"h{number}", name="k", owner="*", wait_ms=wait_ms).kind()
+        assert kind == "Other", f"answered with {kind}"
+    assert not door.calls("LOCK.ACQUIRE"), f"it was sent: {door.calls('LOCK.ACQUIRE')}"
