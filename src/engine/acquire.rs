@@ -4,7 +4,7 @@ use super::admission::Admission;
 use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::confirm::{self, Wanted};
-use super::flags::Level;
+use super::first_use::refuses_for_eviction;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
 use super::{answers, several, together, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
@@ -254,17 +254,6 @@ fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
         }),
     }
-}
-
-/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
-#[inline]
-fn refuses_for_eviction<S: Server>(server: &S) -> bool {
-    let shared = server.shared();
-    let refuses = shared.may_evict.is_set() && !shared.settings.allows_eviction();
-    if refuses && !shared.eviction_is_logged.set(true) {
-        server.log(Level::Warning, error::MAY_EVICT);
-    }
-    refuses
 }
 
 /// A stream or a file says that an owner acquired one lock.

@@ -6,7 +6,7 @@
 
 use super::confirm;
 use super::server::Server;
-use crate::command::error::LONGER_THAN_QUARANTINE;
+use crate::command::error::{LONGER_THAN_QUARANTINE, MAY_EVICT};
 use crate::lock::table::{Candidate, Decision, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL};
 
 /// The checks of one step or of one run of the pump.
@@ -66,6 +66,9 @@ impl<'a, S: Server> Admission<'a, S> {
 
     /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
     fn unfit(&self, Candidate { lease_ms, is_keepalive, .. }: Candidate<'_>) -> Option<&'static str> {
+        if self.server.shared().grants_none_for_eviction() {
+            return Some(MAY_EVICT);
+        }
         let quarantine_ms = self.server.shared().settings.quarantine_ms();
         if quarantine_ms > 0 && lease_ms > quarantine_ms {
             return Some(LONGER_THAN_QUARANTINE);

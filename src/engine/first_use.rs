@@ -3,6 +3,7 @@
 
 use super::flags::Level;
 use super::server::{Server, Topic};
+use crate::command::error::MAY_EVICT;
 
 /// Ourselves, and what newer servers are born with: these listen to no keyspace event.
 const QUIET_MODULES: [&str; 3] = ["redislock", "lua", "vectorset"];
@@ -38,8 +39,26 @@ pub fn look_around<S: Server>(server: &S) {
 
 /// Whether the server may evict locks: at load, and whenever its configuration changes.
 pub fn look_at_eviction<S: Server>(server: &S) {
-    server.shared().may_evict.set(server.may_evict());
-    server.shared().eviction_is_logged.set(false);
+    let shared = server.shared();
+    shared.may_evict.set(server.may_evict());
+    shared.eviction_is_logged.set(false);
+    // Where they are refused, in the middle of a step, the log cannot be written.
+    if shared.grants_none_for_eviction()
+        && server.with(|state| state.table.waiters()).is_some_and(|all| all > 0)
+    {
+        refuses_for_eviction(server);
+    }
+}
+
+/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
+#[inline]
+pub fn refuses_for_eviction<S: Server>(server: &S) -> bool {
+    let shared = server.shared();
+    let refuses = shared.grants_none_for_eviction();
+    if refuses && !shared.eviction_is_logged.set(true) {
+        server.log(Level::Warning, MAY_EVICT);
+    }
+    refuses
 }
 
 /// Looks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
@@ -65,7 +84,7 @@ pub fn has_listeners(events: Option<&str>, modules: impl FnOnce() -> Option<Vec<
 /// Says in the log that no lock is granted because it could be evicted. Once, at load.
 pub fn warn_of_eviction<S: Server>(server: &S) {
     let shared = server.shared();
-    if shared.may_evict.is_set() && !shared.settings.allows_eviction() {
+    if shared.grants_none_for_eviction() {
         let text = "maxmemory-policy is allkeys-*: locks could be evicted, so none is granted \
              (see redislock.allow-eviction)";
         server.log(Level::Warning, text);

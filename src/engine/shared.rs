@@ -103,6 +103,13 @@ impl Shared {
         }
     }
 
+    /// Whether no lock is granted because it might be evicted.
+    #[inline]
+    #[must_use]
+    pub fn grants_none_for_eviction(&self) -> bool {
+        self.may_evict.is_set() && !self.settings.allows_eviction()
+    }
+
     /// Whether it is a node of a cluster.
     #[inline]
     #[must_use]

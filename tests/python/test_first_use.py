@@ -57,6 +57,20 @@ def test_the_policy_set_before_the_first_lock_counts_for_it(start_server, first)
     assert cli("LOCK.ACQUIRE gate alice PX 60000") > 0
 
 
+def test_who_waits_is_granted_nothing_that_might_be_evicted(start_server):
+    # CONTRACT 5
+    server = start_server()
+    cli = server.connect()
+    assert cli("LOCK.ACQUIRE door alice PX 60000") > 0
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    cli("CONFIG SET maxmemory 1gb")
+    cli("CONFIG SET maxmemory-policy allkeys-lru")
+    assert cli("LOCK.RELEASE door alice") == 1
+    with refused("ERR", "evict"):
+        bob.answer()
+    assert cli("LOCK.INFO door") is None
+
+
 def test_the_policy_of_the_start_may_be_taken_back_before_the_first_lock(start_server):
     cli = start_server("--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru").connect()
     cli("CONFIG SET maxmemory-policy noeviction")

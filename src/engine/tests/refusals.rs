@@ -72,6 +72,24 @@ fn no_lock_is_granted_where_it_might_be_evicted() {
 }
 
 #[test]
+fn who_waits_is_refused_too_where_locks_might_be_evicted_now() {
+    let mut world = with_clients(3);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let (one, several) = (
+        world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"),
+        world.waits(3, "LOCK.MACQUIRE 2 k l carol PX 30000 BLOCK 0"),
+    );
+    world.sim.inside.borrow_mut().evicts = true;
+    first_use::look_at_eviction(&world.sim);
+    assert_eq!(world.logged(), [MAY_EVICT]);
+    assert!(world.rests() && world.answers.is_empty(), "they may wait until the policy is another one");
+    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+    assert!(world.rests());
+    assert_eq!(world.answers, [(one, refused(MAY_EVICT)), (several, refused(MAY_EVICT))]);
+    assert!(world.logged().is_empty(), "once");
+}
+
+#[test]
 fn no_client_runs_away_with_the_clock_of_tokens() {
     // G14
     let mut world = with_clients(1);
