@@ -30,6 +30,21 @@ def refusal(cli, *command):
     raise AssertionError(f"accepted: {reply}")
 
 
+def test_a_position_that_is_kept_is_a_wait_while_it_lasts(cli):
+    # G11
+    take(cli, "left", "ann")
+    take(cli, "right", "ben")
+    assert cli("LOCK.ACQUIRE right ann PX 60000 QUEUE 60000") is None
+    assert refusal(cli, "LOCK.ACQUIRE left ben PX 60000 QUEUE 60000").startswith("DEADLOCK")
+    # The position for ann is given up, and then there is no cycle any more.
+    assert cli("LOCK.RELEASE right ann TOKEN 1") == 0
+    assert cli("LOCK.ACQUIRE left ben PX 60000 QUEUE 60000") is None
+    assert cli("LOCK.ACQUIRE left ben PX 60000 QUEUE 200") is None
+    assert refusal(cli, "LOCK.ACQUIRE right ann PX 60000 QUEUE 60000").startswith("DEADLOCK")
+    eventually(lambda: count(cli, "waiters") == 0, "ben's position has lapsed")
+    assert cli("LOCK.ACQUIRE right ann PX 60000 QUEUE 60000") is None
+
+
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 @pytest.mark.parametrize("block_ms", [0, 600_000])
 def test_the_wait_that_closes_a_cycle_is_refused(server, cli, size, block_ms):
