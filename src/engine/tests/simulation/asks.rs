@@ -248,7 +248,7 @@ impl Group {
             Said::Later(handle) => {
                 return match self.nodes[n].world.fate(*handle) {
                     Fate::InQueue => Ok(Outcome::Waiting),
-                    Fate::Granted(token) if self.plan.rule().is_some() => Ok(Outcome::Granted(token)),
+                    Fate::Granted(token) if self.nodes[n].holds_back() => Ok(Outcome::Granted(token)),
                     fate => Err(format!("G7: {request:?} is blocked, and {fate:?}")),
                 };
             }
@@ -263,7 +263,7 @@ impl Group {
             }
             [PartBuf::Error(text)] => return Err(format!("{request:?} is refused: {text}")),
             _ => match Sent::of(request, parts)? {
-                Sent::Granted(token) if self.plan.rule().is_none() => Outcome::Granted(token),
+                Sent::Granted(token) if !self.nodes[n].confirms() => Outcome::Granted(token),
                 Sent::Granted(_) => {
                     return Err(format!("CONTRACT 6: {request:?} is told before it is confirmed"));
                 }
@@ -350,7 +350,7 @@ impl Group {
             }
         }
         match said {
-            Said::Now(_) if is_renewed && self.plan.rule().is_some() => {
+            Said::Now(_) if is_renewed && self.nodes[n].confirms() => {
                 Err(format!("CONTRACT 6: {request:?} is told before it is confirmed"))
             }
             Said::Now(_) => self.tell(request, Sent::Done(is_renewed)),

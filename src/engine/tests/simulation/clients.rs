@@ -214,7 +214,7 @@ impl Group {
         let binding = Binding {
             ephemeral_ms: ephemeral.then(|| self.random.below(4)),
             // With confirmations it is refused.
-            is_keepalive: may_bind && self.plan.rule().is_none() && self.random.percent(20),
+            is_keepalive: may_bind && !self.plan.may_confirm() && self.random.percent(20),
             is_running: false,
         };
         (binding, asks.counts && self.random.percent(30))

@@ -3,11 +3,16 @@
 use super::node::Files;
 use super::points::Point;
 use super::{CLIENTS, GROUP, Group, OTHER, Verdict};
+use crate::engine::events;
+use crate::engine::server::Server;
 
 impl Group {
     /// Something goes wrong, or is put right.
     pub(super) fn fault(&mut self) -> Verdict {
         let n = self.random.below(self.plan.nodes() as u64) as usize;
+        if self.plan.switches_confirm && self.random.percent(25) {
+            return self.switch_confirm(n);
+        }
         match self.random.below(20) {
             0..3 => self.break_link(n),
             3..6 => self.kill_some(n),
@@ -26,6 +31,29 @@ impl Group {
             _ => self.find_dead_of_running(n)?,
         }
         Ok(())
+    }
+
+    /// Grants have to be confirmed from here on, by another rule, or not any more.
+    fn switch_confirm(&mut self, n: usize) -> Verdict {
+        if !self.nodes[n].runs() {
+            return Ok(());
+        }
+        let is_waited_for = self.nodes[n].world.sim.with(|state| !state.confirm.all.is_over()) == Some(true);
+        // What is not confirmed yet is then over in another way.
+        let is_off = is_waited_for && self.random.percent(60);
+        let setting = if is_off { 0 } else { self.random.of(&[0, 0, 1, 2]) };
+        if self.nodes[n].confirms() != (setting > 0) {
+            self.see(if setting > 0 { Point::ConfirmSwitchedOn } else { Point::ConfirmSwitchedOff });
+        }
+        if is_waited_for && setting == 0 {
+            self.see(Point::ConfirmSwitchedOffBefore);
+        }
+        self.note(|| format!("n{n}: confirm is {setting}"));
+        self.enter(n);
+        let sim = &self.nodes[n].world.sim;
+        sim.shared().settings.set_confirm(setting);
+        events::settings_changed(sim, true);
+        self.collect(n)
     }
 
     fn find_dead_of_running(&mut self, n: usize) -> Verdict {

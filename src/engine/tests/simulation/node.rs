@@ -168,6 +168,16 @@ impl Node {
         self.bend_quarantine(plan);
     }
 
+    /// Whether grants and renewals have to be confirmed now, by its settings.
+    pub(super) fn confirms(&self) -> bool {
+        self.world.sim.shared().settings.confirms()
+    }
+
+    /// The same, and as long as some are not over that had to be.
+    pub(super) fn holds_back(&self) -> bool {
+        self.world.sim.shared().holds_back.is_set()
+    }
+
     /// A quarantine has begun, and in a control it is shorter than any setting allows.
     fn bend_quarantine(&mut self, plan: &Plan) {
         if plan.quarantine_ms != plan.quarantine_setting_ms() {

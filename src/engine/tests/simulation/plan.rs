@@ -103,6 +103,8 @@ pub(super) struct Plan {
     /// Replicas go from one primary to another and back, while nobody finds that their old connections are dead, and
     /// of two primaries none gives in.
     pub(super) changes_sides: bool,
+    /// Somebody switches `confirm` on and off again, where nothing rests on it.
+    pub(super) switches_confirm: bool,
     /// A rule that the core leaves out.
     pub(super) without: Option<LeftOut>,
 }
@@ -167,6 +169,7 @@ impl Plan {
             faults_per_mille: random.of(&[2, 10, 20, 40, 60]),
             eager_percent: random.of(&[5, 30, 60, 90]),
             changes_sides: promise != Promise::Local && more.percent(30),
+            switches_confirm: promise == Promise::Local && Random::new(seed.wrapping_add(0xc0f1)).percent(50),
             without: None,
         }
     }
@@ -178,6 +181,7 @@ impl Plan {
             sets_wall_clocks: false,
             has_files: false,
             has_logs: false,
+            switches_confirm: false,
             ..Self::of(seed)
         };
         let local = Self { promise: Promise::Local, has_one_primary: true, is_careful: true, ..plan.clone() };
@@ -257,6 +261,11 @@ impl Plan {
             }
             rule => rule,
         }
+    }
+
+    /// Whether grants may have to be confirmed at some time of the life.
+    pub(super) const fn may_confirm(&self) -> bool {
+        self.rule().is_some() || self.switches_confirm
     }
 
     /// How likely a primary is to find, when it could, that connections are dead.

@@ -15,7 +15,7 @@ macro_rules! points {
 
 points! {
     GrantedAtOnce GrantedOutOfQueue GrantedSeveral GrantedAgain Shared Permits Confirmed Unconfirmed Undone
-    ConfirmedLater
+    ConfirmedLater ConfirmSwitchedOn ConfirmSwitchedOff ConfirmSwitchedOffBefore
     Renewed RenewalUnconfirmed Released Expired TimedOut Replaced Quarantined KnownInQuarantine
     UnconfirmableInQuarantine
     ReplyLost AskedElsewhere TakenBack CameBackLate Killed RestartedEmpty RestartedFromSnapshot

@@ -60,7 +60,7 @@ impl Group {
     /// Whether a server sleeps until something happens. One that waits for its replicas hears of them in its turns.
     fn is_idle(&self, n: usize) -> bool {
         let node = &self.nodes[n];
-        node.world.is_idle() && (node.pending.is_empty() || self.plan.rule().is_none() || !node.news)
+        node.world.is_idle() && (node.pending.is_empty() || !node.holds_back() || !node.news)
     }
 
     fn judge_idle(&mut self, n: usize) -> Verdict {
@@ -271,7 +271,7 @@ impl Group {
 
     /// Where it has to be confirmed: what is to be gone when its client is told so.
     pub(super) fn note_granted(&mut self, n: usize, handle: u64, request: &Request, token: Token) {
-        if self.plan.rule().is_some() {
+        if self.nodes[n].holds_back() {
             let lock_keys = request.keys.iter().map(|at| at.lock_key().to_owned()).collect();
             self.nodes[n].world.sim.inside.borrow_mut().granted.insert(handle, (lock_keys, token));
         }
@@ -295,7 +295,7 @@ impl Group {
     fn see_confirmed(&mut self, n: usize, request: &Request, sent: Sent, parts: &[PartBuf]) {
         let text = if let [PartBuf::Error(text)] = parts { text.as_str() } else { "" };
         match sent {
-            Sent::Granted(_) | Sent::Done(true) if self.plan.rule().is_some() => self.see(Point::Confirmed),
+            Sent::Granted(_) | Sent::Done(true) if self.nodes[n].confirms() => self.see(Point::Confirmed),
             Sent::Unconfirmed if text == RENEWAL_UNCONFIRMED => self.see(Point::RenewalUnconfirmed),
             Sent::Unconfirmed if text == GRANT_UNCONFIRMED => {
                 self.see(Point::Unconfirmed);
