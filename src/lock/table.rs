@@ -22,6 +22,7 @@ mod admit;
 mod apply;
 mod away;
 mod begin;
+mod closed;
 mod connections;
 mod context;
 mod decide;

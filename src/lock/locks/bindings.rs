@@ -121,9 +121,20 @@ impl Locks {
         self.overflows.take_bound_to(client).into_iter()
     }
 
+    /// The connections that this hold is bound to, and those that it is bound to again if grants are taken back.
+    #[must_use]
+    pub fn connections_of(&self, id: LockId) -> Vec<ClientId> {
+        if !self.has_overflow(id) {
+            return Vec::new();
+        }
+        self.overflows.get(id.index()).map_or_else(Vec::new, Overflow::connections)
+    }
+
     /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
     /// where that was asked for. Returns whether the hold is still there, and bound to that connection.
     pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
+        #[cfg(test)]
+        crate::lock::tests::visits::count(1);
         let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
         let is_untold = self.has_earlier(id);
         if is_bound {

@@ -68,6 +68,12 @@ impl Overflow {
         last.into_iter().chain(others.map(|earlier| earlier.token))
     }
 
+    /// The connections that it is bound to, and is again if grants are taken back. Some may be forgotten.
+    pub(super) fn connections(&self) -> Vec<ClientId> {
+        let earlier = self.all_earlier().filter_map(|earlier| earlier.bound_to);
+        self.bound_to.into_iter().chain(earlier).collect()
+    }
+
     /// Changes all that the hold was before.
     pub(super) fn change_earlier(&mut self, mut change: impl FnMut(&mut Earlier)) {
         let mut next = self.earlier.as_deref_mut();

@@ -1,5 +1,6 @@
 //! Connections that close, and what was bound to them.
 
+use super::closed::Closed;
 use super::context::StepContext;
 use super::state::*;
 use crate::lock::lowered;
@@ -14,7 +15,7 @@ impl Table {
             return;
         }
         let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
-        self.closed.push_back(Closed { client, at: now, holds });
+        self.closed.push(Closed { client, at: now, holds });
         if is_first {
             self.unbind_some(lowered::unbound_max(UNBOUND_MAX));
         }
@@ -32,9 +33,10 @@ impl Table {
         let Some(hold) = self.own(ctx, owner).map(|(hold, _)| hold) else {
             return;
         };
-        let closed: Vec<_> = self.closed.iter().map(|closed| (closed.client, closed.at)).collect();
-        for (client, at) in closed {
-            if self.locks.unbind(hold, client, at) {
+        for client in self.locks.connections_of(hold) {
+            if let Some(at) = self.closed.closed_at(client)
+                && self.locks.unbind(hold, client, at)
+            {
                 self.replicate_again(hold);
             }
         }
@@ -49,7 +51,7 @@ impl Table {
             };
             let (client, at) = (*client, *at);
             match holds.next() {
-                None => _ = self.closed.pop_front(),
+                None => self.closed.pop(),
                 Some(hold) if self.locks.unbind(hold, client, at) => self.replicate_again(hold),
                 Some(_) => {}
             }
@@ -81,7 +83,7 @@ impl Table {
     /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
     pub fn forget_connections(&mut self) {
         let closed = std::mem::take(&mut self.closed);
-        self.locks.forget_connections(closed.into_iter().map(|closed| closed.holds));
+        self.locks.forget_connections(closed.into_holds());
     }
 
     /// Whether it is to be found out yet which holds are orphaned.
@@ -128,5 +130,86 @@ impl Table {
         if let Some(hold) = self.locks.next_running() {
             self.replicate_again(hold);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::tests::legacy::ask;
+    use crate::lock::tests::visits;
+
+    const NOW: Moment = Moment(9_000_000);
+    const CUT: Binding = Binding { ephemeral_ms: Some(5), is_keepalive: false, is_running: false };
+
+    /// A lock that its owner, named alike, holds as long as this connection is open.
+    fn with_bound(table: &mut Table, name: &str, client: u64) -> LockId {
+        let token = table.clock.mint(0).expect("there are tokens").0;
+        let owner = name.as_bytes();
+        let new = NewHold { owner, token, lease_ms: 9_000, client: Some(ClientId(client)), binding: CUT };
+        table.locks.insert(NOW, LockKey { db: 0, name: owner }, Some(&new)).expect("there is room")
+    }
+
+    /// A table in which the connection 1 has closed, with so many holds that some are bound yet.
+    fn with_closed() -> Table {
+        let mut table = Table::default();
+        for number in 0..=UNBOUND_MAX {
+            with_bound(&mut table, &format!("first:{number}"), 1);
+        }
+        table.disconnected(NOW, ClientId(1));
+        assert!(table.has_closed());
+        table
+    }
+
+    /// Lets the pump unbind all that is bound to closed connections.
+    fn unbind_all(table: &mut Table) {
+        while table.has_closed() {
+            table.unbind_some(1);
+        }
+        table.closed.check();
+    }
+
+    #[test]
+    fn an_owner_that_asks_costs_no_look_at_each_connection_that_has_closed() {
+        let mut table = with_closed();
+        let held: Vec<LockId> =
+            (2..1_000).map(|client| with_bound(&mut table, &format!("lock:{client}"), client)).collect();
+        let alone = with_bound(&mut table, "alone", 5_000);
+        (2..1_000).for_each(|client| table.disconnected(NOW, ClientId(client)));
+        let left_ms = |table: &Table, id| table.locks.hold(id).map(|hold| hold.left_ms(NOW));
+        for (id, name, looks, left) in
+            [(held[498], &b"lock:500"[..], 1, 5), (held[498], b"lock:500", 0, 5), (alone, b"alone", 0, 9_000)]
+        {
+            let key_ref = KeyRef { lock_key: LockKey { db: 0, name }, existing: Existing::Lock(id) };
+            visits::take();
+            table.unbind_own(&StepContext::new(key_ref), name);
+            assert_eq!((visits::take(), left_ms(&table, id)), (looks, Some(left)), "{name:?}");
+        }
+        // What its owner asks for then is not cut when the pump comes to that connection.
+        let key_ref =
+            KeyRef { lock_key: LockKey { db: 0, name: b"lock:500" }, existing: Existing::Lock(held[498]) };
+        let asked = ask(b"lock:500", Mode::Exclusive, None);
+        let now = Now { boot: NOW, wall_us: 0 };
+        let _ = table.acquire(now, key_ref, &asked, &mut |_| Decision::Granted, &mut Effects::default());
+        unbind_all(&mut table);
+        assert_eq!(left_ms(&table, held[498]), Some(50));
+        assert!(held.iter().all(|&id| left_ms(&table, id).is_some_and(|left| left < 100)));
+        assert_eq!(left_ms(&table, alone), Some(9_000), "its connection is open");
+    }
+
+    #[test]
+    fn an_owner_that_asks_is_also_found_by_the_connection_that_its_hold_was_bound_to() {
+        let mut table = with_closed();
+        let (name, id) = (b"lock", with_bound(&mut table, "lock", 2));
+        let token = table.clock.mint(0).expect("there are tokens").0;
+        let earlier = table.locks.earlier(id, Mode::Exclusive, token, false);
+        table.locks.rebind(id, NOW, CUT, Some(ClientId(3)));
+        table.locks.note_granted(id, Some(ClientId(3)), earlier);
+        table.disconnected(NOW, ClientId(2));
+        let key_ref = KeyRef { lock_key: LockKey { db: 0, name }, existing: Existing::Lock(id) };
+        table.unbind_own(&StepContext::new(key_ref), name);
+        let earlier = table.locks.take_earlier(id).expect("nobody was told yet");
+        assert!(!earlier.is_over(NOW) && earlier.is_over(NOW.plus_ms(6)), "it is cut");
+        unbind_all(&mut table);
     }
 }

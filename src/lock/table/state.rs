@@ -3,6 +3,7 @@
 pub(super) use std::collections::VecDeque;
 
 use super::away::Away;
+use super::closed::ClosedConnections;
 pub(super) use super::noted::{Noted, PutOff};
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
@@ -11,7 +12,7 @@ pub(super) use crate::lock::effect::{
     Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
     WaiterId,
 };
-pub(super) use crate::lock::locks::{BoundHolds, Earlier, Ended, Hold, Locks, NewHold};
+pub(super) use crate::lock::locks::{Earlier, Ended, Hold, Locks, NewHold};
 use crate::lock::lowered;
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;
@@ -49,8 +50,7 @@ pub struct Table {
     pub(super) untold: VecDeque<Task>,
     /// What the server may not do yet, by when it is tried again.
     pub(super) put_off: PutOff,
-    /// Connections that have closed, whose holds are not all unbound yet.
-    pub(super) closed: VecDeque<Closed>,
+    pub(super) closed: ClosedConnections,
     pub(super) outbox: Outbox,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
@@ -281,13 +281,6 @@ pub(super) fn begin_hold(
             Some((id, Change::Stored(id)))
         }
     }
-}
-
-/// A connection that has closed, and what was bound to it.
-pub(super) struct Closed {
-    pub(super) client: ClientId,
-    pub(super) at: Moment,
-    pub(super) holds: BoundHolds,
 }
 
 /// What is loaded beside what is served.
