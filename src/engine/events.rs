@@ -117,16 +117,14 @@ pub fn loaded_staged<S: Server>(server: &S, what: Beside) {
     if what == Beside::Begun {
         server.shared().expect_facts();
     }
-    let gone = server.with(|state| match what {
-        Beside::Begun => {
-            state.table.begin_staged();
-            None
+    let _ = work::after(server, |state| {
+        match what {
+            Beside::Begun => state.table.begin_staged(),
+            Beside::Completed => state.table.complete_staged(),
+            Beside::Aborted => state.table.abort_staged(),
         }
-        Beside::Completed => state.table.complete_staged(),
-        Beside::Aborted => state.table.abort_staged(),
+        state.rearm();
     });
-    drop(gone);
-    work::rearm(server);
 }
 
 /// Warns if the data set that was loaded is far ahead of the wall clock. A file is believed, because tokens must not

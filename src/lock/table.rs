@@ -45,7 +45,7 @@ mod untold;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
 pub use outbox::Notice;
-pub use state::{Gone, Table};
+pub use state::Table;
 pub use terms::{
     Acquired, Admission, Ask, Block, Candidate, Decision, Granted, KeyRef, Limits, NO_PERMISSION,
     NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, Refusal, Release, Renewal, Steps, TOO_MANY_LOCKS, WRONG_TYPE, Wait,

@@ -22,6 +22,12 @@ impl Locks {
         holds
     }
 
+    /// Whether there are any that [`Self::take_detached`] has not come to the end of.
+    #[must_use]
+    pub fn has_detached(&self) -> bool {
+        !self.holder_lists.detached.is_empty()
+    }
+
     /// Ends the hold of one of those whose lock was gone first, at that moment, and says whether its lease was over by
     /// then. `None`: it was the last of its lock.
     pub fn take_detached(&mut self, then: Moment) -> Option<(Ended, bool)> {

@@ -50,6 +50,17 @@ impl Going {
         self.locks.holds()
     }
 
+    /// Whether there are holders whose locks were gone before. They are taken out first, by [`Self::locks_mut`].
+    #[must_use]
+    pub fn has_detached(&self) -> bool {
+        self.locks.has_detached()
+    }
+
+    /// The locks, before the first of them is taken out.
+    pub const fn locks_mut(&mut self) -> &mut Locks {
+        &mut self.locks
+    }
+
     /// Takes one record out; what `tell` makes of the hold that it had is given back. It returns whether that tells of
     /// the lock's end. `None`: nothing is left.
     pub fn take_one<R>(&mut self, tell: impl FnOnce(&Gone<'_>) -> (bool, R)) -> Option<Option<R>> {

@@ -1,5 +1,6 @@
 //! What is to be published and was not yet: how it comes into the [outbox](super::outbox), and out of it.
 
+use super::noted::next_of;
 use super::outbox::{Detached, Entry, Notice};
 use super::state::*;
 use crate::lock::locks::Gone;
@@ -13,7 +14,7 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn has_notices(&self) -> bool {
-        !self.outbox.entries.is_empty()
+        !self.outbox.is_published()
     }
 
     /// Has this published behind all that was not published yet.
@@ -25,14 +26,7 @@ impl Table {
     /// nothing left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
         let notice = |gone: &Gone<'_>, event| Some(Notice { lock_key: gone.lock.lock_key()?, event });
-        if let Some(step) = self.next_of_flushed(notice) {
-            return Some(step);
-        }
-        if let Some(Entry::Detached(detached)) = self.outbox.entries.front_mut() {
-            let next = detached.next(&mut self.locks, &mut self.stats);
-            return if next.is_none() { Some(self.end_detached()) } else { next };
-        }
-        self.next_single()
+        self.next_of_flushed(notice).or_else(|| self.next_entry())
     }
 
     /// The same where nobody hears what is published: without the name of each lock that was flushed, for a name takes
@@ -41,37 +35,52 @@ impl Table {
         if let Some(step) = self.next_of_flushed(|_, event| Some(event)) {
             return Some(step);
         }
-        Some(self.next_notice()?.map(|notice| notice.event))
+        Some(self.next_entry()?.map(|notice| notice.event))
     }
 
     /// Ends the next of the locks that were flushed, and tells of that as `tell` does. `None`: these are not next.
     fn next_of_flushed<R>(&mut self, tell: impl FnOnce(&Gone<'_>, Event) -> Option<R>) -> Option<Option<R>> {
         self.outbox.ends_with_flush = false;
-        let Some(Entry::Gone(gone, then)) = self.outbox.entries.front_mut() else {
-            return None;
+        let aside = self.outbox.asides.front_mut().filter(|aside| aside.before.is_empty())?;
+        let Some(then) = aside.then else {
+            self.outbox.silent.extend(next_of(&mut self.outbox.asides).map(|aside| aside.going));
+            return Some(None);
         };
-        let (stats, then) = (&mut self.stats, *then);
-        let step = gone.take_one(|gone| {
+        let stats = &mut self.stats;
+        let step = aside.going.take_one(|gone| {
             let (is_told, event) = end_of(gone, then, stats);
             (is_told, event.and_then(|event| tell(gone, event)))
         });
         if step.is_none() {
-            self.outbox.pop();
+            drop(next_of(&mut self.outbox.asides));
         }
         Some(step.flatten().flatten())
     }
 
-    /// All holders of a lock are let go: now it is published that it was broken, if it was.
-    fn end_detached(&mut self) -> Option<Notice> {
-        let front = self.outbox.entries.front_mut();
-        let notice = match front {
-            Some(Entry::Detached(detached)) if detached.is_broken && detached.is_ours => {
-                Some(Notice { lock_key: detached.lock_key.clone(), event: Event::Broken })
-            }
-            _ => None,
+    /// What is next in the order of what happened, but for locks that were flushed. At last, memory is given back.
+    fn next_entry(&mut self) -> Option<Option<Notice>> {
+        let (entries, locks) = match self.outbox.asides.front_mut() {
+            Some(aside) => (&mut aside.before, aside.going.locks_mut()),
+            None => (&mut self.outbox.entries, &mut self.locks),
         };
-        self.outbox.pop();
-        notice
+        if let Some(Entry::Detached(detached)) = entries.front_mut()
+            && let Some(step) = detached.next(locks, &mut self.stats)
+        {
+            return Some(step);
+        }
+        match next_of(entries) {
+            Some(Entry::Notice(notice)) => Some(Some(notice)),
+            Some(Entry::Detached(detached)) => Some(detached.end()),
+            None => self.next_silent(),
+        }
+    }
+
+    fn next_silent(&mut self) -> Option<Option<Notice>> {
+        let silent = self.outbox.silent.front_mut()?;
+        if silent.take_one(|_| (false, ())).is_none() {
+            self.outbox.silent.pop_front();
+        }
+        Some(None)
     }
 
     /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
@@ -80,34 +89,8 @@ impl Table {
         if is_ours {
             self.stats.broken += holds as u64;
         }
-        let detached =
-            Detached { lock_key, then: now, is_ours, expired: 0, is_broken: false, is_drained: false };
+        let detached = Detached { lock_key, then: now, is_ours, expired: 0, is_broken: false };
         self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
-    }
-
-    /// Lets all holders go now whose locks are gone: their records are about to go as well. What is to be published of
-    /// them is, in its place.
-    pub(super) fn drain_detached(&mut self) {
-        for entry in &mut self.outbox.entries {
-            if let Entry::Detached(detached) = entry {
-                while detached.take_one(&mut self.locks, &mut self.stats) {}
-            }
-        }
-    }
-
-    fn next_single(&mut self) -> Option<Option<Notice>> {
-        if let Some(Entry::Notice(notice)) = self.outbox.entries.front_mut() {
-            let lock_key =
-                std::mem::replace(&mut notice.lock_key, LockKeyBuf { db: 0, name: Box::default() });
-            let notice = Notice { lock_key, event: notice.event };
-            self.outbox.pop();
-            return Some(Some(notice));
-        }
-        let silent = self.outbox.silent.front_mut()?;
-        if silent.take_one(|_| (false, ())).is_none() {
-            self.outbox.silent.pop_front();
-        }
-        Some(None)
     }
 
     /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and the waiters there
@@ -148,7 +131,6 @@ impl Table {
         if self.locks.is_empty() && self.locks.holds() == 0 {
             return false;
         }
-        self.drain_detached();
         self.epochs = self.epochs.wrapping_add(1);
         let next = self.locks.successor(self.epochs);
         let gone = std::mem::replace(&mut self.locks, next);
@@ -162,11 +144,7 @@ impl Table {
     /// A data set begins to load instead of the one that was served. What was thrown away for it, a moment ago, was not
     /// broken (DEBUG RELOAD): the locks come back. And what is loaded needs the memory.
     pub(super) fn drop_what_is_loaded_anew(&mut self) {
-        if std::mem::take(&mut self.outbox.ends_with_flush)
-            && let Some(Entry::Gone(gone, _)) = self.outbox.entries.pop_back()
-        {
-            self.stats.broken -= gone.holds() as u64;
-        }
+        self.stats.broken -= self.outbox.take_back_flush() as u64;
         self.outbox.silent.clear();
     }
 }
@@ -182,11 +160,14 @@ impl Detached {
         Some(is_expired.then(|| Notice { lock_key: self.lock_key.clone(), event: Event::Expired }))
     }
 
+    /// All its holders are let go: now it is published that it was broken, if it was.
+    fn end(self) -> Option<Notice> {
+        (self.is_broken && self.is_ours).then_some(Notice { lock_key: self.lock_key, event: Event::Broken })
+    }
+
     /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
     fn take_one(&mut self, locks: &mut Locks, stats: &mut Stats) -> bool {
-        let Some((ended, is_over)) = (!self.is_drained).then(|| locks.take_detached(self.then)).flatten()
-        else {
-            self.is_drained = true;
+        let Some((ended, is_over)) = locks.take_detached(self.then) else {
             return false;
         };
         self.expired += usize::from(is_over);

@@ -4,12 +4,12 @@
 //! published there. So it is noted, and the pump publishes it. Until then whatever else happens to locks is published
 //! behind it: else the next hold of a lock would be heard of before the end of the one before.
 //!
-//! A database that is emptied may take a million locks with it. They are set aside as a whole ([`Going`]), and the pump
-//! publishes their ends, and gives back their memory, a few at a time.
+//! A database that is emptied may take a million locks with it. They are set aside as a whole ([`Aside`]), and the pump
+//! publishes their ends, and gives back their memory, a few at a time. So it does with the holders of one lock that very
+//! many held ([`Detached`]). If all locks are set aside before it has come to the last holder, it finds the others there.
 
 use std::collections::VecDeque;
 
-use super::noted::next_of;
 use crate::lock::effect::Event;
 use crate::lock::locks::{Going, Locks};
 use crate::lock::types::{LockKeyBuf, Moment};
@@ -26,8 +26,6 @@ pub struct Notice {
 /// What is in an outbox.
 pub(super) enum Entry {
     Notice(Notice),
-    /// All locks that went at this moment.
-    Gone(Box<Going>, Moment),
     /// A lock that very many held.
     Detached(Box<Detached>),
 }
@@ -43,17 +41,27 @@ pub(super) struct Detached {
     pub(super) expired: usize,
     /// Whether a hold was found that was live then: the lock was broken. That is published last.
     pub(super) is_broken: bool,
-    /// Whether all its holders were let go.
-    pub(super) is_drained: bool,
+}
+
+/// All locks of a set that is gone.
+pub(super) struct Aside {
+    /// What is to be published before. The detached locks among it are of this set.
+    pub(super) before: VecDeque<Entry>,
+    pub(super) going: Going,
+    /// When it went, if the ends of its holds are published.
+    pub(super) then: Option<Moment>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Outbox {
+    /// What comes before the entries.
+    pub(super) asides: VecDeque<Aside>,
+    /// The detached locks among them are of the set that is in use.
     pub(super) entries: VecDeque<Entry>,
     /// Locks that are gone, and of which nothing is published here.
     pub(super) silent: VecDeque<Going>,
-    /// The last entry is what the last flush has emptied.
+    /// The last that is to be published is what the last flush has emptied.
     pub(super) ends_with_flush: bool,
 }
 
@@ -62,22 +70,198 @@ impl Outbox {
         self.entries.push_back(Entry::Notice(Notice { lock_key, event }));
     }
 
-    /// These locks are gone. `published` says that the ends of their holds are published, which were live at this moment.
-    pub(super) fn push_gone(&mut self, gone: Locks, published: Option<Moment>) {
-        let gone = Going::new(gone);
-        match published {
-            Some(now) => self.entries.push_back(Entry::Gone(Box::new(gone), now)),
-            None => self.silent.push_back(gone),
+    /// These locks are gone. `then` says that the ends of their holds are published, which were live at this moment.
+    pub(super) fn push_gone(&mut self, gone: Locks, then: Option<Moment>) {
+        let is_last = then.is_some() || gone.has_detached();
+        let going = Going::new(gone);
+        if is_last {
+            let before = std::mem::take(&mut self.entries);
+            self.asides.push_back(Aside { before, going, then });
+        } else {
+            self.silent.push_back(going);
         }
+    }
+
+    /// What the last flush has emptied was not broken, if nothing was noted since. Returns how many holds it had.
+    pub(super) fn take_back_flush(&mut self) -> usize {
+        let is_last = std::mem::take(&mut self.ends_with_flush) && self.entries.is_empty();
+        let Some(mut flushed) = is_last.then(|| self.asides.pop_back()).flatten() else {
+            return 0;
+        };
+        let holds = flushed.going.holds();
+        if flushed.going.has_detached() {
+            // The locks that had gone before were broken.
+            flushed.then = None;
+            self.asides.push_back(flushed);
+        } else {
+            self.entries = flushed.before;
+        }
+        holds
+    }
+
+    /// Whether nothing is to be published.
+    #[inline(always)]
+    pub(super) fn is_published(&self) -> bool {
+        self.entries.is_empty() && self.asides.is_empty()
     }
 
     /// Whether all is published, and the memory of what is gone given back.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.silent.is_empty()
+        self.is_published() && self.silent.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::noted::KEPT;
+    use super::super::state::*;
+    use super::*;
+
+    const NOW: Moment = Moment(5_000_000);
+    /// The leases of every third holder are over by then.
+    const LATER: Moment = NOW.plus_ms(1_000);
+
+    /// A lock that so many hold, or one.
+    fn with_holders(table: &mut Table, name: &str, holders: usize) -> LockId {
+        let (id, lock_key) = (table.locks.form(Mode::Limit(50)), LockKey { db: 0, name: name.as_bytes() });
+        for number in 0..holders {
+            let (owner, token) =
+                (format!("owner-{number}"), table.clock.mint(0).expect("there are tokens").0);
+            let lease_ms = if number % 3 == 2 { 10 } else { 9_000 };
+            let new =
+                NewHold { owner: owner.as_bytes(), token, lease_ms, client: None, binding: Binding::NONE };
+            table.locks.join(id, NOW, lock_key, &new).expect("there is room");
+        }
+        id
     }
 
-    pub(super) fn pop(&mut self) {
-        drop(next_of(&mut self.entries));
+    /// The key of a lock goes that twenty hold, and somebody takes it at once. Then there is another lock.
+    fn gone_and_taken(table: &mut Table, name: &str, other: &str) -> LockId {
+        let id = with_holders(table, name, 20);
+        table.unlinked(LATER, id, true);
+        table.publish_later(LockKey { db: 0, name: name.as_bytes() }, Event::Acquired);
+        with_holders(table, other, 1)
+    }
+
+    fn let_go(table: &Table) -> u64 {
+        table.stats().holds.count()
+    }
+
+    /// What is published next, which lets one holder go at most.
+    fn next(table: &mut Table) -> Option<Option<(String, Event)>> {
+        let before = let_go(table);
+        let step = table.next_notice();
+        assert!(let_go(table) - before <= 1, "more than one at once");
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        step.map(|notice| notice.map(|notice| (text(&notice.lock_key.name), notice.event)))
+    }
+
+    /// All of that.
+    fn published(table: &mut Table) -> Vec<(String, Event)> {
+        std::iter::from_fn(|| next(table)).flatten().collect()
+    }
+
+    /// What is published of [`gone_and_taken`].
+    fn ends(name: &str) -> Vec<(String, Event)> {
+        let events = [vec![Event::Expired; 6], vec![Event::Broken, Event::Acquired]].concat();
+        events.into_iter().map(|event| (name.to_owned(), event)).collect()
+    }
+
+    #[test]
+    fn holders_of_a_lock_that_is_gone_go_one_by_one_also_when_all_locks_go_before_the_last() {
+        type Act = fn(&mut Table);
+        let acts: [(&str, bool, Act); 7] = [
+            ("flush", true, |table| table.flushed(LATER, None, true)),
+            ("flush of its database", true, |table| table.flushed(LATER, Some(0), true)),
+            ("swap", true, |table| table.swapped(LATER, 0, 1, true)),
+            ("flush of a primary's", false, |table| table.flushed(LATER, None, false)),
+            ("load anew", false, |table| {
+                table.flushed(LATER, None, true);
+                table.begin_load();
+            }),
+            ("load beside", false, |table| {
+                table.begin_staged();
+                with_holders(table, "served", 1);
+                table.complete_staged();
+            }),
+            ("load beside that fails", false, |table| {
+                table.begin_staged();
+                table.abort_staged();
+                table.flushed(LATER, None, false);
+            }),
+        ];
+        for (name, is_broken, act) in acts {
+            let mut table = Table::default();
+            gone_and_taken(&mut table, "many", "other");
+            let mut told: Vec<_> = (0..3).filter_map(|_| next(&mut table)).flatten().collect();
+            assert_eq!((let_go(&table), table.stats().broken), (3, 19), "{name}");
+            act(&mut table);
+            assert_eq!(let_go(&table), 3, "{name}: no holder goes with it");
+            assert_eq!((table.holds(), table.has_notices()), (0, true), "{name}");
+            told.extend(published(&mut table));
+            let of_other = is_broken.then(|| ("other".to_owned(), Event::Broken));
+            assert_eq!(told, ends("many").into_iter().chain(of_other).collect::<Vec<_>>(), "{name}");
+            let stats = table.stats();
+            assert_eq!((stats.broken, stats.expirations), (14 + u64::from(is_broken), 6), "{name}");
+            assert!(!table.has_tasks(), "{name}");
+            table.check(std::iter::empty()).expect("nothing is wrong");
+        }
+    }
+
+    #[test]
+    fn what_goes_in_several_flushes_is_told_in_its_order_and_gives_its_memory_back() {
+        let mut table = Table::default();
+        let mut expected = Vec::new();
+        for round in 0..3 * KEPT {
+            let (name, other) = (format!("many:{round}"), format!("other:{round}"));
+            gone_and_taken(&mut table, &name, &other);
+            // A server that is a replica for a while publishes what it decided before.
+            let is_ours = round % 3 != 1;
+            table.flushed(LATER, None, is_ours);
+            expected.extend(ends(&name).into_iter().chain(is_ours.then_some((other, Event::Broken))));
+        }
+        let stays = gone_and_taken(&mut table, "last", "stays");
+        expected.extend(ends("last"));
+        assert_eq!(let_go(&table), 0);
+        assert_eq!(published(&mut table), expected);
+        assert!(!table.has_tasks() && table.outbox.asides.capacity() == 0);
+        let keys = [(LockKey { db: 0, name: b"stays" }, stays)];
+        table.check(keys.into_iter()).expect("nothing is wrong");
+    }
+
+    #[test]
+    fn what_is_loaded_anew_leaves_what_was_noted_before_and_since() {
+        // Since the flush, in the same transaction: then what was flushed is gone.
+        for is_noted_since in [false, true] {
+            let mut table = Table::default();
+            table.publish_later(LockKey { db: 0, name: b"before" }, Event::Released);
+            with_holders(&mut table, "other", 1);
+            table.flushed(LATER, None, true);
+            let since = LockKey { db: 0, name: b"since" };
+            let notes: &[LockKey<'_>] = if is_noted_since { &[since] } else { &[] };
+            notes.iter().for_each(|&lock_key| table.publish_later(lock_key, Event::Acquired));
+            table.begin_load();
+            let told: Vec<_> = published(&mut table).into_iter().map(|told| told.0).collect();
+            let expected: &[&str] = if is_noted_since { &["before", "other", "since"] } else { &["before"] };
+            assert_eq!(
+                (told, table.stats().broken),
+                (expected.iter().map(|&s| s.to_owned()).collect(), u64::from(is_noted_since))
+            );
+            assert!(!table.has_tasks());
+        }
+    }
+
+    #[test]
+    fn a_set_of_which_nothing_is_told_holds_up_nothing_that_is() {
+        let mut table = Table::default();
+        table.publish_later(LockKey { db: 0, name: b"before" }, Event::Released);
+        with_holders(&mut table, "other", 20);
+        table.flushed(LATER, None, false);
+        table.publish_later(LockKey { db: 0, name: b"since" }, Event::Acquired);
+        let first: Vec<_> = (0..2).filter_map(|_| next(&mut table)).flatten().map(|told| told.0).collect();
+        assert_eq!(first, ["before", "since"]);
+        assert!(!table.has_notices() && table.has_tasks(), "memory is to be given back");
+        assert_eq!((published(&mut table), table.has_tasks()), (vec![], false));
     }
 }

@@ -4,7 +4,8 @@
 //! one. The new one takes its place as a whole or is dropped as a whole. So the table has two sets of locks and two
 //! clocks of tokens. Those that are served stay where they are, and everything in the table goes on working on them
 //! alone. What is loaded goes into those beside. A number says of which set it is, and finds nothing in any other.
-//! The server frees values of a data set that is gone much later, in any order.
+//! The server frees values of a data set that is gone much later, in any order. The pump gives back its memory, a few
+//! locks at a time.
 //!
 //! Nothing is decided meanwhile. When it is over, nobody is told that locks were broken: on a replica nothing was.
 
@@ -14,7 +15,6 @@ impl Table {
     /// A data set is about to be loaded, not instead of the one that is served but beside it.
     pub fn begin_staged(&mut self) {
         self.abort_staged();
-        self.drain_detached();
         self.epochs = self.epochs.wrapping_add(1);
         let staged = Staged { locks: self.locks.staged(self.epochs), clock: self.clock.staged() };
         self.staged = Some(Box::new(staged));
@@ -26,11 +26,12 @@ impl Table {
         self.staged.is_some()
     }
 
-    /// The data set beside was loaded and is served from here on. The old one is gone with all its holds, and is
-    /// returned for the caller to drop: that takes time.
-    #[must_use]
-    pub fn complete_staged(&mut self) -> Option<Gone> {
-        let Staged { locks, clock } = *self.staged.take()?;
+    /// The data set beside was loaded and is served from here on. The old one is gone with all its holds.
+    pub fn complete_staged(&mut self) {
+        let Some(staged) = self.staged.take() else {
+            return;
+        };
+        let Staged { locks, clock } = *staged;
         let gone = std::mem::replace(&mut self.locks, locks);
         self.locks.absorb(&gone);
         let old = std::mem::replace(&mut self.clock, clock);
@@ -38,15 +39,18 @@ impl Table {
         self.epochs_then = self.epochs;
         // No queue knows any of the new locks.
         self.forget_locks_of_queues(|_| true);
-        Some(Gone(gone))
+        self.outbox.push_gone(gone, None);
     }
 
     /// The data set beside could not be loaded. All is as it was before, only that no token of it is minted again.
-    pub fn abort_staged(&mut self) -> Option<Gone> {
-        let Staged { locks, clock } = *self.staged.take()?;
-        self.locks.absorb(&locks);
-        self.clock.absorb(&clock);
-        Some(Gone(locks))
+    pub fn abort_staged(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            let Staged { locks, clock } = *staged;
+            self.locks.absorb(&locks);
+            self.clock.absorb(&clock);
+            // None of its locks was detached: what is to be published concerns those that are served.
+            self.outbox.push_gone(locks, None);
+        }
     }
 
     /// The clock of tokens of the data set that is being loaded, if there is one, or else the only one.

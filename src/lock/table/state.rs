@@ -289,23 +289,6 @@ pub(super) struct Staged {
     pub(super) clock: TokenClock,
 }
 
-/// All locks of a data set that is gone.
-pub struct Gone(pub(super) Locks);
-
-impl Gone {
-    /// How many there were.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there was none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
 /// While a server that may have forgotten locks grants none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantine {
