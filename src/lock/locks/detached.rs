@@ -48,10 +48,25 @@ impl Locks {
     #[must_use]
     pub fn is_detached(&self, holder: LockId) -> bool {
         let detached = &self.holder_lists.detached;
+        #[cfg(test)]
+        crate::lock::tests::visits::count(detached.len());
         !detached.is_empty()
             && self.hold(holder).is_some_and(|hold| {
                 detached.iter().any(|holders| holders.of_token(hold.token()) == Some(holder))
             })
+    }
+
+    /// Leaves out those of these holders whose lock is gone. Each is looked for in all lists of such holders, or all such
+    /// holders are listed, whichever is less work.
+    pub(super) fn leave_out_detached(&self, holders: &mut Vec<LockId>) {
+        let lists = &self.holder_lists;
+        if holders.len().saturating_mul(lists.detached.len()) <= lists.detached_holds {
+            return holders.retain(|&holder| !self.is_detached(holder));
+        }
+        #[cfg(test)]
+        crate::lock::tests::visits::count(lists.detached_holds);
+        let detached: hashbrown::HashSet<LockId> = self.detached().collect();
+        holders.retain(|holder| !detached.contains(holder));
     }
 
     /// All holders whose lock is gone.
@@ -64,6 +79,7 @@ impl Locks {
 mod tests {
     use super::*;
     use crate::lock::locks::NewHold;
+    use crate::lock::tests::visits;
     use crate::lock::types::{Binding, LockKey, Mode, Token};
 
     const NOW: Moment = Moment(9_000_000);
@@ -103,5 +119,33 @@ mod tests {
         assert!(locks.next_end().is_some(), "the other one is left");
         locks.remove(other, LATER);
         assert_eq!((locks.next_end(), locks.len()), (None, 0));
+    }
+
+    #[test]
+    fn an_owner_of_locks_that_are_gone_is_looked_for_in_the_way_that_is_less_work() {
+        // Many locks of few holders; one lock of many.
+        for (lists, others) in [(100, 9), (1, 200)] {
+            let mut locks = Locks::default();
+            let mut number = 0;
+            for _ in 0..lists {
+                let gone = locks.form(Mode::Limit(1_000));
+                for _ in 0..others {
+                    number += 1;
+                    join(&mut locks, gone, number, 9_000);
+                }
+                number += 1;
+                let token = Token::new(number).expect("valid");
+                let new =
+                    NewHold { owner: b"ann", token, lease_ms: 9_000, client: None, binding: Binding::NONE };
+                locks.join(gone, NOW, KEY, &new).expect("there is room");
+                locks.detach(gone);
+            }
+            let token = Token::new(number + 1).expect("valid");
+            let new = NewHold { owner: b"ann", token, lease_ms: 9_000, client: None, binding: Binding::NONE };
+            locks.insert(NOW, KEY, Some(&new)).expect("there is room");
+            visits::take();
+            assert_eq!(locks.all_of_owner(b"ann").len(), 1, "{lists} lists");
+            assert!(visits::take() <= lists * 10 + 1, "{lists} lists, {others} others");
+        }
     }
 }

@@ -219,7 +219,7 @@ impl Locks {
     #[must_use]
     pub fn all_of_owner(&self, owner: &[u8]) -> Vec<(Mode, super::Lock<'_>, Hold<'_>)> {
         let mut own = self.records_of_owner(owner);
-        own.retain(|&id| !self.is_detached(id));
+        self.leave_out_detached(&mut own);
         let mode_of = self.modes_of(&own);
         let with_mode = |id: LockId| Some((mode_of(id), self.get(id)?, self.hold(id)?));
         own.into_iter().filter_map(with_mode).collect()
