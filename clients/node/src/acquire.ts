@@ -8,11 +8,12 @@
  */
 
 import { now, pauseBefore } from "./clock.js";
-import { acquireCommand, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
+import { acquireCommand, freshOwner, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
 import type { Driver } from "./driver.js";
 import {
   Cancelled,
   ConnectionFailed,
+  codeOf,
   highestFor,
   LockError,
   LockTimeout,
@@ -48,6 +49,8 @@ export interface Context {
   readonly attempts: Set<Attempt>;
   readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
+  /** Whether the program has a hold of this owner and token. */
+  readonly holds: (owner: string, token: number) => boolean;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
   readonly most: { queue: number; block: number };
@@ -55,7 +58,7 @@ export interface Context {
 
 export class Attempt {
   readonly #context: Context;
-  readonly #request: Request;
+  #request: Request;
   readonly #key: string;
   readonly #began = now();
   /** When the caller's wait is over. */
@@ -75,6 +78,13 @@ export class Attempt {
   #seat: Seat | undefined;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
   #isSilent = false;
+  /** While such a request may be done after a later one: whether it is answered after all. */
+  #overtaken: Promise<boolean> | undefined;
+  /** The one request that the server may have granted, if all before it were answered. */
+  #underway: Promise<unknown> | undefined;
+  /** Since when no server answers, and whether that was told. */
+  #unheardSince: number | undefined;
+  #isTold = false;
   /** Why the last request failed: what a caller is told if the wait was in vain. */
   #trouble: unknown;
   /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
@@ -82,12 +92,22 @@ export class Attempt {
   readonly #taken: Taken = new Set();
   #settle: (() => void) | undefined;
 
-  constructor(context: Context, request: Request, wait: number | undefined) {
+  constructor(
+    context: Context,
+    request: Request,
+    wait: number | undefined,
+    readonly troubled: (error: Error) => void,
+  ) {
     this.#context = context;
     this.#request = request;
     this.#key = routingKey(request.names);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** What was asked last. */
+  get request(): Request {
+    return this.#request;
   }
 
   /** Ends the attempt, which then fails with this error. */
@@ -114,11 +134,22 @@ export class Attempt {
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
       if (!this.#isGranted && (this.#known || this.#hasPlace)) {
-        this.#giveUp(this.#known ? undefined : NOBODYS);
+        this.#withdraw();
         this.#loosen();
       }
       void this.#untilSettled();
     }
+  }
+
+  /** Ends the wait, and what was granted. What a named owner holds by another request stays. */
+  #withdraw(): void {
+    const underway = this.#request.isNamed ? this.#underway : undefined;
+    this.#giveUp(this.#known && underway === undefined ? undefined : NOBODYS);
+    // Its reply says what was granted, which is given up by its token. Without a reply nobody knows that.
+    underway?.catch((error: unknown) => {
+      const isReply = error instanceof Error && codeOf(error.message) !== undefined;
+      if (!isReply) this.#giveUp();
+    });
   }
 
   /** From now on it may be granted though nobody waits for that. */
@@ -136,6 +167,10 @@ export class Attempt {
     for (let answer: Grant | "taken" | "failed" = first, failures = 0; ; answer = await this.#ask()) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
+        if (!this.#isTold && now() - (this.#unheardSince ?? now()) >= this.#context.timeout) {
+          this.#isTold = true;
+          this.troubled(this.#unreached());
+        }
         await this.#pause(failures++);
         continue;
       }
@@ -175,20 +210,46 @@ export class Attempt {
     const before = this.#known;
     this.#known = true;
     const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
+    this.#underway = before ? undefined : asking;
+    const overtaken = this.#overtaken;
+    let token: number | undefined;
     try {
-      const token = tokenOf(await this.#inTime(asking, until));
+      token = tokenOf(await this.#inTime(asking, until));
+      this.#underway = undefined;
       this.#trouble = undefined;
-      if (token !== undefined) return { token, sentAt };
-      // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
-      this.#known = before;
-      this.#hasPlace ||= how.queue !== undefined;
-      return "taken";
+      this.#unheardSince = undefined;
+      this.#isTold = false;
     } catch (error) {
       this.#heedLater(asking);
+      if (!(error instanceof Cancelled)) this.#underway = undefined;
+      this.#unheardSince ??= sentAt;
       // What is refused is not granted, and a release would end what the owner holds by another request.
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
     }
+    if (token === undefined) {
+      // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
+      this.#known = before;
+      this.#hasPlace ||= how.queue !== undefined;
+      return "taken";
+    }
+    return overtaken === undefined ? { token, sentAt } : this.#askAnew(overtaken);
+  }
+
+  /**
+   * It was granted, but an older request of it may still be on its way over a waiting connection. The server would tie
+   * the grant to that connection, and end it with that. So it asks again when that request is answered. If it is not,
+   * another owner asks, whom it does not concern.
+   */
+  async #askAnew(overtaken: Promise<boolean>): Promise<Grant | "taken" | "failed"> {
+    const isAnswered = await this.#unlessStopped(overtaken);
+    this.#overtaken = undefined;
+    if (!isAnswered && !this.#request.isNamed) {
+      this.#giveUp();
+      this.#request = { ...this.#request, owner: freshOwner() };
+      this.#known = this.#tied = this.#hasPlace = false;
+    }
+    return this.#ask();
   }
 
   /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
@@ -281,11 +342,14 @@ export class Attempt {
     const block = Math.min(left, BELIEVED_MS + MARGIN_MS, most.block);
     const words = acquireCommand(this.#request, { block: Math.max(Math.ceil(block), 1), ephemeral: 0 });
     this.#tied = names.length === 1;
+    const before = this.#known;
     this.#known = true;
     const waiting = line.ask(words);
+    this.#underway = before ? undefined : waiting;
     const until = now() + Math.min(block + MARGIN_MS, BELIEVED_MS);
     try {
       const reply = await this.#inTime(waiting, until);
+      this.#underway = undefined;
       // It had taken over the position, which has ended with it.
       this.#known = tokenOf(reply) !== undefined;
       lines.give(line);
@@ -295,7 +359,9 @@ export class Attempt {
       this.#context.background(settling);
       this.#heedLater(waiting);
       if (error instanceof Cancelled) throw error;
+      this.#underway = undefined;
       if (error instanceof ConnectionFailed && line.isOpen) {
+        if (this.#tied) this.#await(settling);
         // Several names have no QUEUE. Only another BLOCK takes over their place, before this connection is closed.
         this.#isSilent = names.length > 1;
         return;
@@ -304,10 +370,19 @@ export class Attempt {
     }
   }
 
+  /** Until this request over a waiting connection is answered, it may be done after a later one. */
+  #await(settling: Promise<boolean>): void {
+    const overtaken = settling.then((isAnswered) => {
+      if (isAnswered && this.#overtaken === overtaken) this.#overtaken = undefined;
+      return isAnswered;
+    });
+    this.#overtaken = overtaken;
+  }
+
   /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
-  #giveUp(token?: number): void {
+  #giveUp(token?: number, request = this.#request): void {
     const { driver, background } = this.#context;
-    const { names, owner, lease } = this.#request;
+    const { names, owner, lease } = request;
     const until = now() + lease;
     const giveUp = async (name: string) => {
       for (let attempt = 0; !this.#taken.has(name); attempt++) {
@@ -364,11 +439,13 @@ export class Attempt {
 
   /** A grant that comes after all is given up, if nobody waits for it any more. */
   #heedLater(asking: Promise<unknown>): void {
+    const request = this.#request;
     const heeding = asking.then((reply) => {
       const token = tokenOf(reply);
-      const isInVain = !this.#isGranted && !this.#context.attempts.has(this);
-      // The token tells it from a later grant to the same owner.
-      if (token !== undefined && isInVain) this.#giveUp(token);
+      const isInVain = request !== this.#request || (!this.#isGranted && !this.#context.attempts.has(this));
+      // The token tells it from a later grant to the same owner, and from what the owner held before.
+      if (token === undefined || !isInVain || this.#context.holds(request.owner, token)) return;
+      this.#giveUp(token, request);
     });
     this.#untilDone(heeding);
   }

@@ -8,7 +8,7 @@ import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
 import { checked, checkHooks, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
 import { scheduler } from "./scheduler.js";
 
-/** What a program may want to count. All are called synchronously; what they throw is ignored. */
+/** What a program may want to count. All are called synchronously; what they throw or reject is ignored. */
 export interface Hooks {
   /** A lock was granted, after so many milliseconds. */
   granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
@@ -57,6 +57,9 @@ export interface AcquireOptions {
 /** What the body of `using` may use of its hold. */
 export type Body<T> = (hold: Hold) => Promise<T> | T;
 
+/** Told once when no server has answered a request that waits for so long as one that does not wait would try. */
+export type Troubled = (error: Error) => void;
+
 /** What is wanted. */
 export interface Wanted {
   readonly names: readonly string[];
@@ -87,6 +90,11 @@ export class Lock {
   using<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
   using<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
     return this.run(first, second);
+  }
+
+  /** @internal Takes the lock, and tells of each time for which no server answers. */
+  stand(options: AcquireOptions, troubled: Troubled): Promise<Hold> {
+    return this.#locks.take(this.#wanted, options, troubled);
   }
 
   /** @internal */
@@ -221,7 +229,7 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** @internal */
-  async take(wanted: Wanted, options: AcquireOptions): Promise<Hold> {
+  async take(wanted: Wanted, options: AcquireOptions, troubled: Troubled = () => undefined): Promise<Hold> {
     if (this.#closed) throw new Cancelled("the locks were closed");
     const { names } = wanted;
     checkNames(names);
@@ -232,14 +240,13 @@ export abstract class Base implements AsyncDisposable {
     if (options.wait !== undefined) checked("wait", options.wait, 0);
     if (options.longest !== undefined) checked("longest", options.longest, 0);
     const began = now();
-    const { keeper, granting } = this.request(wanted, lease, options);
-    const { owner } = keeper;
+    const { keeper, granting } = this.request(wanted, lease, options, troubled);
     let grant: Grant;
     try {
       grant = await granting;
     } catch (error) {
       if (error instanceof LockTimeout) {
-        this.#call(() => this.#hooks.timedOut?.({ names, owner, waitedMs: now() - began }));
+        this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs: now() - began }));
       }
       throw error;
     }
@@ -247,7 +254,8 @@ export abstract class Base implements AsyncDisposable {
     const terms: Terms = { lease, renew, longest };
     const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
-    this.#call(() => this.#hooks.granted?.({ names, owner, token: grant.token, waitedMs: now() - began }));
+    const { owner, token } = hold;
+    this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
     if (this.#closed) {
       await hold.letGo();
       throw new Cancelled("the locks were closed");
@@ -266,9 +274,15 @@ export abstract class Base implements AsyncDisposable {
     wanted: Wanted,
     lease: number,
     options: AcquireOptions,
+    troubled: Troubled,
   ): { keeper: Keeper; granting: Promise<Grant> };
   protected abstract stopAttempts(error: Error): void;
   protected abstract closeConnections(): void;
+
+  /** Whether the program has a hold of this owner and token. */
+  protected holds(owner: string, token: number): boolean {
+    return [...this.#lives].some((life) => life.token === token && life.keeper.owner === owner);
+  }
 
   protected waits(names: readonly string[], owner: string): void {
     this.#call(() => this.#hooks.waiting?.({ names, owner }));
@@ -292,11 +306,12 @@ export abstract class Base implements AsyncDisposable {
     life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
   }
 
-  #call(hook: () => void): void {
+  /** A hook that fails must not cost anybody a lock. It may be an async function, whose rejection nobody handles. */
+  #call(hook: () => unknown): void {
     try {
-      hook();
+      Promise.resolve(hook()).catch(() => undefined);
     } catch {
-      // A hook that fails must not cost anybody a lock.
+      // See above.
     }
   }
 }

@@ -10,6 +10,8 @@ export type Kind = "exclusive" | "read" | "write" | "semaphore";
 export interface Request {
   readonly names: readonly string[];
   readonly owner: string;
+  /** Whether the program has named the owner, which may hold the lock by another request then. */
+  readonly isNamed: boolean;
   readonly kind: Kind;
   readonly limit?: number | undefined;
   readonly lease: number;

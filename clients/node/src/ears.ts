@@ -3,13 +3,13 @@
  * (CLIENT TRACKING). Reading the lock's token asks the server to tell of its next change, and tells how it stands.
  */
 
-import { pauseBefore } from "./clock.js";
+import { now, pauseBefore } from "./clock.js";
 import { fenceCommand } from "./commands.js";
 import type { Driver } from "./driver.js";
-import { codeOf, meaningOf } from "./errors.js";
-import { Line, nameOf } from "./line.js";
+import { codeOf, ConnectionFailed, meaningOf } from "./errors.js";
+import { Line, placeOf } from "./line.js";
 import type { Push, Reply } from "./resp.js";
-import { sleep } from "./scheduler.js";
+import { type Entry, pause, scheduler, within } from "./scheduler.js";
 
 /** Somebody who wants to know of a lock. */
 export interface Listener {
@@ -22,11 +22,40 @@ export interface Listener {
 
 /** How long a connection attempt may take. */
 const OPEN_MS = 5000;
+/** How long a reply may take. A connection that is silent for longer is made anew. */
+const ANSWER_MS = 2000;
+/** How often it is asked whether it is there: a network that is gone tells nobody. */
+const ALIVE_MS = 5000;
 
 /** One connection, and its listeners. */
 class Ear {
   readonly names = new Map<string, Set<Listener>>();
+  #entry: Entry | undefined;
   constructor(readonly line: Line) {}
+
+  /** The reply. If none comes in time, the connection is closed. */
+  async ask(words: readonly string[]): Promise<Reply> {
+    const late = () => {
+      this.line.close();
+      return new ConnectionFailed("no answer in time");
+    };
+    return within(this.line.ask(words), now() + ANSWER_MS, late);
+  }
+
+  /** Asks from time to time whether the server is there, until the connection has ended. */
+  watch(): void {
+    if (!this.line.isOpen) return;
+    this.#entry = scheduler.at(now() + ALIVE_MS, () => {
+      // A refusal is an answer, too.
+      void this.ask(["PING"])
+        .catch(() => undefined)
+        .then(() => this.watch());
+    });
+  }
+
+  stop(): void {
+    scheduler.cancel(this.#entry);
+  }
 }
 
 export class Ears {
@@ -66,7 +95,7 @@ export class Ears {
         return;
       } catch {
         // The server is away, or is no primary: a loss is told by the deadline meanwhile.
-        await sleep(pauseBefore(number));
+        await pause(pauseBefore(number));
       }
     }
   }
@@ -74,7 +103,7 @@ export class Ears {
   /** The connection to the server of this name; nothing if it does not let us track keys. */
   async #ear(name: string): Promise<Ear | undefined> {
     const endpoint = await this.driver.endpoint(name);
-    const where = nameOf(endpoint);
+    const where = placeOf(endpoint);
     let opening = this.#ears.get(where);
     if (opening === undefined) {
       opening = Line.open(endpoint, OPEN_MS).then((line) => this.#track(line, where));
@@ -91,12 +120,14 @@ export class Ears {
     this.#lines.add(line);
     line.onPush = (push) => this.#pushed(ear, push);
     line.onEnd = () => {
+      ear.stop();
       this.#lines.delete(line);
       this.#ears.delete(where);
       for (const [name, listeners] of ear.names) void this.#place(name, [...listeners], 0);
     };
     try {
-      await line.ask(["CLIENT", "TRACKING", "ON"]);
+      await ear.ask(["CLIENT", "TRACKING", "ON"]);
+      ear.watch();
       return ear;
     } catch (error) {
       const isRefused = line.isOpen && meaningOf(error) !== "again";
@@ -130,7 +161,7 @@ export class Ears {
       else same.push(each);
     }
     for (const [token, same] of tokens) {
-      ear.line.ask(fenceCommand(name, token)).then(
+      ear.ask(fenceCommand(name, token)).then(
         (reply) => {
           if (token !== undefined && reply !== 0) return;
           for (const each of same) if (this.#listeners.get(name)?.has(each)) each.told();
@@ -146,7 +177,7 @@ export class Ears {
       for (const each of listeners) if (this.#listeners.get(name)?.has(each)) each.told();
     } else if (meaningOf(error) === "again" && ear.line.isOpen) {
       // The slot has moved, or the server is loading. What the connection's end loses, its onEnd looks after.
-      void sleep(pauseBefore(0)).then(() => this.#place(name, listeners, 1));
+      void pause(pauseBefore(0)).then(() => this.#place(name, listeners, 1));
     }
   }
 }

@@ -235,10 +235,14 @@ export class Hold implements AsyncDisposable {
   /**
    * Gives the lock up. True if it was held until now; false if it was lost before, or no server could be asked.
    * Rejects with what a server refuses. What may pass goes on in the background until the lease is over.
-   * Calling it again changes nothing.
+   * Calling it again changes nothing. A program that does not await it is not told of a refusal.
    */
   release(): Promise<boolean> {
-    this.#releasing ??= this.#release();
+    if (this.#releasing === undefined) {
+      this.#releasing = this.#release();
+      // A rejection that nobody handles would end the process.
+      this.#releasing.catch(() => undefined);
+    }
     return this.#releasing;
   }
 

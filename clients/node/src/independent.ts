@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { type AcquireOptions, Base, type BaseOptions, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, type Troubled, type Wanted } from "./base.js";
 import { deadlineOf, now } from "./clock.js";
 import {
   acquireCommand,
@@ -36,6 +36,16 @@ import { sleep, within } from "./scheduler.js";
 const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);
 /** Attempts that met are repeated after a random pause, up to this. */
 const PAUSE_MS = 200;
+
+/** What an owner of the program's leaves for what is added: a UUID, and the number of the attempt. */
+const LONGEST_BEGINNING = 200;
+
+/** As much of it as leaves room. */
+function beginningOf(owner: string): string {
+  let beginning = owner;
+  while (Buffer.byteLength(beginning) > LONGEST_BEGINNING) beginning = beginning.slice(0, -1);
+  return beginning;
+}
 
 interface Server {
   /** What it is called where two are mixed up. */
@@ -159,12 +169,12 @@ export class IndependentLocks extends Base {
     this.#needed = Math.floor(clients.length / 2) + 1;
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled: Troubled) {
     // A release names no token here, where servers may have another one. It must not end the owner's next hold.
-    const owner = options.owner === undefined ? freshOwner() : `${options.owner}:${randomUUID()}`;
-    const request: Request = { ...wanted, owner, lease };
+    const owner = options.owner === undefined ? freshOwner() : `${beginningOf(options.owner)}:${randomUUID()}`;
+    const request: Request = { ...wanted, owner, isNamed: false, lease };
     const keeper = new MajorityKeeper(this.#servers, request);
-    const granting = this.#untilGranted(keeper, options);
+    const granting = this.#untilGranted(keeper, options, troubled);
     return { keeper, granting };
   }
 
@@ -176,7 +186,11 @@ export class IndependentLocks extends Base {
     for (const { ears } of this.#servers) ears.close();
   }
 
-  async #untilGranted(keeper: MajorityKeeper, { wait, signal }: AcquireOptions): Promise<Grant> {
+  async #untilGranted(
+    keeper: MajorityKeeper,
+    { wait, signal }: AcquireOptions,
+    troubled: Troubled,
+  ): Promise<Grant> {
     let stop: (error: Error) => void = () => undefined;
     const stopped = new Promise<never>((_, reject) => {
       stop = reject;
@@ -188,7 +202,7 @@ export class IndependentLocks extends Base {
     this.#stops.add(stop);
     let granted = false;
     try {
-      const grant = await this.#attempts(keeper, wait, stopped);
+      const grant = await this.#attempts(keeper, wait, stopped, troubled);
       granted = true;
       return grant;
     } finally {
@@ -198,9 +212,15 @@ export class IndependentLocks extends Base {
     }
   }
 
-  async #attempts(keeper: MajorityKeeper, wait: number | undefined, stopped: Promise<never>): Promise<Grant> {
+  async #attempts(
+    keeper: MajorityKeeper,
+    wait: number | undefined,
+    stopped: Promise<never>,
+    troubled: Troubled,
+  ): Promise<Grant> {
     const until = now() + (wait ?? Number.POSITIVE_INFINITY);
     const { names, owner } = keeper.request;
+    let heardAt = now();
     for (let number = 0; ; number++) {
       // What an earlier attempt left behind, or a late release of it, must not touch this one.
       if (number > 0) keeper.request = { ...keeper.request, owner: `${owner}:${number}` };
@@ -213,6 +233,11 @@ export class IndependentLocks extends Base {
       );
       if (refusal !== undefined) throw ofLease(refusal, keeper.request.lease);
       if (now() >= until) throw this.#late(names, outcome);
+      if (outcome.answered >= this.#needed) heardAt = now();
+      if (now() - heardAt >= this.timeout) {
+        heardAt = Number.POSITIVE_INFINITY; // it is told once
+        troubled(this.#late(names, outcome));
+      }
       if (number === 0) this.waits(names, owner);
       const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
       await Promise.race([sleep(pause), stopped]);

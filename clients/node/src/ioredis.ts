@@ -11,6 +11,8 @@ import { slotOf } from "./slot.js";
 /** The parts of `Redis` that are used here; all are public. */
 interface Redis extends IoredisClient {
   on(event: "close", listener: () => void): unknown;
+  /** What the connection is like; undefined before the first one. */
+  readonly condition?: { readonly select: number } | null;
   readonly status: string;
   readonly stream?: { readonly remoteAddress?: string; readonly remotePort?: number };
   readonly options: {
@@ -55,15 +57,22 @@ function endpointOf(redis: Redis): Endpoint {
 /** How often the client is told to look for the primary anew at most. */
 const STALE_AGAIN = 1000;
 
-/** One listener for each client, however many locks are made over it. */
-const CUTS = new WeakMap<Redis, { times: number }>();
+/** How often the connection was lost, and the database that was selected then. */
+interface Cut {
+  times: number;
+  database?: number | undefined;
+}
 
-function cutsOf(redis: Redis): { times: number } {
+/** One listener for each client, however many locks are made over it. */
+const CUTS = new WeakMap<Redis, Cut>();
+
+function cutsOf(redis: Redis): Cut {
   const known = CUTS.get(redis);
   if (known !== undefined) return known;
-  const cut = { times: 0 };
+  const cut: Cut = { times: 0 };
   redis.on("close", () => {
     cut.times++;
+    cut.database = redis.condition?.select ?? cut.database;
   });
   CUTS.set(redis, cut);
   return cut;
@@ -71,7 +80,7 @@ function cutsOf(redis: Redis): { times: number } {
 
 class IoredisDriver implements Driver {
   readonly name = "ioredis";
-  readonly #cut: { times: number };
+  readonly #cut: Cut;
   #staleAt = Number.NEGATIVE_INFINITY;
 
   constructor(readonly redis: Redis) {
@@ -95,7 +104,10 @@ class IoredisDriver implements Driver {
   }
 
   async endpoint(): Promise<Endpoint> {
-    return endpointOf(this.redis);
+    const { status, condition, options } = this.redis;
+    // The program may have selected another one than the options say, which a new connection selects again.
+    const selected = status === "ready" ? condition?.select : this.#cut.database;
+    return { ...endpointOf(this.redis), database: selected ?? options.db };
   }
 
   async sendToAll(words: readonly string[]): Promise<unknown[]> {

@@ -1,5 +1,7 @@
 /** Leadership: of all who stand for one name, one leads at any time. */
 
+import { inspect } from "node:util";
+
 import type { AcquireOptions, Lock } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
 import { Cancelled, isAbort, type LossReason } from "./errors.js";
@@ -16,8 +18,11 @@ export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   readonly onElected: (hold: Hold) => unknown;
   /** It leads no more, against its will. It stands for election again, and does not wait for a promise. */
   readonly onDeposed?: ((reason: LossReason) => unknown) | undefined;
-  /** What went wrong, as a server that is away or a callback that has failed. It goes on trying. */
-  readonly onError?: ((error: unknown) => void) | undefined;
+  /**
+   * What went wrong, as a callback that has failed, or a server that is away for longer than the `timeout` of the locks:
+   * that is told once. It goes on trying.
+   */
+  readonly onError?: ((error: unknown) => unknown) | undefined;
 }
 
 const OPTIONS = ["onElected", "onDeposed", "onError", "lease", "owner"];
@@ -68,11 +73,11 @@ export class Leader implements AsyncDisposable {
   }
 
   async #run(): Promise<void> {
-    const { lease, owner, onDeposed, onError } = this.#options;
+    const { lease, owner, onDeposed } = this.#options;
     const { signal } = this.#stop;
     for (let failures = 0; !signal.aborted; ) {
       try {
-        const hold = await this.#lock.acquire({ lease, owner, signal });
+        const hold = await this.#lock.stand({ lease, owner, signal }, (error) => this.#tell(error));
         this.#hold = hold;
         hold.keep();
         if (signal.aborted) break;
@@ -86,7 +91,7 @@ export class Leader implements AsyncDisposable {
         const isOver = signal.aborted || (this.#hold === undefined && error instanceof Cancelled);
         // A callback of the program may have failed: a leader without it would lock out the others.
         const yielding = this.#yield();
-        if (!isOver) onError?.(error);
+        if (!isOver) this.#tell(error);
         await yielding;
         if (isOver) break;
         await aborted(after(pauseBefore(failures++)), signal);
@@ -113,7 +118,16 @@ export class Leader implements AsyncDisposable {
   }
 
   #tell(error: unknown): void {
-    if (!this.#stop.signal.aborted) this.#options.onError?.(error);
+    if (this.#stop.signal.aborted) return;
+    // It stands again, also if that fails.
+    const warn = (failure: unknown) => {
+      process.emitWarning(`onError of a leader has failed: ${inspect(failure)}`, "RedislockWarning");
+    };
+    try {
+      Promise.resolve(this.#options.onError?.(error)).catch(warn);
+    } catch (failure) {
+      warn(failure);
+    }
   }
 
   /** Gives up the hold, if there is one. */

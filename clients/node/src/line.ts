@@ -28,6 +28,9 @@ export interface Endpoint {
 /** The same text for the same server. */
 export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port ?? 6379}`;
 
+/** The same text for the same database of the same server. */
+export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${endpoint.database ?? 0}`;
+
 interface Waiting {
   resolve: (reply: Reply) => void;
   reject: (error: Error) => void;

@@ -2,13 +2,14 @@
 
 import { now } from "./clock.js";
 import type { Driver } from "./driver.js";
-import { Line, nameOf } from "./line.js";
+import { Line, placeOf } from "./line.js";
 import { type Entry, scheduler, within } from "./scheduler.js";
 
 /** How long a connection is kept that nobody waits over. */
 const IDLE_MS = 5000;
 /** How long a request that was given up may stay unanswered until its connection is closed. */
 export const SETTLE_MS = 2000;
+const UNANSWERED = new Error("unanswered");
 
 export class Lines {
   #idle = new Map<Line, Entry>();
@@ -32,7 +33,7 @@ export class Lines {
     try {
       const endpoint = await this.driver.endpoint(key);
       for (const [line, entry] of this.#idle) {
-        if (nameOf(line.endpoint) !== nameOf(endpoint)) continue;
+        if (placeOf(line.endpoint) !== placeOf(endpoint)) continue;
         scheduler.cancel(entry);
         this.#idle.delete(line);
         line.keepAlive(true);
@@ -82,14 +83,18 @@ export class Lines {
     this.#leave();
   }
 
-  /** Gives a connection back when the request on it is answered, or closes it if that takes too long. */
-  async settle(line: Line, reply: Promise<unknown>): Promise<void> {
-    try {
-      await within(reply, now() + SETTLE_MS, () => new Error("unanswered"));
-    } catch (error) {
-      if (error instanceof Error && error.message === "unanswered") line.close();
-    }
+  /**
+   * Gives a connection back when the request on it is answered, or closes it if that takes too long. False then: the
+   * request may still be on its way. It is not if the connection has broken by itself.
+   */
+  async settle(line: Line, reply: Promise<unknown>): Promise<boolean> {
+    const isAnswered = await within(reply, now() + SETTLE_MS, () => UNANSWERED).then(
+      () => true,
+      (error: unknown) => error !== UNANSWERED,
+    );
+    if (!isAnswered) line.close();
     this.give(line);
+    return isAnswered;
   }
 
   /** Closes all. */

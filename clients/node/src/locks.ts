@@ -3,7 +3,7 @@
 import { inspect } from "node:util";
 
 import { Attempt, type Context } from "./acquire.js";
-import { type AcquireOptions, Base, type BaseOptions, Lock, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
 import { now } from "./clock.js";
 import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
@@ -44,7 +44,7 @@ class ServerKeeper implements Keeper {
   readonly #taken: Taken = new Set();
 
   constructor(
-    readonly request: Request,
+    readonly attempt: Attempt,
     readonly driver: Driver,
     readonly ears: Ears,
     readonly loose: LooseEnds,
@@ -55,11 +55,11 @@ class ServerKeeper implements Keeper {
   }
 
   get names(): readonly string[] {
-    return this.request.names;
+    return this.attempt.request.names;
   }
 
   get owner(): string {
-    return this.request.owner;
+    return this.attempt.request.owner;
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
@@ -142,6 +142,7 @@ export class Locks extends Base {
       attempts: new Set(),
       loose: this.#loose,
       waits: ({ names, owner }) => this.waits(names, owner),
+      holds: (owner, token) => this.holds(owner, token),
       background: (work) => this.background(work),
       most: { queue: PLACE_MS, block: Number.POSITIVE_INFINITY },
     };
@@ -182,12 +183,12 @@ export class Locks extends Base {
     return rows.filter(([, state]) => state === "held").map(([name]) => name);
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled: Troubled) {
     const { owner = freshOwner(), wait, signal } = options;
     const { names, kind, limit } = wanted;
-    const request: Request = { names, kind, limit, owner, lease };
-    const attempt = new Attempt(this.#context, request, wait);
-    const keeper: Keeper = new ServerKeeper(request, this.#driver, this.#ears, this.#loose);
+    const request: Request = { names, kind, limit, owner, isNamed: options.owner !== undefined, lease };
+    const attempt = new Attempt(this.#context, request, wait, troubled);
+    const keeper: Keeper = new ServerKeeper(attempt, this.#driver, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };
   }

@@ -2,8 +2,10 @@
 
 import type { ConnectionOptions } from "node:tls";
 
+import { now } from "./clock.js";
 import type { Driver, NodeRedisClient } from "./driver.js";
 import { type Endpoint, nameOf } from "./line.js";
+import { within } from "./scheduler.js";
 import { slotOf } from "./slot.js";
 
 interface Options {
@@ -58,10 +60,16 @@ function stateOf({ isOpen, isReady = isOpen }: { isOpen: boolean; isReady?: bool
   return isReady ? "ready" : isOpen ? "connecting" : "closed";
 }
 
+/** How long the client may take to say which database it has selected: the first time, and where one is known. */
+const FIRST_SAID_MS = 1000;
+const SAID_MS = 100;
+
 class NodeRedisDriver implements Driver {
   readonly name = "node-redis";
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
+  #selected: number | undefined;
+  #asking: Promise<void> | undefined;
   constructor(readonly client: Single) {}
 
   get server(): string {
@@ -77,7 +85,24 @@ class NodeRedisDriver implements Driver {
   }
 
   async endpoint(): Promise<Endpoint> {
-    return endpointOf(this.client.options);
+    this.#asking ??= this.#ask();
+    await this.#asking;
+    const { options } = this.client;
+    return { ...endpointOf(options), database: this.#selected ?? options?.database };
+  }
+
+  /** The program may have selected another database than the options say. The client does not tell, but its server. */
+  async #ask(): Promise<void> {
+    const limit = this.#selected === undefined ? FIRST_SAID_MS : SAID_MS;
+    const saying = this.client.sendCommand(["CLIENT", "INFO"]).then((reply) => {
+      const said = / db=(\d+)/.exec(String(reply))?.[1];
+      if (said !== undefined) this.#selected = Number(said);
+    });
+    // While it is silent, nobody waits for it again.
+    const done = saying.catch(() => undefined).finally(() => {
+      this.#asking = undefined;
+    });
+    await within(done, now() + limit, () => new Error("unanswered")).catch(() => undefined);
   }
 
   async sendToAll(words: readonly string[]): Promise<unknown[]> {

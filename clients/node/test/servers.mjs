@@ -175,10 +175,11 @@ export async function startProxy(t, server) {
   return proxy;
 }
 
-/** Locks over this driver, which end with the test. */
+/** Locks over this driver, which end with the test, and their client. */
 export async function locksOn(t, server, driver, options) {
   const { client, close } = await connect(driver, "single", [server.address]);
   const locks = new Locks(client, options);
+  locks.client = client;
   atEnd(t, async () => {
     await locks.close();
     await close();

@@ -1,0 +1,292 @@
+// What programs and networks do that nobody expects.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { connect as connectPlain, createServer } from "node:net";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import { Redis } from "ioredis";
+import { Cancelled, IndependentLocks, LockTimeout } from "redislock";
+
+import { DRIVERS } from "./clients.mjs";
+import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
+
+/** What ends the process unless somebody listens. */
+function unhandled(t) {
+  const seen = [];
+  const see = (error) => seen.push(error);
+  process.on("unhandledRejection", see);
+  t.after(() => process.off("unhandledRejection", see));
+  return seen;
+}
+
+/** Whether anybody holds it. One that is to be taken by a waiter is not free, but is held by nobody yet. */
+const isHeld = async (server) => (await server.admin.call("LOCK.FENCE", "k")) !== null;
+const isLive = async (server, hold) => (await server.admin.call("LOCK.FENCE", "k", String(hold.token))) === 1;
+
+/** How often this was asked for. */
+async function calls(server, command) {
+  const found = await server.info(`cmdstat_(?:${command.toLowerCase()}|${command})`);
+  return Number(/^calls=(\d+)/.exec(found ?? "calls=0")[1]);
+}
+
+for (const driver of DRIVERS) {
+  test(`a client that has selected another database has its locks there: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const told = [];
+    const locks = await locksOn(t, server, driver, { hooks: { lost: ({ error }) => told.push(error.reason) } });
+    // The client of the locks, of which only this is known here.
+    await locks.client.select(3);
+    const hold = await locks.acquire("k");
+    await assert.rejects(locks.acquire("k", { wait: 300 }), LockTimeout);
+    assert.ok((await calls(server, "LOCK.ACQUIRE")) < 10, "it does not ask without a pause");
+    assert.equal(await server.isFree("k"), true, "nothing is held in the database that was not selected");
+    const waiting = locks.acquire("k", { wait: 5000 });
+    await pause(100);
+    const released = performance.now();
+    await hold.release();
+    const next = await waiting;
+    assert.ok(performance.now() - released < 1000, "it is handed over at once");
+    await pause(200);
+    assert.equal(await next.release(), true);
+    assert.deepEqual(told, []);
+  });
+}
+
+test("a client of ioredis that connects again goes on in the database that it had selected", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  await locks.client.select(3);
+  const hold = await locks.acquire("k");
+  proxy.cut();
+  await eventually(() => locks.client.status !== "ready", "it is cut");
+  await assert.rejects(locks.acquire("k", { wait: 1000 }), LockTimeout);
+  assert.equal(await server.isFree("k"), true);
+  assert.equal(await hold.release(), true);
+});
+
+test("a cancelled wait of an owner ends nothing that it holds", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const mine = await locks.read("k").acquire({ owner: "task-7" });
+  const other = await locks.read("k").acquire();
+  for (const isOnItsWay of [false, true]) {
+    const cancel = new AbortController();
+    const upgrade = assert.rejects(
+      locks.write("k").acquire({ owner: "task-7", signal: cancel.signal }),
+      Cancelled,
+    );
+    await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+    if (!isOnItsWay) await pause(100);
+    cancel.abort();
+    await upgrade;
+    await eventually(async () => (await server.waiters("k")) === 0, "it waits no more");
+    await pause(300);
+    assert.ok(await isLive(server, mine), `cancelled on its way: ${isOnItsWay}`);
+  }
+  // The reply to this one would tell it the token of the hold that it has.
+  proxy.replyDelay = 200;
+  const cancel = new AbortController();
+  const again = assert.rejects(locks.read("k").acquire({ owner: "task-7", signal: cancel.signal }), Cancelled);
+  await pause(50);
+  cancel.abort();
+  await again;
+  await pause(600);
+  assert.ok(await isLive(server, mine), "cancelled while it asked for what it has");
+  proxy.replyDelay = 0;
+  assert.equal(await mine.release(), true);
+  assert.equal(await other.release(), true);
+});
+
+test("a cancelled wait of an owner that was granted all the same is given up", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const other = await locks.acquire("k");
+  const cancel = new AbortController();
+  const request = assert.rejects(locks.acquire("k", { owner: "task-7", signal: cancel.signal }), Cancelled);
+  await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+  await pause(100);
+  proxy.replyDelay = 300;
+  await server.admin.call("LOCK.RELEASE", "k", other.owner);
+  await eventually(() => isHeld(server), "it is granted");
+  cancel.abort();
+  await request;
+  await eventually(() => server.isFree("k"), "it is given up", 3000);
+});
+
+/** A proxy that keeps what comes behind a word, until `stalled()` is called, also if the client has gone meanwhile. */
+async function startStall(t, server, word) {
+  const stall = { deliver: undefined };
+  const listener = createServer((near) => {
+    const far = connectPlain(server.port, "127.0.0.1");
+    const kept = [];
+    let isStalled = false;
+    near.on("data", (chunk) => {
+      if (stall.deliver === undefined && String(chunk).includes(word)) {
+        isStalled = true;
+        stall.deliver = () => {
+          isStalled = false;
+          for (const each of kept.splice(0)) far.write(each);
+          if (near.destroyed) far.end();
+        };
+      }
+      if (isStalled) kept.push(chunk);
+      else far.write(chunk);
+    });
+    far.on("data", (chunk) => near.destroyed || near.write(chunk));
+    near.on("close", () => isStalled || far.destroy());
+    far.on("close", () => near.destroy());
+    for (const socket of [near, far]) socket.on("error", () => undefined);
+    atEnd(t, () => {
+      near.destroy();
+      far.destroy();
+    });
+  }).listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  atEnd(t, () => listener.close());
+  stall.address = `127.0.0.1:${listener.address().port}`;
+  return stall;
+}
+
+for (const [after, what] of [
+  [3000, "never answered"],
+  [0, "answered late"],
+]) {
+  test(`a waiting request that was overtaken ends no hold: ${what}`, async (t) => {
+    const server = await startServer(t);
+    const stall = await startStall(t, server, "BLOCK");
+    const locks = await locksOn(t, stall, "ioredis");
+    const direct = await locksOn(t, server, "ioredis");
+    const first = await direct.acquire("k");
+    const waiting = locks.acquire("k", { wait: 300 });
+    await eventually(() => stall.deliver, "it waits");
+    await first.release();
+    // It asks again two seconds after its wait.
+    await eventually(() => isHeld(server), "it is granted");
+    if (after === 0) stall.deliver();
+    const outcome = await waiting.catch((error) => error);
+    if (after > 0) {
+      await pause(after);
+      stall.deliver();
+    }
+    // A connection that nobody uses is closed after five seconds.
+    for (let second = 0; second < 6; second++) {
+      if (outcome instanceof Error) break;
+      assert.ok(await isLive(server, outcome), "it is held still");
+      assert.equal(outcome.loss, undefined);
+      await pause(1000);
+    }
+    assert.ok(!(outcome instanceof Error), String(outcome));
+    assert.equal(await outcome.release(), true);
+    await eventually(() => server.isFree("k"), "nothing stays");
+  });
+}
+
+test("hooks and callbacks that fail later than at once end nothing", async (t) => {
+  const seen = unhandled(t);
+  const warned = [];
+  const warn = ({ name, message }) => name === "RedislockWarning" && warned.push(message);
+  process.on("warning", warn);
+  t.after(() => process.off("warning", warn));
+  const fail = async () => {
+    throw new Error("the hook's");
+  };
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { hooks: { granted: fail, released: fail } });
+  await locks.using("k", () => undefined);
+  const onErrors = [
+    fail,
+    () => {
+      throw new Error("the callback's");
+    },
+  ];
+  for (const onError of onErrors) {
+    let times = 0;
+    const onElected = () => {
+      times++;
+      throw new Error("the work's");
+    };
+    const leader = locks.leader("k", { onElected, onError });
+    await eventually(() => times > 1, "it stands again");
+    await leader.resign();
+  }
+  assert.deepEqual(seen, []);
+  assert.match(warned[0], /onError of a leader has failed: Error: the hook's/);
+});
+
+test("a refused release that nobody awaits does not end the process", async (t) => {
+  const seen = unhandled(t);
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const hold = await locks.acquire("k");
+  await server.admin.call("CONFIG", "SET", "min-replicas-to-write", "1");
+  void hold.release();
+  await pause(200);
+  await server.admin.call("CONFIG", "SET", "min-replicas-to-write", "0");
+  await eventually(() => server.isFree("k"), "it is given up");
+  assert.deepEqual(seen, []);
+});
+
+test("a leader tells once of a server that is away for longer than its timeout", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { lease: 500, timeout: 500 });
+  const errors = [];
+  const leader = locks.leader("k", { onElected: () => undefined, onError: (error) => errors.push(error.kind) });
+  await eventually(() => leader.isLeading, "it leads");
+  await server.kill();
+  await eventually(() => errors.length > 0, "it is told", 5000);
+  await pause(1500);
+  assert.deepEqual(errors, ["ConnectionFailed"]);
+});
+
+test("a leader over independent servers tells once that too few of them answer", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const clients = servers.map(({ port }) => new Redis({ port }).on("error", () => undefined));
+  const locks = new IndependentLocks(clients, { lease: 500, timeout: 500 });
+  atEnd(t, async () => {
+    await locks.close();
+    for (const client of clients) client.disconnect();
+  });
+  const errors = [];
+  const leader = locks.leader("k", { onElected: () => undefined, onError: (error) => errors.push(error.kind) });
+  await eventually(() => leader.isLeading, "it leads");
+  await Promise.all(servers.slice(1).map((server) => server.kill()));
+  await eventually(() => errors.length > 0, "it is told", 5000);
+  await pause(1500);
+  assert.deepEqual(errors, ["ConnectionFailed"]);
+});
+
+test("the push comes again when its connection has fallen silent", async (t) => {
+  const server = await startServer(t);
+  const proxy = await startProxy(t, server);
+  const locks = await locksOn(t, proxy, "ioredis");
+  const hold = await locks.acquire("k");
+  const lost = once(hold.signal, "abort").then(() => hold.loss.reason);
+  await eventually(async () => (await calls(server, "LOCK.FENCE")) > 0, "it listens");
+  // Whatever it asks next over that connection is not answered, nor is anything pushed.
+  let frozen = 0;
+  proxy.see = (text) => (text.includes("PING") || text.includes("LOCK.FENCE") ? (frozen++, "freeze") : undefined);
+  await eventually(() => frozen > 0, "it asks whether the server is there", 10_000);
+  proxy.see = () => undefined;
+  const before = await calls(server, "LOCK.FENCE");
+  await eventually(async () => (await calls(server, "LOCK.FENCE")) > before, "it listens again", 10_000);
+  await server.admin.del("k");
+  assert.equal(await lost, "push");
+});
+
+test("the longest owner is taken by independent servers, too", async (t) => {
+  const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
+  const clients = servers.map(({ port }) => new Redis({ port }));
+  const locks = new IndependentLocks(clients);
+  atEnd(t, async () => {
+    await locks.close();
+    for (const client of clients) client.disconnect();
+  });
+  const hold = await locks.acquire("k", { wait: 0, owner: "ü".repeat(128) });
+  assert.match(hold.owner, /^ü{100}/);
+  assert.equal(await hold.release(), true);
+});
