@@ -316,7 +316,9 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            self.engine.abandon(&self.wanted, self.token);
+            // One that was cancelled while it waited has got nothing, as one that ended in vain.
+            let spares = self.token.is_none() && !self.engine.is_group() && !self.wanted.may_be_granted();
+            self.engine.abandon(&self.wanted, if spares { Some(NOBODYS) } else { self.token });
         }
     }
 }

@@ -361,12 +361,21 @@ impl Servers {
         let request = Request { command: ask.command, asks: node.is_some(), before };
         let sent = Moment::now();
         let (most, is_repeated) = (ATTEMPT.min((left / 2).max(5 * PAUSE)), *repeated);
+        ask.wanted.inspect(|wanted| wanted.sends());
         match link.call_for(&request, most).await {
-            Ok((reply, number)) => Ok(Answer { reply, sent, number, link: link.number, is_repeated }),
+            Ok((reply, number)) => {
+                ask.wanted.filter(|_| reply == Value::Nil).inspect(|wanted| wanted.got_nothing());
+                Ok(Answer { reply, sent, number, link: link.number, is_repeated })
+            }
             Err(failure) => {
-                if matches!(failure, Failure::Broken(_)) {
-                    *repeated = true;
-                    ask.wanted.inspect(|wanted| wanted.doubt());
+                match &failure {
+                    Failure::Broken(_) => {
+                        *repeated = true;
+                        ask.wanted.inspect(|wanted| wanted.doubt());
+                    }
+                    // What it has begun may still be undone.
+                    Failure::Refused(text) if text.starts_with("NOREPLICAS") => {}
+                    Failure::Refused(_) => drop(ask.wanted.inspect(|wanted| wanted.got_nothing())),
                 }
                 Err(failure)
             }

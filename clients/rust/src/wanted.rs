@@ -85,6 +85,8 @@ pub(crate) struct Wanted {
     pub(crate) owner: Vec<u8>,
     /// Whether a request went unanswered: it may reach the server late.
     doubtful: AtomicBool,
+    /// Whether the latest request is on its way, or was granted.
+    grantable: AtomicBool,
 }
 
 impl Wanted {
@@ -118,13 +120,20 @@ impl Wanted {
             }
             _ => {}
         }
-        Ok(Self { names, kind, lease, owner, doubtful: AtomicBool::new(false) })
+        Ok(Self {
+            names,
+            kind,
+            lease,
+            owner,
+            doubtful: AtomicBool::default(),
+            grantable: AtomicBool::default(),
+        })
     }
 
     /// The same for another owner.
     pub(crate) fn anew(&self) -> Self {
-        let (names, kind, lease) = (self.names.clone(), self.kind, self.lease);
-        Self { names, kind, lease, owner: new_owner(), doubtful: AtomicBool::new(false) }
+        let (names, kind, lease, owner) = (self.names.clone(), self.kind, self.lease, new_owner());
+        Self { names, kind, lease, owner, doubtful: AtomicBool::default(), grantable: AtomicBool::default() }
     }
 
     /// The first name, by which the server is found.
@@ -145,6 +154,21 @@ impl Wanted {
 
     pub(crate) fn is_doubtful(&self) -> bool {
         self.doubtful.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server may have granted it by now, so far as one can tell from what was sent and answered.
+    pub(crate) fn may_be_granted(&self) -> bool {
+        self.is_doubtful() || self.grantable.load(Ordering::Relaxed)
+    }
+
+    /// A request is sent.
+    pub(crate) fn sends(&self) {
+        self.grantable.store(true, Ordering::Relaxed);
+    }
+
+    /// It was answered, and has got nothing.
+    pub(crate) fn got_nothing(&self) {
+        self.grantable.store(false, Ordering::Relaxed);
     }
 
     /// A request went unanswered.

@@ -222,6 +222,39 @@ async fn an_upgrade_in_vain_leaves_its_owner_what_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_upgrade_leaves_its_owner_what_it_holds() {
+    let server = Server::start();
+    let locks = server.locks();
+    let read = locks.read("k").owner("task-7").acquire().await.unwrap();
+    let _other = locks.read("k").acquire().await.unwrap();
+    for _ in 0..5 {
+        let upgrade = locks.write("k").owner("task-7");
+        assert!(timeout(SECOND / 5, upgrade.acquire()).await.is_err(), "it waits for the other reader");
+        eventually("nobody waits", || server.waiters("k") == 0).await;
+        read.check().unwrap();
+    }
+    sleep(SECOND / 5).await;
+    read.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_wait_that_is_granted_before_it_is_withdrawn_is_given_up() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let (locks, other) = (door.locks(), server.locks().lock("k").acquire().await.unwrap());
+    let lock = locks.lock("k").owner("task-7");
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    eventually("it waits", || server.waiters("k") == 1).await;
+    sleep(SECOND / 5).await;
+    // It is called, and asks; the reply comes too late for it.
+    door.delay(SECOND / 4);
+    other.release().await.unwrap();
+    eventually("it is granted", || server.ask::<Option<i64>>(&["LOCK.FENCE", "k"]).is_some()).await;
+    waiting.abort();
+    eventually("it is given up", || !server.is_held("k")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_refused_leaves_its_owner_what_it_holds() {
     let server = Server::start();
     let locks = server.locks();
