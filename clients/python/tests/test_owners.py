@@ -171,6 +171,22 @@ def test_an_upgrade_in_vain_leaves_its_owner_what_it_holds(wait: float, client: 
             assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
 
 
+def test_a_cancelled_upgrade_leaves_its_owner_what_it_holds(client: redis.Redis) -> None:
+    async def story() -> None:
+        async with asyncio_locks(client.connection_pool.connection_kwargs["port"], lease=60) as locks:
+            async with locks.read("k", owner="task-7") as hold, locks.read("k"):
+                for _ in range(5):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.2):
+                            await locks.write("k", owner="task-7").acquire()
+                    await asyncio.sleep(0.2)
+                    assert waiting(client) == []
+                    assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+                hold.check()
+
+    asyncio.run(story())
+
+
 def test_an_upgrade_that_is_refused_leaves_its_owner_what_it_holds(client: redis.Redis) -> None:
     with redislock.Locks(client, lease=60) as locks:
         with locks.read("k", owner="task-7") as hold, locks.read("k", owner="task-8"):

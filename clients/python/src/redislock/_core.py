@@ -120,9 +120,10 @@ class Core(Keeper):
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
         """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another one
-        stays: a read that was to be upgraded, for instance."""
+        stays, also if it was cancelled: a read that was to be upgraded, for instance."""
         is_refused = isinstance(error, LockTimeout | ServerRefused) and not isinstance(error, NotConfirmed)
-        self.abandon(wanted, NOBODYS if is_refused and not wanted.is_doubtful else None)
+        got_nothing = (is_refused or not wanted.is_grantable) and not wanted.is_doubtful
+        self.abandon(wanted, NOBODYS if got_nothing else None)
 
     def asks_first(self, wanted: Wanted) -> bool:
         """Whether no older request of this owner may be under way for these locks. Any thread may call this."""
@@ -317,8 +318,10 @@ class Core(Keeper):
         except ReplyError as error:
             raise translate(str(error)) from None
         self._blocked.add(link)
+        wanted.is_grantable = True
         try:
             reply = await link.call(wanted.acquire(lease_ms=lease_ms, block_ms=block_ms), block + WAIT_MARGIN)
+            wanted.hears(reply)
         finally:
             self._blocked.discard(link)
             link.close()

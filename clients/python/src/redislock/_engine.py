@@ -164,8 +164,10 @@ class Engine:
     def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
         """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
         sent = clock()
+        request.is_grantable = True
         try:
             token = self.once(request.names[0], request.acquire())
+            request.hears(token)
         except Broken as error:
             if error.was_sent:
                 request.doubt()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from ._resp import Command
+from ._resp import Command, ReplyError
 
 #: Seconds that a hold lasts unless it is renewed.
 LEASE = 30.0
@@ -118,6 +118,8 @@ class Wanted:
     owner: bytes = field(default_factory=new_owner)
     #: Until when a request that went unanswered may reach the server.
     doubtful_until: float = field(default=0.0, init=False)
+    #: Whether the latest request is on its way, or was granted.
+    is_grantable: bool = field(default=False, init=False)
     #: The request that stands for this one: each attempt at independent servers has an owner of its own.
     attempt: Wanted | None = field(default=None, init=False)
     #: What gives up, for a name, whatever it got or may still get.
@@ -139,6 +141,11 @@ class Wanted:
     def is_doubtful(self) -> bool:
         """Whether a request that went unanswered may reach the server still."""
         return clock() < self.doubtful_until
+
+    def hears(self, reply: object) -> None:
+        """This was answered to the latest request."""
+        is_refused = isinstance(reply, ReplyError) and not str(reply).startswith("NOREPLICAS")  # which undoes it later
+        self.is_grantable = not (reply is None or is_refused)
 
     def doubt(self) -> None:
         """A request was not answered."""

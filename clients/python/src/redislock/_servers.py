@@ -195,11 +195,9 @@ class Servers:
                 if asking:  # which counts for the next command alone
                     link.send("ASKING")
                 try:
-                    reply = await link.call(command, min(ATTEMPT, max(left / 2, 0.05)))
+                    reply = await _reply(link, command, min(ATTEMPT, max(left / 2, 0.05)), wanted)
                 except Broken:
                     is_repeated = True
-                    if wanted is not None:
-                        wanted.doubt()
                     raise
                 if not isinstance(reply, ReplyError):
                     return Answer(reply, sent, is_repeated, link)
@@ -230,3 +228,17 @@ class Servers:
         link = self._links.get(address) if address else None
         if link is not None and failure.startswith("READONLY") and self._settings.mode != "single":
             link.close()
+
+
+async def _reply(link: Link, command: Command, seconds: float, wanted: Wanted | None) -> Any:
+    """The reply to this. The request for which it is sent is told what becomes of it."""
+    if wanted is None:
+        return await link.call(command, seconds)
+    wanted.is_grantable = True
+    try:
+        reply = await link.call(command, seconds)
+    except Broken:
+        wanted.doubt()
+        raise
+    wanted.hears(reply)
+    return reply
