@@ -51,6 +51,25 @@ def test_many_that_waited_for_longer_than_their_first_lease(
         assert hold.remaining > lease / 2
 
 
+def test_a_renewal_that_comes_late_does_not_cut_a_longer_lease_unnoticed(
+    client: redis.Redis, meddled: Meddled, meddler: Any
+) -> None:
+    hold = meddled(3).lock("k").acquire()
+    eventually(lambda: meddler.calls("LOCK.FENCE"), "it is connected")
+    meddler.drop(asks_for(3000), then="silent")
+    eventually(lambda: len(meddler.calls("LOCK.RENEW")) > 1, "it is sent again")
+    time.sleep(0.1)
+    hold.extend(60)
+    # The first one comes now, behind all others.
+    late = ("LOCK.RENEW", "k", hold.owner, "PX", 3000, "TOKEN", hold.token)
+    assert client.execute_command(*late) == 1
+    for _ in range(50):
+        time.sleep(0.1)
+        assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1, hold.remaining
+        hold.check()
+    hold.release()
+
+
 def test_a_shorter_lease_counts_though_its_reply_is_lost(client: redis.Redis, meddled: Meddled, meddler: Any) -> None:
     hold = meddled(30).lock("k").acquire()
     eventually(lambda: meddler.calls("LOCK.FENCE"), "it is connected")

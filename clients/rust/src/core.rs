@@ -247,24 +247,25 @@ impl Core {
         wanted.doubt();
         let sent = self.renewed(wanted, wanted.lease, token, until).await?;
         wanted.trust(was_doubtful);
-        Ok(sent.map(|sent| Grant { wanted: wanted.clone(), token, sent }))
+        Ok(sent.map(|(sent, _)| Grant { wanted: wanted.clone(), token, sent }))
     }
 
-    /// From when the leases count anew; None if any of the locks is lost.
+    /// From when the leases count anew, and whether an older request may come late; None if any of the locks is lost.
     async fn renewed(
         &self,
         wanted: &Wanted,
         lease: Duration,
         token: i64,
         until: Moment,
-    ) -> Result<Option<Moment>, Error> {
+    ) -> Result<Option<(Moment, bool)>, Error> {
         let renewals = wanted.names.iter().map(|name| async move {
             let command = wanted.renew(name, lease, "TOKEN", token);
             self.servers.request(Ask::new(name, &command, until)).await
         });
         let answers = try_join_all(renewals).await?;
         let is_live = answers.iter().all(|answer| answer.reply == Value::Int(1));
-        Ok(answers.iter().map(|answer| answer.sent).min().filter(|_| is_live))
+        let is_late = answers.iter().any(|answer| answer.may_come_late);
+        Ok(answers.iter().map(|answer| answer.sent).min().filter(|_| is_live).map(|sent| (sent, is_late)))
     }
 
     /// Waits for several locks at once, over a connection of its own.
@@ -337,11 +338,15 @@ impl Core {
 
     // Holding.
 
-    /// Whether it was renewed; None if nobody can tell.
+    /// From when the lease counts anew; None if it is lost.
     pub(crate) async fn renew(&self, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
-        match self.renewed(&held.wanted, lease, held.token, held.deadline()).await {
+        let renewed = self.renewed(&held.wanted, lease, held.token, held.deadline()).await;
+        if matches!(renewed, Ok(Some((_, true)))) {
+            held.may_come_late(lease);
+        }
+        match renewed {
             Err(error) if error.is_overwritten() => Ok(None),
-            answer => answer,
+            answer => Ok(answer?.map(|(sent, _)| sent)),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::error::Loss;
 use crate::hooks::Hooks;
 use crate::link::{Change, lock, next_number};
-use crate::rules::{FAREWELL, NAP, PAUSE, WATCH_AFTER, renewal, sure};
+use crate::rules::{FAREWELL, NAP, PAUSE, STRAY, WATCH_AFTER, renewal, sure};
 use crate::wanted::Wanted;
 
 /// What was had: the token, and when the request that got it was sent.
@@ -39,6 +39,8 @@ struct Times {
     deadline: Moment,
     renew_at: Moment,
     watch_at: Moment,
+    /// The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
+    stray: Option<(Duration, Moment)>,
     end: Option<End>,
     /// Under which moment the keeper has it.
     filed: Option<Moment>,
@@ -71,7 +73,15 @@ impl Held {
             granted_at,
             renews,
             longest_at: longest.map_or(Moment::NEVER, |longest| grant.sent + longest),
-            times: Mutex::new(Times { lease, deadline, renew_at, watch_at, end: None, filed: None }),
+            times: Mutex::new(Times {
+                lease,
+                deadline,
+                renew_at,
+                watch_at,
+                stray: None,
+                end: None,
+                filed: None,
+            }),
             ended: Notify::new(),
             renewing: tokio::sync::Mutex::new(()),
         };
@@ -83,12 +93,15 @@ impl Held {
         lock(&self.times)
     }
 
-    /// A lease that was asked for then counts from then.
+    /// A lease that was asked for then counts from then. An older renewal that comes late may still cut it, so no more is
+    /// sure than the lease of that.
     pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
-        let due = sent + renewal(lease);
         let mut times = self.times();
+        times.stray = times.stray.filter(|(_, until)| sent < *until);
+        let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
+        let due = sent + renewal(surely);
         times.lease = lease;
-        times.deadline = sent + sure(lease);
+        times.deadline = sent + sure(surely);
         times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
     }
 
@@ -101,6 +114,13 @@ impl Held {
         if times.renew_at != Moment::NEVER {
             times.renew_at = times.renew_at.min(sent + renewal(lease));
         }
+    }
+
+    /// A renewal for this lease went unanswered.
+    pub(crate) fn may_come_late(&self, lease: Duration) {
+        let mut times = self.times();
+        let shortest = times.stray.map_or(lease, |(stray, _)| stray.min(lease));
+        times.stray = Some((shortest, Moment::now() + STRAY));
     }
 
     pub(crate) fn lease(&self) -> Duration {

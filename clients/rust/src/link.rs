@@ -132,6 +132,8 @@ pub(crate) struct Link {
     /// So that requests have the order of their numbers.
     order: Mutex<()>,
     closed: watch::Sender<bool>,
+    /// Whether a reply did not come in time. What was sent may still reach the server.
+    given_up: AtomicBool,
     on_change: Option<OnChange>,
     /// Whether the server tells of what becomes of the keys that were read here.
     is_told: AtomicBool,
@@ -175,6 +177,7 @@ impl Link {
             connection: Mutex::new(None),
             order: Mutex::new(()),
             closed,
+            given_up: AtomicBool::default(),
             on_change,
             is_told,
         })
@@ -205,6 +208,10 @@ impl Link {
 
     pub(crate) fn is_told(&self) -> bool {
         self.is_told.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -277,6 +284,7 @@ impl Link {
             }
             Ok(reply) => reply,
             Err(_) => {
+                self.given_up.store(true, Ordering::Relaxed);
                 self.close();
                 Err(Failure::Broken("the server does not answer".to_owned()))
             }

@@ -23,6 +23,8 @@ pub(crate) const WAIT_MARGIN: Duration = Duration::from_secs(2);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After this a request that is not answered is sent again, over a new connection.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
+/// How late a request may reach the server that was not answered, and whose connection was given up.
+pub(crate) const STRAY: Duration = Duration::from_secs(30);
 /// For how long a place in line is kept for a client that does not ask again,
 pub(crate) const KEEP: Duration = Duration::from_secs(5);
 /// and how often it asks in that time.

@@ -47,6 +47,15 @@ pub(crate) struct Answer {
     pub(crate) link: u64,
     /// Whether the request was sent before and not answered: it may have been done then.
     pub(crate) is_repeated: bool,
+    /// Whether that one may still come: nobody knows what becomes of a connection that was given up.
+    pub(crate) may_come_late: bool,
+}
+
+/// What has become of a request that was sent before.
+#[derive(Clone, Copy, Default)]
+struct Earlier {
+    is_unanswered: bool,
+    may_come_late: bool,
 }
 
 /// A request for the server that has this lock.
@@ -308,10 +317,10 @@ impl Servers {
 
     /// The reply of the server that has this lock. Repeats the request until its time is over.
     pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
-        let (mut pause, mut is_repeated, mut asking, mut reason) = (PAUSE, false, None, None);
+        let (mut pause, mut earlier, mut asking, mut reason) = (PAUSE, Earlier::default(), None, None);
         loop {
             let address = asking.clone().or_else(|| self.address(ask.name));
-            let failure = match self.attempt(&ask, asking.as_ref(), &mut is_repeated).await {
+            let failure = match self.attempt(&ask, asking.as_ref(), &mut earlier).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Broken(why)) => {
                     asking = None;
@@ -332,8 +341,8 @@ impl Servers {
             };
             let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
             // The last attempt may have been cut short: what was told before says more.
-            let earlier = reason.take().filter(|_| failure == TOO_LATE);
-            let failure = earlier.unwrap_or_else(|| format!("{at}{failure}"));
+            let told = reason.take().filter(|_| failure == TOO_LATE);
+            let failure = told.unwrap_or_else(|| format!("{at}{failure}"));
             let left = ask.until.left();
             if left.is_zero() || self.closed.load(Ordering::Acquire) {
                 return Err(Error::connection(failure));
@@ -348,7 +357,7 @@ impl Servers {
         &self,
         ask: &Ask<'_>,
         node: Option<&Address>,
-        repeated: &mut bool,
+        earlier: &mut Earlier,
     ) -> Result<Answer, Failure> {
         let left = ask.until.left();
         let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
@@ -360,17 +369,19 @@ impl Servers {
         let before = ask.before.filter(|_| link.is_told() && node.is_none());
         let request = Request { command: ask.command, asks: node.is_some(), before };
         let sent = Moment::now();
-        let (most, is_repeated) = (ATTEMPT.min((left / 2).max(5 * PAUSE)), *repeated);
+        let most = ATTEMPT.min((left / 2).max(5 * PAUSE));
         ask.wanted.inspect(|wanted| wanted.sends());
         match link.call_for(&request, most).await {
             Ok((reply, number)) => {
                 ask.wanted.filter(|_| reply == Value::Nil).inspect(|wanted| wanted.got_nothing());
-                Ok(Answer { reply, sent, number, link: link.number, is_repeated })
+                let Earlier { is_unanswered: is_repeated, may_come_late } = *earlier;
+                Ok(Answer { reply, sent, number, link: link.number, is_repeated, may_come_late })
             }
             Err(failure) => {
                 match &failure {
                     Failure::Broken(_) => {
-                        *repeated = true;
+                        earlier.is_unanswered = true;
+                        earlier.may_come_late |= link.is_given_up();
                         ask.wanted.inspect(|wanted| wanted.doubt());
                     }
                     // What it has begun may still be undone.

@@ -222,6 +222,25 @@ async fn an_upgrade_in_vain_leaves_its_owner_what_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_comes_late_does_not_cut_a_longer_lease_unnoticed() {
+    let server = Server::start();
+    let door = Door::to(&server);
+    let guard = door.locks().lock("k").lease(3 * SECOND).acquire().await.unwrap();
+    sleep(SECOND / 2).await;
+    door.stall(true);
+    // The renewal is due at one second, is not answered, and is sent again over another connection.
+    sleep(SECOND + 9 * SECOND / 10).await;
+    guard.extend(2 * PATIENCE).await.unwrap();
+    door.stall(false);
+    for _ in 0..60 {
+        sleep(SECOND / 10).await;
+        let (remaining, left) = (guard.check().unwrap(), server.ask::<Option<i64>>(&["LOCK.FENCE", "k"]));
+        assert!(left.is_some(), "{remaining:?} remain of a hold that is over");
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_upgrade_leaves_its_owner_what_it_holds() {
     let server = Server::start();
     let locks = server.locks();

@@ -254,18 +254,20 @@ class Core(Keeper):
     async def _begin(self, wanted: Wanted, token: int, until: float) -> Grant | None:
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
         try:
-            sent = await self._renew_all(wanted, wanted.lease, token, until)
+            renewed = await self._renew_all(wanted, wanted.lease, token, until)
         except ServerRefused:
             wanted.doubt()  # it was granted all the same
             raise
-        return None if sent is None else Grant(token, sent)
+        return None if renewed is None else Grant(token, renewed[0])
 
-    async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> float | None:
-        """From when the leases count anew; None if any of the locks is lost."""
+    async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> tuple[float, bool] | None:
+        """From when the leases count anew, and whether an older request may come late; None if any lock is lost."""
         commands = [(name, wanted.renew(name, token, lease=lease)) for name in wanted.names]
         work = [self.request(name, command, until) for name, command in commands]
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
-        return min(answer.sent for answer in answers) if all(answer.reply == 1 for answer in answers) else None
+        if any(answer.reply != 1 for answer in answers):
+            return None
+        return min(answer.sent for answer in answers), any(answer.may_come_late for answer in answers)
 
     async def _wait_blocked(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
         """Waits for several locks at once, over a connection of its own (BLOCK)."""
@@ -350,11 +352,17 @@ class Core(Keeper):
 
     async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
         try:
-            return await self._renew_all(hold._wanted, lease, hold.token, hold._deadline)
+            renewed = await self._renew_all(hold._wanted, lease, hold.token, hold._deadline)
         except ServerRefused as error:
             if is_overwritten(error.message):
                 return None
             raise
+        if renewed is None:
+            return None
+        sent, may_come_late = renewed
+        if may_come_late:
+            hold._may_come_late(lease)
+        return sent
 
     async def look(self, hold: BaseHold) -> None:
         for name in hold._wanted.names:

@@ -15,7 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import hooks as _hooks
-from ._rules import LONGEST_PAUSE, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Grant, Wanted, clock, deadline, may_pass
+from ._rules import (
+    DOUBT,
+    LONGEST_PAUSE,
+    PAUSE,
+    RENEW_AT,
+    WAIT_MARGIN,
+    WATCH_AFTER,
+    Grant,
+    Wanted,
+    clock,
+    deadline,
+    may_pass,
+)
 from .errors import ConnectionFailed, LockLost, RedislockError, ServerRefused
 
 logger = logging.getLogger("redislock")
@@ -43,6 +55,8 @@ class BaseHold:
         self._pid, self._number = os.getpid(), next(_numbers)
         self._alive = [True]  # popped by the thread that ends the hold: one of several
         self._renewing = asyncio.Lock()
+        #: The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
+        self._stray = (_NEVER, 0.0)
         self._reason: str | None = None
         self._listeners: list[Callable[[str], object]] = []
         self._longest_at = grant.sent + longest if longest is not None else _NEVER
@@ -98,8 +112,16 @@ class BaseHold:
         return os.getpid() == self._pid
 
     def _count_from(self, sent: float, lease: float) -> None:
-        self._wanted.lease, self._deadline = lease, deadline(sent, lease)
-        self._renew_next(sent + lease * RENEW_AT)
+        """An older renewal that comes late may still cut the lease, so no more is sure than the lease of that."""
+        stray, until = self._stray
+        surely = min(lease, stray) if sent < until else lease
+        self._wanted.lease, self._deadline = lease, deadline(sent, surely)
+        self._renew_next(sent + surely * RENEW_AT)
+
+    def _may_come_late(self, lease: float) -> None:
+        """A renewal for this lease went unanswered."""
+        stray, until = self._stray
+        self._stray = (min(lease, stray) if clock() < until else lease, clock() + DOUBT)
 
     def _renew_next(self, at: float) -> None:
         self._renew_at = at if self._is_renewed and at < self._longest_at else _NEVER

@@ -36,6 +36,8 @@ class Link(asyncio.Protocol):
         self._on_push, self._on_end = on_push, on_end
         self._loop = asyncio.get_running_loop()
         self.is_open = False
+        #: Whether a reply did not come in time. What was sent may still reach the server.
+        self.is_given_up = False
         #: Whether the server tells of what becomes of the keys that were read here.
         self.is_told = False
 
@@ -106,6 +108,7 @@ class Link(asyncio.Protocol):
 
     def _too_late(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
+            self.is_given_up = True
             self._fail(Broken("the server does not answer"))
 
     def close(self) -> None:

@@ -23,6 +23,8 @@ class Answer:
     sent: float
     #: Whether the request was sent before and not answered: it may have been done then.
     is_repeated: bool = False
+    #: Whether one that was sent before may still come: nobody knows what becomes of a connection that was given up.
+    may_come_late: bool = False
     #: The connection over which it came.
     link: Link | None = None
 
@@ -178,7 +180,8 @@ class Servers:
         before: Callable[[], Command | None] | None = None,
     ) -> Answer:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
-        pause, asking, is_repeated, failure = PAUSE, False, False, ""
+        pause, asking, failure = PAUSE, False, ""
+        is_repeated = may_come_late = False
         at: Address | None = None
         first: Command | None = None
         while (left := until - clock()) > 0 or not failure:
@@ -198,9 +201,10 @@ class Servers:
                     reply = await _reply(link, command, min(ATTEMPT, max(left / 2, 0.05)), wanted)
                 except Broken:
                     is_repeated = True
+                    may_come_late |= link.is_given_up
                     raise
                 if not isinstance(reply, ReplyError):
-                    return Answer(reply, sent, is_repeated, link)
+                    return Answer(reply, sent, is_repeated, may_come_late, link)
                 raise reply
             except (Broken, TimeoutError) as error:
                 # The last try may have been cut short, which says nothing: what was told before says more.

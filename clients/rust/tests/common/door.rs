@@ -17,6 +17,9 @@ struct State {
     is_mute: AtomicBool,
     is_shut: AtomicBool,
     links: Mutex<Vec<TcpStream>>,
+    /// How many connections there were, and how many of the first of them pass on no requests.
+    joined: AtomicU64,
+    stalled: AtomicU64,
 }
 
 /// Stands before a server; its threads end with the test's process.
@@ -64,6 +67,12 @@ impl Door {
         }
     }
 
+    /// From now on the connections that there are keep what is sent; or they pass it on, though the client may have gone.
+    pub fn stall(&self, is_stalled: bool) {
+        let stalled = if is_stalled { self.state.joined.load(Ordering::SeqCst) } else { 0 };
+        self.state.stalled.store(stalled, Ordering::SeqCst);
+    }
+
     /// Ends all connections.
     pub fn cut(&self) {
         for link in self.state.links.lock().unwrap().drain(..) {
@@ -79,8 +88,16 @@ fn join(state: &Arc<State>, client: TcpStream, target: u16) -> io::Result<()> {
     server.set_nodelay(true)?;
     state.links.lock().unwrap().extend([client.try_clone()?, server.try_clone()?]);
     let (requests, replies) = ((client.try_clone()?, server.try_clone()?), (server, client));
-    let state = state.clone();
-    thread::spawn(move || pass(requests, || true));
+    let (state, stalls) = (state.clone(), state.clone());
+    let number = state.joined.fetch_add(1, Ordering::SeqCst);
+    thread::spawn(move || {
+        pass(requests, || {
+            while number < stalls.stalled.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            true
+        });
+    });
     thread::spawn(move || {
         pass(replies, || {
             thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::SeqCst)));
