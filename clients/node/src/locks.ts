@@ -36,6 +36,10 @@ export function driverOf(client: Client, login: Endpoint = {}): Driver {
   if (typeof sendCommand !== "function") {
     throw new TypeError(`a client of ioredis or node-redis is needed: ${inspect(client, { depth: 0 })}`);
   }
+  if ("totalClients" in client) {
+    // Requests over several connections overtake each other, and a pool does not say where its server is.
+    throw new TypeError("a client of node-redis is needed, not a pool of them: many tasks can use one client");
+  }
   return overNodeRedis(client as NodeRedisClient, login);
 }
 

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { Redis } from "ioredis";
-import { Cancelled, IndependentLocks, LockTimeout } from "redislock";
+import { Cancelled, IndependentLocks, Locks, LockTimeout } from "redislock";
 
 import { DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -216,6 +216,14 @@ test("hooks and callbacks that fail later than at once end nothing", async (t) =
   }
   assert.deepEqual(seen, []);
   assert.match(warned[0], /onError of a leader has failed: Error: the hook's/);
+});
+
+test("a pool of node-redis is refused, which does not say where its server is", async (t) => {
+  const server = await startServer(t);
+  for (const { createClientPool } of [await import("redis"), await import("redis5")]) {
+    const pool = createClientPool({ socket: { port: server.port } });
+    assert.throws(() => new Locks(pool), { name: "TypeError", message: /not a pool of them/ });
+  }
 });
 
 test("a refused release that nobody awaits does not end the process", async (t) => {
