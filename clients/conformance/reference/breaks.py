@@ -26,6 +26,7 @@ BREAKS = {
     "last-come-first": (5, "a-thousand-tasks-wait-over-few-connections"),
     "in-vain-and-in-the-queue": (5, "a-wait-in-vain-keeps-no-position"),
     "cancelled-and-forgotten": (6, "cancelled-with-a-grant-on-its-way"),
+    "cancelled-and-all-is-over": (6, "a-wait-in-vain-ends-nothing-that-its-owner-holds"),
     "release-hides-the-body": (6, "a-release-that-fails-hides-nothing"),
     "closes-and-keeps": (6, "the-end-of-a-program-gives-up-all-locks"),
     "one-hold-for-an-object": (6, "blocks-of-one-lock-object-give-up-their-own-holds"),

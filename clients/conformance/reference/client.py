@@ -25,6 +25,8 @@ AGAIN = 0.5
 ASK_EVERY, KEEP_MS = 0.2, 2000
 #: What is left of a lease whose waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
+#: A token that no hold has: a release with it ends a wait alone.
+NOBODYS = 1
 
 
 def check_owner(owner):
@@ -48,6 +50,8 @@ class Hold:
         self.renews = options.get("renew", True)
         self.longest = options.get("longest")
         self.token, self.until, self.began, self.lost = None, 0.0, 0.0, None
+        #: Whether the owner may hold something already, and whether it was told that it has got nothing.
+        self.is_named, self.got_nothing = False, False
         self.pid, self.next_renewal, self.told = os.getpid(), math.inf, None
 
     def counts_from(self, sent):
@@ -102,6 +106,7 @@ class Locks:
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
         hold = Hold(self, names, owner or new_owner(), options)
+        hold.is_named = owner is not None
         until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
         try:
             await self._take(hold, until, wait_ms)
@@ -150,6 +155,7 @@ class Locks:
             if reply is None and wait_ms == 0:
                 raise LockTimeout(f"{hold.names} is taken")
             if reply is None:
+                hold.got_nothing = True
                 self.counts["waits"] += 1
                 sent, reply = await self._stand_in_line(hold, until)
             if reply is not None:
@@ -203,7 +209,9 @@ class Locks:
                     raise
             keep = 10 * KEEP_MS if is_broken("in-vain-and-in-the-queue") else KEEP_MS
             sent, place = time.monotonic(), ("QUEUE", keep) if len(hold.names) == 1 else ()
+            hold.got_nothing = False
             reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place))
+            hold.got_nothing = reply is None
             if reply is not None:
                 return sent, reply
 
@@ -215,6 +223,7 @@ class Locks:
             left = max(1, int(1000 * (until - time.monotonic()))) if until < math.inf else 0
             is_tied = len(hold.names) == 1 and not is_broken("not-ephemeral")
             tie = ("EPHEMERAL", EPHEMERAL_MS) if is_tied and not is_broken("cancelled-and-forgotten") else ()
+            hold.got_nothing = False
             await line.send(*hold.words("ACQUIRE", "BLOCK", left, *tie))
             return line
         except (*BROKEN, redis.RedisError):
@@ -233,6 +242,11 @@ class Locks:
                 hold.token = await line.read(until - time.monotonic() + MARGIN) if line is not None else None
                 if hold.token is not None:
                     return line
+                hold.got_nothing = hold.got_nothing or line is not None
+            except asyncio.CancelledError:
+                # The connection is closed now, which ends what was granted over it.
+                hold.got_nothing = len(hold.names) == 1 and not is_broken("cancelled-and-all-is-over")
+                raise
             except (*BROKEN, redis.RedisError) as error:
                 if is_broken("first-error-ends-the-wait") or not is_elsewhere(error):
                     raise translated(error) from error
@@ -365,7 +379,8 @@ class Locks:
 
     async def _give_up(self, hold):
         for name in hold.names:
-            which = ("TOKEN", hold.token) if hold.token else ()
+            token = hold.token or (NOBODYS if hold.is_named and hold.got_nothing else None)
+            which = ("TOKEN", token) if token else ()
             await self.servers.ask(name, "LOCK.RELEASE", name, hold.owner, *which)
 
     async def _shielded(self, work):

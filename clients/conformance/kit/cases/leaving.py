@@ -79,6 +79,26 @@ def cancelled_while_it_waits(stage):
 
 
 @case(6, needs=("cancel",))
+def a_wait_in_vain_ends_nothing_that_its_owner_holds(stage):
+    """A reader wants to write, and does not get that: too late, or cancelled while it waits. It goes on to read."""
+    _, _, adapter = stage.single()
+    token = adapter("acquire", hold="mine", name="k", kind="read", owner="task-7", wait_ms=0)["token"]
+    adapter("acquire", hold="other", name="k", kind="read", wait_ms=0)
+    for number, wait in enumerate((300, 30_000)):
+        asked = adapter.ask("acquire", hold=f"w{number}", name="k", kind="write", owner="task-7", wait_ms=wait)
+        stage.waiting("k", 1)
+        time.sleep(0.1)
+        if wait > 300:
+            adapter("cancel", of=asked.number)
+        assert asked.kind() in ("Cancelled", "LockTimeout"), f"answered with {asked.answer}"
+        stage.waiting("k", 0)
+        time.sleep(0.3)
+        assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "the read has ended, too"
+    adapter("release", hold="mine")
+    adapter("release", hold="other")
+
+
+@case(6, needs=("cancel",))
 def a_cancelled_body_releases(stage):
     """A block that is cancelled in its body gives its lock up."""
     _, door, adapter = stage.single()
