@@ -91,6 +91,8 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
+        // Until the hold is kept: one that closes the locks meanwhile has to find it.
+        let _acquiring = keeper.acquiring();
         let name = String::from_utf8_lossy(&self.names[0]);
         let granted = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
             if matches!(error, Error::LockTimeout { .. }) {

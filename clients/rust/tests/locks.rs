@@ -243,6 +243,33 @@ async fn close_gives_up_all_tells_holders_and_refuses_more() {
     eventually("no connection is open but our own", || clients() == 1).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_granted_while_the_locks_are_closed_is_told_and_given_up() {
+    struct Slow(Arc<AtomicU64>);
+    impl Hooks for Slow {
+        fn granted(&self, _: &str, _: Duration) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(SECOND / 4);
+        }
+    }
+    let (server, grants) = (Server::start(), Arc::new(AtomicU64::new(0)));
+    let locks = Locks::builder().server(server.url()).hooks(Slow(grants.clone())).build().unwrap();
+    let lock = locks.lock("k");
+    let taking = tokio::spawn(async move { lock.acquire().await });
+    // The hook may keep the runtime's timers waiting, too.
+    let end = Instant::now() + PATIENCE;
+    while grants.load(Ordering::SeqCst) == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    locks.close().await;
+    let told = taking.await.unwrap().map(|guard| guard.loss());
+    assert!(
+        matches!(told, Ok(Some(Loss::Close)) | Err(Error::LockLost { reason: Loss::Close, .. })),
+        "{told:?}"
+    );
+    eventually("it is given up", || !server.is_held("k")).await;
+}
+
 #[test]
 fn guards_that_outlive_their_runtime_do_no_harm() {
     let server = Server::start();
