@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
 import redis
 
 import redislock
+
+from .servers import eventually
 
 #: Loses the lock k, whose hook ends the thread in which it runs. The lock "other" has to outlive that.
 ENDS_IN_A_HOOK = """
@@ -47,3 +51,31 @@ def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: 
 
     with redislock.Locks(client, hooks=Interrupted()) as locks, locks.lock("k"), pytest.raises(KeyboardInterrupt):
         locks.lock("k", wait=0).acquire()
+
+
+def test_an_interruption_just_behind_a_grant_gives_it_up(client: redis.Redis) -> None:
+    class Interrupted(redislock.Hooks):
+        def granted(self, name: str, waited: float) -> None:
+            raise KeyboardInterrupt
+
+    with redislock.Locks(client, hooks=Interrupted()) as locks:
+        with pytest.raises(KeyboardInterrupt):
+            locks.lock("k", wait=0).acquire()
+        eventually(lambda: not client.exists("k"), "it is given up")
+
+
+def test_what_is_granted_while_the_locks_are_closed_is_told_and_given_up(client: redis.Redis) -> None:
+    granted = threading.Event()
+
+    class Slow(redislock.Hooks):
+        def granted(self, name: str, waited: float) -> None:
+            granted.set()
+            time.sleep(0.3)
+
+    locks, holds = redislock.Locks(client, hooks=Slow()), []
+    taking = threading.Thread(target=lambda: holds.append(locks.lock("k", wait=0).acquire()))
+    taking.start()
+    assert granted.wait(5)
+    locks.close()
+    taking.join()
+    assert [hold.lost for hold in holds] == ["close"] and not client.exists("k")

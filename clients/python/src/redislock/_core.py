@@ -106,7 +106,7 @@ class Core(Keeper):
             if grant is None and is_waiting:
                 grant = await self._try_last(wanted)
             if grant is not None:
-                self._refuse_if_closing()
+                self.refuse_if_closing()
                 return grant
         except BaseException as error:
             self.give_up(wanted, error)
@@ -173,7 +173,7 @@ class Core(Keeper):
             times = 0
             while True:
                 turn.clear()
-                self._refuse_if_closing()
+                self.refuse_if_closing()
                 if (seconds := self._stands_behind(line, waiter)) > 0:
                     if (left := _left(wait, began)) <= 0:
                         return None
@@ -280,7 +280,7 @@ class Core(Keeper):
         lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
         reached = clock()
         while (left := _left(wait, began)) > 0:
-            self._refuse_if_closing()
+            self.refuse_if_closing()
             try:
                 async with asyncio.timeout(None if wait is None else left):
                     await self._waiting.acquire()

@@ -7,6 +7,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from ._group import Group
 from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
-from ._rules import ATTEMPT, Grant, Step, Wanted, clock, judge
+from ._rules import ATTEMPT, PAUSE, WAIT_MARGIN, Grant, Step, Wanted, clock, judge
 from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
 
@@ -111,6 +112,8 @@ class Engine:
         self.background = _the_background()
         self.pool: Pool | None = None
         self.busy = _Busy()
+        #: Threads that take a lock, until the hold is kept.
+        self.taking: set[object] = set()
         loop = self.background.loop
         self.core: Core | Group
         if isinstance(settings, list):
@@ -139,6 +142,7 @@ class Engine:
 
     def acquire(self, request: Wanted, wait: float | None) -> Grant:
         """The grant. Nothing is left behind after an exception."""
+        self.core.refuse_if_closing()
         began, waits = clock(), wait is None or wait > 0
         is_busy = self.busy.enter(request.names)
         try:
@@ -204,6 +208,10 @@ class Engine:
             inherited.append(self)
             return
         self.background.run(self.core.stop_waiting())
+        # A thread that was granted something is to be told.
+        until = clock() + WAIT_MARGIN
+        while self.taking and clock() < until:
+            time.sleep(PAUSE)
         for wanted, token in [*self.core.end_holds(), *self.core.left]:
             # Here, not in the event loop, which can make no new connections when the program is about to end.
             try:

@@ -66,13 +66,13 @@ class Group(Keeper):
         began, is_first = clock(), True
         reached = began  # when a majority could last have granted
         while True:
-            self._refuse_if_closing()
+            self.refuse_if_closing()
             wanted.attempt = replace(wanted, owner=new_owner())
             grant, answers = await self._attempt(wanted.attempt)
             if grant is not None:
                 if self._is_closing:
                     self.abandon(wanted)
-                    self._refuse_if_closing()
+                    self.refuse_if_closing()
                 return grant
             away = [each for each in answers if isinstance(each, Exception) and not isinstance(each, _PASSES)]
             if len(answers) - len(away) >= self._majority:

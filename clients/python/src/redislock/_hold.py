@@ -276,7 +276,7 @@ class Keeper(ABC):
         else:
             inherited.append(self)
 
-    def _refuse_if_closing(self) -> None:
+    def refuse_if_closing(self) -> None:
         if self._is_closing:
             raise ConnectionFailed("these locks were closed")
 

@@ -148,14 +148,23 @@ class Lock:
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         engine, began, name = locks._engine(), clock(), request.names[0].decode(errors="replace")
+        grant: Grant | None = None
+        engine.taking.add(request)
         try:
             grant = engine.acquire(request, options.get("wait"))
+            _hooks.call(locks.hooks, "granted", name, clock() - began)
+            renew, longest = options.get("renew", True), options.get("longest")
+            hold = Hold(locks, engine, request, grant, renew=renew, longest=longest)
         except LockTimeout:
             _hooks.call(locks.hooks, "timed_out", name, clock() - began)
             raise
-        _hooks.call(locks.hooks, "granted", name, clock() - began)
-        renew, longest = options.get("renew", True), options.get("longest")
-        hold = Hold(locks, engine, request, grant, renew=renew, longest=longest)
+        except BaseException:
+            if grant is not None:  # an interruption came just behind it
+                engine.busy.leave(request.names)
+                engine.core.soon(engine.core.abandon, request, grant.token)
+            raise
+        finally:
+            engine.taking.discard(request)
         hold.check()  # the reply may have taken as long as the lease
         return hold
 
@@ -368,17 +377,21 @@ class Leader:
         engine = self._locks._engine()
         request = wanted([self._name], "exclusive", None, self._lease, {})
         self._changed.clear()
-        future = asyncio.run_coroutine_threadsafe(engine.core.acquire(request, None), engine.background.loop)
-        future.add_done_callback(lambda _: self._changed.set())
-        while not future.done() and not self._has_resigned:
-            self._changed.wait()
-            self._changed.clear()
-        if not future.done() and future.cancel():
-            engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
-            return None
-        grant = future.result()
-        engine.busy.enter(request.names)
-        return Hold(self._locks, engine, request, grant)
+        engine.taking.add(request)
+        try:
+            future = asyncio.run_coroutine_threadsafe(engine.core.acquire(request, None), engine.background.loop)
+            future.add_done_callback(lambda _: self._changed.set())
+            while not future.done() and not self._has_resigned:
+                self._changed.wait()
+                self._changed.clear()
+            if not future.done() and future.cancel():
+                engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
+                return None
+            grant = future.result()
+            engine.busy.enter(request.names)
+            return Hold(self._locks, engine, request, grant)
+        finally:
+            engine.taking.discard(request)
 
     def _lead(self, hold: Hold) -> None:
         self._changed.clear()
