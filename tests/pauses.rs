@@ -1,6 +1,7 @@
 //! Times at which the server must not write: a module that then writes without asking aborts the server. So nothing is
 //! granted and nothing ends, and afterwards nothing is forgotten (CONTRACT 4).
 
+use crate::aof::rewrite;
 use crate::server::client::CLOSED;
 use crate::server::topology::{await_caught_up, await_link, follow};
 use crate::server::{Client, Server, Waiter, await_that, let_pass, millis};
@@ -171,6 +172,47 @@ fn a_shutdown_called_off_lets_grants_go_on() {
     await_link(&replica);
     await_caught_up(&primary, &replica);
     assert_eq!(replica.client().owner("short").as_deref(), Some("bob"));
+}
+
+// G13: a server that follows may be paused too, by a user or from when it was the primary. It would abort as a primary
+// would. What its new file is to be told waits.
+#[test]
+fn a_paused_replica_that_rewrites_its_file_lives_on() {
+    let primary = Server::start();
+    let mut replica = Server::build().set("appendonly", "yes").start();
+    follow(&replica, &primary);
+    primary.client().acquire("held", "alice", 600_000);
+    await_caught_up(&primary, &replica);
+    let mut client = replica.client();
+    client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
+    rewrite(&mut client);
+    let_pass(millis(100));
+    assert!(replica.is_alive());
+    client.call("CLIENT UNPAUSE");
+    primary.client().acquire("later", "bob", 600_000);
+    await_caught_up(&primary, &replica);
+    assert_eq!(client.owner("later").as_deref(), Some("bob"));
+}
+
+// The same where the primary of before is still paused when it follows its heir.
+#[test]
+fn a_primary_that_was_paused_for_its_failover_lives_on_as_a_replica() {
+    let mut before = Server::build().set("appendonly", "yes").start();
+    let after = Server::start();
+    follow(&after, &before);
+    before.client().acquire("held", "alice", 600_000);
+    await_caught_up(&before, &after);
+    let mut client = before.client();
+    client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
+    after.client().call("REPLICAOF NO ONE");
+    follow(&before, &after);
+    rewrite(&mut client);
+    let_pass(millis(100));
+    assert!(before.is_alive());
+    client.call("CLIENT UNPAUSE");
+    after.client().acquire("later", "bob", 600_000);
+    await_caught_up(&after, &before);
+    assert_eq!(client.owner("later").as_deref(), Some("bob"));
 }
 
 // CONTRACT 4: a grant out of the line passes no check of the server's, so the module makes it.

@@ -81,9 +81,7 @@ pub fn run<S: Server>(server: &S) {
     let all_are_answered = answers::answer_some(server);
     let all_are_sent_away = sabotage::removes(Rule::SentAwayLater) || send_some_away(server, started);
     let all_are_sent_away = confirm::send_some_away(server) && all_are_sent_away;
-    if !is_paused {
-        tick(server);
-    }
+    tick(server);
     // Behind a mountain of leases nobody waits longer than asked for.
     let is_apart = mode != Mode::Decide || is_behind == Some(true);
     let mut is_done = !is_apart || time_outs(server);
@@ -133,6 +131,8 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
             while state.confirm.all.next_undo(Moment(u64::MAX)).is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
+        // A server that follows another one may be paused, too. Only this waits there for the end of it.
+        let is_paused = is_paused || state.pump.must_tick && state.pump.moves == 0;
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
         let undo_at = state.confirm.all.next_undo_at();
         let has_rest = state.table.has_tasks() || undo_at.is_some_and(|at| at <= now);
@@ -148,15 +148,20 @@ fn close_unanswered<S: Server>(server: &S) {
     unanswered.unwrap_or_default().into_iter().for_each(|client| server.close(client));
 }
 
-/// Tells a new append-only file how far the tokens are, as soon as no slots are on their way out.
+/// Tells a new append-only file how far the tokens are, as soon as no slots are on their way out and the server is not
+/// paused. A replica may be: by a user, or from when it was the primary.
 fn tick<S: Server>(server: &S) {
+    let is_due = server.with(|state| state.pump.must_tick && state.pump.moves == 0);
+    if is_due != Some(true) || server.is_paused() {
+        return;
+    }
     let shared = server.shared();
-    let due = server.with(|state| {
-        let due = state.pump.moves == 0 && std::mem::take(&mut state.pump.must_tick);
+    let told = server.with(|state| {
+        state.pump.must_tick = false;
         let clock = state.table.clock();
-        (due && leaving::writes_clock(shared, clock)).then(|| (clock.last_token(), clock.replicated_token()))
+        leaving::writes_clock(shared, clock).then(|| (clock.last_token(), clock.replicated_token()))
     });
-    if let Some((last, replicated)) = due.flatten() {
+    if let Some((last, replicated)) = told.flatten() {
         let flags = server.flags();
         if flags.has_aof && !flags.is_loading {
             server.replicate(Fact::Tick { last, replicated });

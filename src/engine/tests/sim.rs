@@ -374,6 +374,9 @@ impl Server for Sim {
 
     fn replicate(&self, fact: Fact<'_, &[u8]>) {
         self.may_call_back();
+        // A real server aborts.
+        let may_write = !self.is_paused.get() || self.inside.borrow().running.is_some();
+        assert!(may_write, "{fact:?} is written outside of a command, while the server is paused");
         match fact {
             Fact::AsAsked => {
                 let words = self.inside.borrow().running.clone();

@@ -164,3 +164,30 @@ fn a_client_that_is_unblocked_before_replicas_confirm_is_told_so() {
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)], "it is undone");
 }
+
+#[test]
+fn a_paused_replica_tells_its_new_file_of_the_tokens_after_the_pause() {
+    // G13: a replica may be paused by a user, or from when it was the primary.
+    let mut world = with_clients(1);
+    world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(world.rests());
+    let ticks = |world: &World| {
+        let inside = world.sim.inside.borrow();
+        inside.file.iter().filter(|told| told.words.first().is_some_and(|word| word == b"LOCK.TICK")).count()
+    };
+    let flags = crate::engine::flags::Flags { is_replica: true, has_aof: true, ..Default::default() };
+    world.sim.flags.set(flags);
+    events::demoted(&world.sim);
+    assert!(world.rests());
+    world.sim.is_paused.set(true);
+    events::forked(&world.sim);
+    assert!(world.rests());
+    world.passes(1000);
+    assert!(world.rests(), "the event loop goes round and round");
+    assert_eq!(ticks(&world), 0);
+    world.sim.is_paused.set(false);
+    // It looks again by itself.
+    world.passes(10);
+    assert!(world.rests());
+    assert_eq!(ticks(&world), 1);
+}

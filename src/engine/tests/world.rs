@@ -155,6 +155,7 @@ impl World {
         self.sim.client.set(None);
         self.sim.flags.set(before);
         let mut inside = self.sim.inside.borrow_mut();
+        inside.running = None;
         let reply = std::mem::take(&mut inside.reply);
         if let Some(handle) = inside.has_blocked {
             assert_eq!(reply, [], "G7: {words:?} is replied now and later");
