@@ -295,6 +295,18 @@ def test_owners_are_not_in_what_is_told_to_everybody(server, cli):
         assert "the-owner" not in text and "the-waiter" not in text
 
 
+def test_a_deadlock_names_keys_that_its_user_has_no_right_to(server, cli):
+    cli("LOCK.ACQUIRE secret:a alice PX 60000")
+    server.ask("LOCK.ACQUIRE secret:a bob PX 60000 BLOCK 0")
+    mallory = user_with(server, "~lock:*", "+lock.acquire", "+lock.fence")
+    with refused("NOPERM"):
+        mallory("LOCK.FENCE secret:a")
+    eventually(lambda: waiters_of(cli, "secret:a") == 1, "bob waits")
+    mallory("LOCK.ACQUIRE lock:a bob PX 60000")
+    with refused("DEADLOCK", "'bob' waits for 'secret:a' and there for 'alice'"):
+        mallory("LOCK.ACQUIRE lock:a alice PX 60000 BLOCK 1000")
+
+
 def test_owners_and_tokens_are_in_dumps_and_files(start_server):
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     cli = server.connect()
