@@ -226,13 +226,13 @@ impl Table {
         all
     }
 
-    /// How many keys of our type there are.
+    /// How many locks are held, and how many values of an exclusive lock stand in the keyspace that nobody holds.
     #[must_use]
     pub const fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// How many of them are held.
+    /// How many holds there are.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.locks.holds()
