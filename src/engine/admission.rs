@@ -48,6 +48,11 @@ impl<'a, S: Server> Admission<'a, S> {
         self.asked
     }
 
+    /// Something took as long as so many grants.
+    pub const fn count_also(&mut self, grants: usize) {
+        self.asked += grants;
+    }
+
     /// Asks about one grant.
     pub fn admit(&mut self, who: Candidate<'_>) -> Decision {
         self.asked += 1;

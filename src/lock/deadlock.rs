@@ -21,7 +21,7 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 pub use self::effort::STEPS_MAX;
-use self::usual::{lock_of, may_close_one};
+use self::usual::{is_decided_anew, is_upgrade_anew, lock_of, may_close_one};
 use super::locks::{LockId, Locks};
 use super::queue::{Queues, Waiter, WaiterId};
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
@@ -92,6 +92,9 @@ pub struct Scope<'a> {
     pub holders_max: usize,
     /// Requests that count as gone, by those that stand for all: they are about to be replaced.
     pub but: &'a [WaiterId],
+    /// Whether the request is decided anew, and so are others of its kind: of two upgrades one has to go. Any other
+    /// request may count on that.
+    pub is_anew: bool,
 }
 
 struct Graph<'a> {
@@ -219,7 +222,7 @@ impl<'a> Graph<'a> {
     /// Finds out what a request waits for in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
         effort::count(1);
-        let Scope { queues, locks, now, holders_max, .. } = self.scope;
+        let Scope { queues, locks, now, holders_max, is_anew, .. } = self.scope;
         let Some(waiter) = queues.waiter(entry) else {
             return;
         };
@@ -228,17 +231,18 @@ impl<'a> Graph<'a> {
         };
         let lock = lock_of(queue, locks);
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
-        let holds = lock.and_then(|lock| locks.hold_of(lock, &waiter.request.owner)).is_some();
-        let is_single = waiter.multi.is_none() && !waiter.request.is_upgrade;
-        if holds && is_single && lock.and_then(|lock| locks.mode(lock)) == Some(waiter.request.mode) {
-            // A RESTORE made it hold what it waits for: it is about to be told.
+        let own = lock.and_then(|lock| locks.hold_of(lock, &waiter.request.owner));
+        let (holds, held_as) = (own.is_some(), lock.and_then(|lock| locks.mode(lock)));
+        let is_live = own.is_some_and(|(_, hold)| !hold.is_over(now));
+        let is_upgrade = is_live && is_upgrade_anew(waiter, held_as);
+        if is_live && is_decided_anew(waiter, held_as) && !(is_anew && is_upgrade) {
             return;
         }
         let begin = self.blockers.len();
         let has_multis = queue.multis > usize::from(waiter.multi.is_some());
-        let is_behind_exclusive = self.ahead(entry, waiter, holds, has_multis);
+        // An upgrade is about to stand ahead of them.
+        let is_behind_exclusive = !is_upgrade && self.ahead(entry, waiter, holds, has_multis);
         self.close_condition(entry, request, false, begin);
-        let held_as = lock.and_then(|lock| locks.mode(lock));
         let Some((lock, held_as)) = lock.zip(held_as) else {
             return;
         };

@@ -5,6 +5,7 @@
 //! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
 //! that nobody waits for leaves nothing behind.
 
+mod anew;
 mod check;
 mod multi;
 mod owners;
@@ -118,6 +119,8 @@ pub struct Queue {
     pub multis: usize,
     /// When to look whether the lock is free, because nobody will tell.
     look_at: Option<Moment>,
+    /// This one and those ahead of it may hold the lock that they wait for, because it was loaded.
+    undecided: Option<WaiterId>,
     /// Everybody here wants the whole lock, and nothing else.
     is_plain: bool,
     /// Where reservations stand; begins with the first one.
@@ -320,6 +323,7 @@ impl Queues {
                 lock: None,
                 multis: 0,
                 look_at: None,
+                undecided: None,
                 is_plain: true,
                 ranks: None,
                 head: None,
@@ -442,6 +446,9 @@ impl Queues {
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
+            if queue.undecided == Some(id) {
+                queue.undecided = waiter.ahead;
+            }
             queue.multis -= usize::from(waiter.multi.is_some());
             // A waiter for the whole lock comes in when a hold ends. But a RESTORE may have made one of them the only holder
             // of a list. Thousands are let into one lock in one step.

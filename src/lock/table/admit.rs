@@ -225,7 +225,7 @@ impl Table {
                 self.time_out(id, fx);
                 continue;
             }
-            if self.waits_for_own(ctx, waiter) {
+            if self.waits_for_own(now.boot, ctx, waiter) {
                 ctx.served += 1;
                 if !self.answer_holder(now, ctx, id, admission, fx) {
                     break;

@@ -280,6 +280,9 @@ impl Table {
             // Its owner may be waiting here: it does not wait for what it holds.
             self.note(lock_key);
             self.set_lock_of_queue(&StepContext::new(KeyRef { lock_key, existing: Existing::Lock(lock) }));
+            if let Some(queue) = self.queues.at(lock_key) {
+                self.queues.set_undecided(queue, self.queues.tail(queue));
+            }
         }
         Some(lock)
     }

@@ -217,11 +217,22 @@ impl Table {
     /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
     /// are gone; then it is taken out again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
+        self.closes_cycle(now, waiter, but, false)
+    }
+
+    /// The same; `is_anew` for a request that is decided anew, because of what a RESTORE brought.
+    pub(super) fn closes_cycle(
+        &mut self,
+        now: Moment,
+        waiter: WaiterId,
+        but: &[WaiterId],
+        is_anew: bool,
+    ) -> bool {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
         let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
-        let scope = Scope { queues, locks, now, holders_max, but };
+        let scope = Scope { queues, locks, now, holders_max, but, is_anew };
         let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
             return false;
         };

@@ -462,7 +462,9 @@ impl Table {
         }
         self.end_overs(now.boot, &mut ctx, None, due, fx);
         self.answer_holders(now, &mut ctx, admission, fx);
-        self.admit_queue(now, &mut ctx, admission, fx);
+        if self.decide_anew(now, &mut ctx, admission, fx) {
+            self.admit_queue(now, &mut ctx, admission, fx);
+        }
         self.step(&ctx, ())
     }
 }

@@ -41,8 +41,9 @@ impl Judge {
         })?;
         let before = self.own(at, owner, world);
         // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
+        let is_upgrade = |before: Hold| (before.mode, mode) == (Mode::Shared, Mode::Exclusive);
         let is_new =
-            before.is_none_or(|before| before.mode != mode || before.is_ownerless || asked.keys.len() > 1);
+            before.is_none_or(|before| is_upgrade(before) || before.is_ownerless || asked.keys.len() > 1);
         must(is_new, || format!("G9: {owner:?} held {before:?} and got {token}"))?;
         let others = self.promises.entry(at).or_default();
         let was_over = others.iter().any(|promise| !promise.is_live(world.time));
@@ -110,14 +111,21 @@ impl Judge {
             return;
         };
         let Pending { lease_ms, binding, client, is_reentrant, owner, .. } = *pending;
-        let after =
-            before.as_asked(world.time, Asked { lease_ms, binding, client: Some(client), is_reentrant });
+        let mode = if before.mode == Mode::Exclusive { pending.mode } else { before.mode };
+        let after = before.as_asked(
+            mode,
+            world.time,
+            Asked { lease_ms, binding, client: Some(client), is_reentrant },
+        );
         let Some(after) = after else { return };
         self.untold.push(at, before, &after, client);
         if after.count > before.count {
             self.begun.push(Begun { at, token: after.token, owner, counts: true, is_upgrade: false });
         }
         self.see("told of its own hold, and holds more");
+        if after.mode != before.mode {
+            self.see("told of its own hold, and shares it");
+        }
         self.promise(at, after);
     }
 

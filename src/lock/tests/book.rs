@@ -104,13 +104,13 @@ impl Hold {
         hold
     }
 
-    /// Its owner waits for it, and is told as if it asked only now. `None`: it asked for nothing more.
-    pub(super) fn as_asked(self, time: u64, asked: Asked) -> Option<Self> {
+    /// Its owner waits to hold like this, and is told as if it asked only now. `None`: it asked for nothing else.
+    pub(super) fn as_asked(self, mode: Mode, time: u64, asked: Asked) -> Option<Self> {
         let Asked { lease_ms, binding, is_reentrant, .. } = asked;
         let counts = is_reentrant && self.count < count_max(COUNT_MAX);
         let is_bound = !binding.is_none() || !self.binding.is_none();
-        let is_more = self.is_shorter(time, lease_ms) || counts || is_bound;
-        is_more.then(|| Self { is_acknowledged: false, ..self.goes_on(self.token, self.mode, time, asked) })
+        let is_other = self.is_shorter(time, lease_ms) || counts || is_bound || self.mode != mode;
+        is_other.then(|| Self { is_acknowledged: false, ..self.goes_on(self.token, mode, time, asked) })
     }
 
     /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
@@ -139,12 +139,39 @@ pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_
     }
 }
 
+/// What a hold makes of the request of its owner that waits, where a RESTORE brought the hold (G9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Anew {
+    /// It is told of its hold, which is as it asked.
+    Told,
+    /// It wants to hold alone, ahead of everybody.
+    Upgrade,
+    /// The lock is of another kind.
+    OtherKind,
+}
+
+impl Anew {
+    /// An upgrade is one already, and a reservation for another mode asks for nothing yet.
+    pub(super) fn of(held: Mode, asked: Mode, (is_upgrade, is_reservation): (bool, bool)) -> Option<Self> {
+        match (held, asked) {
+            (held, asked) if held == asked => Some(Self::Told),
+            _ if is_reservation => None,
+            (Mode::Exclusive, Mode::Shared) => Some(Self::Told),
+            (Mode::Shared, Mode::Exclusive) => (!is_upgrade).then_some(Self::Upgrade),
+            _ => Some(Self::OtherKind),
+        }
+    }
+}
+
 /// A request in the queues of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) owner: Name,
     pub(super) keys: Keys,
     pub(super) mode: Mode,
+    pub(super) is_upgrade: bool,
+    /// Its owner asks for it anew now and then.
+    pub(super) is_reservation: bool,
 }
 
 /// The book of who holds what, and who waits for what: upgrades first, the others in the order in which they came.
@@ -160,7 +187,7 @@ impl std::fmt::Debug for Scene {
         for (at, owner, mode) in &self.holds {
             write!(f, "{owner} holds {at} {mode:?}; ")?;
         }
-        for Wish { owner, keys, mode } in &self.wishes {
+        for Wish { owner, keys, mode, .. } in &self.wishes {
             let keys: Vec<String> = keys.iter().map(|at| at.to_string()).collect();
             write!(f, "{owner} waits for {} {mode:?}; ", keys.join("+"))?;
         }
@@ -200,9 +227,13 @@ impl Scene {
     }
 
     fn can_have(&self, number: usize, is_done: &[bool]) -> bool {
-        let Wish { owner, keys, mode } = self.wishes[number];
-        // Somebody made it hold what it waits for: it will be told.
-        if keys.len() == 1 && keys.iter().all(|at| self.holds.contains(&(at, owner, mode))) {
+        let Wish { owner, keys, mode, is_upgrade, is_reservation } = self.wishes[number];
+        // Somebody made it hold what it waits for, or hold it in another way: it will be told.
+        let is_told = |at: At| {
+            let mut own = self.holds.iter().filter(|hold| (hold.0, hold.1) == (at, owner));
+            own.any(|hold| Anew::of(hold.2, mode, (is_upgrade, is_reservation)).is_some())
+        };
+        if keys.len() == 1 && keys.iter().all(is_told) {
             return true;
         }
         keys.iter().all(|at| {
@@ -240,6 +271,19 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    pub(super) const fn wish(&self) -> Wish {
+        let Self { owner, keys, mode, is_upgrade, .. } = *self;
+        Wish { owner, keys, mode, is_upgrade, is_reservation: self.is_reservation() }
+    }
+
+    /// What becomes of it where its owner holds the lock like this.
+    pub(super) fn anew(&self, held: Mode) -> Option<Anew> {
+        if self.keys.len() > 1 {
+            return None;
+        }
+        Anew::of(held, self.mode, (self.is_upgrade, self.is_reservation()))
+    }
+
     pub(super) const fn is_reservation(&self) -> bool {
         self.wait == 0
     }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::anew::told_of_its_own;
 pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
 use super::input::{Answered, Begun, Input, Outcome, Reply};
@@ -33,6 +34,8 @@ pub(super) struct Judge {
     quarantine: Option<(u64, u64)>,
     /// Grants by which holds went on, and of which nobody knows whether their owners are told.
     pub(super) untold: Untold,
+    /// The requests that the running pump has made upgrades, and the numbers that they had before.
+    pub(super) raised: BTreeMap<u64, u64>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
@@ -52,6 +55,7 @@ impl Judge {
     /// Judges one step. `world` is as it is after it.
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
+        self.raised.clear();
         self.begun.clear();
         for what in &out.outside {
             self.outside(what, world);
@@ -75,15 +79,19 @@ impl Judge {
                 self.settle_untold(world);
                 self.take_back(world);
                 out.undone.iter().for_each(|begun| self.undone(begun, world));
+                self.decide_anew(world);
             }
             _ => {}
         }
         // An owner that came in behind the one that asked, because of it, has a newer token.
         let came_behind = self.came_behind(input, out, world);
-        for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
+        let unclear = self.leave_deadlocks(out, world)?;
+        let is_before = |told: &&Answered| !told.is_deadlock() && !came_behind(told);
+        for answered in out.answers.iter().filter(is_before) {
             self.answered(input, answered, world)?;
         }
         self.drop_lapsed(world);
+        self.were_deadlocks(&unclear, world)?;
         if matches!(input, Input::Acquire { .. } | Input::AcquireMany { .. }) {
             self.acquired(input, out, world)?;
         }
@@ -198,10 +206,10 @@ impl Judge {
         let lock_key = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };
         all.sort_by_key(|pending| (!pending.is_upgrade, lock_key(pending)));
         all.dedup_by_key(|pending| pending.number);
-        let lock_key =
-            if is_upgrade { 0 } else { all.partition_point(|p| p.is_upgrade || p.number < number) };
-        let mut wishes: Vec<Wish> =
-            all.iter().map(|p| Wish { owner: p.owner, keys: p.keys, mode: p.mode }).collect();
+        let lock_key = all.partition_point(|p| {
+            if is_upgrade { p.is_upgrade && p.number > number } else { p.is_upgrade || p.number < number }
+        });
+        let mut wishes: Vec<Wish> = all.iter().map(|p| p.wish()).collect();
         wishes.insert(lock_key, wish);
         let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
         let holds = at_all.map(|(at, hold)| (at, hold.owner, hold.mode)).collect();
@@ -327,8 +335,8 @@ impl Judge {
         let is_over = pending.until.is_some_and(|until| until <= world.time);
         let Pending { owner, keys, .. } = pending;
         if let Answer::Granted { token, .. } = *answer {
-            if self.own(at, owner, world).is_some_and(|own| own.token == token) {
-                // G9: a RESTORE made it hold what it waits for.
+            if let Some(own) = self.own(at, owner, world).filter(|own| own.token == token) {
+                told_of_its_own(input, &pending, &own)?;
                 self.see("told of its own hold");
                 self.strike(&pending);
                 self.hold_as_asked(&pending, world);
@@ -373,6 +381,10 @@ impl Judge {
             Answer::Refused(KEPT_UNCONFIRMED) => {
                 (world.confirms && pending.binding.is_keepalive, "kept where leases are confirmed")
             }
+            Answer::OtherKind(other) => {
+                (self.is_of_other_kind(at, &pending, other, world), "another kind by a restored hold")
+            }
+            Answer::Deadlock(_) => (false, "deadlock"),
             Answer::Refused(_) => (false, "refused"),
             Answer::Demoted => (matches!(input, Input::Promote(_)), "demoted"),
             Answer::Moved(_) => (keys.iter().any(|at| world.elsewhere.contains(&at)), "sent on"),

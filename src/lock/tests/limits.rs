@@ -18,7 +18,10 @@ impl Oracle {
             |at: At| self.holds(at).iter().filter(|hold| hold.is_live(self.time)).map(move |h| (at, h));
         let holds =
             self.keys.iter().flat_map(|key| live(key.0)).map(|(at, h)| (at, h.owner, h.mode)).collect();
-        let wish = |w: &Waiter| Wish { owner: w.owner, keys: w.keys, mode: w.mode };
+        let wish = |w: &Waiter| {
+            let Waiter { owner, keys, mode, is_upgrade, .. } = *w;
+            Wish { owner, keys, mode, is_upgrade, is_reservation: w.client.is_none() }
+        };
         let wishes = self.waiters.iter().map(wish).collect();
         Scene { holds, wishes, holders_max: self.holders_max }.comes_true(waiter)
     }

@@ -8,6 +8,7 @@
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs`, `pumped.rs` | the rules of locking once more, naively |
 //! | `book.rs`, `untold.rs` | what a hold is worth, whether a wait can end, what is taken back, for both |
+//! | `anew.rs` | requests that are decided anew because of a RESTORE, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
@@ -22,6 +23,7 @@
 //! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
+mod anew;
 mod asks;
 mod begun;
 mod book;

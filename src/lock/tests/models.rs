@@ -112,6 +112,7 @@
 //! | CONTRACT 6 | the short path is not closed, or open again after a quarantine | S L U P |
 //! | G6 | a reservation stops a holder of the lock behind it | `regression.rs` alone |
 //! | G9 | a RESTORE, and an upgrade or a downgrade: a waiter for what it holds is not told | `regression.rs` alone |
+//! | G9 | a waiter that a RESTORE made hold in another way, or as one of many, goes on waiting | P |
 
 use super::input::{How, Input};
 use super::lowered::Lowered;

@@ -466,6 +466,8 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(LONGER_THAN_QUARANTINE) => "too long",
         Answer::Refused(KEPT_UNCONFIRMED) => "kept",
+        Answer::Deadlock(_) => "deadlock",
+        Answer::OtherKind(_) => "other kind",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

@@ -1,7 +1,7 @@
 //! What the [oracle](super::oracle) does when the pump runs.
 
 use super::book::{Asked, Hold};
-use super::input::{Begun, Keys, Outcome, Reply, Writes};
+use super::input::{Begun, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
 use super::server::At;
 use super::world::World;
@@ -31,19 +31,15 @@ impl Oracle {
             let is_other = self.waiters[late].keys.iter().any(|at| self.is_other(at));
             let told = out.answers.iter().find(|told| told.wait == self.waiters[late].wait);
             let is_told = told.is_some_and(|told| told.answer == Answer::Refused(WRONG_TYPE));
-            // Or, where a RESTORE made it hold what it waits for, of that.
-            let Waiter { owner, mode, keys, .. } = self.waiters[late];
-            let is_own = |hold: &Hold| (hold.owner, hold.mode) == (owner, mode);
-            let holds = keys.len() == 1 && keys.iter().any(|at| self.holds(at).iter().any(is_own));
-            let is_granted = told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. }));
-            if holds && is_granted {
+            // Or, where a RESTORE made it hold the lock, what follows from that.
+            let word = match self.told_late(&self.waiters[late], told.map(|told| &told.answer)) {
+                _ if is_other && is_told => "wrong type",
+                Some(word) => word,
+                None => "timed out",
+            };
+            if word == "granted" {
                 self.hold_as_asked(late);
             }
-            let word = match (is_other && is_told, holds && is_granted) {
-                (true, _) => "wrong type",
-                (_, true) => "granted",
-                _ => "timed out",
-            };
             self.strike(late, word);
         }
         if self.writes == Writes::Paused {
@@ -71,6 +67,7 @@ impl Oracle {
                 let looks = self.writes == Writes::Allowed;
                 if looks {
                     self.answer_holders(at, |_| true);
+                    self.raise_holders(at, out);
                 }
                 self.admit(at, looks && !self.is_other(at), out);
             }
@@ -81,29 +78,14 @@ impl Oracle {
         }
     }
 
-    /// G9: a RESTORE made them hold what they wait for. At the latest the pump tells them.
-    pub(super) fn answer_holders(&mut self, at: At, is_told: impl Fn(&Waiter) -> bool) {
-        for (owner, mode) in self.holds(at).iter().map(|hold| (hold.owner, hold.mode)).collect::<Vec<_>>() {
-            let is_same =
-                |w: &Waiter| w.owner == owner && w.mode == mode && w.keys == Keys::one(at) && is_told(w);
-            if let Some(own) = self.waiters.iter().position(is_same) {
-                let refusal = self.refusal(&self.waiters[own]);
-                if refusal.is_none() {
-                    self.hold_as_asked(own);
-                }
-                self.strike(own, refusal.unwrap_or("granted"));
-            }
-        }
-    }
-
     /// This waiter holds what it waits for, and is told so. A reservation asks for nothing yet.
-    fn hold_as_asked(&mut self, waiter: usize) {
-        let Waiter { owner, keys, client, lease_ms, binding, is_reentrant, .. } = self.waiters[waiter];
+    pub(super) fn hold_as_asked(&mut self, waiter: usize) {
+        let Waiter { owner, keys, client, lease_ms, mode, binding, is_reentrant, .. } = self.waiters[waiter];
         let (Some(at), Some(client), time) = (keys.first(), client, self.time) else { return };
         let asked = Asked { lease_ms, binding, client: Some(client), is_reentrant };
         let Some(hold) = self.own(at, owner) else { return };
         let before = *hold;
-        if let Some(after) = before.as_asked(time, asked) {
+        if let Some(after) = before.as_asked(mode, time, asked) {
             *hold = after;
             self.untold.push(at, before, &after, client);
         }

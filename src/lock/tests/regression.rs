@@ -74,8 +74,8 @@ fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     live(&[&told[..], &[Input::Close(2), Input::Pump]].concat())
 }
 
-/// Bob waits to hold alone, and a RESTORE makes him hold twice, one of two. When carol, the other, goes, his request
-/// is granted: what he holds goes on, and takes as many releases as before (G2, G10).
+/// Bob waits to hold alone, and a RESTORE makes him hold twice, one of two. He is told of the other kind. What he holds
+/// goes on when carol, the other, goes, and takes as many releases as before (G2, G10).
 #[test]
 fn a_restored_hold_of_another_kind_goes_on() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;

@@ -366,7 +366,12 @@ impl Oracle {
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_told = |waiter: &Waiter| {
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
-            told.is_some_and(|told| matches!(told.answer, Answer::Granted { .. } | Answer::Refused(_)))
+            told.is_some_and(|told| {
+                matches!(
+                    told.answer,
+                    Answer::Granted { .. } | Answer::Refused(_) | Answer::OtherKind(_) | Answer::Deadlock(_)
+                )
+            })
         };
         self.answer_holders(at, is_told);
         if self.is_other(at) {
