@@ -36,7 +36,8 @@ for name, value in string.gmatch(info, '(redislock_[%w_]+):([^\r\n]*)') do
         add('redislock_is_primary', value == 'primary' and 1 or 0)
     elseif name == 'redislock_confirm' then
         add('redislock_is_confirmed', value == 'local' and 0 or 1)
-    elseif tonumber(value) then
+    elseif name ~= 'redislock_commit' and tonumber(value) then
+        -- A commit such as 9e5166734002 passes for a number, and then the exporter tells nothing at all.
         add(name, value)
     end
 end

@@ -115,6 +115,14 @@ def test_the_script_tells_contended_locks_when_they_are_asked_for_and_no_more_th
     assert len(server.info("redislock")["redislock_top_contended"].split(";")) == 27
 
 
+def test_a_commit_that_looks_like_a_number_is_none(server):
+    info = "redis.call('INFO', 'redislock')"
+    assert SCRIPT.count(info) == 1
+    shown = r"'redislock_version:0.2.0\r\nredislock_commit:9e5166734002\r\nredislock_locks:7\r\n'"
+    flat = server.admin("EVAL", SCRIPT.replace(info, shown), "0")
+    assert dict(zip(flat[::2], flat[1::2])) == {"redislock_locks": "7", "redislock_is_loaded": "1"}
+
+
 def test_the_script_says_when_there_is_no_module(start_server):
     assert scripted(start_server(with_module=False)) == {"redislock_is_loaded": "0"}
 
