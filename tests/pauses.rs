@@ -185,12 +185,17 @@ fn a_paused_replica_that_rewrites_its_file_lives_on() {
     await_caught_up(&primary, &replica);
     let mut client = replica.client();
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
-    rewrite(&mut client);
+    lives_on(&mut client, &mut replica, &primary);
+}
+
+/// A paused replica rewrites its file, and follows on when the pause is over.
+fn lives_on(client: &mut Client, replica: &mut Server, primary: &Server) {
+    rewrite(client);
     let_pass(millis(100));
     assert!(replica.is_alive());
     client.call("CLIENT UNPAUSE");
     primary.client().acquire("later", "bob", 600_000);
-    await_caught_up(&primary, &replica);
+    await_caught_up(primary, replica);
     assert_eq!(client.owner("later").as_deref(), Some("bob"));
 }
 
@@ -206,13 +211,7 @@ fn a_primary_that_was_paused_for_its_failover_lives_on_as_a_replica() {
     client.call(&format!("CLIENT PAUSE {LONG_MS} WRITE"));
     after.client().call("REPLICAOF NO ONE");
     follow(&before, &after);
-    rewrite(&mut client);
-    let_pass(millis(100));
-    assert!(before.is_alive());
-    client.call("CLIENT UNPAUSE");
-    after.client().acquire("later", "bob", 600_000);
-    await_caught_up(&after, &before);
-    assert_eq!(client.owner("later").as_deref(), Some("bob"));
+    lives_on(&mut client, &mut before, &after);
 }
 
 // CONTRACT 4: a grant out of the line passes no check of the server's, so the module makes it.

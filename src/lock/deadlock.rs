@@ -21,8 +21,9 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 pub use self::effort::STEPS_MAX;
-use self::usual::{is_decided_anew, is_upgrade_anew, lock_of, may_close_one};
+use self::usual::{lock_of, may_close_one};
 use super::locks::{LockId, Locks};
+use super::queue::anew::Anew;
 use super::queue::{Queues, Waiter, WaiterId};
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
@@ -233,9 +234,11 @@ impl<'a> Graph<'a> {
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
         let own = lock.and_then(|lock| locks.hold_of(lock, &waiter.request.owner));
         let (holds, held_as) = (own.is_some(), lock.and_then(|lock| locks.mode(lock)));
-        let is_live = own.is_some_and(|(_, hold)| !hold.is_over(now));
-        let is_upgrade = is_live && is_upgrade_anew(waiter, held_as);
-        if is_live && is_decided_anew(waiter, held_as) && !(is_anew && is_upgrade) {
+        let live_as = held_as.filter(|_| own.is_some_and(|(_, hold)| !hold.is_over(now)));
+        let anew = live_as.and_then(|live_as| waiter.anew(live_as));
+        let is_upgrade = anew == Some(Anew::Upgrade);
+        if anew.is_some() && !(is_anew && is_upgrade) {
+            // The pump is about to decide it. Then it waits no longer, or is searched for deadlocks itself.
             return;
         }
         let begin = self.blockers.len();

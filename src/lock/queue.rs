@@ -5,7 +5,7 @@
 //! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
 //! that nobody waits for leaves nothing behind.
 
-mod anew;
+pub mod anew;
 mod check;
 mod multi;
 mod owners;

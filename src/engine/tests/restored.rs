@@ -18,6 +18,17 @@ fn restores(world: &mut World, payload: &str) {
     assert!(world.rests());
 }
 
+/// Bob holds the lock, carol waits for it, and alice behind her by this request. Then it is written over. Returns what
+/// carol and alice wait by.
+fn restored_over(payload: &str, request: &str) -> (World, u64, u64) {
+    let mut world = with_clients(4);
+    world.number("LOCK.ACQUIRE k bob PX 60000");
+    let carol = world.waits(2, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
+    let alice = world.waits(3, request);
+    restores(&mut world, payload);
+    (world, carol, alice)
+}
+
 #[test]
 fn the_only_holder_upgrades_when_the_waiter_ahead_of_it_leaves() {
     // G6: it waited until its own restored lease was over.
@@ -52,11 +63,7 @@ fn a_reader_that_waits_to_hold_alone_stands_ahead_as_one_that_asks_now() {
     // G9: it waited at the end of the queue until its own restored lease was over.
     let payload =
         payload_of(&["LOCK.ACQUIRE k alice PX 60000 SHARED", "LOCK.ACQUIRE k dave PX 60000 SHARED"]);
-    let mut world = with_clients(4);
-    world.number("LOCK.ACQUIRE k bob PX 60000");
-    let carol = world.waits(2, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
-    let alice = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
-    restores(&mut world, &payload);
+    let (mut world, carol, alice) = restored_over(&payload, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
     assert_eq!(told(&world, alice), None, "dave holds, too");
     releases(&mut world, "dave");
     assert_eq!((told(&world, alice).as_deref(), told(&world, carol)), (Some("granted"), None));
@@ -80,11 +87,7 @@ fn of_two_readers_that_wait_to_hold_alone_the_first_one_goes_on_waiting() {
 #[test]
 fn a_holder_that_waits_to_read_is_granted_that_at_once() {
     let payload = payload_of(&["LOCK.ACQUIRE k alice PX 60000"]);
-    let mut world = with_clients(4);
-    world.number("LOCK.ACQUIRE k bob PX 60000");
-    let carol = world.waits(2, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
-    let alice = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 SHARED BLOCK 0");
-    restores(&mut world, &payload);
+    let (mut world, carol, alice) = restored_over(&payload, "LOCK.ACQUIRE k alice PX 60000 SHARED BLOCK 0");
     assert_eq!((told(&world, alice).as_deref(), told(&world, carol)), (Some("granted"), None));
     releases(&mut world, "alice");
     assert_eq!(told(&world, carol).as_deref(), Some("granted"));
@@ -96,11 +99,7 @@ fn a_waiter_that_a_restore_gives_a_permit_is_told_of_the_other_kind() {
         let mut acquires = vec!["LOCK.ACQUIRE k alice PX 60000 LIMIT 30".to_owned()];
         acquires.extend((0..few).map(|n| format!("LOCK.ACQUIRE k other{n} PX 60000 LIMIT 30")));
         let payload = payload_of(&acquires.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut world = with_clients(4);
-        world.number("LOCK.ACQUIRE k bob PX 60000");
-        let carol = world.waits(2, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
-        let alice = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
-        restores(&mut world, &payload);
+        let (world, carol, alice) = restored_over(&payload, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
         assert_eq!((told(&world, alice).as_deref(), told(&world, carol)), (Some("LOCKKIND"), None), "{few}");
     }
 }
@@ -110,10 +109,6 @@ fn a_waiter_that_holds_one_of_very_many_is_told_at_once() {
     let mut acquires: Vec<String> = (0..20).map(|n| format!("LOCK.ACQUIRE k o{n} PX 60000 SHARED")).collect();
     acquires.push("LOCK.ACQUIRE k alice PX 60000 SHARED".to_owned());
     let payload = payload_of(&acquires.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut world = with_clients(4);
-    world.number("LOCK.ACQUIRE k bob PX 60000");
-    let carol = world.waits(2, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
-    let alice = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 SHARED BLOCK 0");
-    restores(&mut world, &payload);
+    let (world, carol, alice) = restored_over(&payload, "LOCK.ACQUIRE k alice PX 60000 SHARED BLOCK 0");
     assert_eq!((told(&world, alice).as_deref(), told(&world, carol)), (Some("granted"), None));
 }

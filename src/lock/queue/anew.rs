@@ -1,6 +1,40 @@
 //! Requests in a queue whose owners may hold the lock, because it was loaded.
 
-use super::{QueueId, Queues, WaiterId};
+use super::{QueueId, Queues, Waiter, WaiterId};
+use crate::lock::types::Mode;
+
+/// What becomes of a request whose owner holds the lock: it waits no longer, or as an upgrade.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Anew {
+    /// The hold is what was asked for.
+    Same,
+    /// The owner holds alone, and asked for SHARED.
+    Downgrade,
+    /// The owner holds SHARED, and asked for the whole lock.
+    Upgrade,
+    /// The lock is held in this way, which excludes the request.
+    OtherKind(Mode),
+}
+
+impl Waiter {
+    /// What becomes of this request, whose owner holds the lock in this way. `None`: it goes on waiting as it does.
+    #[must_use]
+    pub fn anew(&self, held_as: Mode) -> Option<Anew> {
+        let request = &self.request;
+        if self.multi.is_some() {
+            return None;
+        }
+        match (held_as, request.mode) {
+            (held_as, mode) if held_as == mode => Some(Anew::Same),
+            // A reservation asks for nothing yet: the next call of its owner is decided by itself.
+            _ if request.client.is_none() => None,
+            (Mode::Exclusive, Mode::Shared) => Some(Anew::Downgrade),
+            (Mode::Shared, Mode::Exclusive) if request.is_upgrade => None,
+            (Mode::Shared, Mode::Exclusive) => Some(Anew::Upgrade),
+            _ => Some(Anew::OtherKind(held_as)),
+        }
+    }
+}
 
 impl Queues {
     /// The last one in this queue of which that is to be found out. Those ahead of it are next. A newcomer was asked.

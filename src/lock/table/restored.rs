@@ -12,20 +12,8 @@ use super::context::StepContext;
 use super::state::*;
 use crate::lock::lowered::count_max;
 use crate::lock::queue::Waiter;
+use crate::lock::queue::anew::Anew;
 use crate::lock::types::COUNT_MAX;
-
-/// What becomes of a request whose owner holds the lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Anew {
-    /// The hold is what was asked for.
-    Same,
-    /// The owner holds alone, and asked for SHARED.
-    Downgrade,
-    /// The owner holds SHARED, and asked for the whole lock.
-    Upgrade,
-    /// The lock is held in this way, which excludes the request.
-    OtherKind(Mode),
-}
 
 impl Table {
     /// Tells all of them at this key, if there are not too many holders to look at.
@@ -97,21 +85,8 @@ impl Table {
 
     /// What becomes of this request if its owner's hold decides that.
     fn anew(&self, now: Moment, ctx: &StepContext<'_>, waiter: &Waiter) -> Option<Anew> {
-        let request = &waiter.request;
-        if waiter.multi.is_some() {
-            return None;
-        }
-        let held_as = self.held_as(ctx)?;
-        self.own(ctx, &request.owner).filter(|(_, hold)| !hold.is_over(now))?;
-        match (held_as, request.mode) {
-            (held_as, mode) if held_as == mode => Some(Anew::Same),
-            // A reservation asks for nothing yet: the next call of its owner is decided by itself.
-            _ if request.client.is_none() => None,
-            (Mode::Exclusive, Mode::Shared) => Some(Anew::Downgrade),
-            (Mode::Shared, Mode::Exclusive) if request.is_upgrade => None,
-            (Mode::Shared, Mode::Exclusive) => Some(Anew::Upgrade),
-            _ => Some(Anew::OtherKind(held_as)),
-        }
+        let anew = waiter.anew(self.held_as(ctx)?)?;
+        self.own(ctx, &waiter.request.owner).filter(|(_, hold)| !hold.is_over(now)).map(|_| anew)
     }
 
     /// Whether a request is answered because of what its owner holds.
