@@ -315,7 +315,7 @@ def test_each_value_is_counted_once_however_it_comes_and_goes(start_server, leav
     assert cli("LOCK.RELEASE a bob") == 1
     everywhere("done")
     with refused("ERR"):
-        cli("RESTORE", "a", 0, payloads["plain"][:-1] + b"x")
+        cli("RESTORE", "a", 0, payloads["plain"][:-1] + bytes([payloads["plain"][-1] ^ 1]))
     everywhere("done")
 
 
