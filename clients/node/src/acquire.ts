@@ -299,7 +299,7 @@ export class Attempt {
       if (error instanceof ConnectionFailed) return;
       throw error;
     }
-    return this.#block();
+    return this.#block(true);
   }
 
   /** Waits by its place in line. */
@@ -317,12 +317,13 @@ export class Attempt {
     }
   }
 
-  /** Waits over a connection of its own. */
-  async #block(): Promise<void> {
+  /** Waits over a connection of its own, which may be kept for it. */
+  async #block(isKept = false): Promise<void> {
     const { lines, most } = this.#context;
     const { names } = this.#request;
     this.#isSilent = false;
-    const taking = lines.take(this.#key, Math.min(Math.max(this.#left(), 0) + MARGIN_MS, this.#context.timeout));
+    const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, this.#context.timeout);
+    const taking = lines.take(this.#key, limit, isKept);
     let line: Line;
     try {
       line = await this.#unlessStopped(taking);

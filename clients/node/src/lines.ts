@@ -1,4 +1,4 @@
-/** The connections that wait: at most so many, handed out in order, kept for a while when idle. */
+/** The connections that wait: at most `most` of them, handed out in order, kept for a while when idle. */
 
 import { now } from "./clock.js";
 import type { Driver } from "./driver.js";
@@ -15,6 +15,7 @@ export class Lines {
   #idle = new Map<Line, Entry>();
   #open = new Set<Line>();
   #busy = 0;
+  /** Each gets a place that was kept for it. */
   #queue: (() => void)[] = [];
 
   constructor(
@@ -27,9 +28,9 @@ export class Lines {
     return this.#busy < this.most && this.#queue.length === 0;
   }
 
-  /** A connection to the primary that has this key; `turn` tells to stop waiting for one. */
-  async take(key: string, limit: number): Promise<Line> {
-    this.#busy++;
+  /** A connection to the primary that has this key, within `limit` milliseconds. `isKept`: room was waited for. */
+  async take(key: string, limit: number, isKept = false): Promise<Line> {
+    if (!isKept) this.#busy++;
     try {
       const endpoint = await this.driver.endpoint(key);
       for (const [line, entry] of this.#idle) {
@@ -40,9 +41,9 @@ export class Lines {
         return line;
       }
       // An idle one to another server makes room for this one.
-      if (this.#open.size >= this.most) this.#idle.keys().next().value?.close();
+      if (this.#idle.size + this.#busy > this.most) this.#idle.keys().next().value?.close();
       const line = await Line.open(endpoint, limit);
-      this.#open.add(line);
+      if (line.isOpen) this.#open.add(line);
       line.onEnd = () => {
         this.#open.delete(line);
         scheduler.cancel(this.#idle.get(line));
@@ -55,18 +56,18 @@ export class Lines {
     }
   }
 
-  /** Resolves when one can be had; returns how to stop waiting for it. */
+  /** Resolves when one can be had, which is kept for the caller; returns how to do without it, before or after that. */
   room(): { ready: Promise<void>; stop: () => void } {
-    if (this.hasRoom) return { ready: Promise.resolve(), stop: () => undefined };
     let resolve = (): void => undefined;
     const ready = new Promise<void>((done) => {
       resolve = done;
     });
     this.#queue.push(resolve);
+    this.#next();
     const stop = () => {
       const place = this.#queue.indexOf(resolve);
       if (place >= 0) this.#queue.splice(place, 1);
-      else this.#next();
+      else this.#leave();
     };
     return { ready, stop };
   }
@@ -108,6 +109,10 @@ export class Lines {
   }
 
   #next(): void {
-    if (this.#busy < this.most) this.#queue.shift()?.();
+    if (this.#busy >= this.most) return;
+    const first = this.#queue.shift();
+    if (first === undefined) return;
+    this.#busy++;
+    first();
   }
 }

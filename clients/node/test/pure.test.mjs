@@ -1,13 +1,17 @@
 // The parts that need no server.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { createRequire } from "node:module";
+import { createServer } from "node:net";
 import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 
 const require = createRequire(import.meta.url);
 const { allowance, Clock, deadlineOf, now, pauseBefore, renewalOf } = require("../dist/clock.js");
 const { acquireCommand, freshOwner, tokenOf } = require("../dist/commands.js");
 const errors = require("../dist/errors.js");
+const { Lines } = require("../dist/lines.js");
 const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
 const { Scheduler } = require("../dist/scheduler.js");
 const { slotOf } = require("../dist/slot.js");
@@ -186,4 +190,52 @@ test("the scheduler runs what is due, in order, and forgets what is cancelled", 
     expected.sort((one, other) => one - other),
   );
   assert.equal(scheduler.size, 0);
+});
+
+/** Servers that say to all that they are primaries: `endpoints`, and the connections that are `open` to any of them. */
+async function primaries(t, count) {
+  const seen = { endpoints: [], open: new Set() };
+  for (let number = 0; number < count; number++) {
+    const listener = createServer((socket) => {
+      seen.open.add(socket);
+      socket.on("data", () => socket.write("%1\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"));
+      socket.on("error", () => undefined).on("close", () => seen.open.delete(socket));
+    }).listen(0, "127.0.0.1");
+    await once(listener, "listening");
+    t.after(() => listener.close());
+    seen.endpoints.push({ host: "127.0.0.1", port: listener.address().port });
+  }
+  return seen;
+}
+
+test("no more connections wait than may, to several servers too", async (t) => {
+  const seen = await primaries(t, 2);
+  const lines = new Lines({ endpoint: async (key) => seen.endpoints[key] }, 2);
+  t.after(() => lines.close());
+  for (const key of [0, 1, 0]) {
+    const taken = await Promise.all([lines.take(key, 10_000), lines.take(key, 10_000)]);
+    assert.equal(lines.hasRoom, false);
+    for (const line of taken) lines.give(line);
+    // A connection that is idle is closed after 5 s.
+    for (const end = now() + 2000; seen.open.size !== 2; await pause(5)) assert.ok(now() < end, `${seen.open.size} are open`);
+  }
+});
+
+test("room that was waited for is kept for the one that waited", async (t) => {
+  const seen = await primaries(t, 1);
+  const lines = new Lines({ endpoint: async () => seen.endpoints[0] }, 1);
+  t.after(() => lines.close());
+  const first = await lines.take("a", 10_000);
+  const [kept, given, gone] = [lines.room(), lines.room(), lines.room()];
+  gone.stop();
+  lines.give(first);
+  assert.equal(lines.hasRoom, false);
+  await kept.ready;
+  assert.equal(lines.hasRoom, false);
+  kept.stop();
+  await given.ready;
+  lines.give(await lines.take("a", 10_000, true));
+  assert.equal(lines.hasRoom, true);
+  await lines.room().ready;
+  assert.equal(lines.hasRoom, false);
 });
