@@ -75,7 +75,7 @@ struct Hold {
     until: Duration,
 }
 
-/// What somebody needs who takes one lock at a time on several servers.
+/// A client that takes one lock at a time on several servers.
 pub struct Redlock {
     servers: Vec<Server>,
     timeout: Duration,

@@ -28,7 +28,7 @@ pub(crate) enum Rule {
     TokenOrder,
     /// Leases and waits run on the boot-time clock (G2).
     Clock,
-    /// A semaphore has so many holders (G1).
+    /// A semaphore has no more holders than its limit (G1).
     Limit,
     /// Nobody reads while somebody writes (G1).
     ReaderBesideWriter,

@@ -1,5 +1,5 @@
 ------------------------------ MODULE Redlock ------------------------------
-(* One exclusive lock over several independent servers: whoever is granted it *)
+(* One exclusive lock over several independent servers: an owner that gets it *)
 (* on a majority holds it. Servers restart empty, leases vanish, clocks of    *)
 (* tokens are forgotten: who may believe to hold it, and in which order are   *)
 (* the tokens?                                                                *)

@@ -15,7 +15,7 @@ CONSTANTS
   Quarantine,    \* redislock.quarantine, in ticks
 
   (* What the module does before it grants, and before it answers.           *)
-  Acks,          \* so many replicas must have acknowledged it
+  Acks,          \* how many replicas must have acknowledged it
   Seasoned,      \* TRUE: an acknowledgement counts only from a replica that had followed
                  \* this server for a quarantine when the request was carried out
   Waits,         \* TRUE: nothing new is granted before a quarantine as primary is over

@@ -37,9 +37,9 @@ impl Acquire<'_> {
 /// How to wait, and how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitFor {
-    /// On the connection; 0: without limit.
+    /// On the connection, for this many milliseconds; 0: without limit.
     Block(u64),
-    /// By a reservation that lasts so long.
+    /// By a reservation that lasts for this many milliseconds.
     Queue(u64),
 }
 
@@ -89,7 +89,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
     let expected = "PX, EX, BLOCK, QUEUE, SHARED, LIMIT, REENTRANT, EPHEMERAL or KEEPALIVE";
     let mut options = Options::new(rest, expected);
     while let Some(name) = options.take() {
-        // Those of the lease have two letters, the others more.
+        // The options of the lease have two letters, the others more.
         if name.len() != 2 || !given.lease.take(name, &mut options, bounds)? {
             given.take(name, &mut options, bounds)?;
         }

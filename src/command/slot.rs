@@ -1,4 +1,4 @@
-//! The hash slot of a key, as the cluster specification has it, and where those are sent who wait for one that has left.
+//! The hash slot of a key, as the cluster specification has it, and where the waiters of a slot that has left are sent.
 
 /// What a client is told that waits for a key of this slot, which another server has; `node` is where that is.
 #[must_use]

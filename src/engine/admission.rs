@@ -48,7 +48,7 @@ impl<'a, S: Server> Admission<'a, S> {
         self.asked
     }
 
-    /// Something took as long as so many grants.
+    /// Counts something that took as long as `grants` grants.
     pub const fn count_also(&mut self, grants: usize) {
         self.asked += grants;
     }

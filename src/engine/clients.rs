@@ -22,7 +22,7 @@ use crate::lock::types::ClientId;
 /// How many clients are answered in one turn of the event loop.
 pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 128 };
 
-/// Room for so many is kept after a storm.
+/// For how many clients room is kept after a storm.
 const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// What a blocked client is answered.
@@ -195,7 +195,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         }
     }
 
-    /// The first who is answered when what it began is undone.
+    /// Takes the first of the clients that are answered when what they began is undone.
     pub fn take_undoing(&mut self) -> Option<(B, ClientId, Reply)> {
         self.take_first(|clients| &mut clients.undoing)
     }
@@ -243,7 +243,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         REPLIES_PER_TURN.saturating_sub(self.answered)
     }
 
-    /// The same for those who have not waited for their turn yet: nobody passes those who have.
+    /// How many clients can be answered in this turn that have not waited for a turn yet: they pass no client that has.
     #[must_use]
     pub const fn room_behind_others(&self) -> usize {
         if self.has_paced() { 0 } else { self.room() }

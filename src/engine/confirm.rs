@@ -277,7 +277,7 @@ pub fn replica_changed<S: Server>(server: &S) {
         has_missed.set(false);
     }
     warn_of_too_many(server);
-    // Those who could not be granted anything may be now.
+    // Requests that could not be granted may be now.
     let _ = work::after(server, |_| ());
 }
 

@@ -61,7 +61,7 @@ pub fn refuses_for_eviction<S: Server>(server: &S) -> bool {
     refuses
 }
 
-/// Looks who hears keyspace events: at load, when the configuration changes, when a module comes or goes.
+/// Looks whether anybody hears keyspace events: at load, when the configuration changes, when a module comes or goes.
 pub fn look_for_listeners<S: Server>(server: &S) {
     server.shared().events_are_heard.set(server.has_listeners());
 }

@@ -43,8 +43,8 @@ pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
     clock.last_token() > 0 && (clock.replicated_token() > 0 || !shared.settings.is_leaving())
 }
 
-/// What makes a file that is written now need the module, when there are so many locks. Of one whose value has gone, an
-/// append-only file can still be told.
+/// Why a file that is written now would need the module, with `locks` locks in the table. A lock counts although its
+/// value has gone: an append-only file can still be told of it.
 pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     if !shared.settings.is_leaving() {
         Obstacle::NotLeaving

@@ -72,7 +72,7 @@ pub trait Server: Sized {
     /// Whether it would refuse a write: too few replicas, a disk error. May be asked from within [`Server::with`]: all
     /// that runs is LOCK.TICK without arguments, which does not go there.
     fn refuses_writes(&self) -> bool;
-    /// How far the stream has come, and who has got how far. `None`: this server is no primary, or does not say.
+    /// How far the stream has come, and how far each replica has. `None`: this server is no primary, or does not say.
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
     /// Has the engine told of this from here on. `false`: this server does not tell of all of it.
     fn listen(&self, to: Topic) -> bool;
@@ -194,9 +194,9 @@ pub enum Part<'a> {
     Bool(bool),
     /// Some bytes.
     Bytes(&'a [u8]),
-    /// A list of so many elements, which follow.
+    /// A list: how many elements follow.
     Array(usize),
-    /// A map of so many pairs, which follow.
+    /// A map: how many pairs follow.
     Map(usize),
 }
 

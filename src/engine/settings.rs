@@ -126,7 +126,7 @@ impl Settings {
         }
     }
 
-    /// Those that are numbers.
+    /// The settings that are numbers.
     #[must_use]
     pub const fn numbers(&self) -> [&Number; 10] {
         [
@@ -143,7 +143,7 @@ impl Settings {
         ]
     }
 
-    /// Those that are yes or no.
+    /// The settings that are yes or no.
     #[must_use]
     pub const fn switches(&self) -> [&Switch; 3] {
         [&self.allow_eviction, &self.legacy_strings, &self.leaving]

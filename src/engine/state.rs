@@ -24,7 +24,7 @@ pub struct State<B, A> {
     pub table: Table,
     /// A buffer for effects, so that a step allocates nothing in the usual case.
     pub fx: Effects,
-    /// Those who are blocked.
+    /// The clients that are blocked.
     pub clients: Clients<B>,
     /// What was granted in this turn of the event loop.
     pub sent: Sent,
@@ -79,11 +79,11 @@ pub struct Confirm {
     pub all: Confirmations,
     /// The replicas were not asked yet how far they are, because nothing may be written.
     pub must_ask: bool,
-    /// When it was looked last which replicas there are.
+    /// When the engine last looked which replicas there are.
     pub looked_at: Moment,
-    /// The log knows that the server does not say.
+    /// The log says already that the server does not tell of its replicas.
     pub silence_is_logged: bool,
-    /// The log knows of so many replicas too many.
+    /// How many replicas there were too many when the log was last told.
     pub too_many_are_logged: u64,
     /// How many were confirmed.
     pub confirmed: u64,

@@ -92,7 +92,7 @@ pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     }
 }
 
-/// The moment on the wall clock so long from now, in milliseconds: what the server counts the life of keys by.
+/// The moment `ms` milliseconds from now on the wall clock, in milliseconds: the server counts the life of keys by it.
 fn wall_ms_in<S: Server>(server: &S, ms: u64) -> u64 {
     (server.wall_us() / 1_000).saturating_add(ms)
 }

@@ -26,7 +26,7 @@ impl<T> Default for ByHash<T> {
     }
 }
 
-/// The table an entry is in, of so many.
+/// The number of the table an entry is in, out of `tables`.
 ///
 /// A table finds its entries by the lowest bits and the seven highest, so this takes bits between them.
 #[inline]

@@ -31,16 +31,17 @@ use crate::sabotage;
 /// Which acknowledgements are enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Those of all replicas that are connected, and at least of so many.
+    /// All replicas that are connected have to acknowledge, and at least `replicas` of them.
     All {
         /// How many replicas the group has.
         replicas: usize,
     },
-    /// Those of so many replicas, each connected for long enough, if this server has been primary for as long.
+    /// At least `replicas` replicas have to acknowledge. One counts if it has been connected for `stable_ms`, and none
+    /// counts before this server has been primary for as long.
     Majority {
-        /// How many: half of the group's nodes, rounded down.
+        /// Half of the group's nodes, rounded down.
         replicas: usize,
-        /// What is long enough: the quarantine.
+        /// The quarantine, in milliseconds.
         stable_ms: u64,
     },
 }
@@ -93,7 +94,7 @@ struct Wait {
     offset: Option<u64>,
     until: Moment,
     needed: usize,
-    /// Those whose acknowledgement counts and has not come.
+    /// The replicas whose acknowledgement counts and has not come.
     awaited: Vec<ReplicaName>,
     acknowledged: usize,
     /// The holds that it is about, all under one token.
@@ -243,10 +244,11 @@ impl Confirmations {
         self.begun.forget();
     }
 
-    /// An owner is to be told, within so many milliseconds, that it holds these locks under this token. Nobody waits
-    /// for longer than the lease lasts that has just begun: a client that is told of a hold shall have it.
+    /// Begins the wait of an owner that is to be told, within `lasts_ms` milliseconds, that it holds these locks under
+    /// this token. It ends at the latest with the lease that has just begun: a client that is told of a hold shall have
+    /// it.
     ///
-    /// `None`: it can never have enough.
+    /// `None`: there can never be enough acknowledgements.
     pub fn wait_to_answer(
         &mut self,
         now: Moment,
@@ -343,9 +345,9 @@ impl Confirmations {
         self.take_some_over(now, usize::MAX, usize::MAX)
     }
 
-    /// Those that are over by now, in the order in which they began: of those that are confirmed so many at most, and of
-    /// those that are not so many. The others wait on. To be told is what all of this is about, so until then a grant
-    /// can still be undone.
+    /// Removes waits that are over by now, oldest first, and returns how each ended: at most `confirmed_max` that are
+    /// confirmed, and at most `failed_max` that failed. The others go on. Until a wait is removed, its grant can be
+    /// undone, because nobody was told of it.
     pub fn take_some_over(
         &mut self,
         now: Moment,
@@ -459,7 +461,7 @@ impl Confirmations {
         self.waits.is_empty()
     }
 
-    /// How many replicas are connected, and how many of them for so long.
+    /// How many replicas are connected, and how many of them have been for `stable_ms` milliseconds.
     #[must_use]
     pub fn replicas(&self, now: Moment, stable_ms: u64) -> (usize, usize) {
         let stable = self.replicas.values().filter(|replica| replica.since.plus_ms(stable_ms) <= now);

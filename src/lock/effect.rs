@@ -46,7 +46,7 @@ pub enum Change {
     Renewed,
     /// This becomes its value, whatever was there.
     Stored(LockId),
-    /// It stays, and has so many milliseconds to live from now.
+    /// It stays, and has this many milliseconds to live from now.
     Lives(u64),
     /// It goes.
     Deleted,
@@ -67,7 +67,7 @@ pub enum Record {
     Ended(Token),
     /// The key went, in the server's own words.
     Deleted,
-    /// The key has so many milliseconds to live, in the server's own words.
+    /// The key has this many milliseconds to live, in the server's own words.
     Lives(u64),
 }
 
@@ -291,7 +291,7 @@ pub struct PendingGrant {
     pub token: Token,
     /// The token that the owner's hold had before, if it goes on under this one.
     pub was: Option<Token>,
-    /// For how long the owner may be told of it, in milliseconds: its lease was asked for to be so long.
+    /// For how long the owner may be told of it, in milliseconds: the length of the lease that it asked for.
     pub lease_ms: u64,
     /// What is to be undone.
     pub undo: UndoRecord,

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 pub struct Stats {
     /// Holds begun by a decision of this server, and those that go on as another kind or under a new token.
     pub grants: u64,
-    /// Those of them that were waited for.
+    /// How many of these grants somebody waited for.
     pub contended_grants: u64,
     /// Holds given up by their owner, also for a new grant to the same, or taken back before the owner heard of them.
     pub releases: u64,

@@ -87,7 +87,7 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     let flags = flags(ctx, command);
     let (name, flags) = (command.name.as_ptr(), flags.as_ptr());
     let handler: raw::RedisModuleCmdFunc = Some(handler(command.which));
-    // Those that are counted are told by the key specs alone.
+    // Keys that are counted are told by the key specs alone.
     let key = c_int::from(matches!(command.keys, Keys::First(_)));
     // SAFETY: 1. within OnLoad; 2. C strings; 3. the handler has the type asked for.
     unsafe {
@@ -192,7 +192,7 @@ fn key_specs(keys: Keys, sees_all_keys: bool) -> Option<[raw::RedisModuleCommand
         RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 as Range,
         RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 as Count,
     };
-    // SAFETY: a struct of integers, pointers and unions of such: zeros are a value.
+    // SAFETY: a struct of integers, pointers and unions of integers and pointers: zeros are a value.
     let zeros = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
     let (mut spec, mut route) = (zeros, zeros);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;

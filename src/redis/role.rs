@@ -6,7 +6,7 @@ use super::api::{Ctx, api};
 use super::reply::{Reply, ask, element, elements, number, text};
 use crate::lock::confirm::{ReplicaName, Seen};
 
-/// How far the stream has come, and who has got how far. `None`: this server is no primary, or does not say.
+/// How far the stream has come, and how far each replica has. `None`: this server is no primary, or does not say.
 pub(super) fn ask(ctx: &Ctx) -> Option<(u64, Vec<Seen>)> {
     // SAFETY: a live context; the format takes no arguments.
     read(unsafe { ask!(ctx, c"ROLE", c"E") }?.get())

@@ -224,7 +224,7 @@ fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
         assert!(!is_left(&mut world));
         world.synchronise(&snapshot).expect("it loads");
         assert!(is_left(&mut world));
-        // Those of before, and those that came beside them.
+        // The locks of before, and the locks that came beside them.
         for is_complete in [false, true] {
             world.synchronise_staged(&snapshot, is_complete).expect("it loads");
             world.free_late();

@@ -7,7 +7,7 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 
-/// A server with so many clients.
+/// A server with `clients` clients.
 pub(super) fn with_clients(clients: u64) -> World {
     let world = World::started();
     (1..=clients).for_each(|client| world.connect(client));

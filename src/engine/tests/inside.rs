@@ -140,7 +140,7 @@ pub(super) struct Inside {
     pub(super) closing: BTreeMap<u64, bool>,
     /// Blocked clients that the server has not let go of.
     pub(super) blocked: BTreeMap<u64, u64>,
-    /// Those that were answered, or let go of, in this turn.
+    /// Clients that were answered, or let go of, in this turn, by their handles.
     pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
     /// What a blocked client was granted, where that has to be confirmed before it is told.
     pub(super) granted: BTreeMap<u64, (Vec<LockKeyBuf>, Token)>,
@@ -181,7 +181,7 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    /// Those who watch these keys will find that they were changed.
+    /// Tells all clients that watch these keys that they were changed.
     pub(super) fn touch(&mut self, is_changed: impl Fn(&At) -> bool) {
         let existing = self.watched.iter().filter(|(at, _)| is_changed(at)).map(|(_, client)| *client);
         let existing: Vec<u64> = existing.collect();

@@ -94,7 +94,7 @@ impl Life {
     }
 
     fn step(&mut self) -> Verdict {
-        // A paused server lets those wait who would write.
+        // A paused server lets clients wait that would write.
         match self.random.below(100) {
             0..65 if self.primary.sim.is_paused.get() => (),
             0..55 => self.asks(),

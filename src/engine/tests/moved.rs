@@ -41,7 +41,7 @@ fn waiters_of_slots_that_left_are_redirected_some_at_a_time() {
     let mut sent_on = 0;
     for _ in 0..8 {
         let now = looks(&mut world);
-        assert!(now - sent_on <= 2, "so many at a time");
+        assert!(now - sent_on <= 2, "at most two at a time");
         sent_on = now;
     }
     assert_eq!(sent_on, 6);

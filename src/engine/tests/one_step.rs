@@ -6,7 +6,7 @@ use super::inside::PartBuf;
 use super::undone::{acknowledges, is_granted, is_refused, passes, that_confirms};
 use super::world::{World, at};
 
-/// A primary on which bob holds this lock for so many milliseconds, confirmed, in this way.
+/// A primary on which bob holds this lock for `ms` milliseconds, confirmed, in this way.
 fn bob_holds(name: &str, ms: u64, option: &str) -> World {
     let mut world = that_confirms();
     let bob = world.waits(1, &format!("LOCK.ACQUIRE {name} bob PX {ms} {option}"));

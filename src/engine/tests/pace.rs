@@ -203,7 +203,7 @@ fn a_run_that_does_not_begin_is_asked_for_again() {
     assert!(is_due(&world));
 }
 
-/// A server whose lock is held, and for which so many clients wait, each with its handle. They wait for another one, too.
+/// A server with two locks that alice holds, and the handles of the `count` clients that wait for both.
 fn with_waiters(count: u64) -> (World, Vec<u64>) {
     let mut world = with_clients(count + 2);
     world.number("LOCK.ACQUIRE k alice PX 30000");

@@ -358,7 +358,7 @@ impl Single {
         self.world.sim.inside.borrow_mut().last_owner = owners;
     }
 
-    /// Another server, of which this one was sent everything.
+    /// Makes this server load everything that `primary` has, as a replica does.
     pub(crate) fn synchronise(&mut self, primary: &Self) -> Result<(), String> {
         let snapshot = primary.world.save();
         self.world.synchronise(&snapshot)?;

@@ -131,7 +131,7 @@ fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     world.send(clients + 1, 0, "LOCK.RELEASE k writer");
     world.turn();
     assert_eq!(world.answers.len(), REPLIES_PER_TURN);
-    // One who waits for its turn leaves: what it was granted is taken back.
+    // A client that waits for its turn leaves: what it was granted is taken back.
     world.close(clients);
     assert!(world.rests());
     assert_eq!(world.answers.len() as u64, clients - 1);

@@ -380,7 +380,7 @@ fn what_is_left_of_a_rule_that_was_changed_refuses_nobody_and_warns_of_nothing()
     assert_eq!(pending(&world), (0, 2));
 }
 
-/// A primary on which so many grants wait for its only replica, each with its handle.
+/// A primary, and the handles of `count` clients whose grants wait for its only replica.
 fn with_pending(count: u64) -> (World, Vec<u64>) {
     let mut world = with_clients(count);
     world.confirms();

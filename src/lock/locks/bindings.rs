@@ -172,7 +172,7 @@ impl Locks {
         self.overflows.has_unbound()
     }
 
-    /// Finds out of so many holds whether they are orphaned.
+    /// Finds out whether the next `count_max` unbound holds are orphaned.
     pub fn sort_unbound(&mut self, count_max: usize) {
         for _ in 0..count_max {
             self.overflows.sort_one();

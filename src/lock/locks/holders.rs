@@ -26,7 +26,7 @@ impl LockId {
     }
 }
 
-/// Up to so many holders stand in a plain list.
+/// Up to this many holders stand in a plain list.
 const FEW_MAX: usize = 8;
 
 /// How many emptied lists are kept, so that one holder after the other costs no allocation.

@@ -41,7 +41,7 @@ impl LockId {
         self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | (epoch.0 | generation as u32) as u64
     }
 
-    /// The set of which this record is, if it is one.
+    /// The set of locks that this record belongs to, if this is the number of a record.
     pub(super) const fn epoch(self) -> Epoch {
         Epoch(((self.0 & !Self::RECORD) >> Self::MARK_SHIFT) as u32 & !0xff)
     }

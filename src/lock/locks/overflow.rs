@@ -139,7 +139,7 @@ impl Iterator for Unbound {
 #[derive(Clone, Copy)]
 struct Run {
     at: Moment,
-    /// Those that were not changed in this life or a later one.
+    /// It concerns the holds that were last changed before this life.
     life: u64,
     /// What [`Overflows::forgotten`] was.
     forgotten: u64,
@@ -172,7 +172,7 @@ pub(super) struct Overflows {
     orphans: BTreeSet<u32>,
     /// Orphaned holds that are let run.
     run: Option<Run>,
-    /// Those of them that are not on the wheel yet, but for those in `unbound`. Some were changed since.
+    /// Holds of that run that are not on the wheel yet, but for those in `unbound`. Some were changed since.
     running: BTreeSet<u32>,
     /// How many holds stand still, or are let run and not on the wheel yet.
     paused: usize,

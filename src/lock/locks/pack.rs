@@ -67,7 +67,7 @@ const fn half(low: u64, high: u64) -> Option<u64> {
     Some(low | high << 4)
 }
 
-/// The two words of digits of which this is the meaning.
+/// The two words of digits that `half` stands for.
 #[inline(always)]
 const fn halves(half: u64) -> (u64, u64) {
     (half & each(0x0f), half >> 4 & each(0x0f))
@@ -130,7 +130,7 @@ pub(super) fn uuid_text(bytes: &[u8; 16]) -> [u8; UUID_TEXT] {
 /// Most digits of a number at the end of a name that are packed.
 pub(super) const DIGITS_MAX: usize = 18;
 
-/// How many bytes a number of so many digits takes.
+/// How many bytes a number of `digits` digits takes.
 pub(super) const fn bytes_of_digits(digits: usize) -> usize {
     const BYTES: [u8; DIGITS_MAX + 1] = [0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8];
     BYTES[digits] as usize
@@ -155,7 +155,7 @@ pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     split_long_number(name)
 }
 
-/// The number that the last so many bytes of a word write, 1 to 7 of them.
+/// The number that the last `digits` bytes of a word write, 1 to 7 of them.
 #[inline(always)]
 fn eight_digits(word: u64, digits: usize) -> u64 {
     // The others become zeros in front of it.

@@ -131,7 +131,8 @@ impl Slab {
         self.len
     }
 
-    /// Occupies a slot of at least so many bytes: its number, and its bytes, the generation first. `None`: the record is too large, or there are too many.
+    /// Occupies a slot of at least `size` bytes. Returns its number, and its bytes, the generation first. `None`: the
+    /// record is too large, or there are too many.
     #[inline(always)]
     pub(super) fn insert(&mut self, size: usize) -> Option<(u32, &mut [u8])> {
         if size > SIZE_MAX {

@@ -240,7 +240,7 @@ impl Locks {
         Some(ended)
     }
 
-    /// Makes a hold end so long after now.
+    /// Makes a hold end `lease_ms` milliseconds after `now`.
     pub fn extend(&mut self, id: LockId, now: Moment, lease_ms: u64) {
         let until = end_of(now, lease_ms);
         if self.has_overflow(id) {

@@ -37,13 +37,14 @@ impl Waiter {
 }
 
 impl Queues {
-    /// The last one in this queue of which that is to be found out. Those ahead of it are next. A newcomer was asked.
+    /// The last request in this queue that is still to be decided anew ([`Waiter::anew`]). The requests ahead of it are
+    /// next. A newcomer was decided when it came.
     #[must_use]
     pub fn undecided(&self, queue: QueueId) -> Option<WaiterId> {
         self.queues.get(queue)?.undecided
     }
 
-    /// That is to be found out of this one and of those ahead of it. `None`: of nobody.
+    /// Notes that this request and all ahead of it are to be decided anew. `None`: no request is.
     pub fn set_undecided(&mut self, queue: QueueId, from: Option<WaiterId>) {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.undecided = from;

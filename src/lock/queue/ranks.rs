@@ -67,7 +67,7 @@ impl Sums {
         sum
     }
 
-    /// The slot with so many in lower ones.
+    /// The slot of an entry that has `below` entries in lower slots.
     fn find(&self, mut below: usize) -> Option<usize> {
         if below >= self.all {
             return None;
@@ -192,7 +192,7 @@ impl Queues {
         Some((*ranks.slots.get(slot)?)?.0)
     }
 
-    /// How many reservations stand at the head of the queue, before anything bars the way, and who is the bar.
+    /// How many reservations stand at the head of the queue before anything bars the way, and the waiter that does.
     #[must_use]
     pub fn reserved_at_head(&self, queue: QueueId) -> Option<(usize, Option<WaiterId>)> {
         let ranks = self.queues.get(queue)?.ranks.as_ref()?;

@@ -10,7 +10,7 @@ const LEGACY_GONE_MS: u64 = 2;
 /// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
 
-/// Nobody comes in beside so many reservations: never, unless that rule is left out.
+/// Whether nobody comes in beside `reserved` reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {
     sabotage::removes(Rule::BesideReservations) && reserved > if cfg!(test) { 0 } else { 64 }
 }
@@ -136,7 +136,7 @@ impl Table {
         }
     }
 
-    /// Whether a request could be granted, with so many places kept free for others.
+    /// Whether a request could be granted with `reserved` places kept free for others.
     pub(super) fn fits(&self, ctx: &StepContext<'_>, mode: Mode, owner: &[u8], reserved: usize) -> bool {
         let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
         // Its own hold stands in nobody's way.

@@ -1,4 +1,4 @@
-//! Those who waited when this server stopped deciding, or was to grant nothing any more. They are told so a few at a
+//! Clients that waited when this server stopped deciding, or was to grant nothing any more. They are told so a few at a
 //! time, because there can be very many.
 //!
 //! All queues are set aside as they are, in one moment. What becomes of those who stood there is decided then, and only
@@ -29,7 +29,7 @@ pub(super) struct Away {
 }
 
 impl Away {
-    /// Those in these queues are told this.
+    /// All who wait in `queues` are to be told `answer`.
     pub(super) const fn new(queues: Queues, answer: Answer, dropped: Dropped) -> Self {
         Self { queues, answer, place: 0, dropped }
     }

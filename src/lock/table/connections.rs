@@ -42,8 +42,8 @@ impl Table {
         }
     }
 
-    /// Goes on with the holds of connections that have closed, so many of them: there may be a million. For each one the
-    /// pump has then something to do. So it asks for one at a time, and a million tasks are never there at once.
+    /// Unbinds the next `count_max` holds of connections that have closed: there may be a million. Each one gives the
+    /// pump something to do. So the pump asks for one at a time, and a million tasks are never there at once.
     pub(super) fn unbind_some(&mut self, count_max: usize) {
         for _ in 0..count_max {
             let Some(Closed { client, at, holds }) = self.closed.front_mut() else {
@@ -92,7 +92,7 @@ impl Table {
         self.locks.has_unbound()
     }
 
-    /// Finds out of so many holds whether they are orphaned. Returns whether that is known of all.
+    /// Finds out whether the next `count_max` unbound holds are orphaned. Returns whether that is known of all.
     pub fn sort_unbound(&mut self, count_max: usize) -> bool {
         self.locks.sort_unbound(count_max);
         !self.has_unbound()
@@ -150,7 +150,7 @@ mod tests {
         table.locks.insert(NOW, LockKey { db: 0, name: owner }, Some(&new)).expect("there is room")
     }
 
-    /// A table in which the connection 1 has closed, with so many holds that some are bound yet.
+    /// A table in which connection 1 has closed, and some of its many holds are still bound to it.
     fn with_closed() -> Table {
         let mut table = Table::default();
         for number in 0..=UNBOUND_MAX {

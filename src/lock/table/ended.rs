@@ -336,7 +336,7 @@ impl Table {
         self.has_away()
     }
 
-    /// Somebody leaves who was set aside.
+    /// Removes a waiter that leaves while it is set aside.
     #[cold]
     pub(super) fn leave_from_away(&mut self, waiter: WaiterId) {
         for away in &mut self.away {

@@ -16,7 +16,7 @@ impl Table {
         }
     }
 
-    /// Nobody waits from here on. Those who did are told this by [`Self::send_away`], and reservations are dropped.
+    /// Ends all waits. The pump tells the waiters `answer` by [`Self::send_away`], and reservations are dropped.
     pub fn turn_away(&mut self, answer: Answer) {
         if self.waiters() > 0 {
             self.set_aside(answer, Default::default());

@@ -6,7 +6,7 @@ use crate::lock::effect::Task;
 use crate::lock::queue::{Queue, QueueId};
 use crate::lock::types::Moment;
 
-/// Room for so many is kept when all are done.
+/// For how many notes room is kept when all are done.
 pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// How many notes the pump looks at in one run, to throw away those of requests that have left.

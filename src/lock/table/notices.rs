@@ -5,8 +5,8 @@ use super::outbox::{Detached, Entry, Notice};
 use super::state::*;
 use crate::lock::locks::Gone;
 
-/// After so many sets of locks the values of the first ones could be taken for values of the next one. So from then on
-/// databases that change places are looked at lock by lock, until the keyspace was emptied.
+/// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
+/// on databases that change places are looked at lock by lock, until the keyspace was emptied.
 const EPOCHS_WITH_VALUES_MAX: u32 = if cfg!(test) { 4 } else { 4_000_000 };
 
 impl Table {
@@ -285,7 +285,7 @@ mod tests {
             }
             visits::take();
             table.swapped(NOW, 0, 1, true);
-            // The values that are left could be taken for others after so many times, if not for this.
+            // Without this, the values that are left could be taken for others after that many rounds.
             let is_walk = round % (2 * EPOCHS_WITH_VALUES_MAX) >= EPOCHS_WITH_VALUES_MAX;
             assert_eq!(visits::take() > 0, is_walk, "{round}");
             assert_eq!((table.holds(), table.next_deadline(true)), (0, None));
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// A lock that twenty hold, the leases of every third of whom are over a second later.
+    /// A lock with twenty holders. The lease of every third one is over a second later.
     fn with_many(table: &mut Table) -> LockId {
         let (id, lock_key) = (table.locks.form(Mode::Limit(50)), LockKey { db: 0, name: b"many" });
         for number in 0..20 {

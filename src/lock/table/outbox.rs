@@ -122,7 +122,7 @@ mod tests {
     /// The leases of every third holder are over by then.
     const LATER: Moment = NOW.plus_ms(1_000);
 
-    /// A lock that so many hold, or one.
+    /// A lock with `holders` holders.
     fn with_holders(table: &mut Table, name: &str, holders: usize) -> LockId {
         let (id, lock_key) = (table.locks.form(Mode::Limit(50)), LockKey { db: 0, name: name.as_bytes() });
         for number in 0..holders {

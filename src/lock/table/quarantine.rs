@@ -8,7 +8,7 @@
 use super::state::*;
 
 impl Table {
-    /// No new hold is granted for so long from now: this server has just begun, or begun to decide.
+    /// Grants no new hold for `length_ms` milliseconds from now: this server has just begun, or begun to decide.
     pub fn begin_quarantine(&mut self, now: Moment, length_ms: u64) {
         if sabotage::removes(Rule::Quarantine) {
             return;
@@ -18,7 +18,7 @@ impl Table {
         self.leave_quarantine(now);
     }
 
-    /// The length was set anew. That starts no quarantine, and ends one that has lasted so long.
+    /// Sets the length anew. That starts no quarantine, and ends one that has lasted `length_ms` milliseconds already.
     pub fn set_quarantine(&mut self, now: Moment, length_ms: u64) {
         self.leave_quarantine(now);
         if let Some(quarantine) = &mut self.quarantine {

@@ -69,7 +69,7 @@ impl Table {
         self.loaded_clock().begin_load();
     }
 
-    /// The locks of which this one is.
+    /// The set of locks that lock `id` belongs to.
     #[inline]
     pub(super) fn locks_of(&self, id: LockId) -> &Locks {
         match &self.staged {
@@ -78,7 +78,8 @@ impl Table {
         }
     }
 
-    /// Does something among the locks of which this one is.
+    /// Calls `act` for a table that has in its place the locks that `id` belongs to: its own, or others that are loaded
+    /// beside them.
     #[inline(always)]
     pub(super) fn among_its_own<R>(&mut self, id: LockId, act: impl Fn(&mut Self) -> R) -> R {
         // The usual case.

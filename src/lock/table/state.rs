@@ -20,11 +20,11 @@ pub(super) use crate::lock::token::{TokenClock, Travel};
 pub(super) use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 pub(super) use crate::sabotage::{self, Rule};
 
-/// How many of those who wait for a lock are let in or refused in one step. The rest come in with the next steps of the
+/// How many waiters of a lock are let in or refused in one step. The rest come in with the next steps of the
 /// pump, and until then a newcomer stands behind them.
 const SERVED_A_STEP: usize = 64;
 
-/// Whether a step that has served so many of those who wait leaves the rest to the pump.
+/// Whether a step that has served `served` waiters leaves the rest to the pump.
 pub(super) fn are_enough(served: usize) -> bool {
     served >= lowered::served_max(SERVED_A_STEP)
 }
@@ -69,7 +69,7 @@ pub struct Table {
     pub(super) looked: Looked,
     /// Whether the pump has waited for such a search.
     pub(super) has_searched: bool,
-    /// Those who wait in vain, and were not told so yet.
+    /// Clients that wait in vain, and were not told so yet.
     pub(super) away: VecDeque<Away>,
 }
 

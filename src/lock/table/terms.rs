@@ -139,7 +139,7 @@ pub enum Acquired {
 pub enum Refusal {
     /// The lock is held, or waited for, in a way that excludes this one.
     OtherKind(Mode),
-    /// The server may have forgotten locks, and grants none for so many milliseconds.
+    /// The server may have forgotten locks, and grants none for this many milliseconds.
     Quarantine(u64),
     /// Nothing could be confirmed, so nothing was done.
     Unconfirmable,

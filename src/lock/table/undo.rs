@@ -1,7 +1,7 @@
 //! What has to be confirmed before its owner may be told, and is undone if it is not (CONTRACT 6).
 //!
-//! The table only tells what began and undoes what it is told to; who waits for what is known to
-//! [`confirm`](crate::lock::confirm).
+//! The table only tells what began and undoes what it is told to. [`confirm`](crate::lock::confirm) knows who waits for
+//! what.
 
 use super::context::StepContext;
 use super::state::*;

@@ -51,8 +51,8 @@ impl Judge {
         }
     }
 
-    /// Those who were told of a deadlock leave. Returns who would not have waited for itself before this step, where
-    /// everybody else waited yet.
+    /// Removes all requests that were told of a deadlock. Returns those whose wait could have come to an end before the
+    /// step, when all others were still waiting.
     pub(super) fn leave_deadlocks(&mut self, out: &Outcome, world: &World) -> Result<Vec<Pending>, String> {
         let (mut unclear, before) = (Vec::new(), self.clone());
         for &Answered { wait, at, ref answer, .. } in &out.answers {
@@ -73,7 +73,8 @@ impl Judge {
         Ok(unclear)
     }
 
-    /// Nor did they when others had been answered: that would have been a false alarm (G11).
+    /// Checks that the waits of these requests could not come to an end after the step either: otherwise they were told
+    /// of a deadlock by a false alarm (G11).
     pub(super) fn were_deadlocks(&self, unclear: &[Pending], world: &World) -> Verdict {
         let false_alarm = unclear.iter().find(|pending| self.comes_true(pending, world));
         must(false_alarm.is_none(), || format!("G11: {false_alarm:?} was told of a deadlock"))

@@ -67,12 +67,12 @@ impl Hold {
         if self.is_paused() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
     }
 
-    /// Whether a lease of so long from now would end later.
+    /// Whether a lease of `lease_ms` milliseconds from now would end later.
     pub(super) const fn is_shorter(&self, time: u64, lease_ms: u64) -> bool {
         if self.is_paused() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
     }
 
-    /// It lasts exactly so long from now.
+    /// Makes it last exactly `lease_ms` milliseconds from now.
     pub(super) const fn last(&mut self, time: u64, lease_ms: u64) {
         (self.until, self.lease_ms) = (time + lease_ms * 1000, lease_ms);
     }

@@ -22,7 +22,7 @@ const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
 const PLACES: [At; 5] = [At::new(0, "k"), At::new(0, "m"), At::new(0, "n"), At::new(0, "o"), At::new(0, "p")];
 const LEASE_MS: u64 = 60_000;
 
-/// In a world of so many owners, with a lock of each of these kinds.
+/// A random input in a world of `owners` owners, with a lock of each of these kinds.
 fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
     let (owner, which) = (random.of(&OWNERS[..owners]), random.below(modes.len() as u64) as usize);
     let at = PLACES[which];

@@ -177,7 +177,7 @@ impl Judge {
         self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
     }
 
-    /// The same beside so many reservations of others.
+    /// Whether these live holds leave room for one more beside `lock_keys` reservations of others.
     pub(super) fn is_room_beside(
         &self,
         at: At,
@@ -189,7 +189,7 @@ impl Judge {
         if self.is_quarantined(world) {
             return false;
         }
-        // Of what is to be taken back, that stays which its owner knows of.
+        // A hold that is to be taken back stays as far as its owner knows of it.
         let known = |hold: &Hold| {
             if hold.is_ownerless { self.untold.known(at, *hold, world.time) } else { Some(*hold) }
         };

@@ -38,7 +38,7 @@ impl Oracle {
         own.count as usize + soon >= lowered::count_max(COUNT_MAX) as usize
     }
 
-    /// Whether the lease of somebody is over who holds a lock beside others. Where more than two are many, the pump is
+    /// Whether a lease is over of an owner that holds a lock beside others. Where more than two are many, the pump is
     /// next: it alone looks at all of them.
     pub(super) fn has_one_of_many_over(&self) -> bool {
         let is_over = |holds: &[Hold]| holds.len() > 1 && holds.iter().any(|hold| !hold.is_live(self.time));

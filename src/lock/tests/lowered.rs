@@ -68,7 +68,7 @@ impl Lowered {
     /// One owner holds a lock twice at most.
     pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
 
-    /// A search for deadlocks looks at so many holders and requests.
+    /// A search for deadlocks looks at `steps_max` holders and requests.
     pub(super) const fn steps(steps_max: usize) -> Self {
         Self { steps_max: Some(steps_max), ..Self::NONE }
     }
@@ -92,12 +92,12 @@ thread_local! {
     static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many holders in a list are few, where that is usually so many.
+/// How many holders in a list are few; `usual` if no test has lowered it.
 pub(crate) fn few_max(usual: usize) -> usize {
     BOUNDS.get().few_max.unwrap_or(usual)
 }
 
-/// Whether a search for deadlocks that has looked at so many ends, where that is usually after so many.
+/// Whether a search for deadlocks ends that has looked at `steps` holders and requests. It usually ends at `usual`.
 pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
     let is_spent = steps >= BOUNDS.get().steps_max.unwrap_or(usual);
     HAS_ENDED_EARLY.set(HAS_ENDED_EARLY.get() || is_spent);
@@ -119,12 +119,12 @@ pub(crate) fn count_max(usual: u32) -> u32 {
     BOUNDS.get().count_max.unwrap_or(usual)
 }
 
-/// How many holds of a connection are unbound at once when it closes, where that is usually so many.
+/// How many holds of a connection are unbound at once when it closes; `usual` if no test has lowered it.
 pub(crate) fn unbound_max(usual: usize) -> usize {
     BOUNDS.get().unbound_max.unwrap_or(usual)
 }
 
-/// How many of those who wait for a lock are served in one step, where that is usually so many.
+/// How many waiters of a lock are served in one step; `usual` if no test has lowered it.
 pub(crate) fn served_max(usual: usize) -> usize {
     BOUNDS.get().served_max.unwrap_or(usual)
 }

@@ -220,7 +220,7 @@ impl Model {
         let outer = |world: &World| (world.time, world.server.now, world.dump.clone());
         let outer_before = outer(&world);
         let has_part = |who: usize| state.owners.contains(&OWNERS[who]);
-        // Those without a part are all the same: the first of them moves for all.
+        // The owners without a part are all the same: the first of them moves for all.
         let stranger = (0..OWNERS.len()).find(|&who| !has_part(who));
         for &next in &self.moves {
             if next.who().is_some_and(|who| !has_part(who) && Some(who) != stranger) {

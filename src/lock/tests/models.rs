@@ -209,7 +209,7 @@ fn keys_that_go_and_come() -> Result<(), String> {
         Input::Pump,
     ]));
     let model = Model { begin: vec![Input::NewReplica(0)], moves, depth: 7 };
-    // Two who wait for each other are none of these states: the second of them is refused.
+    // In none of these states do two owners wait for each other: the second of them is refused.
     let sometimes =
         ["broken", "deadlock", "expired and passed on", "granted out of the line", "waited", "withdrawn"];
     check(&model, 7668, &sometimes)

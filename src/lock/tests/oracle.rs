@@ -257,7 +257,7 @@ impl Oracle {
         self.keys.extend(value.map(|value| (at, value)));
     }
 
-    /// Ends the holds here that are such. The key goes with the last. Returns whether there were any.
+    /// Ends the holds here of which `is_over` is true. The key goes with the last. Returns whether there were any.
     pub(super) fn end(&mut self, at: At, is_over: impl Fn(&Hold) -> bool) -> bool {
         let Some(Value::Lock(holds)) = self.value(at) else { return false };
         let before = holds.len();

@@ -461,7 +461,7 @@ fn live(seed: u64, steps: u64, kinds: Kinds) -> Result<BTreeSet<&'static str>, S
     })
 }
 
-/// Lives so many lives, and sees to it that all this happened in them.
+/// Lives `lives` lives, and sees to it that each thing in `sometimes` happened in one of them.
 fn live_all(lives: u64, kinds: Kinds, sometimes: &[&str]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for seed in 0..lives {

@@ -362,7 +362,7 @@ impl Oracle {
     }
 
     /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
-    /// not look before the pump runs, nor behind those whom one step serves.
+    /// not look before the pump runs, nor behind the waiters that one step serves.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_told = |waiter: &Waiter| {
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());

@@ -109,7 +109,7 @@ pub(super) struct Server {
     pub(super) now: Now,
     /// What is there, as of the last look.
     pub(super) keys: BTreeMap<At, Key>,
-    /// Those of the keys to which somebody gave a time to live.
+    /// The keys to which somebody gave a time to live.
     pub(super) mortal: BTreeSet<At>,
 }
 
@@ -168,7 +168,7 @@ impl Server {
         self.table().live_token(self.now.boot, self.existing(at))
     }
 
-    /// What INFO tells of the lock, with so many of those who hold it and of those who wait.
+    /// What INFO tells of the lock, with at most `shown_max` of its holders and as many of its waiters.
     pub(super) fn described(&self, at: At, shown_max: usize) -> Option<Description<'static>> {
         let table = self.table();
         let told = table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)?;
@@ -188,7 +188,7 @@ impl Server {
         Some(Description { mode, holders, holds, waiters, queue })
     }
 
-    /// Whether the lock has so many holders that a command does not end all whose leases are over, and there are some.
+    /// Whether some leases of the lock are over that a command leaves to the pump, because the lock has many holders.
     pub(super) fn leaves_ends_to_the_pump(&self, at: At) -> bool {
         matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table().leaves_ends_to_the_pump(self.now.boot, *id))
     }

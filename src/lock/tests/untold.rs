@@ -32,7 +32,7 @@ impl Untold {
         self.0.push(Grant { at, before, token: after.token, counts, client });
     }
 
-    /// What the holds at a key were before, the first one first, and who is to be told that they are more.
+    /// What the holds at a key were before, the first one first, with the client that is to be told that they are more.
     pub(super) fn at(&self, at: At) -> impl Iterator<Item = (Hold, u64, bool)> {
         let grants = self.0.iter().filter(move |grant| grant.at == at);
         grants.map(|grant| (grant.before, grant.client, grant.counts))

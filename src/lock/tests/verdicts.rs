@@ -230,7 +230,7 @@ impl Judge {
         for at in keys.iter() {
             let is_upgrade = keys.len() == 1 && self.own(at, owner, world).is_some();
             let own = self.queue(at).iter().position(|other| other.owner == owner);
-            // Those ahead of its older request may be gone by now, too.
+            // The requests ahead of its older request may be gone by now, too.
             let came_before = |number: u64| move |other: &Pending| other.is_upgrade || other.number < number;
             let taken_over = self.taken_over.iter().find(|lock_key| lock_key.0 == at);
             let taken_over =

@@ -6,7 +6,7 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// So much more was looked at.
+/// Counts `visits` more looks.
 pub(crate) fn count(visits: usize) {
     COUNT.set(COUNT.get() + visits);
 }

@@ -374,7 +374,7 @@ impl World {
         self.writes != Writes::Allowed || self.elsewhere.contains(&at)
     }
 
-    /// Whether a lease is so long that no server could wait until it is over.
+    /// Whether a lease is longer than the quarantine, so that no server could wait until it is over.
     pub(super) const fn is_longer_than_quarantine(&self, lease_ms: u64) -> bool {
         self.quarantine_ms > 0 && lease_ms > self.quarantine_ms
     }

@@ -233,7 +233,7 @@ impl Host {
         flags.is_replica = true;
         self.world.sim.flags.set(flags);
         events::demoted(&self.world.sim);
-        // The server closes the connections of those whom it has answered so.
+        // The server closes the connections of the clients that it has answered.
         waiting.into_iter().for_each(|client| self.leaves(client));
     }
 

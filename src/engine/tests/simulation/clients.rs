@@ -223,7 +223,7 @@ impl Group {
     fn acquire_as(&mut self, c: usize, task: Task) -> Verdict {
         let waits = [None, Some(0), Some(1 + self.random.below(60))];
         let wait_ms = self.random.of(&waits);
-        // A reservation is for so long: without end only a connection can wait.
+        // A reservation has an end: without end only a connection can wait.
         let may_reserve =
             self.plan.asks.lock_keys && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
         let is_reservation = may_reserve && self.random.percent(40);

@@ -167,7 +167,7 @@ impl Group {
         Ok(())
     }
 
-    /// One that was demoted just now, and has not sent all away who wait, may decide again before it has.
+    /// Perhaps promotes a server that was demoted just now, and has not sent away all its waiters yet.
     fn promote_again(&mut self, n: usize) -> Verdict {
         let has_waiters = !self.nodes[n].waits.is_empty();
         if has_waiters && self.random.percent(50) { self.promote(n) } else { Ok(()) }

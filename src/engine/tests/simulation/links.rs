@@ -147,7 +147,7 @@ impl Group {
         self.nodes[primary].connections.iter_mut().find(|connection| connection.link == link)
     }
 
-    /// A replica reads so much of what its primary has told, at most.
+    /// A replica reads at most `count` facts of what its primary has told.
     pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
         let node = &mut self.nodes[n];
         let (Some(position), Some(_), None) = (&mut node.position, node.link, &node.synchronisation) else {

@@ -1,8 +1,8 @@
 //! Queues: who stands where, by what clients and servers have said to each other, and that nobody is passed (G5).
 //!
 //! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
-//! When a lock is granted anew, nobody may wait for it who has a lower number. That holds for a newcomer, which has
-//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
+//! When a lock is granted anew, no request with a lower number may wait for it. That holds for a newcomer, which has no
+//! number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
 //!
 //! These may be passed, or pass others:
 //!
@@ -56,7 +56,7 @@ impl QueueEntry {
         self.until.is_some_and(|until| until <= time)
     }
 
-    /// Whether somebody may come in beside it who wants to hold the lock in this way.
+    /// Whether a request that wants to hold the lock in this way may come in beside it.
     fn lets_in(&self, mode: Mode) -> bool {
         self.request.is_reservation() && mode == self.request.mode && mode != Mode::Exclusive
     }
@@ -166,7 +166,7 @@ impl Queues {
         self.entries[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
     }
 
-    /// Those whom a grant to this request has passed.
+    /// The entries of the queue that a grant to this request has passed.
     fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &QueueEntry> {
         let entries = &self.entries[request.node];
         let own = entries.iter().find(|entry| entry.is_for(request));
@@ -307,7 +307,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a lock has room for this request, its own hold aside, and for so many reservations. A lease that
+    /// Whether a lock has room for this request, its own hold aside, beside `kept` reservations. A lease that
     /// is over and that the server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, entry: &QueueEntry, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;

@@ -64,7 +64,7 @@ fn said_by(panic: &(dyn Any + Send)) -> String {
     format!("a panic: {text}")
 }
 
-/// Lives so many lives on all cores, and stops at the first fault: the lowest seed that was found.
+/// Lives the lives of `seeds` seeds on all cores, and stops at the first fault: the lowest seed that was found.
 fn live_all(first: u64, seeds: u64, steps: u64) -> Result<Seen, String> {
     let next = AtomicU64::new(first);
     let is_over = AtomicBool::new(false);
@@ -121,7 +121,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// In so many lives that every run of the tests has time for; `scripts/simulate` says how many more.
+/// In as many lives as every run of the tests has time for; `scripts/simulate` lives more of them.
 #[test]
 fn a_group_keeps_what_it_promises() {
     let first = from_environment("REDISLOCK_SIM_FIRST", 0);

@@ -231,7 +231,7 @@ impl Group {
         Ok(())
     }
 
-    /// Keys of slots that have left, of which this server has not heard, are not its own.
+    /// Deletes the keys of slots that have left without this server hearing of it: they are not its own.
     pub(super) fn delete_strangers(&mut self, n: usize) -> Verdict {
         for at in LOCKS {
             if !self.is_ours(n, at) && self.nodes[n].has(at) {

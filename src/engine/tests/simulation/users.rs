@@ -75,7 +75,7 @@ impl Group {
                 [PartBuf::Ok] => Ok(true),
                 _ => Err(format!("n{n} refuses what is done to its keys: {parts:?}")),
             },
-            Said::Later(_) => Err("somebody waits who does not ask for locks".to_owned()),
+            Said::Later(_) => Err("a client waits that does not ask for locks".to_owned()),
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) struct Judge {
     /// Requests that were not answered yet.
     open: Vec<u32>,
     beliefs: [Vec<Belief>; LOCKS.len()],
-    /// The newest token that anybody was told of each lock, by which server, and who that was.
+    /// For each lock the newest token that an owner was told, the server that told it, and the owner.
     told: [(u64, u32, Option<Name>); LOCKS.len()],
     /// Tokens are compared only within the life of one server.
     compares_within_terms: bool,

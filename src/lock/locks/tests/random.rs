@@ -81,7 +81,7 @@ impl Random {
         match self.below(12) {
             0..=2 => self.below(4),
             3..=5 => self.below(LEASE_MS_MAX + 1),
-            // No lease is so long, but the wheel has levels for it.
+            // No lease lasts until then, but the wheel has levels for it.
             6 => 1 << self.below(36),
             _ => 1 << self.below(22),
         }
