@@ -23,7 +23,7 @@ const tell = (driver, subject, metric, values) => {
   console.log(JSON.stringify({ client: `Node, ${driver}`, subject, metric, values }));
 };
 
-/** Microseconds of one pair, when so many run one after the other. */
+/** The microseconds that one pair takes when `PAIRS` of them run one after the other. */
 async function timeOf(pair) {
   const start = performance.now();
   for (let number = 0; number < PAIRS; number++) await pair(number);

@@ -71,7 +71,7 @@ def sync_ways(host: str, port: int) -> dict[str, Callable[[], Any]]:
 
 
 def async_ways(host: str, port: int) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """The same by asyncio."""
+    """Each way to take a lock and give it up, by asyncio."""
     client = redis.asyncio.Redis(host=host, port=port)
     locks = redislock.AsyncLocks(redis.asyncio.Redis(host=host, port=port))
 

@@ -67,7 +67,7 @@ def drivers_of(command):
 
 
 def of_this_part(drivers, part):
-    """Those of this part: (I, N) is each Nth of them, from the Ith on; one alone belongs to all parts."""
+    """The drivers of this part: (I, N) is each Nth of them, from the Ith on; one alone belongs to all parts."""
     if isinstance(part, int):
         driver = list(drivers)[part]
         return {driver: drivers[driver]}

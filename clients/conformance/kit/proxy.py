@@ -1,7 +1,7 @@
 """A network between an adapter and a server, which misbehaves as a case wants, and remembers the commands.
 
     door = Proxy(server.port)            a client of door.port reaches the server
-    door.delay = lambda call: 0.3        each reply comes later by so many seconds
+    door.delay = lambda call: 0.3        each reply comes later by the seconds that this returns
     door.drop(is_grant)                  the next reply of this kind is swallowed, and its connection is cut
     door.cut(); door.shut(); door.open() connections end; none is let in; they are let in again
     door.half_close()                    the server's side says that it is done, and goes on listening

@@ -109,7 +109,7 @@ class Stage:
         return self.info(name).get("waiters", 0)
 
     def waiting(self, name, number, limit=SOON):
-        """Waits until so many wait for it on the server."""
+        """Waits until `number` clients wait for it on the server."""
         self.eventually(lambda: self.waiters(name) == number, f"{number} wait for {name}", limit)
 
     def lease_left_ms(self, name):

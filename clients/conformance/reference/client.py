@@ -67,7 +67,7 @@ class Hold:
         return int(1000 * (self.until - time.monotonic()))
 
     def left_ms(self):
-        """The same; LockLost if it is over."""
+        """How many milliseconds it is sure to last; raises LockLost if it is over."""
         if self.pid != os.getpid():
             raise LockLost("a child has no holds")
         if self.lost is None and time.monotonic() >= self.until and not is_broken("no-deadline"):

@@ -108,7 +108,7 @@ class Servers:
         await self.cluster.initialize()
 
     async def moved(self):
-        """Somebody has to be asked anew who is where; idle connections may be to a server that is gone."""
+        """Makes the next request ask anew which server is where; idle connections may be to a server that is gone."""
         if not is_broken("old-primary"):
             self.found = None
         idle, self.idle = self.idle, []

@@ -152,7 +152,7 @@ export class Attempt {
     });
   }
 
-  /** From now on it may be granted though nobody waits for that. */
+  /** Notes that the request may be granted from now on although nobody waits for that. */
   #loosen(): void {
     this.#settle ??= this.#context.loose.add(this.#request.owner, this.#taken);
   }

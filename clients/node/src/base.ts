@@ -10,7 +10,7 @@ import { scheduler } from "./scheduler.js";
 
 /** What a program may want to count. All are called synchronously; what they throw or reject is ignored. */
 export interface Hooks {
-  /** A lock was granted, after so many milliseconds. */
+  /** A lock was granted. `waitedMs`: for how many milliseconds the request had waited. */
   granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
   /** A request began to wait in line. */
   waiting?(event: { names: readonly string[]; owner: string }): void;
@@ -57,7 +57,7 @@ export interface AcquireOptions {
 /** What the body of `using` may use of its hold. */
 export type Body<T> = (hold: Hold) => Promise<T> | T;
 
-/** Told once when no server has answered a request that waits for so long as one that does not wait would try. */
+/** Called once, when no server has answered a waiting request for the time after which one that does not wait fails. */
 export type Troubled = (error: Error) => void;
 
 /** What is wanted. */

@@ -19,11 +19,11 @@ export interface Request {
 
 /** What differs from one repetition to the next. */
 export interface How {
-  /** Keep a place in line for so many milliseconds. */
+  /** For how many milliseconds the server is to keep a place in line. */
   readonly queue?: number | undefined;
-  /** Wait for so many milliseconds; 0: without end. */
+  /** For how many milliseconds the request is to wait; 0: without end. */
   readonly block?: number | undefined;
-  /** Cut the lease to so many milliseconds when the connection closes. */
+  /** To how many milliseconds the server is to cut the lease when the connection closes. */
   readonly ephemeral?: number | undefined;
 }
 

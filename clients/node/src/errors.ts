@@ -174,7 +174,7 @@ export const isAbort = (error: unknown): boolean => error instanceof Error && er
 export const isOverwritten = (meaning: LockError | "again"): boolean =>
   meaning instanceof Refused && meaning.code === "WRONGTYPE";
 
-/** The same error for a request with this lease: the server says in words of its own which leases are too long. */
+/** Translates an error of a request with this lease: the server says in words of its own which leases are too long. */
 export function ofLease(error: LockError, lease: number): LockError {
   const most = error instanceof Refused ? highestFor("PX", error) : undefined;
   if (most === undefined) return error;

@@ -12,7 +12,7 @@ export interface Keeper {
   renew(lease: number, token: number, attempt: number): Promise<boolean>;
   /** Gives up; false if the hold was over. Rejects if the servers could not be asked, as in earlier attempts. */
   release(token: number, attempt: number): Promise<boolean>;
-  /** From now on repeated releases heed that the owner asks for the same anew; returns how to say that none comes. */
+  /** Makes repeated releases heed that the owner asks for the same anew; returns how to say that no release comes. */
   loosen(): () => void;
   /** How often a driver may have repeated a request unasked. */
   readonly cuts: number;
@@ -80,19 +80,19 @@ export class Life {
     return this.#kept ?? this.#weak?.deref();
   }
 
-  /** From now on the hold lasts only as long as something else refers to it. */
+  /** Lets the hold last only as long as something else refers to it. */
   loosen(hold: Hold): void {
     this.#kept = undefined;
     this.#weak = new WeakRef(hold);
     forgotten.register(hold, this, this);
   }
 
-  /** From now on the hold lasts until its end: somebody is told of its loss, or works under it. */
+  /** Keeps the hold until its end: somebody is told of its loss, or works under it. */
   keep(hold: Hold): void {
     this.#kept = hold;
   }
 
-  /** Nothing is done for it any more. */
+  /** Ends all that is done for it. */
   stop(): void {
     if (this.#weak !== undefined) forgotten.unregister(this);
     scheduler.cancel(this.entry);

@@ -40,7 +40,7 @@ const PAUSE_MS = 200;
 /** What an owner of the program's leaves for what is added: a UUID, and the number of the attempt. */
 const LONGEST_BEGINNING = 200;
 
-/** As much of it as leaves room. */
+/** The beginning of an owner's name, cut so that it leaves room. */
 function beginningOf(owner: string): string {
   let beginning = owner;
   while (Buffer.byteLength(beginning) > LONGEST_BEGINNING) beginning = beginning.slice(0, -1);
@@ -133,7 +133,7 @@ class MajorityKeeper implements Keeper {
       else troubles.push(vote.reason);
     }
     if (yes >= this.#needed) return true;
-    // Those that did not answer may hold it still: then the deadline decides.
+    // Servers that did not answer may hold it still: then the deadline decides.
     if (no >= this.#needed) return false;
     const few = `too few of ${servers.length} servers answered for ${this.#name}`;
     throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailed(few, troubles.at(-1));
@@ -349,7 +349,7 @@ function refusalOf(trouble: unknown): LockError | undefined {
   return meaning === "again" || meaning instanceof ConnectionFailed ? undefined : meaning;
 }
 
-/** The first refusal, if so many of the servers refuse that there can be no majority of the others. */
+/** The first refusal, if too many of the servers refuse for the others to be a majority. */
 function refusalOfMost(troubles: readonly unknown[], servers: number): LockError | undefined {
   const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
   return refusals.length >= servers / 2 ? refusals[0] : undefined;

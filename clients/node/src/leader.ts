@@ -138,7 +138,7 @@ export class Leader implements AsyncDisposable {
   }
 }
 
-/** Aborted after so many milliseconds. */
+/** A signal that is aborted after `ms` milliseconds. */
 function after(ms: number): AbortSignal {
   const controller = new AbortController();
   scheduler.at(now() + ms, () => controller.abort());

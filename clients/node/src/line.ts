@@ -25,10 +25,10 @@ export interface Endpoint {
   readonly tls?: ConnectionOptions | undefined;
 }
 
-/** The same text for the same server. */
+/** The name of a server: one server has one name. */
 export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port ?? 6379}`;
 
-/** The same text for the same database of the same server. */
+/** The name of a database of a server: one database has one name. */
 export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${endpoint.database ?? 0}`;
 
 interface Waiting {

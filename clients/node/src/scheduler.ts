@@ -113,13 +113,13 @@ export class Scheduler {
 /** The process's. */
 export const scheduler = new Scheduler();
 
-/** Resolves after so many milliseconds; the process stays alive until then. */
+/** Resolves after `ms` milliseconds; the process stays alive until then. */
 export const sleep = (ms: number): Promise<void> =>
   new Promise((resolve) => {
     scheduler.at(now() + ms, resolve, true);
   });
 
-/** Resolves after so many milliseconds, unless the process ends before: it does not stay alive for that. */
+/** Resolves after `ms` milliseconds, unless the process ends before: it does not stay alive for that. */
 export const pause = (ms: number): Promise<void> =>
   new Promise((resolve) => {
     scheduler.at(now() + ms, resolve);

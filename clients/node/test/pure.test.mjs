@@ -23,7 +23,7 @@ test("a deadline is a lease after the request was sent, less 1 % and 2 ms", () =
   assert.deepEqual([0, 1, 2, 9].map(pauseBefore), [50, 100, 200, 1000]);
 });
 
-/** Clocks that are set by hand. The boot clock tells ticks of so many milliseconds. */
+/** Clocks that are set by hand. The boot clock advances in ticks of `tick` milliseconds. */
 function handClocks(tick = 10) {
   const times = { awake: 5, slept: 0, set: 0, asked: 0 };
   const clock = new Clock({

@@ -127,8 +127,8 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
 
 /**
  * A proxy before this server. `replyDelay` is by how many milliseconds replies come later. `see` is called with what a
- * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it. A number delays that
- * connection's replies by so many milliseconds from then on.
+ * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it. A number is by how
+ * many milliseconds that connection's replies come later from then on.
  */
 export async function startProxy(t, server) {
   const pairs = new Set();

@@ -37,7 +37,7 @@ def meddled(meddler: Any) -> Any:
 
 
 def asks_for(ms: int) -> Callable[[Any], bool]:
-    """Whether a call renews a lock for so long."""
+    """Whether a call renews a lock for `ms` milliseconds."""
     return lambda call: call.name == "LOCK.RENEW" and call.words[4] == str(ms)
 
 

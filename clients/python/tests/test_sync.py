@@ -432,7 +432,7 @@ def test_a_program_without_a_server_ends_with_one_error_only(pause: int) -> None
 
 @contextlib.contextmanager
 def loads_and_falls_silent(seconds: float) -> Iterator[int]:
-    """The port of a server that is loading for so long after the first connection; it answers none that comes later."""
+    """The port of a server that is loading for `seconds` after the first connection; it answers no later connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as silent:
 
         def serve() -> None:

@@ -138,7 +138,7 @@ def serve_a_thousand(is_ours: bool, start_server: Any) -> tuple[list[int], float
             tasks = []
             for number in range(1000):
                 tasks.append(asyncio.create_task(is_served(locks, number)))
-                # Those in the server's line ask again at times that are not in their order.
+                # The waiters in the server's line ask again at times that are not in their order.
                 await asyncio.sleep(0.15 if number < 16 else 0)
             await asyncio.to_thread(slot_goes, nodes, name)
             await asyncio.to_thread(eventually, lambda: waiters_there() == 16, "as many as may wait there")

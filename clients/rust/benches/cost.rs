@@ -27,7 +27,7 @@ fn tell(client: &str, subject: &str, metric: &str, values: &[f64]) {
     );
 }
 
-/// Microseconds of one pair, when so many run one after the other.
+/// The microseconds that one pair takes when `PAIRS` of them run one after the other.
 async fn time_of(mut pair: impl AsyncFnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     let began = Instant::now();
     for _ in 0..PAIRS {

@@ -122,8 +122,8 @@ impl Errand {
         }
     }
 
-    /// From now on no thread sends anything more for it; what was sent before is done before what comes now. What was not
-    /// given up may still arrive, be it after the request for which this is called off. So that is to be given up, too.
+    /// Stops threads from sending anything more for it; the server does what was sent before ahead of what comes now.
+    /// What was not given up may still arrive, even after the request that calls this off. So it must be given up, too.
     fn call_off(&self, by: &Wanted) {
         drop(lock(&self.again).take());
         self.is_off.notify_one();

@@ -185,7 +185,7 @@ impl Error {
         }
     }
 
-    /// The same for a request of this lease: the server says in other words which are too long.
+    /// Translates an error of a request with this lease: the server says in other words which leases are too long.
     pub(crate) fn of_lease(self, lease: Duration) -> Self {
         let Self::Refused { message } = &self else { return self };
         let Some(most) = longest_lease(message) else { return self };

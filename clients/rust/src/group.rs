@@ -53,7 +53,7 @@ fn all(engine: &Engine) -> Vec<&Arc<Core>> {
     engine.cores.iter().collect()
 }
 
-/// The same of all servers about a hold: where another value was written over the lock, it is none.
+/// What all servers answer about a hold: 0 where another value was written over the lock.
 async fn ask_about(engine: &Engine, lease: Duration, name: &[u8], command: &Cmd) -> Vec<Reply> {
     let mut replies = ask(&all(engine), lease, name, command, None).await;
     for reply in replies.iter_mut().filter(|reply| reply.as_ref().is_err_and(Error::is_overwritten)) {
@@ -66,7 +66,7 @@ fn count(replies: &[Reply], wanted: i64) -> usize {
     replies.iter().filter(|reply| matches!(reply, Ok(Value::Int(number)) if *number == wanted)).count()
 }
 
-/// The first error of those that refuse it, so many that there can be no majority of the others.
+/// The first refusal, if too many servers refuse for the others to be a majority.
 fn refused_by_most<'a>(errors: impl Iterator<Item = &'a Error>, servers: usize) -> Option<Error> {
     let refused: Vec<_> = errors.filter(|error| error.is_refusal()).collect();
     refused.first().filter(|_| refused.len() > servers - majority(servers)).map(|error| (*error).clone())

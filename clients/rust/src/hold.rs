@@ -86,8 +86,8 @@ impl Hold {
         done.ok_or_else(|| Error::LockLost { name: self.name(), reason: Loss::Release })
     }
 
-    /// Begins a lease of so long now, and renews for so long from now on: 100 ms or more. The longest is the server's
-    /// `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter.
+    /// Begins a lease of `lease` now; later renewals ask for `lease`, too. The shortest is 100 ms. The longest is the
+    /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter.
     ///
     /// # Errors
     ///

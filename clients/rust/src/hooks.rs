@@ -15,22 +15,22 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = name;
     }
 
-    /// A lock was granted, after so long.
+    /// A lock was granted. The request had waited for `waited`.
     fn granted(&self, name: &str, waited: Duration) {
         let _ = (name, waited);
     }
 
-    /// A lock was not to be had in time.
+    /// A lock was not to be had in time. The request had waited for `waited`.
     fn timed_out(&self, name: &str, waited: Duration) {
         let _ = (name, waited);
     }
 
-    /// A hold was given up by its holder, after so long.
+    /// A hold was given up by its holder. It had lasted for `held`.
     fn released(&self, name: &str, held: Duration) {
         let _ = (name, held);
     }
 
-    /// A hold was lost, after so long.
+    /// A hold was lost. It had lasted for `held`.
     fn lost(&self, name: &str, held: Duration, reason: Loss) {
         let _ = (name, held, reason);
     }

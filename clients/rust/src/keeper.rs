@@ -270,7 +270,7 @@ impl Keeper {
 
     // What is held.
 
-    /// From now on the hold is looked after.
+    /// Looks after the hold from now on.
     pub(crate) fn keep(&self, held: &Arc<Held>) {
         let mut table = self.table();
         table.holds.insert(held.id, held.clone());

@@ -70,9 +70,9 @@ impl Line {
 #[derive(Debug, PartialEq)]
 pub(crate) enum May {
     Ask,
-    /// When those before it have asked again.
+    /// Not before the waiters ahead of it have asked again.
     AfterOthers,
-    /// When fewer stand before it.
+    /// Not before fewer waiters stand ahead of it.
     NotYet,
 }
 
@@ -193,7 +193,7 @@ impl Place<'_> {
         notified.enable();
     }
 
-    /// Sleeps so long, or until it is called.
+    /// Sleeps for `most`, or until it is called.
     pub(crate) async fn sleep(&self, most: Duration) {
         drop(timeout(most, self.turn.notified()).await);
     }

@@ -64,7 +64,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same, with the server that is out of reach.
+    /// Adds the address of the server that is out of reach.
     pub(crate) fn at(self, address: &Address) -> Self {
         match self {
             Self::Broken(why) => Self::Broken(format!("{address}: {why}")),
@@ -263,7 +263,7 @@ impl Link {
         self.call_for(&Request { command, asks: false, before: None }, most).await
     }
 
-    /// The same for a request with something before it.
+    /// Sends a request, with what goes before it, as [`Self::call`] sends a command.
     pub(crate) async fn call_for(
         &self,
         request: &Request<'_>,

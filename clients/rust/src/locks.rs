@@ -20,7 +20,7 @@ use crate::wanted::{Kind, check_lease, check_owner};
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
-/// Of fewer servers a majority is all of them: one that is down would keep everybody out.
+/// With fewer servers a majority would be all of them: one that is down would keep everybody out.
 const FEWEST_INDEPENDENT: usize = 3;
 
 /// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
@@ -41,7 +41,7 @@ impl Locks {
         Self::builder().server(server).build()
     }
 
-    /// For all that is not the default.
+    /// Begins to build locks with other settings than the defaults.
     pub fn builder() -> Builder {
         Builder {
             servers: Err(Error::invalid("name the servers: by server, sentinel, cluster or independent")),
@@ -75,7 +75,7 @@ impl Locks {
         self.one(name, Kind::Exclusive)
     }
 
-    /// One of so many permits, from 1 to 1,000,000. All who use the name must say the same number, or they are told
+    /// One of `limit` permits, from 1 to 1,000,000. All who use the name must say the same limit, or they are told
     /// [`Error::LockKindMismatch`].
     pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Lock {
         self.one(name, Kind::Limit(limit))
@@ -123,7 +123,7 @@ impl Locks {
     ///
     /// # Panics
     ///
-    /// Where something is held or under way, and it is called outside of a tokio runtime.
+    /// If something is held or under way, and it is called outside of a tokio runtime.
     pub async fn close(&self) {
         self.engine.close().await;
     }
@@ -182,7 +182,7 @@ impl Builder {
         self
     }
 
-    /// The locks of a cluster, of which these are some nodes.
+    /// The locks of a cluster. `nodes`: some of its nodes, which know the others.
     pub fn cluster<S: IntoConnectionInfo>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
         self.servers = infos(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
         self

@@ -75,7 +75,7 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// How many of so many servers are more than half.
+/// How many of `servers` servers are more than half.
 pub(crate) fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }

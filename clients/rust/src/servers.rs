@@ -64,7 +64,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) command: &'a Cmd,
     /// Until when it is repeated.
     pub(crate) until: Moment,
-    /// For whom: told if it goes unanswered.
+    /// The acquire that it is for, which is told if it goes unanswered.
     pub(crate) wanted: Option<&'a Wanted>,
     /// What is sent before it where the server tells of changes, if anything.
     pub(crate) before: Option<Before<'a>>,
@@ -268,7 +268,7 @@ impl Servers {
         self.known_door(name)?.ready()
     }
 
-    /// The same, unless others are there before, for whom it is made.
+    /// The connection to the server of this lock, if it is ready. `None` also while others wait for it to be made.
     fn at_once(&self, name: &[u8]) -> Option<Arc<Link>> {
         let door = self.known_door(name)?;
         let _nobody_else = door.gate.try_lock().ok()?;

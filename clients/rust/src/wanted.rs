@@ -61,7 +61,7 @@ pub(crate) enum Kind {
     Exclusive,
     /// By several readers.
     Shared,
-    /// By so many at most.
+    /// By this many owners at most.
     Limit(u32),
 }
 
@@ -70,9 +70,9 @@ pub(crate) enum Kind {
 pub(crate) enum Line {
     /// Not at all.
     No,
-    /// By a place that is kept for so long.
+    /// By a place that the server keeps for this time.
     Queue(Duration),
-    /// For so long, over a connection that is blocked.
+    /// For this time, over a connection that is blocked.
     Block(Duration),
 }
 
@@ -130,7 +130,7 @@ impl Wanted {
         })
     }
 
-    /// The same for another owner.
+    /// A request for the same locks with another owner.
     pub(crate) fn anew(&self) -> Self {
         let (names, kind, lease, owner) = (self.names.clone(), self.kind, self.lease, new_owner());
         Self { names, kind, lease, owner, doubtful: AtomicBool::default(), grantable: AtomicBool::default() }

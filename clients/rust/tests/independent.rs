@@ -8,7 +8,7 @@ use common::{NOWHERE, PATIENCE, Server, eventually, independent};
 use redislock_client::{Error, Locks};
 use tokio::time::timeout;
 
-/// A grant may take so long that a busy machine is not late.
+/// A lease that is long enough for a grant on a busy machine.
 const LEASE: Duration = Duration::from_secs(60);
 
 fn is_unreached(error: &Error) -> bool {

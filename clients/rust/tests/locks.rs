@@ -371,7 +371,7 @@ async fn a_hook_that_panics_does_no_harm() {
 async fn ten_thousand_locks_are_held_and_renewed_with_few_tasks_and_connections() {
     const LOCKS: usize = 10_000;
     let server = Server::start();
-    // So long that a busy machine, too, renews all of them within a third of it.
+    // Long enough for a busy machine to renew all of them within a third of it.
     let lease = 30 * SECOND;
     let locks = Locks::builder().server(server.url()).lease(lease).build().unwrap();
     let mut guards = Vec::new();

@@ -22,7 +22,7 @@ class Case:
 
 
 def case(*points, needs=(), seconds=60, weight=1):
-    """Makes a function a case: for these points, ended after so many seconds; heavy and long ones begin first."""
+    """Makes a function a case: for these points, ended after `seconds` seconds; heavy and long cases begin first."""
     def add(story):
         new = Case(story, points, needs, seconds, weight)
         assert new.name not in CASES, new.name

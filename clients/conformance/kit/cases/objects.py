@@ -34,5 +34,5 @@ def one_lock_object_is_not_had_twice(stage):
 
 
 def tokens(stage, name):
-    """Those of all who hold it."""
+    """The tokens of all who hold it."""
     return [as_dictionary(holder)["token"] for holder in stage.info(name).get("holders", [])]

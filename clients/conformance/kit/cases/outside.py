@@ -2,7 +2,7 @@
 
 from . import case
 
-#: How many locks before the first look, and how many times so many between looks.
+#: How many locks before the first look; how many rounds follow, each with a look behind it; how many locks a round.
 WARM, ROUNDS, ROUND = 4000, 3, 2000
 #: Half a kilobyte for each lock.
 LEAK_KB = ROUND // 2

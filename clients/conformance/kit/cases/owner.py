@@ -46,7 +46,7 @@ def a_reply_is_lost_after_the_grant(stage):
 
 @case(1, 6, 7)
 def a_reply_is_lost_and_nobody_waits_for_it(stage):
-    """The same without a wait: the hold is had or it is given up, and never forgotten."""
+    """Without a wait the hold is had or it is given up, and never forgotten."""
     _, door, adapter = stage.single()
     for number in range(5):
         door.drop(is_grant)

@@ -67,7 +67,7 @@ def a_hundred_holds_are_renewed_by_one_scheduler(stage):
     asked = [adapter.ask("acquire", hold=f"h{n}", name=f"k{n}", lease_ms=6000, wait_ms=5000) for n in range(100)]
     for each in asked:
         each.result()
-    # Those that the adapter had for its requests may still be there for a moment.
+    # The threads that the adapter had for its requests may still be there for a moment.
     stage.eventually(lambda: adapter("threads")["threads"] <= before + 8, "no thread for each hold")
     time.sleep(8)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')[:3]}"

@@ -133,7 +133,7 @@ class Core(Keeper):
         return is_first
 
     def _succeed(self, wanted: Wanted) -> None:
-        """From now on no older request of this owner is given up; what was in doubt is to be given up with this one."""
+        """Stops giving up older requests of this owner; what was in doubt is to be given up with this one."""
         for name in wanted.names:
             older = self._asked.get((name, wanted.owner), wanted)
             wanted.inherit_doubt(older)
@@ -143,7 +143,7 @@ class Core(Keeper):
             self._asked[name, wanted.owner] = wanted
 
     def is_over(self, wanted: Wanted) -> None:
-        """Nothing of this request is left: the next one of this owner need not care. Any thread may call this."""
+        """Notes that nothing of this request is left: its owner's next one need not care. Any thread may call this."""
         for name in wanted.names:
             if self._asked.get((name, wanted.owner)) is wanted:
                 self._asked.pop((name, wanted.owner), None)
@@ -422,7 +422,7 @@ class Core(Keeper):
     async def _abandon(
         self, wanted: Wanted, name: bytes, token: int | None, sent: asyncio.Future[Any] | None, longest: float
     ) -> None:
-        """Waits until a server has done it, and repeats it for so long: if need be, and as long as there is a doubt."""
+        """Waits until a server has done it, for `longest` seconds at most. Repeats it if need be, or while in doubt."""
         reply = None
         try:
             async with asyncio.timeout(ATTEMPT):  # wait_for of Python 3.11 may swallow the end of this

@@ -23,7 +23,7 @@ from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
 
 T = TypeVar("T")
-#: Those of this process, and of its parents.
+#: The engines of this process, and of its parents.
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 logger = logging.getLogger("redislock")
 

@@ -89,7 +89,7 @@ class Group(Keeper):
             await asyncio.sleep(random.uniform(0, _BACK_OFF))
 
     def _refusal_of_most(self, answers: Sequence[Any]) -> ServerRefused | None:
-        """The first refusal, if so many refuse that there can be no majority of the others."""
+        """The first refusal, if too many servers refuse for the others to be a majority."""
         refusals = [each for each in answers if isinstance(each, ServerRefused)]
         return refusals[0] if len(refusals) > len(self._cores) - self._majority else None
 

@@ -141,13 +141,13 @@ class BaseHold:
         return True
 
     def _pin(self) -> None:
-        """It lasts although nothing may refer to it: somebody is to be told of its loss, or works under it."""
+        """Lets it last although nothing may refer to it: somebody is to be told of its loss, or works under it."""
         self._keeper.pinned[self] = None
         if not self._alive:  # it ended in this moment, perhaps in another thread
             self._keeper.pinned.pop(self, None)
 
     def _unpin(self) -> None:
-        """It lasts only as long as something refers to it."""
+        """Lets it last only as long as something refers to it."""
         if self._is_renewed:
             self._keeper.pinned.pop(self, None)
 
@@ -213,7 +213,7 @@ class Keeper(ABC):
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
         self.loop, self.hooks, self.pid = loop, hooks, os.getpid()
         self._kept: dict[int, _Kept] = {}
-        #: Those that last although nothing else may refer to them.
+        #: Holds that last although nothing else may refer to them.
         self.pinned: dict[BaseHold, None] = {}
         self._forgotten: list[_Kept] = []
         self._wake_at = _NEVER
@@ -223,7 +223,7 @@ class Keeper(ABC):
         self._is_closing = False
 
     async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
-        """Begins the lease of the hold anew, or one that lasts for so long. Raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLost if the hold is over.
 
         One after the other: an older one that is repeated would cut the lease that a newer one has begun.
         """
@@ -301,13 +301,13 @@ class Keeper(ABC):
         await self._stop()
 
     def keep(self, hold: BaseHold) -> None:
-        """From now on the hold is looked after. Any thread may call this."""
+        """Looks after the hold from now on. Any thread may call this."""
         number, leave_busy = hold._number, hold._leave_busy
         self._kept[number] = _Kept(number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at, leave_busy)
         self._alarm(hold)
 
     def drop(self, hold: BaseHold) -> None:
-        """The hold is over. Any thread may call this."""
+        """Looks no more after the hold, which is over. Any thread may call this."""
         self._kept.pop(hold._number, None)
         self.pinned.pop(hold, None)
 

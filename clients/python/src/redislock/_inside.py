@@ -16,7 +16,8 @@ class Inside(Generic[H]):
     def __init__(self, *, has_owner: bool) -> None:
         #: An empty list: it is about to enter. Each change of this dictionary is one step, so any thread may do it.
         self._holds: dict[Hashable, list[H]] = {}
-        #: With an owner of the user's all are one, for the server would give each of them the same hold.
+        #: With an owner of the user's, all threads and tasks count as one: the server would give each of them the same
+        #: hold.
         self._has_owner = has_owner
 
     def begin(self, who: Hashable) -> list[H]:
@@ -28,7 +29,7 @@ class Inside(Generic[H]):
         return place
 
     def has_failed(self, who: Hashable) -> None:
-        """It got no hold."""
+        """Gives back the place: it got no hold."""
         self._holds.pop(self._key(who), None)
 
     def end(self, who: Hashable, error: BaseException | None) -> H | None:

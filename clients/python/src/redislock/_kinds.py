@@ -53,7 +53,7 @@ class Kinds(ABC, Generic[L]):
         return self._lock([name], "write", None, options)
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
-        """One of so many permits."""
+        """One of `limit` permits."""
         return self._lock([name], "semaphore", limit, options)
 
     def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:

@@ -65,7 +65,7 @@ class Line:
         self._call_behind(self.waiters.index(waiter) + 1, was_stale)
 
     def _call_behind(self, place: int, was_stale: bool) -> None:
-        """Calls the one who stands there; behind the last that had to ask again, those who have never asked."""
+        """Calls the waiter at this place. Behind the last one that had to ask again, calls all who have never asked."""
         behind = self.waiters[place : self.most]
         if behind and behind[0].change > 0:
             if self._is_stale(behind[0]) or clock() - behind[0].asked > KEEP_MS / 1000 / ASKS_IN_KEEP / 2:
@@ -75,7 +75,7 @@ class Line:
                 waiter.turn.set()
 
     def leave(self, waiter: Waiter) -> None:
-        """Goes, and calls who moves up: the next first one, and the one who may stand in the server's line now."""
+        """Goes, and calls the waiters that move up: the next first one, and the one that may now ask the server."""
         place = self.waiters.index(waiter)
         del self.waiters[place]
         if place == 0:

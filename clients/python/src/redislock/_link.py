@@ -199,7 +199,7 @@ class BlockingLink:
 
 
 class Pool:
-    """Blocking connections for threads, at most so many at work."""
+    """Blocking connections for threads, at most `most` of them at work."""
 
     def __init__(self, login: Login, most: int) -> None:
         self._login = login

@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     lease: float
     #: Whether the lease is renewed while the lock is held. Default: it is.
     renew: bool
-    #: Nothing is renewed when the hold has lasted so long.
+    #: The longest hold: after this time it is renewed no more. Default: no limit.
     longest: float | None
     #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
     owner: Name

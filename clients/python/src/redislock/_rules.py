@@ -244,5 +244,5 @@ def slot_of(name: bytes) -> int:
 
 
 def majority(servers: int) -> int:
-    """How many of so many servers are more than half."""
+    """How many of `servers` servers are more than half."""
     return servers // 2 + 1

@@ -80,7 +80,7 @@ def settings_of(client: Any) -> Settings:
 
 
 def settings_of_all(clients: Sequence[Any]) -> list[Settings]:
-    """Those of independent servers. One that is named twice would be a majority of its own."""
+    """The settings of independent servers. One that is named twice would be a majority of its own."""
     if len(clients) < 3 or len(clients) % 2 == 0:
         raise ValueError(f"an odd number of servers is needed, three or more, not {len(clients)}")
     found = [settings_of(client) for client in clients]

@@ -71,7 +71,7 @@ class AsyncHold(BaseHold):
             self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     async def extend(self, lease: float) -> None:
-        """Begins a lease of so many seconds now; raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds now; raises LockLost if the hold is over.
 
         After any other error, or a cancellation, the hold counts on the shorter of this lease and the one before.
         """
@@ -125,7 +125,7 @@ class AsyncHold(BaseHold):
             self._body.cancel(f"the lock {self.name} is lost ({self._reason})")
 
     def _enter(self) -> None:
-        """From now on the task that runs is the body, which is cancelled if the lock is lost."""
+        """Makes the running task the body, which is cancelled if the lock is lost."""
         self._body = asyncio.current_task()
         self._cancelled_before = self._body.cancelling() if self._body is not None else 0
         self._pin()

@@ -166,7 +166,7 @@ class Lock(_Base):
         hold.release()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds seconds to the lease, or begins one of so many."""
+        """Adds seconds to the lease, or with `replace_ttl` begins a lease of that length."""
         hold: Hold = self._held_for_a_while("extend")
         hold.extend(self._lease_after(hold, additional_time, replace_ttl))
         return True
@@ -231,7 +231,7 @@ class AsyncLock(_Base):
         await hold.release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds seconds to the lease, or begins one of so many."""
+        """Adds seconds to the lease, or with `replace_ttl` begins a lease of that length."""
         hold: AsyncHold = self._held_for_a_while("extend")
         await hold.extend(self._lease_after(hold, additional_time, replace_ttl))
         return True

@@ -85,7 +85,7 @@ class QueueFull(ServerRefused):
 
 
 class Quarantine(ServerRefused):
-    """The server grants no new lock yet. `left`: for so many seconds."""
+    """The server grants no new lock yet. `left`: for how many seconds it will not."""
 
     left: float = 0.0
 

@@ -85,7 +85,7 @@ class Hold(BaseHold):
             self._not_given_up(failure)
 
     def extend(self, lease: float) -> None:
-        """Begins a lease of so many seconds now; raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds now; raises LockLost if the hold is over.
 
         After any other error the hold counts on the shorter of this lease and the one before.
         """
@@ -366,7 +366,7 @@ class Leader:
                     self._pause(AFTER_FAILURE)
 
     def _pause(self, seconds: float) -> None:
-        """Waits so long, unless it resigns."""
+        """Waits for `seconds` seconds, or until it resigns."""
         until = clock() + seconds
         while not self._has_resigned and (left := until - clock()) > 0:
             self._changed.wait(left)

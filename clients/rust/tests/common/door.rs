@@ -49,12 +49,12 @@ impl Door {
         Locks::open(format!("redis://127.0.0.1:{}", self.port)).unwrap()
     }
 
-    /// From now on each reply takes so long.
+    /// Makes each reply take `delay` longer from now on.
     pub fn delay(&self, delay: Duration) {
         self.state.delay_ms.store(delay.as_millis().try_into().unwrap(), Ordering::SeqCst);
     }
 
-    /// From now on all replies are lost, or none any more.
+    /// Loses all replies from now on, or with `false` none any more.
     pub fn mute(&self, is_mute: bool) {
         self.state.is_mute.store(is_mute, Ordering::SeqCst);
     }

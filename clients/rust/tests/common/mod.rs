@@ -56,7 +56,7 @@ impl Server {
         Self::try_with(settings).expect("a server starts")
     }
 
-    /// The same; None if it does not start, as one without TLS that is told of certificates.
+    /// A server with these settings. `None` if it does not start, as one without TLS that is told of certificates.
     pub fn try_with(settings: &[&str]) -> Option<Self> {
         Self::spawned(|port, _| {
             let mut command = Command::new(binary());
