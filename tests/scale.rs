@@ -39,7 +39,7 @@ fn for_all(server: &Server, answer: u8, words: impl Fn(usize) -> [String; 5]) {
     }
 }
 
-/// Reads so many answers of one line each, all of this kind.
+/// Reads `count` answers of one line each, all of this kind.
 fn count_answers(stream: &mut TcpStream, kind: u8, count: usize) {
     let mut buffer = vec![0; 1 << 16];
     let mut lines = 0;

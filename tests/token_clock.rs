@@ -120,7 +120,7 @@ fn tokens_rise_after_debug_reload_and_debug_loadaof() {
     }
 }
 
-// G4: the data set is replaced by one that knows of no such tokens.
+// G4: the data set is replaced by one that does not know the tokens granted before.
 #[test]
 fn a_full_resynchronisation_does_not_lower_the_clock() {
     let clock = WallClock::ahead(0);

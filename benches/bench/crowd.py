@@ -16,7 +16,7 @@ STRIDE = 250
 
 
 def allow_files(count: int) -> bool:
-    """Lets this process, and the servers it starts, have so many connections. `False`: the system does not."""
+    """Lets this process, and the servers it starts, have `count` connections. `False`: the system does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + OTHER_FILES
     if soft >= wanted or soft == resource.RLIM_INFINITY:

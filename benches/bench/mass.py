@@ -47,7 +47,7 @@ def owners(count: int) -> list[bytes]:
 
 
 def pieces(subject: str, count: int, leases_ms: Callable[[range], Iterable[int]]) -> Iterator[tuple[bytes, int]]:
-    """Commands that take so many locks, in pieces, each with the number of its replies."""
+    """Commands that take `count` locks, in pieces, each with the number of its replies."""
     template, places, replies = TAKES[subject]
     bulks: dict[int, bytes] = {}
     for start in range(0, count, PIECE):
@@ -67,7 +67,7 @@ def for_ever(numbers: range) -> Iterable[int]:
 
 
 def together(end: float, spread_ms: int) -> Callable[[range], Iterable[int]]:
-    """Leases that end spread over so long a time from `end` on, a moment of `time.monotonic`."""
+    """Leases whose ends are spread over `spread_ms` milliseconds from `end` on, a moment of `time.monotonic`."""
 
     def leases_ms(numbers: range) -> Iterable[int]:
         left_ms = max(1, int((end - time.monotonic()) * 1e3))
@@ -77,7 +77,7 @@ def together(end: float, spread_ms: int) -> Callable[[range], Iterable[int]]:
 
 
 def take(server: Server, subject: str, count: int, leases_ms: Callable[[range], Iterable[int]]) -> None:
-    """Takes so many locks over a connection of its own."""
+    """Takes `count` locks over a connection of its own."""
     with server.connect() as connection:
         pour(connection, pieces(subject, count, leases_ms))
 

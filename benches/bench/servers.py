@@ -67,7 +67,7 @@ class Server:
 
     def __init__(self, release: Release, *options: str, with_module: bool = True, under: Iterable[str] = ()) -> None:
         self.release = release
-        #: Those that follow it, where `replicated` started it.
+        #: The servers that follow it, where `replicated` started it.
         self.replicas: list[Server] = []
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="redislock-bench-"))

@@ -90,7 +90,7 @@ impl fmt::Display for Outcome {
 
 /// The token of the timer that ends a hold; no connection has it.
 const TIMER: u64 = u64::MAX;
-/// A run that stands still for so long has failed.
+/// A run that stands still for this many seconds has failed.
 const PATIENCE_S: u64 = 30;
 const EVENTS_MAX: usize = 256;
 

@@ -7,7 +7,7 @@
 //!
 //! Each line on standard input is answered by a line of JSON on standard output:
 //!
-//!     open CONTENDERS                      opens the connections that so many still lack: {}
+//!     open CONTENDERS                      opens the connections that this many still lack: {}
 //!     run CONTENDERS HOLD_US OPEN_NS END_NS [stay]
 //!                                          all take turns until the end: when each one asked, got and freed the lock
 //!

@@ -9,7 +9,7 @@ use crate::commands::{Batch, batches};
 use crate::options::Options;
 use crate::replies::{Replies, shown};
 
-/// A server that says nothing for so long has stopped.
+/// A server that says nothing for this long has stopped.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 pub struct Client {

@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-/// Lets every connection send batch after batch for so long, and finish the pair that it has begun.
+/// Lets every connection send batch after batch for `duration`, and finish the pair that it has begun.
 pub fn drive(clients: &mut [Client], duration: Duration) -> Result<Outcome, String> {
     let mut ready = Ready::of(clients)?;
     let (mut pairs, mut latencies) = (0, Vec::with_capacity(1 << 20));

@@ -180,7 +180,7 @@ def test_what_happens_during_the_move_is_not_lost(cluster):
     assert expected <= set(owners_of(target, "{b}limit"))
 
 
-# Those who wait
+# Clients that wait
 
 
 @by_all_ways

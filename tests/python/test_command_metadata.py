@@ -17,7 +17,7 @@ COMMANDS = {
     "lock.fence": (-2, {"readonly"}, {"write", "denyoom", "blocking"}, "RO"),
     "lock.info": (-2, {"readonly"}, {"write", "denyoom", "blocking"}, "RO"),
 }
-# Those whose keys are elsewhere: name, arity, flags it has, arguments.
+# Commands whose keys are elsewhere: name, arity, flags it has, arguments.
 OTHERS = {
     "lock.macquire": (-2, {"write", "denyoom", "blocking"}, ["numkeys", "key", "owner", "PX", "BLOCK", "SHARED"]),
     "lock.heldby": (2, {"readonly"}, ["owner"]),
@@ -106,7 +106,7 @@ def test_command_docs_are_complete(cli, name):
 
 
 def test_there_are_no_other_commands_of_the_module(cli):
-    # Those that replication uses are not for clients. (Without arguments LOCK.TICK is
+    # Commands that replication uses are not for clients. (Without arguments LOCK.TICK is
     # how the module asks the server whether it takes writes: it does nothing.)
     listed = set(cli("COMMAND LIST FILTERBY MODULE redislock"))
     known = {*COMMANDS, *OTHERS}

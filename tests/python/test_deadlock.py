@@ -344,7 +344,7 @@ def test_two_semaphores_of_one(server, cli):
 
 
 def test_dining_at_large_semaphores(server, cli):
-    # no false alarm with many holders of whom one can go
+    # no false alarm with many holders, one of which can go
     for n in range(200):
         take(cli, "pool", f"h{n}", "LIMIT 200")
     take(cli, "door", "carol")

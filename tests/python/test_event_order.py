@@ -216,7 +216,7 @@ def test_one_database_is_flushed_and_others_are_not(start_server, how):
     assert {channel for channel, _ in seen} == {"__keyevent@0__:lock.broken"}
     assert len({key for _, key in seen}) == 10_001
     assert count(one, "broken") == 10_003
-    # Those that are left are all in one database now, or were.
+    # The locks that are left are all in one database now, or were.
     assert other(f"FLUSHDB {how}") == "OK"
     assert (count(one, "holds"), other("LOCK.HELDBY alice")) == (0, [])
     eventually(lambda: count(one, "broken") == 20_003 and count(one, "locks") == 0)

@@ -11,7 +11,7 @@ from harness.limits import SLOW_FACTOR, VALGRIND
 from harness.server import ROOT
 
 EXAMPLES = ROOT / "examples"
-#: Those that use the client library for Python. Its kin for Node and Rust are run by the tests of those clients.
+#: Examples that use the client library for Python. Examples for Node and Rust are run by the tests of those clients.
 OVER_CLIENTS = EXAMPLES / "clients"
 LIMIT_SECONDS = 100 * SLOW_FACTOR
 

@@ -179,7 +179,7 @@ def start_large(start_server):
 @pytest.mark.timeout(900)
 def test_storms_pass_and_leave_nothing_behind(start_large):
     server = start_large(max(SIZES))
-    # What the server keeps for so many connections, and what is made at the first use of anything or at the second,
+    # What the server keeps for that many connections, and what is made at the first use of anything or at the second,
     # is not left behind by a storm.
     with Crowd(server.port, max(SIZES), "crowd"):
         pass

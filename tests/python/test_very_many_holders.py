@@ -1,4 +1,4 @@
-"""Locks that so many hold that files and payloads have them in blocks (src/lock/codec/packed.rs)."""
+"""Locks with so many holders that files and payloads have them in blocks (src/lock/codec/packed.rs)."""
 
 import random
 
@@ -16,7 +16,7 @@ KINDS = {"LIMIT": "LIMIT 5000", "SHARED": "SHARED"}
 
 
 def fill(cli, options, holders=UNPACKED_MAX + 501, longest=256):
-    """A lock with holders of all sorts, whose names have up to so many bytes."""
+    """A lock with `holders` holders of all sorts, whose names have up to `longest` bytes."""
     more = ["", "REENTRANT", "EPHEMERAL 60000", "KEEPALIVE"]
     cli.pipeline(*[
         ("LOCK.ACQUIRE", "door", f"{n}:".ljust(1 + n % longest, "o"), "PX", 3_600_000, *options.split(), *more[n % 4].split())

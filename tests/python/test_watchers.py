@@ -1,4 +1,4 @@
-"""Those who WATCH a key: closing it tells them, if it was changed."""
+"""Clients that WATCH a key: closing it tells them, if it was changed."""
 
 import pytest
 

@@ -90,7 +90,7 @@ impl Waiter {
         assert_eq!(answer, Ok(redis::Value::Nil), "{}", self.line);
     }
 
-    /// It must not be answered for so long.
+    /// Fails if it is answered within `duration`.
     #[track_caller]
     pub fn waits_for(&self, duration: Duration) {
         match self.answers.recv_timeout(duration) {

@@ -29,7 +29,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is so many seconds ahead of the true one, or behind it.
+    /// A clock that is `seconds` seconds ahead of the true one; if negative, behind it.
     pub fn ahead(seconds: i64) -> WallClock {
         let directory = Arc::new(tempfile::tempdir().unwrap());
         let clock = WallClock { directory };

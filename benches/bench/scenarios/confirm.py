@@ -22,7 +22,7 @@ SECONDS = 0.3
 WARM_UP_SECONDS = 0.05
 REPLICAS = 2
 
-#: No lease is longer, and for so long a replica must have been connected to count for a majority.
+#: No lease is longer, and a replica that was connected for less does not count for a majority.
 QUARANTINE_MS = 1_000
 PAIR = Pair(OURS, f"LOCK.ACQUIRE {{key}} {{owner}} PX {QUARANTINE_MS}", ":", "LOCK.RELEASE {key} {owner}", ":1")
 

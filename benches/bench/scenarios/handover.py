@@ -81,7 +81,7 @@ class Peer:
     commands: Callable[[], int] | None = None  # how many the server has executed so far
     is_slow: bool = False  # hands over some hundred times a second, and needs a longer look
     lines_up_s: float = 0.03  # a thousand contenders do within this time
-    can_stay: bool = False  # a thousand who take seconds to line up and to leave stay in line between the rounds
+    can_stay: bool = False  # a thousand contenders take seconds to line up and to leave, so they stay between rounds
     is_variant: bool = False  # of another peer, and told in the middle setting only
 
     def takes_part(self, contenders: int, hold_ms: int) -> bool:
@@ -237,8 +237,8 @@ def databases(bench: Bench, stack: contextlib.ExitStack, program: Path) -> Itera
 
 
 def slow_peers(bench: Bench, stack: contextlib.ExitStack, release: Release, program: Path) -> Iterator[Peer]:
-    """Those that take both processors. Their Redis is one of its own, so that thousands of connections are not at
-    the other one's cost."""
+    """The peers that take both processors. They have a Redis of their own, so that their thousands of connections cost
+    the other one nothing."""
     if server := started(bench, stack, Etcd):
         worker = stack.enter_context(Worker(program, "etcd", server.address, "sleep"))
         yield Peer("etcd lock service", server.label, worker, is_slow=True, lines_up_s=4.0, can_stay=True)

@@ -58,7 +58,7 @@ def with_strings(count: int) -> str:
 
 
 def fill(connection: Connection, count: int, *words: str | int) -> None:
-    """Sends the command for so many keys and owners, which stand for {key} and {owner}."""
+    """Sends the command `count` times, each time with another key and owner for {key} and {owner}."""
     for start in range(0, count, PIECE):
         numbers = range(start, min(start + PIECE, count))
         commands = ([{"{key}": key(n), "{owner}": owner(n)}.get(word, word) for word in words] for n in numbers)

@@ -32,7 +32,7 @@ fn reading<T>(read: impl FnOnce() -> T) -> T {
     what
 }
 
-/// The pieces between these bytes, up to so many.
+/// The first `pieces_max` pieces of `data` between the bytes that equal `at`.
 fn split(data: &[u8], at: u8, pieces_max: usize) -> Vec<&[u8]> {
     data.split(|&byte| byte == at).take(pieces_max).collect()
 }

@@ -75,7 +75,7 @@ class Bag:
 
 
 def drawn(seed, kinds, size, **details):
-    """Endless faults for so many servers; `kinds` says how often each kind comes up, `details` what is not usual."""
+    """Endless faults for `size` servers; `kinds` says how often each kind comes up, `details` what is not usual."""
     chance = random.Random(seed)
     details = {**DETAILS, **details}
     bag = Bag(chance, [kind for kind, count in kinds.items() for _ in range(count)])

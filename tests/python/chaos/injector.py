@@ -11,7 +11,7 @@ from .acts import TROUBLE
 ACTIVE_MAX = 2
 #: After this many of them the servers are left alone until this many locks were granted, or for this long.
 BURST, CALM_GRANTS, CALM_SECONDS = 6, 25, 6.0
-#: Those during which a server does not answer.
+#: Faults during which a server does not answer.
 DEAF = ("pause", "kill")
 
 
@@ -36,7 +36,7 @@ class Injector:
         self.made, self.refused = Counter(), Counter()
 
     def run(self, seconds):
-        """Bursts of faults for so long, at least one; then all of them are ended."""
+        """Injects bursts of faults for `seconds` seconds, at least one; then ends all of them."""
         end = time.monotonic() + seconds
         while True:
             for fault in islice(self.plan, BURST):
@@ -55,7 +55,7 @@ class Injector:
             time.sleep(0.02)
 
     def rest(self, seconds):
-        """Waits for so long, and until there is room for one more."""
+        """Waits for `seconds` seconds, and until there is room for one more fault."""
         end = time.monotonic() + seconds
         while time.monotonic() < end or len(self.active) >= ACTIVE_MAX:
             self.end_those(lambda active: active.until <= time.monotonic())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .faults import drawn
 from .injector import Injector
 
-#: Clients use the servers for so many grants before the first fault, and after the last one.
+#: How many grants the clients get before the first fault, and after the last one.
 GRANTS = 5
 
 
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
 
 def one_round(topology, seconds, note=lambda text: None, plan=None):
-    """Faults under load for so long, and what was wrong in the end."""
+    """Injects faults under load for `seconds` seconds; returns what was wrong in the end."""
     plan = plan or drawn(topology.seed, topology.kinds, topology.size, **topology.details)
     injector = topology.injector = Injector(topology, plan, note)
     began, wrong = time.monotonic(), []

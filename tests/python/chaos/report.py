@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-#: So much has to happen in a run of a topology, or it proves nothing.
+#: What has to happen at least in a run of a topology, or it proves nothing.
 FAULTS_MIN = 20
 GRANTS_MIN = 100
 

@@ -157,7 +157,7 @@ class Topology:
             raise AssertionError(f"{failure}: {seen[-1]}") from None
 
     def idles(self):
-        """G6: the clients that could have what they wait for, in every look for so long, while the clients go on."""
+        """G6: the clients that could have what they wait for in every look of `IDLE_SECONDS`, while clients go on."""
         deadline = time.monotonic() + IDLE_SECONDS
         while (found := self.idles_now()) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -6,7 +6,7 @@ Each gives its faults as texts, which begin with what was asked:
     events      the events of a lock are not in an order that a lock can have (G15)
     overwritten a grant took the place of what a user wrote (CONTRACT 5)
     counts      INFO counts something else than LOCK.INFO and LOCK.HELDBY list, or than was published
-    idle        somebody waits who could be granted (G6)
+    idle        a waiter could be granted (G6)
     answers     a request was answered wrongly, twice or not at all (G7, G9)
 """
 
@@ -93,7 +93,7 @@ def disordered(before, after, events):
 
 
 def can_lead(start, end, events):
-    """Whether these events can make so many holders of so many."""
+    """Whether these events can make `end` holders of `start`."""
     # A state has four numbers:
     # - how many hold;
     # - how many holds were replaced whose end was not published yet;
@@ -139,7 +139,7 @@ def after_event(live, owed, late, left, event):
 
 
 def overwritten(after, events):
-    """CONTRACT 5: what was written stays until somebody takes it away who may. Flushes and swaps are told as no place.
+    """CONTRACT 5: what was written stays until a user or the server removes it. Flushes and swaps are told as no place.
 
     A grant before the write may be published behind it, with the end of its hold behind that. That happens when the
     end of an earlier hold was still to be published (G15). So a grant is held against the module if no end follows it.

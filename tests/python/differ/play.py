@@ -198,7 +198,7 @@ class Player:
         for request in sent:
             if request.words[:2] == ("CLIENT", "PAUSE"):
                 self.paused_until = time.monotonic() + PAUSE_SECONDS
-        # What is short ends so long after the last command that may have begun it.
+        # Short leases and waits are over `SHORT_SECONDS` after the last command that may have begun one.
         client.connection.send_bytes(b"".join(encode(*request.words) for request in sent))
         self.comes_to_rest(client)
         for request in client.open:
@@ -274,7 +274,7 @@ class Player:
             return place.holders[0]["token"] if place.holders else 1
         return place.holders[0]["owner"] if place.holders else "o0"
 
-    # Those who leave
+    # Clients that leave
 
     def waiting(self, step):
         """One of the clients that wait; None if nobody does."""

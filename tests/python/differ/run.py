@@ -17,7 +17,7 @@ from .shrink import kind_of, shrunk
 #: How many rounds are played on the same servers.
 EPISODE = 10
 STEPS = 40
-#: So much has to happen in a run, or it proves nothing.
+#: How often at least all has to come to rest in a run, or it proves nothing.
 RESTS_MIN = 20
 CROWDED = "    ... and so on"
 

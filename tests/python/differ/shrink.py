@@ -9,7 +9,7 @@ def kind_of(faults):
 
 
 def shrunk(steps, shows, seconds):
-    """Fewer of these steps for which `shows` is still true; gives up after so many seconds.
+    """Fewer of these steps for which `shows` is still true; gives up after `seconds` seconds.
 
     What comes after the fault goes first. Then halves are left out, quarters, and so on to single steps.
     """

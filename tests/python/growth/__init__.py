@@ -1,12 +1,12 @@
 """What everything costs beside ever more of everything: whether cost grows, and how long a turn of the event loop is.
 
     fit.py      exponents, bounds and verdicts: pure functions
-    rows.py     what a row is: a command beside so many, or an event of so many
+    rows.py     what a row is: a command beside many things, or an event of many things
     beside.py   the commands, beside what can be many
     stores.py   events of what is stored: flushes, deletions, copies, files
     ends.py     events of what ends: leases, places, connections, roles
     crowds.py   what takes connections: waiting clients, pending confirmations, replicas
-    stage.py    a server with so many of something
+    stage.py    a server with a given number of something
     meter.py    the turns of its event loop, by turns.c
     measure.py  measures one row at one size
     run.py      the command: measures, judges, writes

@@ -120,7 +120,7 @@ def places_of_readers(stage):
 
 
 def reservations_of_one(stage):
-    """The same behind the writer's release: one lock is reserved for so many readers."""
+    """That many readers have one lock reserved: the writer whom they waited for has released it."""
     places_of_readers(stage)
     stage.call("LOCK.RELEASE gate writer")
 
@@ -132,7 +132,7 @@ def bindings(stage):
 
 
 def chain(stage):
-    """That many owners, each of whom waits for the one before; the one at the end of the line is waited for, too."""
+    """That many owners in a chain: each waits for the one before. Outside of it, another owner waits for `me`."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine me {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine another {PLACE}")
@@ -199,7 +199,7 @@ def of_keys(stage):
     stage.call("LOCK.MACQUIRE", stage.count, *stage.known["held"].split(), "owner", "PX", LEASE_MS)
 
 
-#: A request for so many keys may cost what so many requests cost.
+#: A request for many keys may cost as much as one request for each key.
 REQUESTS = (
     command("MACQUIRE + DEL of all", f"LOCK.MACQUIRE {{n}} {{keys}} me {LEASE} -> :", "DEL {keys} -> :", times=50, exponent=LINEAR),
     command("MACQUIRE of the same owner again", f"LOCK.MACQUIRE {{n}} {{held}} owner {LEASE} -> :", times=50, exponent=LINEAR),

@@ -27,7 +27,7 @@ def blocked(stage):
 
 
 def crowd(stage, words):
-    """That many clients, each of whom says this and waits."""
+    """That many clients: each says this and waits."""
     members = stage.enter(Crowd(stage.server, stage.count))
     members.say(lambda number: encode(*words(number)))
     stage.wait_until(lambda: blocked(stage) == stage.count, "all wait")
@@ -94,7 +94,7 @@ def all_leave(stage):
 
 
 def builds_chain(stage):
-    """Each of so many owners waits for the one before, from one connection."""
+    """That many owners in a chain: each waits for the one before, from one connection."""
     for number in range(1, stage.count):
         stage.call(link(number))
 
@@ -154,7 +154,7 @@ event = partial(in_slices, sizes=CLIENTS)
 
 
 def leaving(many, build):
-    """Clients who wait leave at once. That the server closes so many connections in one turn is its own account."""
+    """Clients that wait leave at once. The server's own account includes that it closes all connections in one turn."""
     bounds = {"exponent": LINEAR_TIME, "ratio": Bound(1.6)}
     return Event("clients that wait leave at once, and from BLPOP", bounds, many, build, leave_at_once, CLIENTS,
                  (popping, leave_at_once), all_leave)

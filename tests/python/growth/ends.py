@@ -13,7 +13,7 @@ from .rows import TO_100_000
 from .stage import HOLDERS_MAX, LEASE_MS
 from .stores import AOF, BUSY, all_hold, in_slices, nobody_holds, turn
 
-#: A lease lasts until all are built, on a slow machine too: so long, and so many microseconds for each.
+#: A lease lasts until all are built, on a slow machine too: `BUILD_MS`, and `BUILD_US` more for each.
 BUILD_MS, BUILD_US = 2_000, 10
 
 

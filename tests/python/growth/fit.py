@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 
-#: From so many on, a ratio is that of what was done to them, and not of what it takes to begin.
+#: From this many things on, a ratio is that of what was done to them, and not of what it takes to begin.
 LARGE = 100_000
 
 
@@ -42,7 +42,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured with so many."""
+    """What was measured with `count` things."""
 
     count: int
     cost: float

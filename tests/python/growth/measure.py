@@ -27,7 +27,7 @@ class Repeater:
         self._done = {}
 
     def rounds(self, command, times):
-        """The steps of so many rounds that nobody has sent yet, encoded, with how their replies begin."""
+        """The steps of `times` rounds that nobody has sent yet, encoded, with how their replies begin."""
         start = self._done.get(command.what, 0)
         self._done[command.what] = start + times
         for number in range(start, start + times):

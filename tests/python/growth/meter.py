@@ -15,7 +15,7 @@ from harness.preloaded import built
 
 SOURCE = Path(__file__).with_name("turns.c")
 FIGURES = struct.Struct("=QQQQ")
-#: A server that did at most so many turns between two looks has nothing more to do; its cron goes on.
+#: A server that did at most this many turns between two looks has nothing more to do; its cron goes on.
 IDLE_TURNS_MAX = 4
 IDLE_SECONDS = 0.03
 IDLE_LOOKS = 3

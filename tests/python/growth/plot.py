@@ -64,11 +64,11 @@ class Panel:
             figure.text(self.x(10**power), BOTTOM + 20, short(power), "faint small", "middle")
 
     def x(self, count):
-        """Where so many stand."""
+        """Where `count` stands on the axis."""
         return round(self.left + PANEL * (math.log10(count) - self.first) / max(1, self.last - self.first), 1)
 
     def y(self, value):
-        """Where such a value stands."""
+        """Where `value` stands on the axis."""
         return round(BOTTOM - (BOTTOM - TOP) * (math.log10(value) - self.low) / max(1, self.high - self.low), 1)
 
     def _rule(self, power):

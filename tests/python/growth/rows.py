@@ -71,7 +71,7 @@ def nothing_more(stage):
 
 @dataclass(frozen=True)
 class Event(Row):
-    """What happens once to so many: it is built, it happens, and all of it is measured."""
+    """What happens once to many things: they are built, it happens, and all of it is measured."""
 
     many: str
     build: Callable
@@ -88,7 +88,7 @@ class Event(Row):
 
 
 def command(what, *steps, times=200, **bounds):
-    """A command beside so many: constant, and short, unless other bounds are given."""
+    """A command beside many things: its cost is constant, and its turn short, unless other bounds are given."""
     return Command(what, {"exponent": CONSTANT, "turn": TURN, **bounds}, steps, times)
 
 

@@ -25,14 +25,14 @@ SCENES = beside.SCENES
 EVENTS = (*takes.EVENTS, *stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
 RESULTS = ROOT / "results" / "growth"
 
-#: Beyond so many, one round is enough: what comes between is little beside it.
+#: With more things than this, one round is enough: what comes between is little beside it.
 SEVERAL_UP_TO = 10_000
 ROUNDS = 3
 #: What is above its bound is measured again: what comes between can only add to a cost.
 AGAIN = 2
 #: A job that fails because the machine was too slow for it is begun anew.
 ATTEMPTS = 3
-#: In the short form, a command is repeated so many times less often.
+#: In the short form, the repetitions of a command are divided by this.
 SHORT_PART = 2
 INSTRUCTIONS, MICROSECONDS = "instructions", "us"
 

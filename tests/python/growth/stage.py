@@ -1,4 +1,4 @@
-"""A server with so many of something, and what was measured of what it did."""
+"""A server with a given number of something, and what was measured of what it did."""
 
 import contextlib
 import os
@@ -105,7 +105,7 @@ class Stage:
             assert seen == value, f"{name}: {seen} instead of {value} of {self.count}"
 
     def expects_all(self):
-        """Checks that all hold who were to; of the most holders of one lock, one fewer."""
+        """Checks that all owners hold that were to; of the most holders of one lock, one fewer."""
         seen = self.figure("holds")
         assert min(self.count, HOLDERS_MAX - 1) <= seen <= self.count, f"{seen} hold instead of {self.count}"
 

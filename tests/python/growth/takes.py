@@ -1,4 +1,4 @@
-"""Events of what comes: so many are taken one after the other, and no turn is long, though tables grow meanwhile."""
+"""Events of what comes: many locks are taken one after the other, and no turn is long, though tables grow meanwhile."""
 
 from .beside import LEASE, PLACE, locks
 from .rows import TO_100_000

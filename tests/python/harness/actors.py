@@ -66,7 +66,7 @@ class Actor:
         return self.lock("SHARED", **more)
 
     def permit(self, limit, **more):
-        """One of so many permits."""
+        """One of `limit` permits."""
         return self.lock(f"LIMIT {limit}", **more)
 
     def unlock(self):
@@ -131,7 +131,7 @@ class Stage:
         return future
 
     def crowd(self, size, action):
-        """action(n) on so many threads at once; all outcomes."""
+        """Calls `action(n)` on `size` threads at once; returns all outcomes."""
         start = threading.Barrier(size)
 
         def body(number):
@@ -142,7 +142,7 @@ class Stage:
         return [future.result(4 * SOON_SECONDS) for future in futures]
 
     def until(self, held=None, waiting=None, key=None):
-        """Waits until so many hold and so many wait."""
+        """Waits until `held` owners hold and `waiting` requests wait."""
 
         def reached():
             info = lock_info(self.cli, key or self.key)

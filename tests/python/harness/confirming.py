@@ -45,7 +45,7 @@ def set_rule(server, rule, group_size, quarantine_ms, timeout_ms):
 
 
 def has_replicas(server, count, seasoned=None):
-    """Waits until the primary knows so many replicas, and so many that count for a majority."""
+    """Waits until the primary knows `count` replicas, and `seasoned` that count for a majority."""
 
     def has_them():
         info = module_info(server.admin)

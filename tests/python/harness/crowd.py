@@ -27,7 +27,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def allow_files(count):
-    """Lets this process, and the servers it starts, have so many connections. False: the system does not."""
+    """Lets this process, and the servers it starts, have `count` connections. False: the system does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + OTHER_FILES
     if resource.RLIM_INFINITY not in (soft, hard) and hard < wanted:

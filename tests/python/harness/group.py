@@ -67,7 +67,7 @@ class Group:
         return link
 
     def primary(self, besides=None, besides_sentinels=0):
-        """The only one that takes itself for the primary, as the sentinels do but for so many; or None."""
+        """The only node that takes itself for the primary, if all sentinels but `besides_sentinels` agree; or None."""
         ports = [sentinel.primary() for sentinel in self.sentinels]
         agreed = len(ports) - besides_sentinels
         others = [node for node in self.nodes if node is not besides and ports.count(self.door(node).port) >= agreed]

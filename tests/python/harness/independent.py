@@ -75,7 +75,7 @@ class Independent:
         return kind(clients, key, lease_ms, timeout_ms, **more)
 
     def alive(self):
-        """Those that run."""
+        """The servers that run."""
         return [node for node in self.nodes if node.is_alive()]
 
     def live(self, key, token):

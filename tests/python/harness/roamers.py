@@ -129,7 +129,7 @@ class Load:
 
     Stubborn ones are the same owner again and again, and renew what they know to be over. Patient ones, the last of
     all, do not ask again: what they are not told within a minute is `unanswered`. Beside the locks that one can hold
-    there may be some that so many can: `limits`.
+    there may be semaphores: `limits` has the limit of each.
     """
 
     #: Whether the servers come back with all that they had.
@@ -171,7 +171,7 @@ class Load:
         return sum(request.is_granted for request in self.history)
 
     def goes_on(self, grants=10):
-        """Waits until so many more locks were granted."""
+        """Waits until `grants` more locks were granted."""
         before = self.grants()
         eventually(lambda: self.grants() >= before + grants, "locks are granted", pause=0.02)
 

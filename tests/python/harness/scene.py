@@ -13,7 +13,7 @@ from .limits import eventually
 from .wire import Closed, ServerError
 
 class Scene:
-    """What clients have and wait for on one server, as so many replicas know; `key` makes names of one slot.
+    """What clients have and wait for on one server with `replicas` replicas; `key` makes names of one slot.
 
     The short leases should last until the server is no primary any more.
     """
@@ -45,7 +45,7 @@ class Scene:
                 raise AssertionError(f"granted: {reply}")
 
     def goes_on_at(self, server):
-        """G2, G3, G4: every lease ends in time and not before, and they who come back are granted."""
+        """G2, G3, G4: every lease ends in time and not before, and clients that come back are granted."""
         cli = server.connect()
         assert cli("LOCK.FENCE", self.held) == self.token
         heirs = [ask(server, key, "bob") for key in (self.short, self.one, self.two)]

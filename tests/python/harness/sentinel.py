@@ -39,7 +39,7 @@ class Sentinel(Server):
         self.admin("SENTINEL", "SET", GROUP, name, value)
 
     def sees(self, replicas, sentinels):
-        """Whether it has found so many replicas and other sentinels, and can talk to all of them."""
+        """Whether it has found `replicas` replicas and `sentinels` other sentinels, and can talk to all of them."""
         flags = [self.flags("MASTERS"), self.flags("SLAVES", GROUP), self.flags("SENTINELS", GROUP)]
         return flags == [["master"], ["slave"] * replicas, ["sentinel"] * sentinels]
 

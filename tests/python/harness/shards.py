@@ -6,7 +6,7 @@ from .limits import ELECTED_SECONDS, SLOW_FACTOR, eventually
 from .replicas import is_linked
 from .wire import ServerError
 
-#: After so long without an answer a node is taken for dead.
+#: After this many milliseconds without an answer a node is taken for dead.
 NODE_TIMEOUT_MS = 1000 * SLOW_FACTOR
 
 

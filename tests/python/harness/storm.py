@@ -19,7 +19,7 @@ def admit(server):
 
 
 def look_in_a_turn(*command):
-    """A command as bytes, with so much before it that the server reads no more than one of them in a turn."""
+    """A command as bytes, behind so many others that the server reads no more than one of them in a turn."""
     return encode("EXISTS", LONG_KEY) * 2 + encode(*command)
 
 

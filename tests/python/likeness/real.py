@@ -25,7 +25,7 @@ OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events
     --repl-diskless-sync no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
     --lazyfree-lazy-user-del no --lua-time-limit 0"""
 CLUSTER = "--cluster-enabled yes --cluster-require-full-coverage no --cluster-node-timeout 100000000"
-#: A node takes so long, in so many turns, until it answers for its slots: each 50th looks at the cluster.
+#: A node takes this time and these turns until it answers for its slots: each 50th turn looks at the cluster.
 JOINS_US, JOIN_TURNS = 6_000_000, 120
 #: The nodes of a cluster: the server, and one that nobody ever reaches.
 OURS, THEIRS = "a" * 40, "b" * 40

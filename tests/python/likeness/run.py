@@ -18,7 +18,7 @@ from .told import CHANCE, differences, simulated
 STEPS = 60
 #: How many rounds the simulated server is asked to play at a time.
 AT_ONCE = 20
-#: So much has to be played in a run, or it proves nothing.
+#: How many rounds have to be played in a run at least, or it proves nothing.
 ROUNDS_MIN = 3
 TEST = "engine::tests::play::simulated_server_plays"
 

@@ -112,7 +112,7 @@ def primary(error):
 def all_in_one(package, mutants, say, left_out):
     """The test binary with all mutants in it, the mutants it could not hold, and those that cannot be built at all.
 
-    `left_out` are those of which that is known."""
+    `left_out` are mutants that are known not to build."""
     package.write("src/lib.rs", LIBRARY + "mod mutant;\n")
     memory = package.directory / "alone.json"
     known = json.loads(memory.read_text()) if memory.exists() else {"alone": [], "kept": []}

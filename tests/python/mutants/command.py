@@ -159,7 +159,7 @@ def main():
 
 
 def chosen(known, wanted, is_quick, kinds, again):
-    """Which of these are tried in a round: those of which this is known, or `again` all, and those that are left open."""
+    """Which of `wanted` are tried in a round: known ones of these kinds, or `again` all, and all that are left open."""
     found = []
     for one in wanted:
         is_first = is_quick != one.file.startswith(ENGINE)

@@ -13,7 +13,7 @@ TEST_OF_GROUP = re.compile(r"^\d\d:\d\d:\d\d> ", re.MULTILINE)
 WHOLE_FILE = "(the file)"
 # How often a test is run with the module and without, if it fails the first time with it.
 REPETITIONS = 3
-# By so many failures more with the module a test is said to differ because of it.
+# How many more failures a test must have with the module to be said to differ because of it.
 SURE = 2
 
 

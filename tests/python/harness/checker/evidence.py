@@ -184,7 +184,7 @@ class Deletions:
         return self.first_sent[bisect_right(self.answered, max(hold.born, hold.proof))]
 
     def surely_after(self, moment):
-        """Those that were carried out later than this."""
+        """The requests that were carried out later than this."""
         return self.requests[bisect_left(self.sent, moment) :]
 
 

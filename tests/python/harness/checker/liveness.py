@@ -50,8 +50,8 @@ def idle_locks(evidence):
 def idle_places(evidence):
     """G6: somebody waited for a place beside holders of its kind, and there was one.
 
-    Nobody can have stood before it who wanted the lock in another way. `max-holders` is not known here, and must not
-    have been reached. A lock that nobody can have held at all is what `idle_locks` tells of.
+    No request for the lock in another way can have stood before it. `max-holders` is not known here, and must not have
+    been reached. `idle_locks` tells of locks that nobody can have held at all.
     """
     taken, lines, gaps, found = may_be_taken(evidence), in_queue(evidence), {}, []
     free = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
@@ -93,7 +93,7 @@ def in_queue(evidence):
 
 
 def in_the_way(spans, mode):
-    """When somebody may not come in who asks in this way: (start, end)."""
+    """The times (start, end) in which no request of this mode may come in."""
     found = [(start, end) for start, end, how in spans if how not in (mode, f"waits {mode}")]
     if mode == SHARED:
         return found

@@ -80,7 +80,7 @@ def is_promise(request):
 
 
 def double_holders(history, breaks=(), limits=None):
-    """G1: certain spans of one lock and two owners that overlap; of more owners, where so many may hold it."""
+    """G1: certain spans of one lock that overlap and have different owners, more of them than `limits` allows, or 1."""
     found, current = [], {}
     for span in certain_spans(history, breaks):
         others = [other for other in current.get(span.lock, []) if other.end > span.start]
