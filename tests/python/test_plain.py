@@ -58,7 +58,7 @@ def test_code_tables_and_headings_are_left_out_and_items_count_alone(tmp_path):
 def test_each_beginning_is_found(tmp_path, beginning):
     assert found(tmp_path, "a.md", f"Yes. {beginning} it is.\n") == [(1, "beginning")]
     assert found(tmp_path, "a.md", f"Yes.\n\n- **{beginning} it** is.\n") == [(3, "beginning")]
-    assert found(tmp_path, "a.md", f"It is not {beginning} here. {beginning}er.\n") == []
+    assert found(tmp_path, "a.md", f"It is not {beginning} here as there. {beginning}er.\n") == []
 
 
 def test_a_question_may_begin_with_who(tmp_path):
@@ -71,6 +71,16 @@ def test_a_clause_with_who_and_no_noun_is_found(tmp_path, before):
     for who in ("who", "whoever"):
         assert found(tmp_path, "a.md", f"Yes.\nIt is {before}\n{who} it is.\n") == [(2, "who")]
         assert found(tmp_path, "a.md", f"It is {before} `{who}`, {before} us {who} are, {before}{who}, {who}.\n") == []
+
+
+@pytest.mark.parametrize("number", ["so many", "so much"])
+def test_a_number_that_is_not_said_is_found(tmp_path, number):
+    assert found(tmp_path, "a.md", f"Yes.\nIt waits for {number}\nlocks.\n") == [(2, "number")]
+    assert found(tmp_path, "a.md", "Yes. So much is done.\n") == [(1, "number")]
+    assert found(tmp_path, "a.md", f"That is as it was: {number} locks.\n") == [(1, "number")]
+    assert found(tmp_path, "a.md", f"It has {number} locks. As many that are free.\n") == [(1, "number")]
+    assert found(tmp_path, "a.md", f"It has {number} locks\nthat none is free, and {number} time as it takes.\n") == []
+    assert found(tmp_path, "a.md", f"It is `{number}` here, also{number}, {number}er.\n") == []
 
 
 @pytest.mark.parametrize(
