@@ -271,7 +271,7 @@ pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for rep
 /// Too few replicas acknowledged a grant in time.
 pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
 
-/// The same, and it cannot be undone at once.
+/// Too few replicas acknowledged a grant in time, and it cannot be undone at once.
 pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began when it does";
 
 /// Too few replicas acknowledged a renewal in time.
@@ -303,7 +303,7 @@ pub fn shown(bytes: &[u8]) -> String {
     shown_up_to(SHOWN_BYTES_MAX, bytes)
 }
 
-/// The same for one word of several in a queue: at most 12 of the bytes.
+/// The bytes of one word among several, as they may stand in a line of an error: printable ASCII, at most 12 of them.
 #[must_use]
 pub fn shown_shortly(bytes: &[u8]) -> String {
     const SHORT_BYTES_MAX: usize = 12;

@@ -29,7 +29,7 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
     request_any(server, name, args);
 }
 
-/// An owner asks for nothing but the exclusive lock, at once.
+/// Answers an owner that asks for nothing but the exclusive lock, at once.
 #[inline(always)]
 fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_ms: u64) {
     let client = server.client();
@@ -60,7 +60,7 @@ fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_m
     }
 }
 
-/// The same where it takes more than a short look.
+/// Answers such a request where that takes more than a short look at the key, which is open already.
 #[inline(never)]
 fn acquire_opened<'a, S: Server>(
     server: &'a S,
@@ -157,7 +157,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     reply_acquired(server, &[name], reply, minted_owner, is_parked);
 }
 
-/// The same reply, when enough replicas have the grant.
+/// Makes the client wait until enough replicas have the grant, and replies then.
 #[cold]
 fn hold_back<S: Server>(
     server: &S,

@@ -181,7 +181,7 @@ pub fn closed<S: Server>(server: &S, client: ClientId) {
     }
 }
 
-/// Its client learns of this: a grant is not taken back any more.
+/// Notes that the client learns of this reply: a grant is not taken back any more.
 fn delivered(table: &mut Table, reply: &Reply) {
     if let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply {
         for lock_key in std::iter::once(lock_key).chain(others) {
@@ -190,7 +190,7 @@ fn delivered(table: &mut Table, reply: &Reply) {
     }
 }
 
-/// Nobody learns of this: a grant is to be taken back.
+/// Notes that nobody learns of this reply: a grant is to be taken back.
 fn undelivered<S: Server>(server: &S, reply: Reply) {
     let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply else {
         return;

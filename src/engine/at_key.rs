@@ -8,7 +8,7 @@ use crate::lock::effect::{Effects, Event, Existing, Step};
 use crate::lock::table::{KeyRef, Table};
 use crate::lock::types::{Moment, Now};
 
-/// One step of a client's request at its key, for this owner.
+/// Carries out one step of a client's request at its key, for this owner.
 pub fn ask<S: Server, R>(
     server: &S,
     name: S::Name<'_>,
@@ -18,8 +18,8 @@ pub fn ask<S: Server, R>(
     ask_and(server, name, Some(owner), decide, |_| ())
 }
 
-/// The same, with something to do before the step is carried out. Without an owner it is a fact, to which no string
-/// is a lock.
+/// Calls `before`, and then carries out one step at its key as [`ask`] does. Without an owner the step is a fact, to
+/// which no string is a lock.
 #[inline(always)]
 pub fn ask_and<S: Server, R>(
     server: &S,
@@ -73,7 +73,7 @@ pub fn try_at_once<'a, S: Server, R>(
     Ok(step.reply)
 }
 
-/// One step at an open key.
+/// Carries out one step at an open key.
 #[inline(always)]
 pub fn go_on<'a, S: Server, R>(
     server: &'a S,
@@ -93,7 +93,7 @@ pub fn go_on<'a, S: Server, R>(
     Some(step.reply)
 }
 
-/// One step of a fact at its key.
+/// Carries out one step of a fact at its key.
 pub fn apply<S: Server>(
     server: &S,
     name: S::Name<'_>,

@@ -129,31 +129,31 @@ impl<B> Default for Clients<B> {
 }
 
 impl<B: Copy + Eq + Hash> Clients<B> {
-    /// This client waits in a queue.
+    /// Notes that this client waits in a queue.
     pub fn wait_in_queue(&mut self, blocked: B, id: ClientId, waiter: WaiterId) {
         self.in_queue.insert(waiter, blocked);
         self.insert(blocked, id, Stage::InQueue(waiter));
     }
 
-    /// This client waits for replicas.
+    /// Notes that this client waits for replicas.
     pub fn wait_for_replicas(&mut self, blocked: B, id: ClientId, wait: WaitId, reply: Reply) {
         self.confirming.insert(wait, blocked);
         self.insert(blocked, id, Stage::Confirming(wait, reply));
     }
 
-    /// This client is answered when what it began is undone.
+    /// Notes that this client is to be answered when what it began is undone.
     pub fn wait_for_undo(&mut self, blocked: B, id: ClientId, reply: Reply) {
         let number = self.insert(blocked, id, Stage::Undoing(reply));
         self.undoing.push(blocked, number);
     }
 
-    /// This client is answered when its turn comes.
+    /// Notes that this client is to be answered when its turn comes.
     pub fn wait_for_turn(&mut self, blocked: B, id: ClientId, reply: Reply) {
         let number = self.insert(blocked, id, Stage::Paced(reply));
         self.paced.push(blocked, number);
     }
 
-    /// This client was answered.
+    /// Notes that this client was answered.
     pub fn note_answered(&mut self, blocked: B, id: ClientId) {
         self.answered += 1;
         self.insert(blocked, id, Stage::Answered);
@@ -261,7 +261,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.all.len()
     }
 
-    /// After a storm nothing of it is kept but room for a few.
+    /// Gives back the memory of a storm of clients, but for room for a few.
     pub fn give_back_memory(&mut self) {
         if self.all.is_empty() && self.capacity() > KEPT {
             *self = Self { last_number: self.last_number, ..Self::default() };

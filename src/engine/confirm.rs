@@ -24,7 +24,7 @@ pub fn start<S: Server>(server: &S) {
     }
 }
 
-/// This server decides from here on. It may have replicas of its own already.
+/// Begins to confirm grants: this server decides from here on. It may have replicas of its own already.
 pub fn promoted<S: Server>(server: &S) {
     let now = server.boot();
     let _ = server.with(|state| state.confirm.all.begin(now));
@@ -125,15 +125,15 @@ fn go_by<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>, rule: O
     server.shared().holds_back.set(rule.is_some());
 }
 
-/// Nothing has to be confirmed any more, and by now all is over that had to be.
+/// Ends the waiting for replicas if nothing has to be confirmed any more, and all waits are over by now.
 fn end_if_over<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>) {
     if state.confirm.rule == Some(Rule::NOBODY) && state.confirm.all.is_over() {
         go_by(server, state, None);
     }
 }
 
-/// From here on the turns of the event loop and the coming and going of replicas are heard. It costs every turn a
-/// little, so it begins when it is first needed.
+/// Has the server tell of the turns of its event loop, and of replicas that come and go. It costs every turn a little,
+/// so it begins when it is first needed.
 fn listen<S: Server>(server: &S) {
     let is_heard = &server.shared().hears_replicas;
     if !is_heard.set(true) && !server.listen(Topic::Replicas) {
@@ -162,7 +162,7 @@ pub fn refusal_of_lease<S: Server>(server: &S, is_keepalive: bool) -> Option<&'s
     (is_keepalive && server.shared().settings.confirms()).then_some(KEPT_UNCONFIRMED)
 }
 
-/// The same for a renewal.
+/// Why a renewal by this client can never be confirmed, or not now.
 #[cold]
 pub fn refusal_of_renewal<S: Server>(server: &S) -> Option<&'static str> {
     if cannot_wait(server) { Some(CANNOT_WAIT) } else { is_impossible(server).then_some(CANNOT_CONFIRM) }
@@ -302,7 +302,7 @@ fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
     seen.is_some()
 }
 
-/// Before the event loop sleeps.
+/// Does what has to be done before the event loop sleeps.
 pub fn turn<S: Server>(server: &S) {
     if !server.shared().hears_replicas.is_set() {
         return;

@@ -93,7 +93,7 @@ pub fn loading<S: Server>(server: &S) {
     let _ = server.with(|state| state.table.begin_load());
 }
 
-/// That is over.
+/// The loading of a data set is over.
 pub fn loaded<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     first_use::look_around(server);
@@ -180,7 +180,7 @@ pub fn slots_leave<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.moves += 1);
 }
 
-/// They stay, or have left.
+/// Slots that were to leave as a whole stay, or have left.
 pub fn slots_have_left_or_stay<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.moves = state.pump.moves.saturating_sub(1));
     work::request(server);

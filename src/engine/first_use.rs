@@ -8,7 +8,8 @@ use crate::command::error::MAY_EVICT;
 /// Ourselves, and what newer servers are born with: these listen to no keyspace event.
 const QUIET_MODULES: [&str; 3] = ["redislock", "lua", "vectorset"];
 
-/// There is, or is about to be, something to know about: the first command or the first value that is loaded.
+/// Begins to hear events when there is, or is about to be, something to know about: at the first command, or at the
+/// first value that is loaded.
 #[inline]
 pub fn begin<S: Server>(server: &S) {
     if !server.shared().hears_events.is_set() {

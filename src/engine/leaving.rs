@@ -59,7 +59,8 @@ pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     }
 }
 
-/// In every run of the pump: turns away the waiters, which that run answers next, and tells readers to count from nothing.
+/// Turns away the waiters, and tells readers to count from nothing. The pump calls it in every run, and answers the
+/// waiters next.
 pub fn go<S: Server>(server: &S, is_paused: bool) {
     if !server.shared().settings.is_leaving() {
         return;

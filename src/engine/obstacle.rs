@@ -17,7 +17,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// For INFO.
+    /// The word for it in INFO.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Obstacle {
         }
     }
 
-    /// For the log.
+    /// The sentence about it in the log.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {

@@ -61,7 +61,7 @@ fn mode<S: Server>(server: &S) -> Mode {
     }
 }
 
-/// One run. The server calls it when [`Server::run_soon`] asked for it.
+/// Runs the pump once. The server calls it when [`Server::run_soon`] asked for it.
 pub fn run<S: Server>(server: &S) {
     let started = server.boot();
     let _ = server.with(|state| state.pump.requested = None);
@@ -372,7 +372,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
     }
 }
 
-/// It may be the turn of a request for several locks.
+/// Grants a request for several locks, if it is its turn at all of them.
 fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Admission<'_, S>) {
     let lock_keys = server.with(|state| state.table.keys_of(request)).unwrap_or_default();
     let Some(owned) = lock_keys.iter().map(|lock_key| server.name_at(lock_key)).collect::<Option<Vec<_>>>()

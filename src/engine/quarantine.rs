@@ -5,7 +5,8 @@ use super::server::Server;
 use super::work;
 use crate::lock::types::Moment;
 
-/// This server begins, or begins to decide: it may lack locks that were granted before.
+/// Begins a quarantine, if one is set: this server begins, or begins to decide, and may lack locks that were granted
+/// before.
 pub fn begin<S: Server>(server: &S, why: &str) {
     let length_ms = server.shared().settings.quarantine_ms();
     if length_ms == 0 {

@@ -54,7 +54,7 @@ pub trait Server: Sized {
     fn boot(&self) -> Moment;
     /// Microseconds since the epoch. Calls nobody.
     fn wall_us(&self) -> u64;
-    /// Both, at the price of one: the wall clock may lag by what tokens may lag anyway. Calls nobody.
+    /// Both clocks, at the price of one: the wall clock may lag by what tokens may lag anyway. Calls nobody.
     fn now(&self) -> Now;
     /// Runs the pump as soon as the running command or event is over. `is_late`: it was asked for before, and did not
     /// come.
@@ -91,7 +91,7 @@ pub trait Server: Sized {
     fn lock_key<'a>(&self, name: Self::Name<'a>) -> LockKey<'a>;
     /// The name of this key, whose database is selected from here on. `None`: there is no memory.
     fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<Self::NameBuf<'a>>;
-    /// The same name. Calls nobody.
+    /// The name that this buffer holds. Calls nobody.
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key.
     fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
@@ -149,7 +149,7 @@ pub enum Topic {
     Locks,
     /// The turns of its event loop.
     Turns,
-    /// The same, and the coming and going of replicas.
+    /// The turns of its event loop, and the coming and going of replicas.
     Replicas,
 }
 
@@ -228,7 +228,7 @@ pub trait Key {
     fn string_ttl_ms(&self) -> Option<u64>;
     /// The value of a string, one byte more than an owner can have at most.
     fn string(&self) -> Vec<u8>;
-    /// It has to live until this moment of the wall clock, in milliseconds. Only a key that is there.
+    /// Gives the key a time to live, until this moment of the wall clock in milliseconds. Only of a key that is there.
     fn live_until(&self, wall_ms: u64);
     /// Takes away the time to live that a user may have given to the key. Only of a key that is there.
     fn persist(&self);

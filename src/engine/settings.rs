@@ -28,13 +28,13 @@ impl Number {
         Self { name, min, max, value: AtomicI64::new(default) }
     }
 
-    /// As the server keeps it.
+    /// The value as the server keeps it.
     #[must_use]
     pub fn raw(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// The server has checked the range.
+    /// Sets the value, whose range the server has checked.
     pub fn set(&self, value: i64) {
         self.value.store(value, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// As they are when nobody sets anything.
+    /// The defaults.
     #[must_use]
     pub const fn new() -> Self {
         Self {

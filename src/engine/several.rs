@@ -5,8 +5,8 @@ use super::{legacy, step};
 use crate::lock::effect::{Effects, Existing};
 use crate::lock::table::{KeyRef, Steps, Table};
 
-/// One step at several keys of the selected database, which all stay open until all are changed. `before` is done
-/// before anything is carried out.
+/// Carries out one step at several keys of the selected database, which all stay open until all are changed. Calls
+/// `before` first.
 pub fn at_all<S: Server, R>(
     server: &S,
     names: &[S::Name<'_>],

@@ -77,7 +77,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nothing is known.
+    /// What is known at first: nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -64,7 +64,7 @@ impl<A: Alarm> Wake<A> {
         }
     }
 
-    /// It went off.
+    /// Notes that it went off.
     pub const fn went_off(&mut self) {
         self.armed = None;
     }
@@ -128,15 +128,15 @@ pub struct Sweep {
 }
 
 impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
-    /// After a step, does for the core what is left to do at what was found. Forgets a lock without a key, and has
-    /// the pump run when the next thing ends. Returns the effects.
+    /// Does for the core what is left to do after a step. Forgets a lock without a key, and has the pump run when the
+    /// next thing ends. Returns the effects of the step.
     #[inline]
     pub fn after_step(&mut self, change: Change, existing: Existing) -> Effects {
         self.after_change(change, existing);
         self.fx.take()
     }
 
-    /// The same after a step whose effects are not in the buffer.
+    /// Does as [`Self::after_step`] after a step whose effects are not in the buffer.
     #[inline(always)]
     pub fn after_change(&mut self, change: Change, existing: Existing) {
         match (change, existing) {
@@ -160,8 +160,8 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             || self.clients.has_paced()
     }
 
-    /// The same for what has to do with confirmations. `had_undo`: there was something to undo before, and the pump knows
-    /// of it.
+    /// Whether there is anything about confirmations that only the pump does, and that needs no time to pass.
+    /// `had_undo`: there was something to undo before, and the pump knows of it.
     #[must_use]
     pub fn has_unconfirmed_work(&self, had_undo: bool) -> bool {
         let confirm = &self.confirm.all;
@@ -175,7 +175,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         self.wake.at(next);
     }
 
-    /// After a storm of waiters nothing of it is kept but room for a few.
+    /// Gives back the memory of a storm of waiters, but for room for a few.
     pub fn give_back_memory(&mut self) {
         const KEPT: usize = if cfg!(test) { 4 } else { 64 };
         self.clients.give_back_memory();

@@ -281,7 +281,7 @@ impl<T> Arena<T> {
         })
     }
 
-    /// The same, to change them.
+    /// All records with their numbers, to change them, in no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
         self.pages.iter_mut().enumerate().flat_map(|(page_number, page)| {
             page.iter_mut().flat_map(move |page| {

@@ -100,7 +100,7 @@ impl<T: Copy + Eq> ByHash<T> {
         true
     }
 
-    /// One table gives half of its entries to a new one.
+    /// Moves half of the entries of one table into a new one.
     fn halve_one(&mut self) {
         let tables = self.tables.len();
         let among = (tables + 1).next_power_of_two();

@@ -139,21 +139,21 @@ pub struct Confirmations {
 }
 
 impl Confirmations {
-    /// This server is primary from here on: it has just started, or was promoted.
+    /// Begins to count for a majority: this server has just started as a primary, or was promoted.
     pub fn begin(&mut self, now: Moment) {
         self.primary_since = Some(now);
         self.forget_replicas();
     }
 
-    /// Nobody can tell which replicas were connected all the time: each is as good as new.
+    /// Forgets the replicas: nobody can tell which of them were connected all the time, so each is as good as new.
     pub fn forget_replicas(&mut self) {
         self.replicas.clear();
         self.waits.values_mut().for_each(|wait| wait.awaited.clear());
         self.has_lost = true;
     }
 
-    /// Nothing has to be confirmed from here on: those who wait are told in this turn or, of many, in the next ones. What
-    /// was not confirmed before is undone all the same.
+    /// Lets all waits end without replicas: their owners are told in this turn or, if there are many, in the next ones.
+    /// What was not confirmed before is undone all the same.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
@@ -177,7 +177,7 @@ impl Confirmations {
         self.undo.with(token).any(|other| other.lock_key.as_key() == lock_key)
     }
 
-    /// The same of what is not put off.
+    /// Whether anything is to be undone that is not put off.
     #[must_use]
     pub fn has_undo_now(&self) -> bool {
         self.undo.has_some_now()

@@ -360,7 +360,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// One of the blockers of a condition is out of the way.
+    /// Takes one of the blockers of a condition out of the way.
     fn meet(&mut self, condition: usize, free: &mut Vec<usize>) {
         effort::count(1);
         let condition = &mut self.conditions[condition];

@@ -42,7 +42,7 @@ pub enum Change {
     Signalled,
     /// It stays, with the same value, and what the value stands for changed.
     Touched,
-    /// The same, and another hold began: a time to live that a user gave to the old one goes.
+    /// It stays, with the same value, and another hold began: a time to live that a user gave to the old one goes.
     Renewed,
     /// This becomes its value, whatever was there.
     Stored(LockId),
@@ -89,7 +89,7 @@ impl<R> Step<R> {
         Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
-    /// The same, told behind what has ended.
+    /// This step, told to replicas and files behind what has ended.
     #[inline]
     pub fn behind(self, ended: Record, fx: &mut Effects) -> Self {
         match (ended, self.record) {
@@ -102,7 +102,7 @@ impl<R> Step<R> {
         }
     }
 
-    /// The same with another reply.
+    /// This step with another reply.
     pub fn reply<S>(self, reply: S) -> Step<S> {
         Step { reply, change: self.change, record: self.record }
     }

@@ -213,7 +213,7 @@ impl Queues {
         self.queues.iter()
     }
 
-    /// The same, to mark them.
+    /// All queues, to mark them, in no particular order.
     pub fn queues_mut(&mut self) -> impl Iterator<Item = (QueueId, &mut Queue)> {
         self.queues.iter_mut()
     }

@@ -43,7 +43,7 @@ pub struct TokenClock {
 }
 
 impl TokenClock {
-    /// From here on it does not lag behind the wall clock. Where locks move between servers, this server must not
+    /// Keeps it from lagging behind the wall clock from here on. Where locks move between servers, this server must not
     /// give out a token again that another one has given out. It may not know of that token, because its lock was
     /// free again when it moved.
     pub const fn follow_closely(&mut self) {
@@ -145,14 +145,14 @@ impl TokenClock {
         staged
     }
 
-    /// This data set takes the place of the one with this clock: what that one knew is not minted again, and a file
-    /// that was begun meanwhile knows nothing yet.
+    /// Takes the place of the clock of an old data set: what that one knew is not minted again, and a file that was
+    /// begun meanwhile knows nothing yet.
     pub fn replace(&mut self, old: &Self) {
         self.absorb(old);
         self.must_be_explicit |= old.must_be_explicit;
     }
 
-    /// A data set with this clock goes: what it knew is not minted again. What readers count from stays.
+    /// Takes over what the clock of a data set knew that goes: it is not minted again. What readers count from stays.
     pub const fn absorb(&mut self, other: &Self) {
         if other.last > self.last {
             self.last = other.last;

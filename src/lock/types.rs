@@ -172,7 +172,7 @@ pub struct LockKeyBuf {
 }
 
 impl LockKeyBuf {
-    /// The same lock key, borrowed.
+    /// This lock key, borrowed.
     #[must_use]
     pub fn as_key(&self) -> LockKey<'_> {
         LockKey { db: self.db, name: &self.name }

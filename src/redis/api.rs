@@ -135,7 +135,7 @@ impl Ctx {
         self.0
     }
 
-    /// No context, which some functions of the API take for the server itself.
+    /// The absence of a context, which some functions of the API take for the server itself.
     pub(crate) const fn nowhere() -> Self {
         Self(null_mut())
     }

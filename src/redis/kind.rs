@@ -21,7 +21,7 @@ pub(crate) fn kind() -> Kind {
     KIND.get().copied().unwrap_or(unknown)
 }
 
-/// It is this one. Once, at load.
+/// Notes which server it is. Called once, at load.
 pub(super) fn note(kind: Kind) {
     let _ = KIND.set(kind);
 }

@@ -113,7 +113,7 @@ extern "C" fn set_confirm(
     raw::REDISMODULE_OK as c_int
 }
 
-/// All settings of one CONFIG SET are set: if they make no sense together, the server sets them back.
+/// Checks the settings when all of one CONFIG SET are set. If they make no sense together, the server sets them back.
 extern "C" fn apply(
     _ctx: *mut raw::RedisModuleCtx,
     _data: *mut c_void,

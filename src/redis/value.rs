@@ -220,7 +220,7 @@ fn freed(lock: LockId) {
     guard::callback((), || values::freed(&anywhere(), lock));
 }
 
-/// At the head of an RDB file: how far the clock of tokens is.
+/// Writes at the head of an RDB file how far the clock of tokens is.
 extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
         if let Some((last, replicated)) = values::saved_clock(&anywhere()) {

@@ -250,7 +250,8 @@ impl Core {
         Ok(sent.map(|(sent, _)| Grant { wanted: wanted.clone(), token, sent }))
     }
 
-    /// From when the leases count anew, and whether an older request may come late; None if any of the locks is lost.
+    /// Renews the leases. Returns from when they count, and whether an older request may come late; None if any of the
+    /// locks is lost.
     async fn renewed(
         &self,
         wanted: &Wanted,
@@ -301,7 +302,7 @@ impl Core {
         Ok(None)
     }
 
-    /// One request that waits; nil too if the server said that another one has to be asked.
+    /// Sends one request that waits. Returns nil also if the server said that another one has to be asked.
     async fn block(&self, wanted: &Wanted, lease: Duration, patience: Patience) -> Result<Value, Failure> {
         let most = patience.left().min(*lock(&self.longest_block));
         let linking = timeout(patience.left(), self.servers.own_link(wanted.name())).await;
@@ -338,7 +339,7 @@ impl Core {
 
     // Holding.
 
-    /// From when the lease counts anew; None if it is lost.
+    /// Renews a lease. Returns from when it counts; None if it is lost.
     pub(crate) async fn renew(&self, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
         let renewed = self.renewed(&held.wanted, lease, held.token, held.deadline()).await;
         if matches!(renewed, Ok(Some((_, true)))) {

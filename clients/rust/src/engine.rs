@@ -300,14 +300,15 @@ impl<'a> Attempt<'a> {
         Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring() }
     }
 
-    /// It was granted nothing: what its owner holds by another request stays, such as a read that it wanted to upgrade.
+    /// Notes that it was granted nothing. What its owner holds by another request stays, as a read that it wanted to
+    /// upgrade.
     fn gives_way(mut self) {
         if !self.engine.is_group() && !self.wanted.is_doubtful() {
             self.token = Some(NOBODYS);
         }
     }
 
-    /// There is nothing to be given up.
+    /// Notes that there is nothing to be given up.
     pub(crate) fn succeeds(mut self) {
         self.is_open = false;
     }

@@ -222,7 +222,7 @@ async fn tell_apart<'a>(
     Ok(granted)
 }
 
-/// From when the lease counts anew; None if too few servers have the hold.
+/// Renews a lease. Returns from when it counts; None if too few servers have the hold.
 pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
     let (name, sent) = (held.wanted.name(), Moment::now());
     let command = held.wanted.renew(name, lease, "TOKEN", held.token);

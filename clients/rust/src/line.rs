@@ -39,7 +39,7 @@ struct Line {
 }
 
 impl Line {
-    /// It may be the turn of the first of them.
+    /// Calls the first waiter: it may be its turn.
     fn call_first(&self) {
         if let Some(spot) = self.places.values().next() {
             spot.turn.notify_one();
@@ -50,8 +50,8 @@ impl Line {
         key.0 != u64::MAX && spot.link != self.link
     }
 
-    /// This one has just asked, or left: the next one asks again if it has to, and so on. Behind the last that had to, those
-    /// are let in that have not asked yet.
+    /// Calls the waiter behind one that has just asked, or left: it asks again if it has to, and so on. Behind the last
+    /// one that had to, waiters are let in that have not asked yet.
     fn call_next(&self, key: Key, was_stale: bool, most: usize) {
         let mut behind = self.places.range((Excluded(key), Unbounded));
         if let Some((next, spot)) = behind.next().filter(|(next, _)| next.0 != u64::MAX) {
@@ -83,7 +83,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// At most this many of each line stand in the server's queue.
+    /// Lines of which at most `most` waiters each stand in the server's queue.
     pub(crate) fn new(most: usize) -> Self {
         Self { lines: Mutex::default(), most }
     }

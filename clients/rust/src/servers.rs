@@ -159,7 +159,7 @@ impl Servers {
         Ok(found)
     }
 
-    /// This server may be the primary no more.
+    /// Notes that this server may be the primary no more.
     pub(crate) fn forget(&self, address: Option<&Address>) {
         let mut known = self.known();
         match self.topology {

@@ -161,22 +161,22 @@ impl Wanted {
         self.is_doubtful() || self.grantable.load(Ordering::Relaxed)
     }
 
-    /// A request is sent.
+    /// Notes that a request is sent.
     pub(crate) fn sends(&self) {
         self.grantable.store(true, Ordering::Relaxed);
     }
 
-    /// It was answered, and has got nothing.
+    /// Notes that it was answered, and has got nothing.
     pub(crate) fn got_nothing(&self) {
         self.grantable.store(false, Ordering::Relaxed);
     }
 
-    /// A request went unanswered.
+    /// Notes that a request went unanswered.
     pub(crate) fn doubt(&self) {
         self.doubtful.store(true, Ordering::Relaxed);
     }
 
-    /// It was answered after all.
+    /// Notes that it was answered after all.
     pub(crate) fn trust(&self, was_doubtful: bool) {
         self.doubtful.store(was_doubtful, Ordering::Relaxed);
     }

@@ -86,7 +86,7 @@ pub fn encode(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64))
     encode_row(name, lock, write);
 }
 
-/// The same without the version.
+/// Writes a lock without the version: calls `write` with each number.
 pub(super) fn encode_row(name: &[u8], lock: Option<&SavedLock>, mut write: impl FnMut(u64)) {
     write(name_hash(name));
     let Some(lock) = lock else {
@@ -139,7 +139,7 @@ pub fn decode(name: &[u8], mut read: impl FnMut() -> Option<u64>) -> Result<Opti
     decode_row(name, 0, read)
 }
 
-/// The same behind the version; refuses what fewer than `fewest` hold.
+/// Reads what stands behind the version. Refuses a lock that fewer than `fewest` hold.
 pub(super) fn decode_row(
     name: &[u8],
     fewest: u64,

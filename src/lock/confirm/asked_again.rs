@@ -51,7 +51,7 @@ impl Confirmations {
         }
     }
 
-    /// Nobody is told by this wait: it failed, or its client is gone. What it began is to be undone, unless a later
+    /// Ends a wait that tells nobody: it failed, or its client is gone. What it began is to be undone, unless a later
     /// request of the owner relies on it.
     pub fn leave(&mut self, id: WaitId) {
         for mut pending_grant in self.remove(id).into_iter().flat_map(|wait| wait.pending_grants) {
@@ -72,7 +72,7 @@ impl Confirmations {
         self.of_token.get(&pending_grant.token).into_iter().flatten().copied().collect()
     }
 
-    /// The same hold in another wait.
+    /// The grant of this hold in another wait, if it is about that hold.
     fn pending_grant_in(&mut self, id: WaitId, same: &PendingGrant) -> Option<&mut PendingGrant> {
         self.waits.get_mut(&id)?.pending_grants.iter_mut().find(|other| other.is_of_hold(same))
     }

@@ -4,7 +4,7 @@ use super::gone::Gone;
 use super::{Confirmations, WaitId};
 
 impl Confirmations {
-    /// This server decides nothing any more: all waits are over, and nothing is undone here.
+    /// Ends all waits, and undoes nothing: this server decides nothing any more.
     pub fn drop_all(&mut self) {
         self.deadlines.clear();
         self.enough.clear();

@@ -14,7 +14,7 @@ pub(super) struct Gone<K, W> {
 }
 
 impl<K, W> Gone<K, W> {
-    /// All of this is over.
+    /// Takes what is over, to give it back a piece at a time.
     pub(super) fn new(
         waits: BTreeMap<K, W>,
         of_token: HashMap<Token, BTreeSet<K>>,

@@ -54,7 +54,7 @@ impl Undos {
         self.of_token.entry(pending_grant.token).or_default().push(pending_grant);
     }
 
-    /// This cannot be undone now, and perhaps at this moment.
+    /// Puts off a grant that cannot be undone now, and perhaps can at this moment.
     pub(super) fn put_off(&mut self, pending_grant: PendingGrant, at: Moment) {
         self.put_off.push_back((at, pending_grant.token));
         self.of_token.entry(pending_grant.token).or_default().push(pending_grant);

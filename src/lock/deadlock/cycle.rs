@@ -44,7 +44,7 @@ impl Graph<'_> {
         cycle
     }
 
-    /// From one wait that cannot end to the next, until one comes again.
+    /// Follows the waits that cannot end, from one to the next, until one comes again.
     fn any_cycle(&self, start: usize) -> Vec<Link> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
         let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];

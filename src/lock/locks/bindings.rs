@@ -79,8 +79,8 @@ impl Locks {
         true
     }
 
-    /// From now on a hold is bound like this, to this connection; to the same as before if none is named. Returns
-    /// whether its lease stands still from here on, at what is left of it: readers have to be told how much that is.
+    /// Binds a hold like this, to this connection; to the same as before if none is named. Returns whether its lease
+    /// stands still from here on, at what is left of it: readers have to be told how much that is.
     pub fn rebind(&mut self, id: LockId, now: Moment, binding: Binding, client: Option<ClientId>) -> bool {
         self.put_on_wheel(id);
         let Some((was, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
@@ -160,8 +160,8 @@ impl Locks {
         orphaned.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.generation())))
     }
 
-    /// All connections are of another life from here on, and so are those that have closed and that these holds were
-    /// bound to. Which holds are orphaned now is found out by [`Self::sort_unbound`].
+    /// Takes all connections for those of another life from here on, also the closed ones that the holds in `closed`
+    /// were bound to. [`Self::sort_unbound`] finds out which holds are orphaned now.
     pub fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
         self.overflows.forget_connections(closed);
     }
@@ -179,9 +179,9 @@ impl Locks {
         }
     }
 
-    /// No connection of another life keeps anything alive here: from this moment on such leases run, at their full
-    /// length. Each is seen to run at once; [`Self::next_running`] puts them on the wheel, one by one. `false`: some have
-    /// to wait for those that were let run before.
+    /// Lets the leases run that connections of another life kept alive, from this moment on and at their full length.
+    /// Each is seen to run at once; [`Self::next_running`] puts them on the wheel, one by one. `false`: some have to
+    /// wait for those that were let run before.
     pub fn let_orphaned_run(&mut self, at: Moment) -> bool {
         self.overflows.let_run(at)
     }
@@ -211,7 +211,7 @@ impl Locks {
         }
     }
 
-    /// No connection keeps this hold alive: its lease runs from here, at its full length.
+    /// Lets the lease of this hold run from here, at its full length: no connection keeps it alive.
     pub fn let_run(&mut self, id: LockId, now: Moment) {
         self.run_from(id, now, false);
     }

@@ -41,7 +41,7 @@ impl Earlier {
         !self.binding.is_paused() && self.until_us <= now.0
     }
 
-    /// Its connection has closed at this moment: see `Locks::unbind`.
+    /// Notes that its connection closed at this moment: see `Locks::unbind`.
     pub(super) fn unbind(&mut self, closed_at: Moment) {
         let (is_paused, until) = (self.binding.is_paused(), Moment(self.until_us));
         let left_ms = if is_paused { self.lease_ms } else { closed_at.ms_until(until) };

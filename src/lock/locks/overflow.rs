@@ -49,8 +49,8 @@ impl Overflow {
         self.binding.is_paused() && !self.is_bound(forgotten)
     }
 
-    /// By what the hold is found on account of what it was before: connections and tokens. Nothing is allocated where it
-    /// was nothing else, as nearly always.
+    /// The connections and tokens by which the hold is found on account of what it was before. Nothing is allocated
+    /// where it was nothing else, as nearly always.
     fn ties(&self) -> (Vec<ClientId>, Vec<Token>) {
         (self.all_earlier().filter_map(|earlier| earlier.bound_to).collect(), self.untold_tokens().collect())
     }
@@ -83,7 +83,7 @@ impl Overflow {
         }
     }
 
-    /// This connection has closed.
+    /// Notes that this connection has closed.
     pub(super) fn unbind_earlier(&mut self, client: ClientId, closed_at: Moment) {
         self.change_earlier(|earlier| {
             if earlier.bound_to == Some(client) {
@@ -290,7 +290,7 @@ impl Overflows {
         self.bound.remove(&client).unwrap_or_default()
     }
 
-    /// All connections are forgotten, in one step, and so are those that have closed and that these were bound to.
+    /// Forgets all connections in one step, also the closed ones that the holds in `closed` were bound to.
     pub(super) fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
         self.life += 1;
         (self.forgotten, self.kept) = (self.life, 0);
@@ -330,8 +330,8 @@ impl Overflows {
         self.orphans.range(from..).copied()
     }
 
-    /// From this moment on the leases of all orphaned holds run. `false`: some have to wait until all are on the wheel
-    /// that were let run before.
+    /// Lets the leases of all orphaned holds run from this moment on. `false`: some have to wait until all are on the
+    /// wheel that were let run before.
     pub(super) fn let_run(&mut self, at: Moment) -> bool {
         if self.run.is_some() {
             return self.orphans.is_empty() && self.unbound.is_empty();
@@ -349,7 +349,7 @@ impl Overflows {
         self.run.is_some()
     }
 
-    /// One of them. `None`: none was found this time.
+    /// Takes one of the holds that were let run, to put it on the wheel. `None`: none was found this time.
     pub(super) fn next_running(&mut self) -> Option<u32> {
         if self.running.is_empty() {
             if self.has_unbound() {

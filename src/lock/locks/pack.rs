@@ -257,7 +257,7 @@ impl Prefixes {
         Some(seat)
     }
 
-    /// One use less.
+    /// Counts one use less.
     #[inline(always)]
     pub(super) fn give_back(&mut self, seat: u8) {
         if let Some(prefix) = self.seats.get_mut(usize::from(seat)) {
@@ -265,7 +265,7 @@ impl Prefixes {
         }
     }
 
-    /// No seat: a name in this database is not packed.
+    /// Notes that a name in this database is not packed, and returns that it has no seat.
     #[inline]
     pub(super) fn no_seat(&mut self, db: u32) -> u8 {
         self.others = match self.others {

@@ -125,7 +125,7 @@ impl Head {
         self.word = U64::new(token.get() << TOKEN_SHIFT | low);
     }
 
-    /// It has been held since then.
+    /// Sets since when it has been held.
     pub(super) fn set_since(&mut self, since: Moment) {
         self.since = U32::new(Since::at(since).0);
     }

@@ -296,7 +296,7 @@ impl Locks {
         self.leases.insert(&mut self.records, id.index(), tick(until_us), now.0 / 1_000);
     }
 
-    /// From here on they cannot, for a test.
+    /// Leaves no room for more locks from here on, for a test.
     #[cfg(test)]
     pub fn use_up_numbers(&mut self) {
         self.records.0.use_up_numbers();

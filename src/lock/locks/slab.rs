@@ -120,7 +120,7 @@ impl Slab {
         self.pages.len() + PAGES_KEPT < PAGES_MAX
     }
 
-    /// From here on there is no room, for a test.
+    /// Leaves no room from here on, for a test.
     #[cfg(test)]
     pub(super) fn use_up_numbers(&mut self) {
         self.pages.resize_with(PAGES_MAX - 1, Page::default);
@@ -206,7 +206,7 @@ impl Slab {
         (slot.first()? & OCCUPIED != 0).then_some(slot)
     }
 
-    /// The same, to change it. The generation stays as it is.
+    /// The bytes of a slot, to change them; `None` if it is not occupied. The generation has to stay as it is.
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut [u8]> {
         let page = self.pages.get_mut(page_of(index))?;

@@ -57,7 +57,7 @@ impl Queues {
         self.queues.get(queue)?.tail
     }
 
-    /// This request is one of a holder that wants to hold alone, and stands ahead of everybody from here on.
+    /// Moves a request ahead of everybody: it is one of a holder that wants to hold alone.
     pub fn move_to_head(&mut self, id: WaiterId) {
         self.leave_rank(id);
         let Some(waiter) = self.waiters.get_mut(id) else {

@@ -134,7 +134,7 @@ impl Ranks {
         }
     }
 
-    /// One of the reservations at the head goes.
+    /// Notes that one of the reservations at the head goes.
     fn lose_turn(&mut self, slot: usize) {
         if self.reserved.below(slot) < self.turns && self.bars.below(slot) == 0 {
             self.turns -= 1;
@@ -171,7 +171,7 @@ impl Queues {
         (bars == 0).then(|| ranks.reserved.below(end) - usize::from(is_left_out(Standing::Reserved)))
     }
 
-    /// The same, whatever bars the way.
+    /// How many reservations stand ahead of this waiter, whatever bars the way.
     #[must_use]
     pub fn reservations_ahead(&self, waiter: WaiterId) -> usize {
         let Some(waiter) = self.waiters.get(waiter) else {

@@ -4,7 +4,7 @@ use super::{QueueId, Queues};
 use crate::lock::types::Moment;
 
 impl Queues {
-    /// This queue is to be looked at then; `None`: not any more.
+    /// Sets when this queue is to be looked at; `None`: not any more.
     pub fn look_at(&mut self, id: QueueId, at: Option<Moment>) {
         let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.look_at != at) else {
             return;

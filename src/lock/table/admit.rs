@@ -367,8 +367,8 @@ impl Table {
         }
     }
 
-    /// It may be the turn of a request for several locks. Asks the pump to look at all of them, unless the request is
-    /// known to be held up in another queue.
+    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless the
+    /// request is known to be held up in another queue.
     fn note_multi(&mut self, id: MultiId, queue: QueueId) {
         let Some(multi) = self.queues.multi_mut(id) else {
             return;

@@ -192,7 +192,7 @@ impl Table {
         }
     }
 
-    /// This owner holds, with this token: alone, whatever was there, or beside others who hold in the same way.
+    /// Makes this owner hold, with this token: alone, whatever was there, or beside others who hold in the same way.
     pub fn apply_hold(
         &mut self,
         now: Moment,

@@ -55,7 +55,7 @@ impl ClosedConnections {
         self.all.into_iter().map(|closed| closed.holds)
     }
 
-    /// Each is found by its number, and nothing else is.
+    /// Checks that each is found by its number, and nothing else is.
     #[cfg(test)]
     pub(super) fn check(&self) {
         assert_eq!(self.all.len(), self.closed_at.len());

@@ -80,7 +80,8 @@ impl Table {
         self.locks.has_bindings() || self.queues.have_bindings()
     }
 
-    /// Another server decides from here on: no connection of this one keeps anything alive, or ends it.
+    /// Forgets all connections: another server decides from here on, so none of this one keeps anything alive, or ends
+    /// it.
     pub fn forget_connections(&mut self) {
         let closed = std::mem::take(&mut self.closed);
         self.locks.forget_connections(closed.into_holds());
@@ -111,7 +112,7 @@ impl Table {
         orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
     }
 
-    /// No connection keeps these holds alive: their leases run from here, at their full length.
+    /// Lets the leases of these holds run from here, at their full length: no connection keeps them alive.
     pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
         for &hold in holds {
             self.locks.let_run(hold, now);
@@ -119,8 +120,8 @@ impl Table {
         }
     }
 
-    /// This server decides: what closed connections kept alive runs out from here. The pump tells readers, hold by hold.
-    /// `false`: some have to wait for those that were let run before.
+    /// Lets the leases run from here that closed connections kept alive: this server decides now. The pump tells
+    /// readers, hold by hold. `false`: some have to wait for those that were let run before.
     pub fn let_orphaned_run(&mut self, now: Moment) -> bool {
         self.locks.let_orphaned_run(now)
     }

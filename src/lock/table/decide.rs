@@ -44,8 +44,8 @@ impl Table {
         self.join_holder(now, key_ref, ask, Step::unchanged(()), fx)
     }
 
-    /// The same for a request for the plain lock where there is no key, as mostly; and what is to be published. `None`: it
-    /// is for [`Self::acquire`], and nothing was done.
+    /// Decides a request for the plain lock where there is no key, as mostly. Returns the step, and what is to be
+    /// published. `None`: the request is for [`Self::acquire`], and nothing was done.
     #[inline(always)]
     pub fn acquire_at_once(
         &mut self,
@@ -80,7 +80,7 @@ impl Table {
         self.step(&ctx, reply)
     }
 
-    /// Somebody holds the lock: the owner itself, who is granted again (G9), or another one.
+    /// Decides a request for a lock that is held: by the owner itself, who is granted again (G9), or by another one.
     #[inline(never)]
     fn join_holder(
         &mut self,
@@ -128,8 +128,8 @@ impl Table {
         Step { reply: Granted(token), change, record }
     }
 
-    /// Nobody holds the lock and nobody waits for it, and perhaps a lease is just over. The caller tells of that, and
-    /// publishes it if the lock is granted.
+    /// Grants a lock that nobody holds and nobody waits for. Perhaps a lease is just over: the caller tells of that,
+    /// and publishes it if the lock is granted.
     #[inline(always)]
     fn take_free(
         &mut self,
@@ -220,7 +220,8 @@ impl Table {
         self.closes_cycle(now, waiter, but, false)
     }
 
-    /// The same; `is_anew` for a request that is decided anew, because of what a RESTORE brought.
+    /// Whether a request would wait for itself, as [`Self::would_never_end`] says. `is_anew`: it is decided anew,
+    /// because of what a RESTORE brought.
     pub(super) fn closes_cycle(
         &mut self,
         now: Moment,
@@ -283,7 +284,7 @@ impl Table {
         Some((step, Some(Event::Released)))
     }
 
-    /// An owner gives up its hold. The caller publishes that.
+    /// Ends a hold that its owner gives up. The caller publishes that.
     #[inline(always)]
     fn give_up(&mut self, now: Moment, id: LockId) {
         if let Some(ended) = self.locks.end(id, now) {

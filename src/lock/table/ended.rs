@@ -212,12 +212,12 @@ impl Table {
         self.forget(now, id, false);
     }
 
-    /// No queue in these databases knows a lock any more, and the waiters there are next.
+    /// Makes all queues in these databases forget their locks: the waiters there are next.
     pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
         self.note_all(is_concerned, |queue| queue.lock = None);
     }
 
-    /// All holds in these databases are broken from outside.
+    /// Ends all holds in these databases, which were broken from outside.
     pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
             let mut holders = self.locks.holders(id);
@@ -299,8 +299,7 @@ impl Table {
         self.note_left(None);
     }
 
-    /// This server decides nothing from here on. Nobody waits any more, and what the pump was to look at is nothing to
-    /// look at.
+    /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
     pub fn stop_deciding(&mut self) {
         let mut tasks = std::mem::take(&mut self.untold);
         tasks.append(&mut self.undelivered);
@@ -308,7 +307,7 @@ impl Table {
         self.set_aside(Answer::Demoted, dropped);
     }
 
-    /// Nobody waits from here on, and those who did are told this.
+    /// Sets aside all waiters, to be told `answer` some at a time. Nobody waits from here on.
     pub(super) fn set_aside(&mut self, answer: Answer, dropped: Dropped) {
         let next = self.queues.successor();
         let queues = std::mem::replace(&mut self.queues, next);

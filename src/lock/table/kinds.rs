@@ -139,7 +139,7 @@ impl Table {
         Granted(token)
     }
 
-    /// The same, where an older request of the owner waits, which a grant replaces.
+    /// Does as [`Self::take`] where an older request of the owner waits, which a grant replaces.
     fn take_instead(
         &mut self,
         now: Now,

@@ -6,7 +6,7 @@
 use super::state::*;
 
 impl Table {
-    /// From the next request on no hold begins (or, with `false`, holds begin again).
+    /// Lets no hold begin from the next request on (or, with `false`, lets holds begin again).
     pub fn set_leaving(&mut self, is_leaving: bool) {
         let was_leaving = std::mem::replace(&mut self.is_leaving, is_leaving);
         self.note_restrictions();

@@ -152,7 +152,7 @@ impl Table {
         Granted(token)
     }
 
-    /// An owner that holds all of these locks alone lets others in beside it.
+    /// Makes all of these locks, which the owner holds alone, shared: others may come in beside it.
     fn downgrade_all(
         &mut self,
         now: Now,

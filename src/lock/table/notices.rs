@@ -29,8 +29,8 @@ impl Table {
         self.next_of_flushed(notice).or_else(|| self.next_entry())
     }
 
-    /// The same where nobody hears what is published: without the name of each lock that was flushed, for a name takes
-    /// longer to write out than all else.
+    /// What is to be published next where nobody hears it, as [`Self::next_notice`]. It leaves out the name of each
+    /// lock that was flushed, for a name takes longer to write out than all else.
     pub fn next_unheard(&mut self) -> Option<Option<Event>> {
         if let Some(step) = self.next_of_flushed(|_, event| Some(event)) {
             return Some(step);
@@ -160,7 +160,7 @@ impl Detached {
         Some(is_expired.then(|| Notice { lock_key: self.lock_key.clone(), event: Event::Expired }))
     }
 
-    /// All its holders are let go: now it is published that it was broken, if it was.
+    /// What is to be published when all its holders are let go: that it was broken, if it was.
     fn end(self) -> Option<Notice> {
         (self.is_broken && self.is_ours).then_some(Notice { lock_key: self.lock_key, event: Event::Broken })
     }

@@ -113,7 +113,7 @@ impl Table {
         }
     }
 
-    /// Of these numbers, those that may still stand for a lock.
+    /// Keeps those of these numbers that may still stand for a lock.
     pub fn keep_known(&self, numbers: &mut Vec<LockId>) {
         numbers.retain(|&id| self.locks_of(id).may_know(id));
     }

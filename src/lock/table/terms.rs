@@ -58,7 +58,7 @@ pub enum Decision {
 pub const NO_PERMISSION: &str =
     "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
 
-/// The same, for a request for several.
+/// What a waiter for several locks is told whose user lost the right to them.
 pub const NO_PERMISSION_FOR_SEVERAL: &str =
     "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
 
@@ -91,7 +91,7 @@ pub struct Ask<'a> {
     pub wait: Option<Wait>,
     /// The connection.
     pub client: Option<ClientId>,
-    /// The same, where it can be bound to: it is a client's own.
+    /// The connection, if the hold can be bound to it: it is a client's own.
     pub bind_to: Option<ClientId>,
     /// Whether a grant must travel as a record that names owner and token. That is so if the client's own words do
     /// not tell them, or if a reader gets only a part of the stream.
@@ -179,11 +179,11 @@ pub struct Renewal<'a> {
     pub token: Option<Token>,
     /// Its token is to be no lower than this one, nor is any later one.
     pub raise: Option<Token>,
-    /// For how long.
+    /// The length of the lease, in milliseconds.
     pub lease_ms: u64,
     /// The connection.
     pub client: Option<ClientId>,
-    /// The same, where it can be bound to: it is a client's own.
+    /// The connection, if the hold can be bound to it: it is a client's own.
     pub bind_to: Option<ClientId>,
 }
 
@@ -285,7 +285,7 @@ impl Request {
         NewHold { owner, token, lease_ms, client, binding }
     }
 
-    /// The same for a lock of any kind.
+    /// What it is granted under this token: the hold, and how it holds a lock of any kind.
     pub(super) fn grant(&self, token: Token) -> Grant<'_> {
         let Self { mode, client, is_reentrant, .. } = *self;
         Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant, is_told: false }

@@ -67,7 +67,7 @@ impl Table {
         self.step(&ctx, ())
     }
 
-    /// What the owner of this hold was granted last goes: the hold, or what is more of it than there was before.
+    /// Takes back what the owner of this hold was granted last: the hold, or what is more of it than there was before.
     fn end_untold(&mut self, now: Moment, ctx: &mut StepContext<'_>, holder: LockId, fx: &mut Effects) {
         let Some(owner) = self.locks.hold(holder).map(|hold| hold.owner().to_vec()) else {
             return;
@@ -97,7 +97,7 @@ impl Table {
         }
     }
 
-    /// The same, where the hold has gone on since under another token.
+    /// Takes back a grant where the hold has gone on since under another token.
     fn forget_untold(&mut self, ctx: &mut StepContext<'_>, token: Token, fx: &mut Effects) {
         let holder = self.locks.untold(ctx.key_ref.lock_key, token);
         if let Some(holder) = holder.filter(|&holder| self.stands_for(ctx.key_ref.existing, holder))

@@ -261,7 +261,7 @@ class Core(Keeper):
         return None if renewed is None else Grant(token, renewed[0])
 
     async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> tuple[float, bool] | None:
-        """From when the leases count anew, and whether an older request may come late; None if any lock is lost."""
+        """Renews the leases. Returns from when they count, and whether an older request may come late; None if lost."""
         commands = [(name, wanted.renew(name, token, lease=lease)) for name in wanted.names]
         work = [self.request(name, command, until) for name, command in commands]
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)

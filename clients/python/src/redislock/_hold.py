@@ -251,7 +251,7 @@ class Keeper(ABC):
 
     @abstractmethod
     async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
-        """From when this lease counts; None if the hold is lost. Raises what says neither."""
+        """Renews the lease. Returns from when it counts; None if the hold is lost. Raises if neither is sure."""
 
     @abstractmethod
     async def look(self, hold: BaseHold) -> None:
@@ -334,7 +334,7 @@ class Keeper(ABC):
         return holds
 
     def _forget(self, kept: _Kept) -> None:
-        """It is not given up: its user may still work under the lease that he asked for."""
+        """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
         now, name = clock(), kept.wanted.names[0].decode(errors="replace")
         kept.leave_busy()
         kept.left_until = now + kept.wanted.lease

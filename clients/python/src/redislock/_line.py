@@ -86,6 +86,6 @@ class Line:
             self.waiters[self.most - 1].turn.set()
 
     def call_first(self) -> None:
-        """It may be the turn of the first of them."""
+        """Calls the first waiter: it may be its turn."""
         if self.waiters:
             self.waiters[0].turn.set()

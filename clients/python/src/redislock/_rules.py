@@ -148,11 +148,11 @@ class Wanted:
         self.is_grantable = not (reply is None or is_refused)
 
     def doubt(self) -> None:
-        """A request was not answered."""
+        """Notes that a request was not answered."""
         self.doubtful_until = clock() + DOUBT
 
     def inherit_doubt(self, of: Wanted) -> None:
-        """What may still arrive of that one has to be given up with this one."""
+        """Takes over an older request's doubt: what may still arrive of that one is to be given up with this one."""
         self.doubtful_until = max(self.doubtful_until, of.doubtful_until)
 
     def acquire(self, *, lease_ms: int = 0, queue_ms: int = 0, block_ms: int | None = None) -> Command:
