@@ -36,7 +36,7 @@ fn addresses(servers: &[Server]) -> Vec<String> {
     servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect()
 }
 
-/// For somebody who reaches these servers, of five.
+/// A client that reaches these servers, of five.
 fn reaching(servers: &[Server], numbers: &[usize], timeout: Duration) -> Redlock {
     let mut addresses = addresses(servers);
     for (number, address) in addresses.iter_mut().enumerate() {
@@ -52,7 +52,7 @@ fn redlock(servers: &[Server]) -> Redlock {
     reaching(servers, &[0, 1, 2, 3, 4], PATIENT)
 }
 
-/// On how many of the servers the token is live.
+/// The number of servers on which the token is live.
 fn live(servers: &[Server], key: &str, token: i64) -> usize {
     servers.iter().filter(|server| server.client().fence(key) == Some(token)).count()
 }

@@ -34,7 +34,7 @@ def folder() -> Path:
 
 
 def versions(scenarios: list[str]) -> list[str]:
-    """Of the compiler, and of the tools and libraries that these scenarios use."""
+    """The versions of the compiler, and of the tools and libraries that these scenarios use."""
 
     def told(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]

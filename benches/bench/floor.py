@@ -12,7 +12,7 @@ from .servers import ROOT
 #: A token that blocked clients of a module hand over: no lease, no owner, nothing in the keyspace.
 TOKEN = "a module's bare token"
 
-#: The same, where the module asks the server for all that a lock's promises need it for.
+#: A token where the module also asks the server for all that a lock's promises need it for.
 PROMISES = "a module's token with the promises"
 
 #: What the module is told for it.

@@ -10,7 +10,7 @@ pub struct Advisory;
 
 /// Bind, execute, sync of the statement named `take`.
 const TAKE: &[u8] = b"B\0\0\0\x10\0take\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
-/// The same of the one named `free`.
+/// Bind, execute, sync of the statement named `free`.
 const FREE: &[u8] = b"B\0\0\0\x10\0free\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
 
 /// A message: its kind, its length, its body.

@@ -64,7 +64,7 @@ def by_redis_py(port):
 
 
 def by_ioredis(port, *more):
-    """The same by ioredis; with an owner: what it holds."""
+    """Takes and gives up locks by ioredis; with an owner: what it holds."""
     node = shutil.which("node")
     assert node, "there is no node: scripts/prepare test installs it"
     environment = {**os.environ, "NODE_PATH": str(CACHE / "node-test" / "node_modules")}

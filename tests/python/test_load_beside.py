@@ -109,7 +109,7 @@ class Scene:
 
     @staticmethod
     def stable(reply):
-        """Without what changes with time alone."""
+        """The reply without what changes with time alone."""
         if not isinstance(reply, list):
             return reply
         told = as_map(reply)

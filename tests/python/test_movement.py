@@ -37,7 +37,7 @@ def assert_empty_lock(cli, name, *dead_tokens, owners=("alice",)):
 
 
 def assert_empty(cli, name, lock):
-    """The same of a lock that was held elsewhere: none of its tokens lives."""
+    """Asserts that a lock which was held elsewhere is empty here: none of its tokens lives."""
     assert_empty_lock(cli, name, *tokens_of(lock), owners=[hold[0] for hold in lock[1]])
 
 

@@ -61,7 +61,7 @@ def waiting_request(chance):
 
 
 def check_replies(replies):
-    """Nothing but what a program can meet."""
+    """Asserts that all replies are ones that a program can meet."""
     for reply in replies:
         if isinstance(reply, ServerError):
             known = reply.code in EXPECTED_ERRORS or "no such key" in reply.line or reply.code == "WRONGTYPE"

@@ -31,7 +31,7 @@ OF_A_LOCK = 5
 #: Twenty times what a quiet machine shows with the largest crowd (docs/STORMS.md); what was measured is printed.
 PING_P99_MS_MAX = 1_000.0 * SLOW_FACTOR
 
-#: The same where the server closes all connections in one command, whatever they wait for.
+#: The bound where the server closes all connections in one command, whatever they wait for.
 PING_P99_MS_MAX_KILLED = 6_000.0 * SLOW_FACTOR
 
 

@@ -143,7 +143,7 @@ class Changes:
         self.begin()
 
     def begin(self):
-        """From now on."""
+        """Watches from now on."""
         if self.is_watch:
             self.connection("UNWATCH")
             self.connection("WATCH", *NAMES)

@@ -73,7 +73,7 @@ def told(profile: Profile) -> Counter[str]:
 
 
 def profiled(server: Server, connection: Connection, pair: Pair) -> Profile:
-    """Of a run of this pair, without what comes before it."""
+    """The profile of a run of this pair, without what comes before it."""
     instructions.run_pairs(connection, pair, KEYS, KEYS)
     instructions.counted(server)
     instructions.run_pairs(connection, pair, PAIRS, KEYS)

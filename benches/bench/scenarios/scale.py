@@ -43,7 +43,7 @@ SPREAD_MS = 1_000
 #: twice that.
 LOAD_SECONDS = 3.0
 
-#: The same for the locks of `many_lines`, until every client waits.
+#: How long it may take, for the locks of `many_lines`, until every client waits; the next attempt has twice that.
 QUEUE_SECONDS = 1.5
 
 SECONDS_MAX = 60.0

@@ -70,7 +70,7 @@ class RedlockLoad(Diary):
         assert self.failure is None, repr(self.failure)
 
     def run(self):
-        """All of them, until told to stop."""
+        """Runs all of them, until told to stop."""
         try:
             asyncio.run(self.all_work())
         except Exception as failure:  # a thread's failure would else be lost

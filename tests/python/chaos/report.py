@@ -41,12 +41,12 @@ def is_good(lines):
 
 
 def as_json(run):
-    """For other programs."""
+    """The report for other programs."""
     return json.dumps(run, indent=1)
 
 
 def as_markdown(run):
-    """For people: what was run, and a row for each topology."""
+    """The report for people: what was run, and a row for each topology."""
     rows = ["| topology | modes | rounds | seconds | faults | grants | wrong |", "|---|---|---|---|---|---|---|"]
     for line in run["topologies"]:
         words = [line[name] for name in ("rounds", "seconds", "faults", "grants")]
@@ -64,7 +64,7 @@ def shortened(text, size=240):
 
 
 def as_text(line):
-    """For the user who looks on: one topology."""
+    """The report of one topology for the user who looks on."""
     made = ", ".join(f"{kind} {count}" for kind, count in line["made"].items())
     verdict = "; ".join([*too_little(line), *map(shortened, line["wrong"][:5])]) or "nothing wrong"
     counts = f"{line['rounds']} rounds in {line['seconds']} s, {line['faults']} faults, {line['grants']} grants"

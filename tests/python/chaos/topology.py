@@ -107,7 +107,7 @@ class Topology:
         return self.yard(*options, kind=kind, **more)
 
     def broken(self, lock, sent, answered):
-        """Somebody ended the holds of this lock on purpose, or of all."""
+        """Notes that the holds of this lock, or of all, were ended on purpose."""
         self.breaks.append(Break(lock, sent, answered))
 
     def doors_of(self, node):
@@ -164,7 +164,7 @@ class Topology:
         return found
 
     def idles_now(self):
-        """The same at this moment."""
+        """G6: the clients that could have what they wait for at this moment."""
         try:
             return [text for node, locks, _ in self.granting() for text in idle_at(node, locks)]
         except acts.TROUBLE:
@@ -181,7 +181,7 @@ class Topology:
 
 
 def unrest_of(node, locks, replicas):
-    """The same of one server that grants."""
+    """What is not as it should be at a server that grants; nothing if all is."""
     found = [f"{lock} cannot be taken" for lock in locks if not is_taken(node, lock)]
     found += [] if is_empty(node) else ["somebody holds or waits"]
     return found + ["a replica has other locks" for replica in replicas if digest(node) != digest(replica)]

@@ -59,7 +59,7 @@ class Chain:
         self.link()
 
     def fails_over(self):
-        """The same by FAILOVER, which lets nobody write in between."""
+        """The replica becomes the primary by FAILOVER, which lets nobody write in between."""
         old, new = self.nodes[:2]
         # Up for the replica is not online yet for its primary.
         eventually(lambda: "state=online" in str(old.info("replication").get("slave0")), "it can take over")
@@ -75,7 +75,7 @@ class Chain:
         return [line for name, node in names.items() for line in lasting(primary, name, self.eyes[node])]
 
     def faults_of_files(self, primary):
-        """The same of servers that have loaded the primary's files."""
+        """How servers that have loaded the primary's files differ from what the primary shows."""
         node = self.primary
         fields = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
         eventually(lambda: all(node.info("persistence")[field] == "0" for field in fields), "no file is being written")
@@ -86,7 +86,7 @@ class Chain:
         return found + self.faults_of_file(primary, "a server with its append-only file", log, "yes")
 
     def faults_of_file(self, primary, name, file, is_log):
-        """The same of one that is started with this file."""
+        """How a server that is started with this file differs from what the primary shows."""
         copy = Server("--appendonly", is_log, "--databases", DATABASES, environment=self.environment)
         source, target = self.primary.directory / file, copy.directory / file
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

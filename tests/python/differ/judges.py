@@ -51,7 +51,7 @@ def differing(primary, copies):
 
 
 def differences(here, there, place):
-    """The same of one name."""
+    """How two servers differ in what one name stands for."""
     if here.type != there.type:
         return [f"{place}: type {here.type}, there {there.type}"]
     found = []
@@ -110,7 +110,7 @@ def can_lead(start, end, events):
 
 
 def with_restored(states, end):
-    """The same, and all that a RESTORE now may make of it."""
+    """These states, and all that a RESTORE may make of them now."""
     found, newest = set(states), states
     while newest := {
         (brought, owed, late, left - 1)

@@ -78,7 +78,7 @@ class Differ:
         return Found(number, done, player.faults, player.lines)
 
     def shrinks(self, found, seconds):
-        """The same fault by fewer steps, if that is possible."""
+        """Looks for fewer steps that show the fault; returns the shortest that it has found."""
         best = [found]
 
         def shows(steps):

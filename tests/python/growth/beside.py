@@ -65,7 +65,7 @@ DATABASES = (
 
 
 def locks(stage):
-    """That many exclusive locks, each of another owner."""
+    """`stage.count` exclusive locks, each of another owner."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.expects(locks=stage.count, holds=stage.count)
     stage.known["token"] = int(stage.call("LOCK.FENCE lock:0000000")[1:])
@@ -79,60 +79,60 @@ def permits(stage):
 
 
 def readers(stage):
-    """That many readers of one lock; there is room for another."""
+    """`stage.count` readers of one lock; there is room for another."""
     stage.fill(f"LOCK.ACQUIRE pool owner:####### {LEASE} SHARED", range(min(stage.count, HOLDERS_MAX - 1)))
     stage.known["token"] = int(stage.call("LOCK.FENCE pool")[1:])
     stage.expects_all()
 
 
 def readers_and_writer(stage):
-    """That many readers, and a writer who waits for them."""
+    """`stage.count` readers, and a writer who waits for them."""
     readers(stage)
     stage.call(f"LOCK.ACQUIRE pool first {PLACE}")
 
 
 def places(stage):
-    """That many places in the line of one lock, which is held."""
+    """`stage.count` places in the line of one lock, which is held."""
     stage.call(f"LOCK.ACQUIRE gate waiter:first {LEASE}")
     stage.fill(f"LOCK.ACQUIRE gate waiter:####### {PLACE}")
     stage.expects(holds=1, waiters=stage.count)
 
 
 def many_lines(stage):
-    """That many locks, with a place in the line of each."""
+    """`stage.count` locks, with a place in the line of each."""
     locks(stage)
     stage.fill(f"LOCK.ACQUIRE lock:####### waiter:####### {PLACE}")
     stage.expects(holds=stage.count, waiters=stage.count)
 
 
 def reservations(stage):
-    """That many locks, each of which is reserved for the first of its line."""
+    """`stage.count` locks, each of which is reserved for the first of its line."""
     many_lines(stage)
     stage.fill("LOCK.RELEASE lock:####### owner:#######")
     stage.expects(holds=0, waiters=stage.count)
 
 
 def places_of_readers(stage):
-    """That many readers wait in the line of one lock, which a writer holds."""
+    """`stage.count` readers wait in the line of one lock, which a writer holds."""
     stage.call(f"LOCK.ACQUIRE gate writer {LEASE}")
     stage.fill(f"LOCK.ACQUIRE gate waiter:####### {PLACE} SHARED")
     stage.expects(holds=1, waiters=stage.count)
 
 
 def reservations_of_one(stage):
-    """That many readers have one lock reserved: the writer whom they waited for has released it."""
+    """`stage.count` readers have one lock reserved: the writer whom they waited for has released it."""
     places_of_readers(stage)
     stage.call("LOCK.RELEASE gate writer")
 
 
 def bindings(stage):
-    """That many holds are tied to one connection, which is the one that asks."""
+    """`stage.count` holds are tied to one connection, which is the one that asks."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE} EPHEMERAL 1000")
     stage.expects(holds=stage.count)
 
 
 def chain(stage):
-    """That many owners in a chain: each waits for the one before. Outside of it, another owner waits for `me`."""
+    """`stage.count` owners in a chain: each waits for the one before. Outside of it, another owner waits for `me`."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine me {LEASE}")
     stage.call(f"LOCK.ACQUIRE mine another {PLACE}")
@@ -187,13 +187,13 @@ TURN_BY_TURN = command(
 
 
 def released(stage):
-    """That many wait in one line, and it is the first one's turn."""
+    """`stage.count` wait in one line, and it is the first one's turn."""
     places(stage)
     stage.call("LOCK.RELEASE gate waiter:first")
 
 
 def of_keys(stage):
-    """That many keys of a request, and as many that are held by one owner."""
+    """`stage.count` keys of a request, and as many that are held by one owner."""
     stage.known["keys"] = " ".join(f"free:{number}" for number in range(stage.count))
     stage.known["held"] = " ".join(f"held:{number}" for number in range(stage.count))
     stage.call("LOCK.MACQUIRE", stage.count, *stage.known["held"].split(), "owner", "PX", LEASE_MS)

@@ -27,7 +27,7 @@ def blocked(stage):
 
 
 def crowd(stage, words):
-    """That many clients: each says this and waits."""
+    """`stage.count` clients: each says this and waits."""
     members = stage.enter(Crowd(stage.server, stage.count))
     members.say(lambda number: encode(*words(number)))
     stage.wait_until(lambda: blocked(stage) == stage.count, "all wait")
@@ -94,18 +94,18 @@ def all_leave(stage):
 
 
 def builds_chain(stage):
-    """That many owners in a chain: each waits for the one before, from one connection."""
+    """`stage.count` owners in a chain: each waits for the one before, from one connection."""
     for number in range(1, stage.count):
         stage.call(link(number))
 
 
 def owners(stage):
-    """That many owners, with a lock each."""
+    """`stage.count` owners, with a lock each."""
     stage.fill(f"LOCK.ACQUIRE lock:####### owner:####### {LEASE}")
 
 
 def pending(stage):
-    """That many grants wait for a replica that is stopped; another one goes on."""
+    """`stage.count` grants wait for a replica that is stopped; another one goes on."""
     confirms(stage, 2)
     replica = stage.server.replicas[-1]
     stage.enter(frozen(replica))

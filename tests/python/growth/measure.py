@@ -37,7 +37,7 @@ class Repeater:
                 yield encode(*words.split()), wanted.encode()
 
     def at_once(self, command, times):
-        """In one piece: turns and packets cost as little as they can."""
+        """Sends all rounds in one piece: turns and packets cost as little as they can."""
         steps = list(self.rounds(command, times))
         self.stage.admin.socket.sendall(b"".join(words for words, _ in steps))
         for words, wanted in steps:

@@ -22,7 +22,7 @@ def bounded(value, bound, digits):
 
 
 def mark(verdict):
-    """In one word, what is to be said of a row."""
+    """What is to be said of a row, in a few words."""
     if verdict["faults"]:
         return "**above its bound**"
     return "**not what is wanted**" if verdict["unmet"] else ""

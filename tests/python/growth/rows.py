@@ -56,7 +56,7 @@ class Command(Row):
 
 @dataclass(frozen=True)
 class Scene:
-    """That many of something, and commands beside it."""
+    """A given number of something, and commands beside it."""
 
     many: str
     build: Callable
@@ -77,7 +77,7 @@ class Event(Row):
     build: Callable
     act: Callable
     sizes: tuple[int, ...] = MANY
-    #: The same with what the server has of its own: how that is built, and what is done with it.
+    #: What the row is compared with, which the server has of its own: how that is built, and what is done with it.
     beside: tuple[Callable, Callable] | None = None
     #: Fails as long as not all is done.
     then: Callable = nothing_more
@@ -109,5 +109,5 @@ class Found:
 
     @property
     def key(self):
-        """By which a row is found again."""
+        """The text by which a row is found again."""
         return f"{self.row.what} | {self.many}"

@@ -76,7 +76,7 @@ def attempt(job):
 
 
 def key_of(row: Row, many=None):
-    """By what a row is known."""
+    """The text by which a row is known."""
     return f"{row.what} | {many or row.many}"
 
 

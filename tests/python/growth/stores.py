@@ -49,7 +49,7 @@ def restores(stage):
 
 
 def unlinks_all(stage):
-    """All of them by one command."""
+    """Unlinks all of them by one command."""
     stage.call("UNLINK", *(f"lock:{number:07}" for number in range(stage.count)))
 
 

@@ -39,7 +39,7 @@ class Cluster:
         return self.nodes[0].admin("CLUSTER", "KEYSLOT", key)
 
     def begin(self, slot, source=0):
-        """From now on keys of the slot can go from this node to the other."""
+        """Lets keys of the slot go from this node to the other from now on."""
         target = 1 - source
         self.nodes[target].admin("CLUSTER", "SETSLOT", slot, "IMPORTING", self.ids[source])
         self.nodes[source].admin("CLUSTER", "SETSLOT", slot, "MIGRATING", self.ids[target])
@@ -101,7 +101,7 @@ def share_slots(primaries):
 
 
 def meet(nodes):
-    """They get to know each other."""
+    """Makes these nodes know each other."""
     for node in nodes[1:]:
         nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus)
     for node in nodes:

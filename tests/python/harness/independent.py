@@ -87,7 +87,7 @@ class Independent:
         return [node.admin("DBSIZE") for node in self.alive()]
 
     def sizes_of(self, *numbers):
-        """The same of these."""
+        """How many keys each of these servers has."""
         return [self.nodes[number].admin("DBSIZE") for number in numbers]
 
     def settle(self):

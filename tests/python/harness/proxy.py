@@ -41,7 +41,7 @@ class Proxy:
             self.flows[way].clear()
 
     def mend(self):
-        """All is as at the start."""
+        """Lets everything pass again, as at the start."""
         with self.guard:
             self.is_cut = False
         for flow in self.flows.values():

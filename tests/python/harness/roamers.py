@@ -78,7 +78,7 @@ class Roamer(threading.Thread):
         return self.chance.sample(self.load.nodes, len(self.load.nodes))
 
     def near(self, node):
-        """Mostly the one that granted the lock."""
+        """The server that granted the lock, mostly, or another one."""
         return node if self.chance.random() < 0.8 else self.chance.choice(self.load.nodes)
 
     def acquire(self, node, locks, owner, lease_ms, wait_ms):

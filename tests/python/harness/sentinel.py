@@ -27,7 +27,7 @@ class Sentinel(Server):
         return self
 
     def watch(self, port, down_after_ms=DOWN_AFTER_MS, ask_period_ms=1000 * SLOW_FACTOR):
-        """From now on this primary and its replicas are watched."""
+        """Watches this primary and its replicas from now on."""
         self.admin("SENTINEL", "DEBUG", "ASK-PERIOD", ask_period_ms)
         self.admin("SENTINEL", "MONITOR", GROUP, "127.0.0.1", port, 2)
         self.set("down-after-milliseconds", down_after_ms)

@@ -44,14 +44,14 @@ class Storm:
         return f"lock:{number % self.locks}"
 
     def hold_all(self):
-        """Somebody else takes every lock."""
+        """Takes every lock for another owner."""
         for start in range(0, self.locks, 1000):
             names = range(start, min(start + 1000, self.locks))
             taken = self.cli.pipeline(*(("LOCK.ACQUIRE", self.key(n), "first", "PX", LEASE_MS) for n in names))
             assert all(isinstance(token, int) for token in taken), taken[:3]
 
     def release_all(self):
-        """And gives them back."""
+        """Gives back the locks of that owner."""
         for start in range(0, self.locks, 1000):
             names = range(start, min(start + 1000, self.locks))
             assert set(self.cli.pipeline(*(("LOCK.RELEASE", self.key(n), "first") for n in names))) <= {0, 1}

@@ -208,7 +208,7 @@ def nobody_waits(cli, *keys):
 
 
 def assert_same_leases(before, after):
-    """Within what a test takes; each holder has its own."""
+    """Asserts that leases differ by no more than a test takes; each holder has its own."""
     assert before.keys() == after.keys()
     for key, left in before.items():
         assert abs(left - after[key]) < LEASE_SLACK_MS, (key, left, after[key])

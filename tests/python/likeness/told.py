@@ -107,7 +107,7 @@ def numbers_of(payload):
 
 
 def unpacked(line):
-    """The same, with the numbers of a packed lock one by one."""
+    """The line with the numbers of a packed lock one by one."""
     return PACKED.sub(lambda found: ",".join(["1", *map(str, numbers_in(found[1].split(",x")[1:]))]), line)
 
 
@@ -121,7 +121,7 @@ def numbers_in(blocks):
 
 
 def with_texts(numbers):
-    """The same, with owners that the server has minted as texts: each is 36 bytes, in five numbers."""
+    """The line with owners that the server has minted as texts: each is 36 bytes, in five numbers."""
     return OF_MINTED.sub(lambda found: text_of(found[1].split(",")), numbers)
 
 
@@ -183,7 +183,7 @@ def in_order(lines, unordered):
 
 
 def differences(ours, theirs, is_reloaded=False):
-    """In what one step of the simulated server differs from the real one's, as lines."""
+    """How one step of the simulated server differs from the real one's, as lines."""
     ours, theirs = sorted_out(ours, is_reloaded), sorted_out(theirs, is_reloaded)
     found = []
     for kind in KINDS:

@@ -48,7 +48,7 @@ class Results:
 
 
 def fingerprint(mutant, text):
-    """Of the mutant's function; of its line, if it stands in none."""
+    """The fingerprint of the mutant's function; of its line, if it stands in none."""
     source = Text(text)
     start, end = mutant.function or ((mutant.line, 1), (mutant.line + 1, 1))
     return hashlib.sha256(source.text[source.at(start) : source.at(end)].encode()).hexdigest()[:16]

@@ -35,7 +35,7 @@ def outcomes(log, code):
 
 
 def outcomes_of_group(log, code):
-    """The same of a suite that tells otherwise, as the tests of clusters and of sentinels do."""
+    """How often each test ended how, of a suite with another log, as those of clusters and sentinels have."""
     found = {}
     for unit in log.split("Testing unit: ")[1:]:
         file, *tests = TEST_OF_GROUP.split(unit)
@@ -47,7 +47,7 @@ def outcomes_of_group(log, code):
 
 
 def with_its_end(found, code):
-    """With a failure of the whole, if it failed and no test of it did."""
+    """Adds a failure of the whole file, if it failed and no test of it did."""
     if code and not any(counts["err"] for counts in found.values()):
         found[WHOLE_FILE] = Counter(err=1)
     return found

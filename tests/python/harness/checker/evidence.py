@@ -55,12 +55,12 @@ class Request(NamedTuple):
 
     @property
     def is_acquire(self):
-        """It asks for locks."""
+        """Whether it asks for locks."""
         return self.command in ("acquire", "macquire")
 
     @property
     def is_granted(self):
-        """It asked for locks and got them."""
+        """Whether it asked for locks and got them."""
         return self.is_acquire and not self.error and self.reply is not None
 
     @property
@@ -118,17 +118,17 @@ class Hold:
         return max(self.proof, min(self.until, self.cut))
 
     def covers(self, request):
-        """It certainly lived all the time that this request took."""
+        """Whether it certainly lived all the time that this request took."""
         return self.start <= request.sent and request.answered <= self.end
 
     def is_proved(self, request):
-        """It lived when this was carried out."""
+        """Notes that it lived when this request was carried out."""
         self.start = min(self.start, request.answered)
         if request.sent > self.proof:
             self.proof, self.proved_by = request.sent, request
 
     def is_denied(self, request):
-        """It was over when this reply came, if it had begun when it was sent."""
+        """Notes that it was over when this reply came, if it had begun when the request was sent."""
         self.until = min(self.until, request.sent)
         if request.sent >= self.start and request.answered < self.dead:
             self.dead, self.denied_by = request.answered, request
@@ -304,7 +304,7 @@ class Evidence:
         self._bind(new)
 
     def _came_before(self, later, hold):
-        """Of two requests at once, the one that was sent later was served first, and what it got is over."""
+        """Notes that of two requests at once the one sent later was served first, and that what it got is over."""
         hold.until, hold.dead = hold.start, later.start
         hold.denied_by = hold.born
         self.holds.append(hold)

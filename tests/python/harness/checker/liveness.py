@@ -22,7 +22,7 @@ STALL_SECONDS = 1.0
 
 
 def stalls(evidence):
-    """All of them."""
+    """All faults of these kinds."""
     found = unanswered(evidence) + idle_locks(evidence) + idle_places(evidence)
     return found + missed_deadlocks(evidence) + deceived_resources(evidence) + left_overs(evidence)
 
