@@ -46,7 +46,7 @@ class Call:
 
 
 def is_grant(call):
-    """For drop(): the reply that tells of a grant."""
+    """Whether a reply tells of a grant, for drop()."""
     return call.is_granted()
 
 
@@ -83,7 +83,7 @@ class Proxy:
 
     @property
     def address(self):
-        """As adapters are told."""
+        """The address, as adapters are told it."""
         return f"127.0.0.1:{self.port}"
 
     # What a case does

@@ -79,7 +79,7 @@ class Stage:
         return f"h{next(self.numbers)}"
 
     def note(self, text):
-        """Is printed beside the verdict."""
+        """Notes a text, to be printed beside the verdict."""
         self.notes.append(text)
 
     # What the kit itself does on the server

@@ -197,7 +197,7 @@ class Locks:
         raise ConnectionFailed("no server")
 
     async def _stand_in_line(self, hold, until):
-        """Until a connection may wait; others may wait on all of them for what does not come, so it asks meanwhile."""
+        """Waits until a connection is free to wait. Others may wait on all of them in vain, so it asks meanwhile."""
         if is_broken("waits-in-the-pool"):
             return 0, await self.servers.slots.acquire() and None
         while True:
@@ -346,7 +346,7 @@ class Locks:
             await self._follow(hold)
 
     def lose(self, hold, reason):
-        """It is lost: told once."""
+        """Tells once that it is lost."""
         if hold in self.holds or (is_broken("told-twice") and hold.lost):
             self.holds.discard(hold)
             self.counts["losses"] += 1

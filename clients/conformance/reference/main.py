@@ -157,7 +157,7 @@ class Adapter:
         self.leaders[message["leader"]] = asyncio.create_task(self.lead(message))
 
     async def lead(self, message):
-        """Until it resigns."""
+        """Leads again and again until it resigns."""
         name = message["leader"]
         while True:
             hold = await self.locks.acquire([message["name"]], lease_ms=message["lease_ms"])
@@ -191,7 +191,7 @@ class Adapter:
         return {"child": "refused" if not is_broken("child-releases") else "used"}
 
     def be_a_child(self, hold):
-        """0 if the library refuses."""
+        """Tries the hold in a forked child. Returns 0 if the library refuses."""
         if is_broken("child-releases"):
             host, port = self.locks.servers.addresses[0]
             redis.Redis(host, port).execute_command("LOCK.RELEASE", hold.names[0], hold.owner)

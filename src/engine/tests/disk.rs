@@ -80,7 +80,7 @@ impl World {
         Ok(())
     }
 
-    /// All keys go at once, and are told to nobody but to those who watch them or keep copies.
+    /// Removes all keys at once, and tells only clients that watch them or keep copies.
     fn empty(&self) {
         events::flushed(&self.sim, None);
         self.sim.signal_all(None);
@@ -90,7 +90,7 @@ impl World {
             .for_each(|lock| values::freed(&self.sim, lock));
     }
 
-    /// The same, beside what it has, which then goes; or what was loaded does, where that is not completed.
+    /// Loads a snapshot beside what it has, which then goes; or what was loaded goes, where that is not completed.
     pub(super) fn synchronise_staged(
         &mut self,
         snapshot: &Snapshot,

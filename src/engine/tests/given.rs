@@ -72,13 +72,13 @@ impl World {
         std::mem::take(&mut self.sim.inside.borrow_mut().log)
     }
 
-    /// Settings are changed while it runs.
+    /// Changes a setting that is a number while it runs.
     pub(super) fn sets(&self, name: &str, value: i64) {
         super::world::set_number(&self.sim.shared().settings, name, value);
         events::settings_changed(&self.sim, true);
     }
 
-    /// The same for one that is yes or no.
+    /// Changes a setting that is yes or no while it runs.
     pub(super) fn switches(&self, name: &str, value: bool) {
         let switches = self.sim.shared().settings.switches();
         let switch = switches.iter().find(|switch| switch.name.to_str() == Ok(name));

@@ -34,13 +34,13 @@ impl Sim {
         }
     }
 
-    /// All keys of a database, or of all of them, go.
+    /// Tells clients that all keys of a database, or of all of them, go.
     pub(super) fn signal_all(&self, db: Option<u32>) {
         self.touch_all(db);
         self.inside.borrow_mut().changed.insert(None);
     }
 
-    /// The same for those who watch a key that is there.
+    /// Tells clients that watch a key which is there that all keys of a database, or of all of them, go.
     pub(super) fn touch_all(&self, db: Option<u32>) {
         let mut inside = self.inside.borrow_mut();
         let keys: Vec<At> = inside.keys.keys().filter(|at| db.is_none_or(|db| db == at.0)).cloned().collect();

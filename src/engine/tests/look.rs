@@ -42,7 +42,7 @@ pub(super) type View = BTreeMap<At, Lock>;
 /// How many hold each lock.
 pub(super) type Held = BTreeMap<At, usize>;
 
-/// The same of what was seen.
+/// How many hold each lock in this view.
 pub(super) fn held_in(view: &View) -> Held {
     view.iter().map(|(at, lock)| (at.clone(), lock.holders.len())).collect()
 }
@@ -153,7 +153,7 @@ impl World {
         checked.unwrap_or(Ok(()))
     }
 
-    /// The same, and what INFO counts is what there is (G15).
+    /// Checks that the records are right, and that INFO counts what there is (G15).
     pub(super) fn counts_are_right(&self, view: &View) -> Verdict {
         self.records_are_right()?;
         let held: usize = view.values().map(|lock| lock.holders.len()).sum();
@@ -194,7 +194,7 @@ fn can_lead(start: usize, end: usize, told: &[&Published]) -> bool {
     stories.contains(&(end, false, 0, 0))
 }
 
-/// The same, and all that a RESTORE now may make of it.
+/// These stories, and all that a RESTORE may make of them now.
 fn with_restored(mut stories: BTreeSet<Story>, end: usize) -> BTreeSet<Story> {
     const RESTORED_MAX: usize = 8;
     for _ in 0..stories.iter().map(|story| story.2).max().unwrap_or(0) {

@@ -38,7 +38,7 @@ fn demoted(option: &str) -> World {
     world
 }
 
-/// The same; it decides again, and is not through with what follows.
+/// A server that was demoted, decides again, and is not through with what follows.
 fn half_promoted() -> World {
     let mut world = demoted("KEEPALIVE");
     assert!(world.rests());

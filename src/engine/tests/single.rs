@@ -206,7 +206,7 @@ impl Single {
         self.world.sim.state().confirm.all.to_undo()
     }
 
-    /// Before the event loop sleeps, what has to be confirmed is looked after. Returns what is to be undone then.
+    /// Looks after what has to be confirmed, before the event loop sleeps. Returns what is to be undone then.
     pub(crate) fn looks_at_replicas(&self) -> Vec<PendingGrant> {
         if self.world.sim.shared().hears_replicas.is_set() {
             confirm::turn(&self.world.sim);
@@ -324,7 +324,8 @@ impl Single {
         self.ask(0, db, &["RESTORE", name, &payload])
     }
 
-    /// The same of a payload that is past its time: it is read, and no key comes to hold it. Whether one was there.
+    /// Restores a payload that is past its time: it is read, and no key comes to hold it. Returns whether a key was
+    /// there.
     pub(crate) fn restore_too_late(
         &self,
         (db, name): (u32, &str),
@@ -399,14 +400,14 @@ impl Single {
         told
     }
 
-    /// Another server becomes the primary.
+    /// Makes another server the primary.
     pub(crate) fn demote(&self) {
         self.set_role(true);
         events::demoted(&self.world.sim);
         while !pump::send_some_away(&self.world.sim, self.world.sim.boot()) {}
     }
 
-    /// This one becomes the primary.
+    /// Makes this server the primary.
     pub(crate) fn promote(&self) {
         self.set_role(false);
         events::promoted(&self.world.sim);

@@ -12,7 +12,7 @@ fn with_clients(clients: u64) -> World {
     world
 }
 
-/// One that confirms by its only replica.
+/// A primary that confirms by its only replica.
 fn that_confirms() -> World {
     let world = with_clients(3);
     world.confirms();

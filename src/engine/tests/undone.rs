@@ -10,7 +10,7 @@ use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
 
-/// One that confirms by its only replica.
+/// A primary that confirms by its only replica.
 pub(super) fn that_confirms() -> World {
     let world = with_clients(4);
     world.confirms();

@@ -77,7 +77,7 @@ impl World {
         Self::started_as(Flags::default(), |_| ())
     }
 
-    /// With these settings.
+    /// A server with these settings.
     pub(super) fn started_as(flags: Flags, set: impl FnOnce(&Sim)) -> Self {
         let world = Self::default();
         world.sim.flags.set(flags);
@@ -87,7 +87,7 @@ impl World {
         world
     }
 
-    /// From here on grants and renewals are answered when the only replica has them.
+    /// Lets grants and renewals be answered when the only replica has them, from here on.
     pub(super) fn confirms(&self) {
         let settings = &self.sim.shared().settings;
         settings.set_confirm(1);
@@ -98,7 +98,7 @@ impl World {
         confirm::replica_changed(&self.sim);
     }
 
-    /// From here on nothing has to be confirmed.
+    /// Lets nothing have to be confirmed from here on.
     pub(super) fn confirms_no_more(&self) {
         self.sim.shared().settings.set_confirm(0);
         events::settings_changed(&self.sim, true);
@@ -118,7 +118,7 @@ impl World {
         self.run(Some(client), db, words, self.sim.flags.get())
     }
 
-    /// The same, for a fact.
+    /// Has it carry out a fact. Returns the reply.
     pub(super) fn apply(&mut self, told: &Told) -> Vec<PartBuf> {
         let flags = Flags { is_fact: true, ..self.sim.flags.get() };
         match self.run(None, told.db, told.words.clone(), flags) {
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// The same, and what is told has to change something: a primary tells nothing else (G13).
+    /// Has it carry out a fact, which has to change something: a primary tells nothing else (G13).
     pub(super) fn obeys(&mut self, told: &Told) -> Result<(), String> {
         let before = self.sim.inside.borrow().offset;
         let reply = self.apply(told);
@@ -200,12 +200,13 @@ impl World {
         }
     }
 
-    /// Keys whose time to live is over go. On a replica they wait for its primary, and while a file is read for its end.
+    /// Removes keys whose time to live is over. On a replica they wait for its primary, and while a file is read for
+    /// its end.
     pub(super) fn expire_keys(&mut self) {
         while self.expires_one() {}
     }
 
-    /// The same for the first of them. `false`: there is none.
+    /// Removes the first key whose time to live is over. `false`: there is none.
     pub(super) fn expires_one(&mut self) -> bool {
         if !self.sim.flags.get().decides() || self.sim.is_paused.get() {
             return false;

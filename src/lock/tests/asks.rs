@@ -274,7 +274,7 @@ impl World {
         pending.flat_map(|pending| Self::begun_of(&pending)).collect()
     }
 
-    /// The same, and what is to be undone by now.
+    /// What clients wait to have confirmed, and what is to be undone by now.
     pub(super) fn unconfirmed(&self) -> Vec<Begun> {
         let mut all = self.unconfirmed_of_clients();
         all.extend(self.server.single.to_undo().iter().flat_map(Self::begun_of));

@@ -238,7 +238,7 @@ fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     assert_eq!((table.holds(), table.waiters(), table.next_task()), (1, 0, None));
 }
 
-/// The same if the lock's lease is over, and a newcomer is the first to find it so.
+/// The lock's lease is over, and a newcomer is the first to find it so.
 #[test]
 fn a_newcomer_that_finds_a_lease_over_stands_behind_those_who_are_looked_at_later() {
     let (mut world, key_ref) = with_waiters(100, Mode::Exclusive);

@@ -132,7 +132,7 @@ pub(super) enum Input {
     },
     /// RESTORE REPLACE of the last payload.
     Restore(At),
-    /// The same with a time to live that is over: the server reads the payload, and throws it away.
+    /// RESTORE of the last payload with a time to live that is over: the server reads the payload, and throws it away.
     RestoreTooLate(At),
     /// A connection is closed.
     Close(u64),
@@ -176,7 +176,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// The same, from a connection that the server hears: it does not hear one that is blocked.
+    /// This input from a connection that the server hears: it does not hear one that is blocked.
     pub(super) fn heard(self, world: &World) -> Self {
         match self {
             Self::Acquire { at, owner, lease_ms, wait, client, minted, how } => {

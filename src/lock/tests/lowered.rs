@@ -54,12 +54,12 @@ impl Lowered {
         BOUNDS.get().few_max.is_some()
     }
 
-    /// And of a connection that closes, one hold is unbound at a time: for worlds that are judged when they are at rest.
+    /// These bounds, and one hold of a closed connection is unbound at a time: for worlds that are judged at rest.
     pub(crate) const fn one_by_one(self) -> Self {
         Self { unbound_max: Some(1), ..self }
     }
 
-    /// The same for a world whose other bounds are as they are shipped.
+    /// One hold of a closed connection is unbound at a time; the other bounds are as they are shipped.
     pub(super) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
 
     /// One of those who wait for a lock is served in a step.

@@ -283,14 +283,14 @@ fn readers_and_writers() -> Result<(), String> {
     readers_and_writers_states(2673)
 }
 
-/// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
-/// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
+/// Readers and writers where three holders of a lock are many: found by their owners, and ended by the pump alone.
+/// There are more states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
 fn readers_and_writers_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| readers_and_writers_states(2766))
 }
 
-/// The same where one step serves one of those who wait, and the pump the others.
+/// Readers and writers where one step serves one waiter, and the pump the others.
 #[test]
 fn readers_and_writers_who_are_served_one_by_one() -> Result<(), String> {
     Lowered::ONE_SERVED.during(|| readers_and_writers_states(2606))
@@ -321,7 +321,7 @@ fn one_of_two() -> Result<(), String> {
     one_of_two_states(1614, &[])
 }
 
-/// The same where each owner holds it twice at most.
+/// One of two, where each owner holds it twice at most.
 #[test]
 fn one_of_two_held_twice_at_most() -> Result<(), String> {
     Lowered::TWICE.during(|| one_of_two_states(857, &["held too many times"]))
@@ -351,7 +351,7 @@ fn both_or_none() -> Result<(), String> {
     both_or_none_states(8360, &["deadlock"])
 }
 
-/// The same where a search for deadlocks ends after three holders or requests, and misses some.
+/// Both or none, where a search for deadlocks ends after three holders or requests, and misses some.
 #[test]
 fn both_or_none_with_searches_of_three_steps() -> Result<(), String> {
     Lowered::steps(3).during(|| both_or_none_states(17_745, &["deadlock", "deadlock beyond the search"]))
@@ -405,8 +405,8 @@ fn reservations() -> Result<(), String> {
     reservations_states(5822)
 }
 
-/// The same where three who hold together are many: found by their owners, and ended by the pump alone. There are more
-/// states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
+/// Reservations where three holders of a lock are many: found by their owners, and ended by the pump alone. There are
+/// more states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
 #[test]
 fn reservations_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| reservations_states(5953))
@@ -446,7 +446,8 @@ fn grants_that_are_undone() -> Result<(), String> {
     grants_that_are_undone_states(4621)
 }
 
-/// The same where three who hold together are many. There are a few more states, for the pump alone ends leases of many.
+/// Grants that are undone, where three holders of a lock are many. There are a few more states, for the pump alone ends
+/// leases of many.
 #[test]
 fn grants_that_are_undone_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| grants_that_are_undone_states(4624))

@@ -50,7 +50,7 @@ pub(super) enum Kinds {
     Plain,
     /// In all ways.
     All,
-    /// The same, and locks are restored that are held by those who wait for them.
+    /// In all ways, and locks are restored that are held by their own waiters.
     Restored,
 }
 
@@ -491,7 +491,7 @@ fn bugs_that_are_put_back_are_found() {
     }
 }
 
-/// The same with locks of all kinds, and their mixtures.
+/// Lives with locks of all kinds, and their mixtures.
 #[test]
 fn the_core_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {
     live_all(150, Kinds::Restored, &[&SOMETIMES[..], &SOMETIMES_OF_ALL_KINDS[..]].concat())

@@ -91,7 +91,7 @@ thread_local! {
     static NAMES: RefCell<HashMap<Box<[u8]>, Name>> = RefCell::default();
 }
 
-/// The same bytes as a name that can be copied. Tests have few names.
+/// These bytes as a name that can be copied. Tests have few names.
 pub(super) fn name_of(bytes: &[u8]) -> Name {
     NAMES.with_borrow_mut(|names| {
         if let Some(name) = names.get(bytes) {

@@ -41,7 +41,7 @@ fn seen(table: &Table, name: &str, lock: LockId) -> Vec<(String, u64)> {
     holds.map(|held| hold(&held.owner, held.token)).collect()
 }
 
-/// The same, as a file would have it.
+/// The holders of a lock, with their tokens, as a file would have them.
 fn written(table: &Table, lock: LockId) -> Vec<(String, u64)> {
     let holds = table.save(NOW, lock).into_iter().flat_map(|saved| saved.holds);
     holds.map(|hold| (String::from_utf8_lossy(&hold.owner).into_owned(), hold.token.get())).collect()

@@ -79,12 +79,12 @@ impl Untold {
         Some(hold)
     }
 
-    /// The same of one that is not taken back yet.
+    /// What will be left of a hold that is not taken back yet.
     pub(super) fn known(&self, at: At, hold: Hold, time: u64) -> Option<Hold> {
         self.clone().take_back(at, hold, &[], time)
     }
 
-    /// Forgets those that are no matter any more. Returns whose holds are known to their owners by now.
+    /// Forgets grants that matter no more. Returns whose holds are known to their owners by now.
     pub(super) fn settle(
         &mut self,
         world: &World,

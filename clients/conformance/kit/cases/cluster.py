@@ -24,7 +24,7 @@ class Three:
         return self.nodes[0].admin("CLUSTER", "KEYSLOT", name)
 
     def use(self, name):
-        """From now on the kit's own requests go to the node that has this name."""
+        """Sends the kit's own requests to the node that has this name from now on. Returns the node's number."""
         number = self.slot(name) * 3 // 16384
         self.stage.server = self.nodes[number]
         return number

@@ -171,7 +171,7 @@ class Fire:
             turn += 1
 
     def make_up(self):
-        """Until enough was tried: some harm, and then a network that is well until somebody is granted a lock."""
+        """Does some harm, then waits for a grant over a network that is well, until enough was tried."""
         while self.granted < self.ENOUGH:
             self.rage(time.monotonic() + 0.2)
             self.heal()

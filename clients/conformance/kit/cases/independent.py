@@ -14,7 +14,7 @@ class Servers:
         self.addresses = [door.address for door in self.doors]
 
     def live(self, name, token):
-        """On how many the token is live."""
+        """How many servers have the token live."""
         return sum(node.admin("LOCK.FENCE", name, token) for node in self.nodes if node.is_alive())
 
     def free(self, stage, name):

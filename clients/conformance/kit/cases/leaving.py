@@ -232,5 +232,5 @@ def is_live(stage, token, *names):
 
 
 def is_release(call: Call):
-    """For drop()."""
+    """Whether a call is a release, for drop()."""
     return call.name == "LOCK.RELEASE"

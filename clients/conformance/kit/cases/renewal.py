@@ -98,5 +98,5 @@ def a_wait_does_not_delay_renewals(stage):
 
 
 def is_renewal(call: Call):
-    """For drop()."""
+    """Whether a call is a renewal, for drop()."""
     return call.name == "LOCK.RENEW"

@@ -76,7 +76,7 @@ class Core(Keeper):
         self.keeper: Keeper = self
 
     def _on_change(self, names: list[bytes] | None) -> None:
-        """These locks have changed, or, without names, any of them may have."""
+        """Looks again at these locks, which have changed; without names, at all, for any of them may have."""
         lines = list(self._lines.values()) if names is None else [self._lines.get(name) for name in names]
         for line in lines:
             if line is not None:
@@ -307,7 +307,7 @@ class Core(Keeper):
         return None
 
     async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> Any:
-        """One request that waits; nil too if the server said that another one has to be asked."""
+        """Sends one request that waits. Returns nil also if the server said that another one has to be asked."""
         name = wanted.names[0]
         block = min(left, LONG)
         block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))

@@ -95,7 +95,7 @@ class _Busy:
             return is_busy
 
     def leave(self, names: Sequence[bytes]) -> None:
-        """One less asks for these or has them."""
+        """Counts one less that asks for these locks or has them."""
         with self._guard:
             for name in names:
                 self._counts[name] -= 1

@@ -143,7 +143,7 @@ class Wanted:
         return clock() < self.doubtful_until
 
     def hears(self, reply: object) -> None:
-        """This was answered to the latest request."""
+        """Notes what was answered to the latest request."""
         is_refused = isinstance(reply, ReplyError) and not str(reply).startswith("NOREPLICAS")  # which undoes it later
         self.is_grantable = not (reply is None or is_refused)
 

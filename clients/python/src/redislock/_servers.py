@@ -61,7 +61,7 @@ class Servers:
         return sorted(found)
 
     def forget(self, address: Address | None) -> None:
-        """This server may be the primary no more."""
+        """Notes that this server may be the primary no more."""
         if self._settings.mode == "cluster":
             self._slots = {slot: at for slot, at in self._slots.items() if at != address}
         elif self._settings.mode == "sentinel" and self._primary == address:

@@ -76,7 +76,7 @@ pub(super) enum Sent {
 }
 
 impl Sent {
-    /// By what a client was replied.
+    /// What a client was told by this reply.
     pub(super) fn of(request: &Request, parts: &[PartBuf]) -> Result<Self, String> {
         match (parts, request.kind) {
             ([PartBuf::Integer(number)], Kind::Acquire { .. }) => Token::new(*number).map(Self::Granted),
@@ -171,7 +171,7 @@ impl Request {
         words.into()
     }
 
-    /// The same for one of its keys.
+    /// This request for one of its keys.
     fn at(&self, at: crate::lock::tests::server::At) -> Self {
         Self { keys: Keys::one(at), ..*self }
     }

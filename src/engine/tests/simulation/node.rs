@@ -173,7 +173,7 @@ impl Node {
         self.world.sim.shared().settings.confirms()
     }
 
-    /// The same, and as long as some are not over that had to be.
+    /// Whether grants and renewals have to be confirmed now, or some that had to be are not over yet.
     pub(super) fn holds_back(&self) -> bool {
         self.world.sim.shared().holds_back.is_set()
     }

@@ -174,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// The same, broken on purpose.
+    /// The plan of a life that is broken on purpose.
     pub(super) fn of_control(control: Control, seed: u64) -> Self {
         let plan = Self {
             faults_per_mille: 50,
@@ -252,7 +252,7 @@ impl Plan {
         }
     }
 
-    /// The same on this server: the other shard has no replicas.
+    /// What has to be confirmed on this server, if anything has: the other shard has no replicas.
     pub(super) const fn rule_of(&self, n: usize) -> Option<Rule> {
         match self.rule() {
             Some(Rule::All { .. }) if n == super::OTHER => Some(Rule::All { replicas: 0 }),
