@@ -371,7 +371,7 @@ export class Attempt {
     }
   }
 
-  /** Until this request over a waiting connection is answered, it may be done after a later one. */
+  /** Notes that this request over a waiting connection may be done after a later one, until it is answered. */
   #await(settling: Promise<boolean>): void {
     const overtaken = settling.then((isAnswered) => {
       if (isAnswered && this.#overtaken === overtaken) this.#overtaken = undefined;
@@ -438,7 +438,7 @@ export class Attempt {
     });
   }
 
-  /** A grant that comes after all is given up, if nobody waits for it any more. */
+  /** Gives up a grant that comes after all, if nobody waits for it any more. */
   #heedLater(asking: Promise<unknown>): void {
     const request = this.#request;
     const heeding = asking.then((reply) => {

@@ -203,7 +203,7 @@ export class Hold implements AsyncDisposable {
     return this.#controller().signal;
   }
 
-  /** @internal It lasts until its end, though nothing may refer to it. */
+  /** @internal Makes it last until its end, though nothing may refer to it. */
   keep(): void {
     this.#isKept = true;
     this.#life.keep(this);

@@ -19,7 +19,7 @@ export class LooseEnds {
     };
   }
 
-  /** This owner asks for these names anew; true if it has any loose ends. */
+  /** Notes that this owner asks for these names anew; returns whether it has any loose ends. */
   take(owner: string, names: readonly string[]): boolean {
     const all = this.#byOwner.get(owner);
     for (const { taken } of all ?? []) {

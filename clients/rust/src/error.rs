@@ -70,7 +70,7 @@ pub enum Error {
         /// What noticed.
         reason: Loss,
     },
-    /// The wait would never end: those that are waited for wait for this owner.
+    /// The wait would never end: the owners that it waits for wait, in turn, for this owner.
     Deadlock {
         /// It says who waits for which lock, and there for whom.
         cycle: Vec<Wait>,
@@ -96,7 +96,7 @@ pub enum Error {
     },
     /// The server grants no new lock yet: it may have lost some.
     Quarantine {
-        /// For how long.
+        /// For how long it will grant none.
         left: Duration,
     },
     /// Too few replicas have confirmed the grant, which was undone.

@@ -91,10 +91,10 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if the hold is over, and [`Error::Invalid`] for a lease out of its range. After any other, as
-    /// [`Error::ConnectionFailed`] if no server answers, nobody knows which lease the server has. So the hold counts on the
-    /// shorter of the two, and is renewed for that. The same holds if the future is dropped. For 30 s after a renewal that
-    /// was not answered in time, the hold counts on no more than the lease of that, which may still begin.
+    /// [`Error::LockLost`] if the hold is over, and [`Error::Invalid`] for a lease out of its range. After any other
+    /// error, as [`Error::ConnectionFailed`] if no server answers, nobody knows which lease the server has. So the hold
+    /// counts on the shorter of the two, and is renewed for that. It also does if the future is dropped. A renewal that
+    /// was not answered in time may still arrive: for 30 s the hold counts on no more than the lease of that renewal.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;

@@ -93,8 +93,8 @@ impl Held {
         lock(&self.times)
     }
 
-    /// A lease that was asked for then counts from then. An older renewal that comes late may still cut it, so no more is
-    /// sure than the lease of that.
+    /// Counts a lease from the moment at which it was asked for. An older renewal that comes late may still cut it, so
+    /// no more is sure than the lease of that one.
     pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
         let mut times = self.times();
         times.stray = times.stray.filter(|(_, until)| sent < *until);
@@ -105,8 +105,8 @@ impl Held {
         times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
     }
 
-    /// A lease is asked for that may be shorter than the one before. Until it is answered, and if it never is, the server
-    /// may have begun it or may still do so. So no more is sure, and no more is renewed.
+    /// Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it
+    /// never is, the server may have begun it or may still do so. So no more is sure, and no more is renewed.
     pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
         let mut times = self.times();
         times.lease = times.lease.min(lease);
@@ -116,7 +116,7 @@ impl Held {
         }
     }
 
-    /// A renewal for this lease went unanswered.
+    /// Notes that a renewal for this lease went unanswered.
     pub(crate) fn may_come_late(&self, lease: Duration) {
         let mut times = self.times();
         let shortest = times.stray.map_or(lease, |(stray, _)| stray.min(lease));
@@ -135,7 +135,7 @@ impl Held {
         self.times().end
     }
 
-    /// A renewal has failed, which is tried again then.
+    /// Notes when a renewal that has failed is tried again.
     pub(crate) fn renew_again_at(&self, at: Moment) {
         if self.renews && at < self.longest_at {
             self.times().renew_at = at;
@@ -282,14 +282,14 @@ impl Keeper {
         }
     }
 
-    /// Something else is to be done for it next.
+    /// Files it anew, because something else is to be done for it next.
     pub(crate) fn refile(&self, held: &Held) {
         if self.table().file(held) {
             self.wake.notify_one();
         }
     }
 
-    /// Whether this call is the one that ended the hold.
+    /// Ends the hold. Returns whether this call did, and none before.
     pub(crate) fn finish(&self, held: &Held, end: End) -> bool {
         let mut table = self.table();
         {
@@ -310,7 +310,7 @@ impl Keeper {
         self.table().holds.values().cloned().collect()
     }
 
-    /// The server said that these have changed: a holder of them has to look.
+    /// Lets the holders of these locks look, because the server said that they have changed.
     pub(crate) fn changed(&self, change: &Change) {
         let (mut table, now) = (self.table(), Moment::now());
         let ids: Vec<u64> = match change {

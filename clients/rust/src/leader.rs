@@ -49,14 +49,14 @@ impl Candidate {
         }
     }
 
-    /// How long the server takes it for the leader without having heard of it: 100 ms or more.
+    /// How long the server takes it for the leader when it hears nothing of it: 100 ms or more.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lock = self.lock.lease(lease);
         self
     }
 
-    /// What it does as the leader. The work is dropped when it leads no more. It goes on to lead when the work is done. A
-    /// panic in it gives the lock up and ends the candidacy: [`Leader::is_standing`].
+    /// Sets the work that it does as the leader. The work is dropped when it leads no more. It goes on to lead when the
+    /// work is done. A panic in it gives the lock up and ends the candidacy: [`Leader::is_standing`].
     ///
     /// The work may be done several times, so it owns what it uses:
     ///
@@ -73,8 +73,8 @@ impl Candidate {
     /// # }
     /// ```
     ///
-    /// An `async move |hold|` closure does not do if it uses variables from outside: its future borrows them, and stable
-    /// Rust cannot ask that such a future may go to another thread.
+    /// An `async move |hold|` closure cannot be used if it takes variables from outside: its future borrows them, and
+    /// stable Rust cannot ask that such a future may go to another thread.
     pub fn on_elected<F, Fut>(mut self, work: F) -> Self
     where
         F: Fn(Hold) -> Fut + Send + Sync + 'static,
@@ -84,14 +84,14 @@ impl Candidate {
         self
     }
 
-    /// What is called when it was deposed: not when it resigned. It stands again then.
+    /// Sets what is called when it was deposed, but not when it resigned. It stands again then.
     pub fn on_deposed(mut self, call: impl Fn(Loss) + Send + Sync + 'static) -> Self {
         self.on_deposed = Box::new(call);
         self
     }
 
-    /// What is called when an attempt has failed, as the server is away, lacks the module or refuses the password. It
-    /// tries again, and calls this once for failures of the same variant in a row.
+    /// Sets what is called when an attempt has failed, as the server is away, lacks the module or refuses the password.
+    /// It tries again, and calls this once for failures of the same variant in a row.
     pub fn on_error(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_error = Box::new(call);
         self
@@ -184,7 +184,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Waits until it leads: the hold by which it does.
+    /// Waits until it leads. Returns the hold by which it does.
     ///
     /// # Errors
     ///

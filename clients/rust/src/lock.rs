@@ -51,8 +51,8 @@ impl Lock {
         self
     }
 
-    /// When the last renewal may be: the hold ends at most one lease later. So for 60 s at most it is a lease of 10 s, and
-    /// 50 s here.
+    /// For how long the hold may be renewed: it ends at most one lease later. To hold for 60 s at most, take a lease of
+    /// 10 s, and 50 s here.
     pub fn longest(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self

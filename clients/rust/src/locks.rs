@@ -60,7 +60,7 @@ impl Locks {
         self.make(vec![name.as_ref().to_vec()], kind)
     }
 
-    /// A lock for one alone.
+    /// A lock that one owner holds alone.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         self.one(name, Kind::Exclusive)
     }
@@ -70,7 +70,7 @@ impl Locks {
         self.one(name, Kind::Shared)
     }
 
-    /// The lock that readers share, for one alone.
+    /// The lock that [readers](Self::read) share, for a writer: one owner holds it alone.
     pub fn write(&self, name: impl AsRef<[u8]>) -> Lock {
         self.one(name, Kind::Exclusive)
     }
@@ -81,8 +81,8 @@ impl Locks {
         self.one(name, Kind::Limit(limit))
     }
 
-    /// All of these locks or none, with one token: 1 to 64 names, each once. In a cluster their names must be in one slot: use a hash tag, as
-    /// `{account}:1`.
+    /// All of these locks or none, with one token: 1 to 64 names, each once. In a cluster their names must be in one
+    /// slot: use a hash tag, as `{account}:1`.
     pub fn many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Exclusive)
     }
@@ -97,8 +97,8 @@ impl Locks {
         Candidate::new(self.lock(name))
     }
 
-    /// [`Error::Fenced`] if the token is not that of a live hold of this lock. Of independent servers a majority says so;
-    /// [`Error::ConnectionFailed`] if too few of them answer to be sure.
+    /// Checks a token: [`Error::Fenced`] if it is not that of a live hold of this lock. With independent servers a
+    /// majority decides; [`Error::ConnectionFailed`] if too few of them answer to be sure.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
         // No server has ever given another one, and it refuses to be asked about it.
@@ -110,7 +110,7 @@ impl Locks {
         if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
     }
 
-    /// The names of all locks that this owner holds, on all servers. An error if any of them does not answer; of
+    /// The names of all locks that this owner holds, on all servers. An error if any server does not answer; with
     /// independent servers, if a majority does not.
     pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
         check_owner(owner.as_ref())?;

@@ -49,15 +49,15 @@ class Kinds(ABC, Generic[L]):
         return self._lock([name], "read", None, options)
 
     def write(self, name: Name, **options: Unpack[Options]) -> L:
-        """The lock that readers share, for one alone."""
+        """The lock that readers share, for a writer: one owner holds it alone."""
         return self._lock([name], "write", None, options)
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
-        """One of `limit` permits."""
+        """One of `limit` permits. All who use the name must say the same limit."""
         return self._lock([name], "semaphore", limit, options)
 
     def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:
-        """All of these locks or none, with one token."""
+        """All of these locks or none, with one token; `shared`: beside other readers."""
         if isinstance(names, str | bytes):
             raise TypeError(f"many takes several names, not {names!r} alone")
         return self._lock(list(names), "read" if shared else "exclusive", None, options)

@@ -131,7 +131,7 @@ class AsyncHold(BaseHold):
         self._pin()
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
-        """The body is over. Whether it ended because the loss of the lock cancelled it, and for nothing else."""
+        """Ends the body. Returns whether it ended because the loss of the lock cancelled it, and for nothing else."""
         body, self._body = self._body, None
         self._unpin()
         if body is None or not self._has_cancelled:

@@ -14,29 +14,29 @@ logger = logging.getLogger("redislock")
 
 
 class Hooks:
-    """Does nothing. Names are those of the locks; times are seconds."""
+    """Hooks that do nothing. Names are those of the locks; times are seconds."""
 
     def waiting(self, name: str) -> None:
         """An acquire waits in line."""
 
     def granted(self, name: str, waited: float) -> None:
-        """A lock was granted."""
+        """A lock was granted. The request had waited for `waited`."""
 
     def timed_out(self, name: str, waited: float) -> None:
-        """A lock was not to be had in time."""
+        """A lock was not to be had in time. The request had waited for `waited`."""
 
     def released(self, name: str, held: float) -> None:
-        """A hold was given up by its holder."""
+        """A hold was given up by its holder. It had lasted for `held`."""
 
     def lost(self, name: str, held: float, reason: str) -> None:
-        """A hold was lost."""
+        """A hold was lost. It had lasted for `held`."""
 
     def forgotten(self, name: str, held: float) -> None:
-        """Nothing refers to a hold any more that was not given up: it is renewed no more, and ends with its lease."""
+        """A hold was forgotten: nothing refers to it, and it was not given up. Its lease ends it, without a renewal."""
 
 
 class Counters(Hooks):
-    """Counts."""
+    """Hooks that count."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
