@@ -44,6 +44,24 @@ def test_a_hook_cannot_end_the_thread_that_renews(what: str, server: Any, client
     assert not client.exists("other"), "it is given up at the end"
 
 
+def test_all_hooks_name_the_first_of_several_locks(client: redis.Redis) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Told(redislock.Hooks):
+        def __getattribute__(self, hook: str) -> Any:
+            return lambda name, *_: told.append((hook, name))
+
+    with redislock.Locks(client, hooks=Told()) as locks:
+        held = locks.many(["b", "a"]).acquire()
+        with pytest.raises(redislock.LockTimeout):
+            locks.many(["b", "a"], wait=0.1).acquire()
+        held.release()
+        lost = locks.many(["b", "a"]).acquire()
+        client.delete("a")
+        assert lost.wait_until_lost(10)
+    assert told == [(hook, "b") for hook in ("granted", "waiting", "timed_out", "released", "granted", "lost")]
+
+
 def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: redis.Redis) -> None:
     class Interrupted(redislock.Hooks):
         def timed_out(self, name: str, waited: float) -> None:

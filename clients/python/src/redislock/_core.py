@@ -233,7 +233,7 @@ class Core(Keeper):
     def _told_of_waiting(self, wanted: Wanted, times: int) -> None:
         """Tells the hooks, the first time."""
         if times == 0:
-            _hooks.call(self.hooks, "waiting", _names(wanted))
+            _hooks.call(self.hooks, "waiting", wanted.name)
 
     async def _sleep(self, turn: asyncio.Event, seconds: float) -> None:
         alarm = self.loop.call_later(seconds, turn.set)
@@ -276,7 +276,7 @@ class Core(Keeper):
                 return grant
         except Quarantine:
             pass  # a waiter is let in when it is over
-        _hooks.call(self.hooks, "waiting", _names(wanted))
+        _hooks.call(self.hooks, "waiting", wanted.name)
         lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
         reached = clock()
         while (left := _left(wait, began)) > 0:

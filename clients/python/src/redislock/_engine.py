@@ -217,7 +217,7 @@ class Engine:
             try:
                 self.release(wanted, token)
             except RedislockError as error:
-                logger.warning("%s was not given up: %s", wanted.names[0].decode(errors="replace"), error)
+                logger.warning("%s was not given up: %s", wanted.name, error)
         self.background.run(self.core.close(gives_up_forgotten=False))
         if self.pool is not None:
             self.pool.close()

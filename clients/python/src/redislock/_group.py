@@ -84,7 +84,7 @@ class Group(Keeper):
                     raise self._too_few(answers)
                 raise too_late(wanted, wait)
             if is_first:
-                _hooks.call(self.hooks, "waiting", wanted.names[0].decode(errors="replace"))
+                _hooks.call(self.hooks, "waiting", wanted.name)
             is_first = False
             await asyncio.sleep(random.uniform(0, _BACK_OFF))
 

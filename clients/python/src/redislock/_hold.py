@@ -76,7 +76,7 @@ class BaseHold:
     @property
     def name(self) -> str:
         """The name of the lock, or of the first of them."""
-        return self._wanted.names[0].decode(errors="replace")
+        return self._wanted.name
 
     @property
     def owner(self) -> str:
@@ -335,7 +335,7 @@ class Keeper(ABC):
 
     def _forget(self, kept: _Kept) -> None:
         """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
-        now, name = clock(), kept.wanted.names[0].decode(errors="replace")
+        now, name = clock(), kept.wanted.name
         kept.leave_busy()
         kept.left_until = now + kept.wanted.lease
         self._forgotten = [each for each in self._forgotten if now < each.left_until]

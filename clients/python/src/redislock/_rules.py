@@ -138,6 +138,11 @@ class Wanted:
             raise ValueError("a semaphore needs a limit, and nothing else has one")
 
     @property
+    def name(self) -> str:
+        """The name of the lock, or of the first of several, for people to read."""
+        return self.names[0].decode(errors="replace")
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether a request that went unanswered may reach the server still."""
         return clock() < self.doubtful_until

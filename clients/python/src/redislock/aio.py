@@ -154,7 +154,7 @@ class AsyncLock:
         """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
-        core, began, name = locks._core(), clock(), request.names[0].decode(errors="replace")
+        core, began, name = locks._core(), clock(), request.name
         try:
             grant = await core.acquire(request, options.get("wait"))
         except LockTimeout:

@@ -14,7 +14,7 @@ logger = logging.getLogger("redislock")
 
 
 class Hooks:
-    """Hooks that do nothing. Names are those of the locks; times are seconds."""
+    """Hooks that do nothing. `name` is the name of the lock, or of the first of several; times are seconds."""
 
     def waiting(self, name: str) -> None:
         """An acquire waits in line."""

@@ -147,7 +147,7 @@ class Lock:
         """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
-        engine, began, name = locks._engine(), clock(), request.names[0].decode(errors="replace")
+        engine, began, name = locks._engine(), clock(), request.name
         grant: Grant | None = None
         engine.taking.add(request)
         try:
