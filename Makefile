@@ -39,7 +39,7 @@ help:
 	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
 	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
 	@echo "                   (some minutes; scripts/clients python|node|rust|kit)"
-	@echo "make lint          formatting, clippy, dependency audit, figures, plain sentences"
+	@echo "make lint          formatting, clippy, links of comments, dependency audit, figures, plain sentences"
 	@echo "make build         the module alone: target/release/libredislock.so"
 	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
 

@@ -1,7 +1,7 @@
 //! Rules that can be left out, one at a time, to see that the tests notice. Never in a module that is shipped.
 //!
-//! `make sabotage` builds the module with the feature `sabotage` and loads it once for each of [`RULES`], named in
-//! [`VARIABLE`]. Then that one rule is not kept, and the checker of histories must say so. Without a name all are.
+//! `make sabotage` builds the module with the feature `sabotage` and loads it once for each of `RULES`, named in
+//! `VARIABLE`. Then that one rule is not kept, and the checker of histories must say so. Without a name all are.
 //!
 //! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
 //! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.

@@ -145,7 +145,7 @@ pub enum Refusal {
     Unconfirmable,
     /// The module is to go, so no lock is granted any more.
     Leaving,
-    /// The wait would never end: it would close the cycle that [`Table::take_cycle`] gives.
+    /// The wait would never end: it would close the cycle that `Table::take_cycle` gives.
     Deadlock,
     /// It is held as many times as can be counted.
     TooManyTimes,
