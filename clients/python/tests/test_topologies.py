@@ -100,7 +100,7 @@ def test_a_waiter_at_a_slot_that_is_on_its_way(start_server: Any) -> None:
     asyncio.run(takes_it())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("is_ours", [True, False], ids=["held here", "held elsewhere"])
 def test_a_thousand_waiters_whose_slot_moves_are_called_in_their_order(is_ours: bool, start_server: Any) -> None:
     # A waiter lets those before it ask again first for 1.7 s. A machine that is busy for longer may mix them, once.
@@ -109,8 +109,8 @@ def test_a_thousand_waiters_whose_slot_moves_are_called_in_their_order(is_ours: 
         if served == sorted(served):
             break
     assert served == sorted(served)
-    # Each turn of the sixteen would be noticed up to 1.7 s late if their order were another than the server's.
-    assert took < 20, f"they were served in {took:.1f} s"
+    # If their order were another than the server's, each of 62 turns would be noticed up to 1.7 s late.
+    assert took < 40, f"they were served in {took:.1f} s"
 
 
 def serve_a_thousand(is_ours: bool, start_server: Any) -> tuple[list[int], float]:
@@ -124,7 +124,7 @@ def serve_a_thousand(is_ours: bool, start_server: Any) -> tuple[list[int], float
         return int(dict(zip(info[::2], info[1::2], strict=True))["waiters"]) if info else 0
 
     async def is_served(locks: redislock.AsyncLocks, number: int) -> None:
-        async with locks.lock(name, wait=40):
+        async with locks.lock(name, wait=60):
             served.append(number)
 
     async def waits_and_is_served() -> float:
