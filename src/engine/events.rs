@@ -189,10 +189,9 @@ pub fn slots_have_left_or_stay<S: Server>(server: &S) {
 /// Ten times a second, or as often as the server's `hz` says: what was freed elsewhere is buried, and whatever was lost
 /// is asked for again.
 pub fn cron<S: Server>(server: &S) {
-    let shared = server.shared();
     let has_work = server.with(|state| {
         state.give_back_memory();
-        let has_sweep = sweep::begin(shared, state);
+        let has_sweep = sweep::begin(state);
         has_sweep || state.has_work()
     });
     if pump::has_dead(server) || has_work == Some(true) || work::is_late(server) {

@@ -72,7 +72,7 @@ pub fn run<S: Server>(server: &S) {
         std::mem::take(&mut state.pump.is_behind)
     });
     if decides {
-        sweep::go(server, started);
+        sweep::go(server, started, is_paused);
         quarantine::look(server, started);
     }
     leaving::go(server, is_paused);

@@ -1,10 +1,10 @@
 //! What the engine looks at ten times a second, because no event reports it. It is the queues of slots that left this
-//! server without a key of ours, and leases that closed connections kept alive.
+//! server without a key of ours, and leases that closed connections kept alive. It is also keys that somebody waits for,
+//! whose time to live may be over.
 
 use std::hash::Hash;
 
-use super::server::{Server, Whose};
-use super::shared::Shared;
+use super::server::{Server, To, Whose};
 use super::state::{Alarm, State};
 use super::work;
 use crate::lock::effect::LockId;
@@ -13,31 +13,33 @@ use crate::lock::types::{LockKeyBuf, Moment};
 /// How many keys the server is asked about in one run of the pump.
 const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
 
+/// How long a name may be that is copied ten times a second to see whether its time to live is over.
+const NAME_LOOKED_AT_MAX: usize = 4096;
+
 /// Of how many holds it is found out between two looks at the time whether connections kept them alive that this server
 /// forgot when it stopped deciding.
 const SORTED_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
 
 /// Whether there is anything to look at; then the pump has to run. From the server's cron.
-pub fn begin<B: Copy + Eq + Hash, A: Alarm>(shared: &Shared, state: &mut State<B, A>) -> bool {
-    let has_queues = shared.is_cluster() && state.table.waiters() > 0;
+pub fn begin<B: Copy + Eq + Hash, A: Alarm>(state: &mut State<B, A>) -> bool {
+    let has_queues = state.table.waiters() > 0;
     state.sweep.is_due |= has_queues;
     state.pump.decides && (has_queues || state.table.has_orphaned())
 }
 
 /// A run of the pump on a server that decides.
-pub fn go<S: Server>(server: &S, now: Moment) {
-    if !server.shared().is_cluster() {
-        if server.with(|state| state.table.let_orphaned_run(now)) == Some(false) {
-            work::request(server);
-        }
-        return;
-    }
-    if let_orphans_run(server, now) {
+pub fn go<S: Server>(server: &S, now: Moment, is_paused: bool) {
+    let has_more = if server.shared().is_cluster() {
+        let_orphans_run(server, now)
+    } else {
+        server.with(|state| state.table.let_orphaned_run(now)) == Some(false)
+    };
+    if has_more {
         // There may be very many.
         work::request(server);
     }
     if server.with(|state| std::mem::take(&mut state.sweep.is_due)) == Some(true) {
-        note_queues_that_left(server);
+        look_at_queues(server, is_paused);
     }
 }
 
@@ -66,18 +68,30 @@ pub fn sort_some<S: Server>(server: &S) -> bool {
     server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE)) != Some(false)
 }
 
-/// A client that waits where a slot has left is sent on.
-fn note_queues_that_left<S: Server>(server: &S) {
+/// A client that waits where a slot has left is sent on. A key whose time to live is over goes when it is opened (G6).
+/// The server may come to it late by itself, and nobody else may ask for it while all wait.
+fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
+    let is_cluster = server.shared().is_cluster();
     let lock_keys = server.with(|state| {
-        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
-        let queues = state.table.keys_waited_for().skip(state.sweep.queues);
-        let lock_keys: Vec<LockKeyBuf> = queues.take(most).map(|lock_key| lock_key.to_owned()).collect();
-        state.sweep.queues = next(state.sweep.queues, lock_keys.len(), most);
+        let (most, mut looked_at) = (state.sweep.most.unwrap_or(LOOKED_AT_MAX), 0);
+        let queues = state.table.keys_waited_for().skip(state.sweep.queues).take(most);
+        let lock_keys: Vec<LockKeyBuf> = queues
+            .inspect(|_| looked_at += 1)
+            .filter(|lock_key| is_cluster || lock_key.name.len() <= NAME_LOOKED_AT_MAX)
+            .map(|lock_key| lock_key.to_owned())
+            .collect();
+        state.sweep.queues = next(state.sweep.queues, looked_at, most);
         lock_keys
     });
-    let gone = |lock_key: &LockKeyBuf| !has_not_left(server, lock_key);
-    for lock_key in lock_keys.into_iter().flatten().filter(gone) {
-        let _ = server.with(|state| state.table.note(lock_key.as_key()));
+    for lock_key in lock_keys.into_iter().flatten() {
+        let Some(name) = server.name_at(&lock_key) else {
+            continue;
+        };
+        match server.whose(S::name(&name)) {
+            Whose::Others => _ = server.with(|state| state.table.note(lock_key.as_key())),
+            Whose::Ours if !is_paused => drop(server.open(S::name(&name), To::Write)),
+            Whose::Ours | Whose::Unknown => {}
+        }
     }
 }
 

@@ -227,3 +227,24 @@ def test_a_ttl_by_a_user_breaks_all_holders_and_does_not_outlive_them(server, cl
     cli("DEL door")
     take(cli, "door", "r", "SHARED")
     assert cli("TTL door") == -1
+
+
+def test_a_waiter_does_not_wait_for_the_server_to_find_a_key_whose_time_is_over(start_server):
+    # G6. Where very many keys have a time to live, the server may find this one after seconds; here it never looks.
+    server = start_server()
+    cli = server.connect()
+    cli("DEBUG SET-ACTIVE-EXPIRE 0")
+    # More than are looked at in one go, and the longest name that is looked at.
+    doors = [f"door-{number}" for number in range(300)] + ["d" * 4096]
+    for door in doors:
+        take(cli, door, "alice")
+    waiting = {door: ask(server, door, "bob") for door in (doors[0], doors[150], doors[-1])}
+    several = server.ask("LOCK.MACQUIRE", 2, doors[1], "free", "carol", "PX", 60_000, "BLOCK", 0)
+    crowd = server.connect()
+    for door in doors[2:]:
+        crowd("LOCK.ACQUIRE", door, "dora", "PX", 60_000, "QUEUE", 60_000)
+    for door in doors:
+        cli("PEXPIRE", door, 20)
+    for door, request in waiting.items():
+        assert request.answer() == cli("LOCK.FENCE", door)
+    assert several.answer() == cli("LOCK.FENCE", doors[1])

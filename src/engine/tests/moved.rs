@@ -66,14 +66,20 @@ fn a_waiter_is_redirected_wherever_its_queue_stands_among_others() {
 }
 
 #[test]
-fn a_server_without_slots_looks_at_no_queues() {
+fn a_server_without_slots_looks_at_its_queues_as_long_as_there_are_any() {
     let mut world = World::started();
     (1..3).for_each(|client| world.connect(client));
     world.number("LOCK.ACQUIRE a alice PX 30000");
-    world.waits(2, "LOCK.ACQUIRE a bob PX 30000 BLOCK 0");
     assert!(world.rests());
     world.cron();
-    assert!(world.is_idle(), "there is nothing to look at");
+    assert!(world.is_idle(), "nobody waits");
+    world.waits(2, "LOCK.ACQUIRE a bob PX 30000 BLOCK 0");
+    for _ in 0..3 {
+        assert!(world.rests());
+        world.cron();
+        assert!(!world.is_idle(), "the key's time to live may be over");
+    }
+    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1));
 }
 
 #[test]
