@@ -54,6 +54,42 @@ pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     false
 }
 
+/// Whether this is a command of vector sets that waits for a thread. Redis has them from 8.0 on, and does not say that
+/// they can block. A server ends if one does so within a module's call. VADD does by an option, VSIM but for one.
+#[must_use]
+pub fn waits_for_a_thread<A: AsRef<[u8]>>(words: &[A]) -> bool {
+    let is = |word: &[u8]| words.first().is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word));
+    // They read options up to the first zero.
+    let is_cas = |w: &A| w.as_ref().split(|&b| b == 0).next().is_some_and(|w| w.eq_ignore_ascii_case(b"CAS"));
+    is(b"VADD") && words.iter().skip(2).any(is_cas) || is(b"VSIM") && !has_option_nothread(words)
+}
+
+/// Whether a VSIM has this option: an element or a filter may be called so, too. What is not known here may take a
+/// value, and then nothing behind it is believed.
+fn has_option_nothread<A: AsRef<[u8]>>(words: &[A]) -> bool {
+    let is_one_of = |at: usize, options: &[&[u8]]| {
+        words.get(at).is_some_and(|w| options.iter().any(|option| w.as_ref().eq_ignore_ascii_case(option)))
+    };
+    // The vector is an element's, or bytes, or so many numbers.
+    let numbers = || str::from_utf8(words.get(3)?.as_ref()).ok()?.parse::<usize>().ok();
+    let behind_vector = match () {
+        () if is_one_of(2, &[b"ELE", b"FP32"]) => Some(4),
+        () if is_one_of(2, &[b"VALUES"]) => numbers().and_then(|count| count.checked_add(4)),
+        () => None,
+    };
+    let Some(mut at) = behind_vector else {
+        return false;
+    };
+    while at < words.len() && !is_one_of(at, &[b"NOTHREAD"]) {
+        at += match () {
+            () if is_one_of(at, &[b"WITHSCORES", b"WITHATTRIBS", b"TRUTH"]) => 1,
+            () if is_one_of(at, &[b"COUNT", b"EPSILON", b"EF", b"FILTER", b"FILTER-EF"]) => 2,
+            () => return false,
+        };
+    }
+    at < words.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +137,43 @@ mod tests {
             "XREADGROUP GROUP",
         ] {
             assert!(!block(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn vector_sets_are_searched_and_filled_on_a_thread_by_their_options() {
+        let waits = |line: &str| waits_for_a_thread(&line.split(' ').collect::<Vec<_>>());
+        for line in [
+            "VSIM v ELE e",
+            "vsim v VALUES 2 1 1 WITHSCORES COUNT 3",
+            "VSIM v ELE NOTHREAD",
+            "VSIM v FP32 NOTHREAD",
+            "VSIM v ELE e FILTER NOTHREAD",
+            "VSIM v VALUES 3 1 1 NOTHREAD",
+            "VSIM v VALUES x 1 NOTHREAD",
+            "VSIM v ELE e NEWER NOTHREAD",
+            "VSIM v OTHER e NOTHREAD",
+            "VSIM v",
+            "VSIM",
+            "VADD v VALUES 2 1 1 e CAS",
+            "vadd v REDUCE 1 VALUES 2 1 1 e EF 5 cas",
+            "VADD v VALUES 2 1 1 e CAS\0X",
+        ] {
+            assert!(waits(line), "{line}");
+        }
+        for line in [
+            "VSIM v ELE e NOTHREAD",
+            "vsim v fp32 bytes withscores count 3 nothread",
+            "VSIM v VALUES 2 1 1 NOTHREAD",
+            "VSIM v VALUES 0 NOTHREAD",
+            "VSIM v ELE e FILTER f FILTER-EF 5 WITHATTRIBS TRUTH EPSILON 1 EF 9 NOTHREAD COUNT 1",
+            "VADD v VALUES 2 1 1 e",
+            "VADD v VALUES 2 1 1 CAST",
+            "VADD CAS VALUES 2 1 1 e NOQUANT",
+            "VCARD v",
+            "SET v CAS",
+        ] {
+            assert!(!waits(line), "{line}");
         }
     }
 }

@@ -15,7 +15,7 @@ use super::api::{Ctx, Str, api};
 use super::guard;
 use super::reply::{Reply, ask, element, elements, is_of_kind, text};
 use crate::command::error;
-use crate::command::exec::would_block;
+use crate::command::exec::{waits_for_a_thread, would_block};
 use crate::engine::server::{Part, Server};
 use crate::engine::{at_key, commands};
 
@@ -49,7 +49,7 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     let Ok(name) = CString::new(command.bytes()) else {
         return ctx.reply(Part::Error(&error::unknown_command(command.bytes())));
     };
-    if can_block(ctx, *command) && would_block(words) {
+    if waits_for_a_thread(words) || can_block(ctx, *command) && would_block(words) {
         return ctx.reply(Part::Error(&error::would_block(command.bytes())));
     }
     // !: replicated. C: by the rights of the caller. S: as in a script. E: errors are replies. M: maxmemory holds.

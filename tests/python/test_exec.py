@@ -11,10 +11,11 @@ import pytest
 from harness.limits import eventually
 from harness.payload import dump
 from harness.replies import as_map, module_info, owner_of
-from harness.server import ROOT, at_least
+from harness.server import IS_VALKEY, ROOT, at_least
 from harness.wire import ServerError, refused
 
 HAS_WAITAOF = at_least(redis=(7, 2), valkey=(7, 2))
+HAS_VECTORS = not IS_VALKEY and at_least(redis=(8, 0), valkey=())
 
 
 @pytest.fixture
@@ -305,6 +306,24 @@ def test_what_blocks_is_refused(cli, token, line):
     with refused("ERR", "block"):
         run(cli, token, line.swapcase().replace("S >", "s >").replace("S $", "s $"))
     assert cli("LRANGE full 0 -1") == ["1", "2", "3"]
+
+
+@pytest.mark.skipif(not HAS_VECTORS, reason="this server has no vector sets")
+def test_vectors_are_not_searched_nor_added_on_a_thread(cli, token):
+    # The server does not say of these commands that they can block.
+    for number in range(3):
+        cli(*"VADD v VALUES 2 1".split(), number, f"e{number}")
+    for line in ("VSIM v ELE e1", "vsim v VALUES 2 1 1 COUNT 1", "VSIM v ELE NOTHREAD", "VADD v VALUES 2 1 7 e7 CAS"):
+        with refused("ERR", "block"):
+            run(cli, token, line)
+    with refused("ERR", "block"):
+        run(cli, token, *"VADD v VALUES 2 1 7 e7".split(), b"CAS\0")
+    assert run(cli, token, "VADD v VALUES 2 1 8 NOTHREAD") == 1
+    with refused("ERR", "block"):
+        run(cli, token, "VSIM v ELE NOTHREAD COUNT 1")
+    assert run(cli, token, "VSIM v ELE e1 COUNT 1 NOTHREAD") == ["e1"]
+    assert run(cli, token, "VSIM v VALUES 2 1 0 NOTHREAD WITHSCORES COUNT 1")[0] == "e0"
+    assert cli("VCARD v") == 4
 
 
 @pytest.mark.parametrize("line", ["WAIT 1 0", "WAIT 99 0", "WAITAOF 1 1 0"])
