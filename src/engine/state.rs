@@ -119,7 +119,7 @@ pub struct Pump {
 pub struct Sweep {
     /// Queues are to be looked at.
     pub is_due: bool,
-    /// How many queues were looked at.
+    /// From which place on queues are looked at.
     pub queues: usize,
     /// From which record on leases of another life are looked at.
     pub orphans: u32,

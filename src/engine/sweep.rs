@@ -8,7 +8,7 @@ use super::server::{Server, To, Whose};
 use super::state::{Alarm, State};
 use super::work;
 use crate::lock::effect::LockId;
-use crate::lock::types::{LockKeyBuf, Moment};
+use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
 /// How many keys the server is asked about in one run of the pump.
 const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
@@ -73,15 +73,10 @@ pub fn sort_some<S: Server>(server: &S) -> bool {
 fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
     let is_cluster = server.shared().is_cluster();
     let lock_keys = server.with(|state| {
-        let (most, mut looked_at) = (state.sweep.most.unwrap_or(LOOKED_AT_MAX), 0);
-        let queues = state.table.keys_waited_for().skip(state.sweep.queues).take(most);
-        let lock_keys: Vec<LockKeyBuf> = queues
-            .inspect(|_| looked_at += 1)
-            .filter(|lock_key| is_cluster || lock_key.name.len() <= NAME_LOOKED_AT_MAX)
-            .map(|lock_key| lock_key.to_owned())
-            .collect();
-        state.sweep.queues = next(state.sweep.queues, looked_at, most);
-        lock_keys
+        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
+        let lock_keys = state.table.keys_waited_for(&mut state.sweep.queues, most).into_iter();
+        let is_looked_at = |lock_key: &LockKey<'_>| is_cluster || lock_key.name.len() <= NAME_LOOKED_AT_MAX;
+        lock_keys.filter(is_looked_at).map(|lock_key| lock_key.to_owned()).collect::<Vec<_>>()
     });
     for lock_key in lock_keys.into_iter().flatten() {
         let Some(name) = server.name_at(&lock_key) else {
@@ -93,11 +88,6 @@ fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
             Whose::Ours | Whose::Unknown => {}
         }
     }
-}
-
-/// Where the next look begins: behind this one, or anew.
-const fn next(begin: usize, looked_at: usize, most: usize) -> usize {
-    if looked_at < most { 0 } else { begin + looked_at }
 }
 
 fn has_not_left<S: Server>(server: &S, lock_key: &LockKeyBuf) -> bool {

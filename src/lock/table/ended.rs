@@ -344,9 +344,19 @@ impl Table {
         self.away.retain(|away| !away.is_empty());
     }
 
-    /// The keys that somebody waits for.
-    pub fn keys_waited_for(&self) -> impl Iterator<Item = LockKey<'_>> {
-        self.queues.queues().map(|(_, queue)| queue.lock_key.as_key())
+    /// The keys that somebody waits for, from this place on: `most` of them at most. `place` becomes where to go on, 0
+    /// behind the last one. It does not look at what stands before that place.
+    pub fn keys_waited_for(&self, place: &mut usize, most: usize) -> Vec<LockKey<'_>> {
+        let mut lock_keys = Vec::new();
+        while lock_keys.len() < most {
+            let Some(queue) = self.queues.first_from(place).and_then(|id| self.queues.queue(id)) else {
+                *place = 0;
+                break;
+            };
+            lock_keys.push(queue.lock_key.as_key());
+            *place += 1;
+        }
+        lock_keys
     }
 }
 
@@ -374,5 +384,29 @@ mod tests {
         assert_eq!(known, [(0, Some(lock), false), (1, None, true)]);
         assert_eq!(table.next_task(), Some(Task::Settle(LockKey { db: 1, name: b"k" }.to_owned())));
         assert_eq!(table.next_task(), None);
+    }
+    #[test]
+    fn each_key_that_is_waited_for_is_looked_at_once_a_round() {
+        let mut table = Table::default();
+        let names: Vec<String> = (0..700).map(|number| format!("{number:03}")).collect();
+        for name in &names {
+            let wait = Wait::Block(Block { client: ClientId(1), until: None });
+            let ask = ask(b"ann", Mode::Exclusive, Some(1));
+            table.queues.join(LockKey { db: 0, name: name.as_bytes() }, ask.request(Moment(0), wait, false));
+        }
+        let mut place = 0;
+        for _ in 0..2 {
+            let mut seen = Vec::new();
+            for (most, begin) in [(300, 0), (300, 300), (300, 600)] {
+                assert_eq!(place, begin);
+                seen.extend(
+                    table.keys_waited_for(&mut place, most).iter().map(|lock_key| lock_key.name.to_vec()),
+                );
+            }
+            seen.sort_unstable();
+            assert!(seen.iter().eq(names.iter().map(|name| name.as_bytes())));
+        }
+        assert!(table.keys_waited_for(&mut place, 0).is_empty());
+        assert_eq!(Table::default().keys_waited_for(&mut 900, 3), []);
     }
 }
