@@ -162,9 +162,12 @@ impl<'a> Graph<'a> {
         Some(number)
     }
 
-    /// Whether this request counts as gone.
+    /// Whether this request counts as gone: it is about to be replaced, or its time is over and the pump has not come yet.
     fn is_left_out(&self, waiter: WaiterId) -> bool {
-        !self.scope.but.is_empty() && self.scope.but.contains(&self.scope.queues.first_entry(waiter))
+        let Scope { queues, now, but, .. } = self.scope;
+        let first = queues.first_entry(waiter);
+        let until = queues.waiter(first).and_then(|first| first.request.until);
+        until.is_some_and(|until| until <= now) || but.contains(&first)
     }
 
     /// The node of an owner who waits. `None`: it can go on, because it waits for nothing, or the bound is reached.

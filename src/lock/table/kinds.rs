@@ -324,7 +324,8 @@ impl Table {
         if own.is_some() || !first.is_some_and(|first| first.request.is_upgrade) {
             return Busy;
         }
-        let request = ask.request(now.boot, Wait::Reservation { until: now.boot }, true);
+        // It stands there as long as this search. One whose time is over would count as gone.
+        let request = ask.request(now.boot, Wait::Reservation { until: now.boot.plus_ms(1) }, true);
         let new = self.queues.join(ctx.key_ref.lock_key, request);
         self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &[]) {

@@ -125,6 +125,15 @@ impl Judge {
         move |answered| match answered.answer {
             Answer::Granted { token, .. } => is_down || reply.is_some_and(|reply| token > reply),
             _ => false,
+        let is_newer = move |answer: &Answer| matches!(*answer, Answer::Granted { token, .. } if reply.is_some_and(|reply| token > reply));
+        // The owner's older request is told first, unless one ahead of it came in behind.
+        let later: Vec<u32> =
+            out.answers.iter().filter(|told| is_newer(&told.answer)).map(|told| told.wait).collect();
+        let is_later_ahead = |told: &&Answered| {
+            let ahead = self.queue(told.at).iter().take_while(|pending| pending.wait != told.wait);
+            ahead.into_iter().any(|pending| later.contains(&pending.wait))
+        };
+        let behind: Vec<u32> = out.answers.iter().filter(is_later_ahead).map(|told| told.wait).collect();
         }
     }
 
@@ -200,7 +209,10 @@ impl Judge {
 
     /// The scene of who holds and waits for what, and the number of this request among the others.
     pub(super) fn scene(&self, wish: Wish, is_upgrade: bool, number: u64, world: &World) -> (Scene, usize) {
-        let others = self.queues.values().flatten().filter(|pending| pending.number != number);
+        // One whose time is over waits for nothing: the pump is about to say so.
+        let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
+        let others = self.queues.values().flatten();
+        let others = others.filter(|pending| pending.number != number && !is_late(pending));
         let mut all: Vec<&Pending> = others.collect();
         // The newest upgrade stands ahead of the others.
         let lock_key = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };

@@ -22,8 +22,12 @@ impl Oracle {
             let Waiter { owner, keys, mode, is_upgrade, .. } = *w;
             Wish { owner, keys, mode, is_upgrade, is_reservation: w.client.is_none() }
         };
-        let wishes = self.waiters.iter().map(wish).collect();
-        Scene { holds, wishes, holders_max: self.holders_max }.comes_true(waiter)
+        // One whose time is over waits for nothing: the pump is about to say so.
+        let is_late = |w: &Waiter| w.until.is_some_and(|until| until <= self.time);
+        let ahead = self.waiters[..waiter].iter().filter(|w| !is_late(w)).count();
+        let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
+        let wishes = all.map(|(_, w)| wish(w)).collect();
+        Scene { holds, wishes, holders_max: self.holders_max }.comes_true(ahead)
     }
 
     /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that

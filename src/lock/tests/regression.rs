@@ -371,3 +371,28 @@ fn a_waiting_upgrade_keeps_room_for_its_count() -> Result<(), String> {
         Ok(())
     })
 }
+
+/// Cem has reserved bob's lock, and has not asked again in time. Bob may wait for cem's: cem waits for nothing any more,
+/// though the pump has not come since (G11).
+#[test]
+fn a_reservation_that_has_lapsed_is_no_wait_of_a_deadlock() -> Result<(), String> {
+    let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
+    let m = At::new(0, "m");
+    let acquire = |owner, at, client, wait, is_reservation| {
+        let how = How { is_reservation, ..How::PLAIN };
+        Input::Acquire { at, owner, lease_ms: 30_000, wait, client, minted: false, how }
+    };
+    let inputs = [
+        acquire("bob", K, 1, None, false),
+        acquire("cem", m, 2, None, false),
+        acquire("cem", K, 2, Some(5), true),
+        Input::Pass(6_000),
+        acquire("bob", m, 1, Some(0), false),
+    ];
+    for input in &inputs {
+        let out = world.step(input)?;
+        assert!(!matches!(out.reply, Reply::Refused(_)), "{input:?}: {:?}", out.reply);
+        judge.judge(input, &out, &world)?;
+    }
+    Ok(())
+}
