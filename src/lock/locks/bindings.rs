@@ -137,15 +137,31 @@ impl Locks {
         crate::lock::tests::visits::count(1);
         let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
         let is_untold = self.has_earlier(id);
-        if is_bound {
+        if is_untold {
+            self.change_overflow(id, |overflow| overflow.unbind_earlier(client, closed_at));
+        }
+        if is_bound && !(is_untold && self.stands_still_as_before(id)) {
             // A grant of which its owner was not told is about to be taken back. What the owner held before is not cut with
             // a connection that it was not bound to.
             self.run_from(id, closed_at, !is_untold);
         }
-        if is_untold {
-            self.change_overflow(id, |overflow| overflow.unbind_earlier(client, closed_at));
-        }
         is_bound
+    }
+
+    /// A grant of this hold could not be told, and what its owner held before stands still. So does the hold, bound as
+    /// that is, until the grant is taken back. `false`: that does not stand still.
+    fn stands_still_as_before(&mut self, id: LockId) -> bool {
+        let overflow = self.overflows.get(id.index());
+        let Some((binding, bound_to, lease_ms)) =
+            overflow.and_then(|overflow| overflow.earlier.as_ref()?.standing_still())
+        else {
+            return false;
+        };
+        self.change_overflow(id, |overflow| {
+            (overflow.binding, overflow.bound_to, overflow.lease_ms) = (binding, Some(bound_to), lease_ms);
+        });
+        self.leases.remove(&mut self.records, id.index());
+        true
     }
 
     /// Whether a hold is orphaned.

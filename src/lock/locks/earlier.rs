@@ -41,8 +41,30 @@ impl Earlier {
         !self.binding.is_paused() && self.until_us <= now.0
     }
 
-    /// Notes that its connection closed at this moment: see `Locks::unbind`.
-    pub(super) fn unbind(&mut self, closed_at: Moment) {
+    /// Returns how it is bound, to which connection, and its full lease, if the lease stands still because of that.
+    pub(super) fn standing_still(&self) -> Option<(Binding, ClientId, u64)> {
+        self.bound_to.filter(|_| self.binding.is_paused()).map(|client| (self.binding, client, self.lease_ms))
+    }
+
+    /// Unbinds what was bound to this connection, which closed at this moment: see `Locks::unbind`. What was before that
+    /// goes first.
+    pub(super) fn unbind_from(&mut self, client: ClientId, closed_at: Moment) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.unbind_from(client, closed_at);
+        }
+        if self.bound_to != Some(client) {
+            return;
+        }
+        match self.earlier.as_ref().and_then(|earlier| earlier.standing_still()) {
+            Some((binding, client, lease_ms)) => {
+                (self.binding, self.bound_to, self.lease_ms) = (binding, Some(client), lease_ms);
+            }
+            None => self.unbind(closed_at),
+        }
+    }
+
+    /// Lets it run from this moment, at which its connection closed.
+    fn unbind(&mut self, closed_at: Moment) {
         let (is_paused, until) = (self.binding.is_paused(), Moment(self.until_us));
         let left_ms = if is_paused { self.lease_ms } else { closed_at.ms_until(until) };
         let cut_ms = self.binding.ephemeral_ms.filter(|&ms| ms < left_ms);

@@ -85,11 +85,9 @@ impl Overflow {
 
     /// Notes that this connection has closed.
     pub(super) fn unbind_earlier(&mut self, client: ClientId, closed_at: Moment) {
-        self.change_earlier(|earlier| {
-            if earlier.bound_to == Some(client) {
-                earlier.unbind(closed_at);
-            }
-        });
+        if let Some(earlier) = &mut self.earlier {
+            earlier.unbind_from(client, closed_at);
+        }
     }
 
     /// A grant that brought this token is as good as never made, and the hold has gone on since.

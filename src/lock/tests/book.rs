@@ -113,6 +113,11 @@ impl Hold {
         is_other.then(|| Self { is_acknowledged: false, ..self.goes_on(self.token, mode, time, asked) })
     }
 
+    /// It is about to be this again, which stands still.
+    pub(super) const fn stand_still_as(&mut self, before: &Self) {
+        (self.binding, self.client, self.lease_ms) = (before.binding, before.client, before.lease_ms);
+    }
+
     /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
     pub(super) fn untied(&mut self, time: u64, is_cut: bool) {
         let left_ms = self.left_ms(time);

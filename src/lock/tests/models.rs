@@ -378,7 +378,7 @@ fn connections_that_close() -> Result<(), String> {
     moves.extend(plain(&[Input::Pass(1000), Input::Pump, Input::NewReplica(0), Input::Promote(0)]));
     let model = Model { begin: vec![], moves, depth: 7 };
     let sometimes = ["downgraded", "promoted", "upgraded"];
-    check(&model, 13_704, &sometimes)
+    check(&model, 13_695, &sometimes)
 }
 
 /// Three owners who have a reservation, or wait on a connection.

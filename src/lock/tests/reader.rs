@@ -198,10 +198,17 @@ fn check_key(
 ) -> Result<(), String> {
     let (theirs, own) = (primary.saved(at), reader.saved(at));
     let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
+    // What stands still behind a grant that could not be told is bound as it was before.
+    let is_told_later = |token: Token| {
+        let mut all = theirs.iter().flat_map(|saved| &saved.holds);
+        !has_settled && all.any(|hold| hold.token == token && hold.binding.is_paused())
+    };
     let identity = |saved: &Option<SavedLock>| {
         let saved = saved.as_ref()?;
-        let binding =
-            |hold: &SavedHold| Binding { is_running: hold.binding.is_running && has_settled, ..hold.binding };
+        let binding = |hold: &SavedHold| match hold.binding {
+            _ if is_told_later(hold.token) => Binding::NONE,
+            binding => Binding { is_running: binding.is_running && has_settled, ..binding },
+        };
         let of = |hold: &SavedHold| (hold.owner.clone(), hold.token, hold.count, binding(hold));
         Some((saved.mode, saved.holds.iter().map(of).collect::<Vec<_>>()))
     };

@@ -372,6 +372,44 @@ fn a_waiting_upgrade_keeps_room_for_its_count() -> Result<(), String> {
     })
 }
 
+/// Alice holds as long as her connection 1 is open. She is granted the whole lock over another connection, which closes
+/// before she is told. What she held before stands still, and nobody ends it before the grant is taken back (G2, G10).
+#[test]
+fn a_hold_that_stands_still_does_so_behind_a_grant_that_is_lost() -> Result<(), String> {
+    let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
+    let shared = How::of(Mode::Shared);
+    let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..shared };
+    let acquire = |owner, client, wait, how| Input::Acquire {
+        at: K,
+        owner,
+        lease_ms: 5,
+        wait,
+        client,
+        minted: false,
+        how,
+    };
+    let inputs = [
+        acquire("alice", 1, None, kept),
+        acquire("bob", 2, None, shared),
+        acquire("alice", 3, Some(0), How::PLAIN),
+        Input::Release { at: K, owner: "bob", token: None },
+        Input::Close(3),
+        Input::Pass(6_000),
+        acquire("carol", 4, None, How::PLAIN),
+        Input::Pump,
+    ];
+    let mut replies = Vec::new();
+    for input in &inputs {
+        let out = world.step(input)?;
+        judge.judge(input, &out, &world)?;
+        world.check()?;
+        replies.push(out.reply);
+    }
+    assert_eq!(replies[6], Reply::Busy, "alice holds the lock");
+    assert_eq!(replies[0], Reply::Granted(world.server.live_token(K).ok_or("alice holds nothing")?));
+    Ok(())
+}
+
 /// Cem has reserved bob's lock, and has not asked again in time. Bob may wait for cem's: cem waits for nothing any more,
 /// though the pump has not come since (G11).
 #[test]

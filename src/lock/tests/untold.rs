@@ -43,20 +43,26 @@ impl Untold {
     }
 
     /// A connection has closed: it was told of none of these, and what is bound to it runs from here. What was granted
-    /// beside an earlier hold is about to be taken back, and not cut.
+    /// beside an earlier hold is about to be taken back, and not cut. It stands still where the earlier hold does.
     pub(super) fn close(&mut self, at: At, hold: &mut Hold, client: u64, time: u64, out: &Outcome) {
         let is_lost = |hold: &Hold| !hold.is_acknowledged && out.undelivered.contains(&(at, hold.token));
         hold.is_ownerless |= is_lost(hold);
-        let is_untold = self.of(at, hold.owner).next().is_some();
+        // What its owner held before, and goes on holding.
+        let mut earlier: Option<Hold> = None;
+        let untie = |hold: &mut Hold, earlier: Option<Hold>, is_cut: bool| {
+            let still = earlier.filter(|earlier| earlier.is_paused() && earlier.client.is_some());
+            match still {
+                _ if hold.client != Some(client) => {}
+                Some(still) => hold.stand_still_as(&still),
+                None => hold.untied(time, is_cut),
+            }
+        };
         for grant in self.of(at, hold.owner) {
             grant.before.is_ownerless |= grant.before.token != hold.token && is_lost(&grant.before);
-            if grant.before.client == Some(client) {
-                grant.before.untied(time, true);
-            }
+            untie(&mut grant.before, earlier, true);
+            earlier = Some(grant.before);
         }
-        if hold.client == Some(client) {
-            hold.untied(time, !is_untold);
-        }
+        untie(hold, earlier, earlier.is_none());
     }
 
     /// What is left of a hold when all is taken back of which its owner was not told, beside these others.
