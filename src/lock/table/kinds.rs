@@ -56,7 +56,8 @@ impl Table {
     ) -> Acquired {
         let held_as = self.held_as(ctx);
         let queue = self.queues.at(ctx.key_ref.lock_key);
-        if let Some(other) = self.other_kind(ctx, ask) {
+        let is_again = held_as == Some(ask.mode) && self.own(ctx, ask.owner).is_some();
+        if let Some(other) = self.other_kind(ctx, ask, is_again) {
             return Refused(Refusal::OtherKind(other));
         }
         if let Some((holder, hold)) = self.own(ctx, ask.owner)
@@ -111,12 +112,11 @@ impl Table {
     }
 
     /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
-    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, ask: &Ask<'_>) -> Option<Mode> {
+    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, ask: &Ask<'_>, is_again: bool) -> Option<Mode> {
         if sabotage::removes(Rule::Kind) {
             return None;
         }
         let held_as = self.held_as(ctx);
-        let is_again = held_as == Some(ask.mode) && self.own(ctx, ask.owner).is_some();
         let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
         let in_queue = queue.map(|queue| queue.mode).filter(|_| !is_again);
         held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(ask.mode))

@@ -59,8 +59,10 @@ impl Table {
         ask: &Ask<'_>,
         fx: &mut [Effects],
     ) -> Acquired {
+        // An owner that holds some of them may have to wait in their queues, too.
+        let is_again = self.holds_all(ctxs, ask.owner, ask.mode).is_some();
         for ctx in &*ctxs {
-            if let Some(other) = self.other_kind(ctx, ask) {
+            if let Some(other) = self.other_kind(ctx, ask, is_again) {
                 return Refused(Refusal::OtherKind(other));
             }
             if self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other {

@@ -434,3 +434,41 @@ fn a_reservation_that_has_lapsed_is_no_wait_of_a_deadlock() -> Result<(), String
     }
     Ok(())
 }
+
+/// Ann has reserved a place of a semaphore, and a RESTORE makes her hold the whole lock. She asks for that and another
+/// one: she would wait among requests of another kind, whose kind others would be refused for later (LOCKKIND).
+#[test]
+fn who_holds_one_of_several_does_not_wait_there_among_those_of_another_kind() -> Result<(), String> {
+    let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
+    let token = Token::new(2_000_000).ok_or("no token")?;
+    let m = At::new(0, "m");
+    let take = |owner, at, client, wait, how| {
+        let lease_ms = 30_000;
+        Input::Acquire { at, owner, lease_ms, wait, client, minted: false, how }
+    };
+    let place = How { is_reservation: true, ..How::of(Mode::Limit(2)) };
+    let (keys, owner) = (Keys::of(&[K, m]), "ann");
+    let inputs = [
+        take("bob", K, 1, None, How::of(Mode::Limit(2))),
+        take("cem", K, 2, None, How::of(Mode::Limit(2))),
+        take("dee", m, 3, None, How::PLAIN),
+        take(owner, K, 4, Some(9), place),
+        Input::Payload { name: "k", owner, token, left_ms: 30_000, how: How::PLAIN, beside: None },
+        Input::Restore(K),
+        Input::AcquireMany {
+            keys,
+            owner,
+            lease_ms: 9,
+            wait: Some(0),
+            client: 4,
+            minted: false,
+            is_shared: false,
+        },
+    ];
+    for input in &inputs {
+        let out = world.step(input)?;
+        judge.judge(input, &out, &world)?;
+        world.check().map_err(|wrong| format!("{input:?}: {wrong}"))?;
+    }
+    Ok(())
+}

@@ -15,7 +15,8 @@ impl Oracle {
             return Reply::None;
         };
         let How { mode, is_reentrant, binding, .. } = how;
-        if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
+        let is_again = self.holds(at).iter().any(|hold| (hold.owner, hold.mode) == (owner, mode));
+        if let Some(refused) = self.is_of_other_kind(at, is_again, mode) {
             return refused;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
@@ -169,8 +170,12 @@ impl Oracle {
             return Reply::None;
         };
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
+        let holds = |at: At| self.holds(at).iter().find(|hold| hold.owner == owner);
+        let held = |at: At| holds(at).filter(|own| own.mode == mode).map(|own| own.token);
+        let first = keys.first().and_then(held);
+        let is_again = first.is_some() && keys.iter().all(|at| held(at) == first);
         for at in keys.iter() {
-            if let Some(refused) = self.is_of_other_kind(at, owner, mode) {
+            if let Some(refused) = self.is_of_other_kind(at, is_again, mode) {
                 return refused;
             }
             if self.holds(at).is_empty() && self.is_other(at) {
@@ -319,10 +324,8 @@ impl Oracle {
     }
 
     /// All who hold a lock or wait for it agree on its kind. A retry is never refused.
-    fn is_of_other_kind(&self, at: At, owner: Name, mode: Mode) -> Option<Reply> {
-        let holds = self.holds(at);
-        let is_again = holds.iter().any(|hold| (hold.owner, hold.mode) == (owner, mode));
-        let held = holds.first().map(|hold| hold.mode);
+    fn is_of_other_kind(&self, at: At, is_again: bool, mode: Mode) -> Option<Reply> {
+        let held = self.holds(at).first().map(|hold| hold.mode);
         let wanted = self.waiters.iter().find(|waiter| waiter.keys.contains(at)).map(|waiter| waiter.mode);
         let limit = |mode| if let Mode::Limit(limit) = mode { limit } else { 0 };
         let mut known = held.into_iter().chain(wanted.filter(|_| !is_again));
