@@ -55,6 +55,10 @@ impl Judge {
     /// step, when all others were still waiting.
     pub(super) fn leave_deadlocks(&mut self, out: &Outcome, world: &World) -> Result<Vec<Pending>, String> {
         let (mut unclear, before) = (Vec::new(), self.clone());
+        let raised =
+            self.queues.values().flatten().filter(|pending| self.raised.contains_key(&pending.number));
+        let hopeful = raised.filter(|pending| before.comes_true(pending, world));
+        self.hopeful = hopeful.map(|pending| pending.number).collect();
         for &Answered { wait, at, ref answer, .. } in &out.answers {
             let Answer::Deadlock(cycle) = answer else { continue };
             let own = self.queue(at).iter().find(|pending| pending.wait == wait).copied();
@@ -102,8 +106,9 @@ impl Judge {
                 })?;
             }
         }
-        let raised =
-            self.queues.values().flatten().filter(|pending| self.raised.contains_key(&pending.number));
+        // What an owner got in this run may have been its way out when the search ran.
+        let is_raised = |number: u64| self.raised.contains_key(&number) && !self.hopeful.contains(&number);
+        let raised = self.queues.values().flatten().filter(|pending| is_raised(pending.number));
         for pending in raised.copied().collect::<Vec<_>>() {
             self.will_not_wait_for_itself(&pending, true, world)?;
         }

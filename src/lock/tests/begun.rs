@@ -226,7 +226,7 @@ impl Judge {
 }
 
 /// Whether the server has this hold, as it is said to be.
-fn is_there(at: At, hold: &Hold, world: &World) -> bool {
+pub(super) fn is_there(at: At, hold: &Hold, world: &World) -> bool {
     let left_ms = hold.left_ms(world.time);
     let is_it = |saved: &SavedHold| {
         (saved.token, saved.count, saved.binding) == (hold.token, hold.count, hold.binding)

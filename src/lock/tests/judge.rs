@@ -36,6 +36,8 @@ pub(super) struct Judge {
     pub(super) untold: Untold,
     /// The requests that the running pump has made upgrades, and the numbers that they had before.
     pub(super) raised: BTreeMap<u64, u64>,
+    /// Those of them that could still be granted when the pump began.
+    pub(super) hopeful: BTreeSet<u64>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
@@ -56,6 +58,7 @@ impl Judge {
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
         self.raised.clear();
+        self.hopeful.clear();
         self.begun.clear();
         for what in &out.outside {
             self.outside(what, world);
@@ -122,10 +125,10 @@ impl Judge {
         };
         let reply = if let Reply::Granted(token) = out.reply { Some(token) } else { None };
         let is_down = reply.is_some() && own == reply;
-        move |answered| match answered.answer {
-            Answer::Granted { token, .. } => is_down || reply.is_some_and(|reply| token > reply),
-            _ => false,
-        let is_newer = move |answer: &Answer| matches!(*answer, Answer::Granted { token, .. } if reply.is_some_and(|reply| token > reply));
+        let is_newer = move |answer: &Answer| {
+            let Answer::Granted { token, .. } = *answer else { return false };
+            reply.is_some_and(|reply| token > reply)
+        };
         // The owner's older request is told first, unless one ahead of it came in behind.
         let later: Vec<u32> =
             out.answers.iter().filter(|told| is_newer(&told.answer)).map(|told| told.wait).collect();
@@ -134,6 +137,10 @@ impl Judge {
             ahead.into_iter().any(|pending| later.contains(&pending.wait))
         };
         let behind: Vec<u32> = out.answers.iter().filter(is_later_ahead).map(|told| told.wait).collect();
+        move |answered| match answered.answer {
+            Answer::Granted { token, .. } if Some(token) == reply => behind.contains(&answered.wait),
+            Answer::Granted { .. } => is_down || is_newer(&answered.answer),
+            _ => false,
         }
     }
 
@@ -198,13 +205,16 @@ impl Judge {
         if self.is_quarantined(world) {
             return false;
         }
-        // A hold that is to be taken back stays as far as its owner knows of it.
+        // A hold that is to be taken back stays as far as its owner knows of it. An owner that asked for less than it
+        // had may have let others in before.
         let known = |hold: &Hold| {
             if hold.is_ownerless { self.untold.known(at, *hold, world.time) } else { Some(*hold) }
         };
-        let others = self.live(at, world).filter(|hold| hold.owner != owner).filter_map(known);
-        let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
-        is_free_for(mode, &others, lock_keys, world.limits.holders_max)
+        let others = || self.live(at, world).filter(|hold| hold.owner != owner);
+        let as_known: Vec<Mode> = others().filter_map(known).map(|hold| hold.mode).collect();
+        let as_granted: Vec<Mode> = others().map(|hold| hold.mode).collect();
+        let is_room = |others: &[Mode]| is_free_for(mode, others, lock_keys, world.limits.holders_max);
+        is_room(&as_known) || is_room(&as_granted)
     }
 
     /// The scene of who holds and waits for what, and the number of this request among the others.

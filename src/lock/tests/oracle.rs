@@ -70,6 +70,8 @@ pub(super) struct Oracle {
     /// What the running step must have said.
     pub(super) answers: Vec<(u32, &'static str)>,
     pub(super) minted: Vec<u64>,
+    /// How many reservations went because their owners hold what they are for.
+    pub(super) dropped: usize,
     pub(super) untold: Untold,
     pub(super) is_pumping: bool,
 }
@@ -88,6 +90,7 @@ impl Oracle {
     /// Does the same, and compares what came of it.
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
+        self.dropped = 0;
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -310,7 +313,9 @@ impl Oracle {
             // What its owner holds goes on.
             let goes_on = before.map(|before| before.goes_on(token, mode, self.time, asked));
             let hold = goes_on.map_or(new, |hold| Hold { is_acknowledged, ..hold });
-            if let Some(before) = before.filter(|_| !is_acknowledged) {
+            // What is to be taken back is forgotten in this run of the pump.
+            let is_forgotten = |before: &Hold| self.is_pumping && before.is_ownerless;
+            if let Some(before) = before.filter(|before| !is_acknowledged && !is_forgotten(before)) {
                 self.untold.push(at, before, &hold, client.unwrap_or(0));
             }
             let mut holds = self.holds(at).to_vec();

@@ -1,5 +1,6 @@
 //! What the [oracle](super::oracle) does when the pump runs.
 
+use super::begun::is_there;
 use super::book::{Asked, Hold};
 use super::input::{Begun, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
@@ -51,7 +52,14 @@ impl Oracle {
             if may_write {
                 self.take_back(at);
             }
-            self.end(at, |hold| !hold.is_live(time) || (hold.is_ownerless && may_write));
+            let goes_on: Vec<Hold> = self
+                .holds(at)
+                .iter()
+                .filter(|hold| self.goes_on_first(at, hold, out, world))
+                .copied()
+                .collect();
+            let is_lost = |hold: &Hold| hold.is_ownerless && may_write && !goes_on.contains(hold);
+            self.end(at, |hold| !hold.is_live(time) || is_lost(hold));
         }
         // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
         let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
@@ -61,6 +69,8 @@ impl Oracle {
         // An owner that comes in, or leaves a queue, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
+            // One for several locks may come in before a holder behind it stands ahead of everybody.
+            self.admit_multis(out, |waiter| out.answers.iter().any(|told| told.wait == waiter.wait));
             let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
             for at in lock_keys {
                 // While nothing may be written it looks at nobody, but where a lease is over.
@@ -71,11 +81,22 @@ impl Oracle {
                 }
                 self.admit(at, looks && !self.is_other(at), out);
             }
-            self.admit_multis(out);
+            self.admit_multis(out, |_| true);
             if self.waiters.len() == before {
                 return Reply::None;
             }
         }
+    }
+
+    /// Whether the owner of this hold, which is to be taken back, was granted more before that. Then the hold went on.
+    fn goes_on_first(&self, at: At, hold: &Hold, out: &Outcome, world: &World) -> bool {
+        let is_its = |waiter: &&Waiter| waiter.owner == hold.owner && waiter.keys.contains(at);
+        let Some(waiter) = self.waiters.iter().find(is_its) else { return false };
+        let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
+        let Some(Answer::Granted { token, .. }) = told.map(|told| &told.answer) else { return false };
+        let Waiter { lease_ms, binding, client, is_reentrant, mode, .. } = *waiter;
+        let asked = Asked { lease_ms, binding, client, is_reentrant };
+        is_there(at, &hold.goes_on(*token, mode, self.time, asked), world)
     }
 
     /// This waiter holds what it waits for, and is told so. A reservation asks for nothing yet.
@@ -150,14 +171,14 @@ impl Oracle {
         self.admit(at, true, out);
     }
 
-    fn admit_multis(&mut self, out: &Outcome) {
+    fn admit_multis(&mut self, out: &Outcome, may_come: impl Fn(&Waiter) -> bool) {
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = self.waiters[index];
             let keys = waiter.keys;
             let is_turn =
                 keys.len() > 1 && keys.iter().all(|at| self.is_turn_at(index, at) && !self.is_other(at));
-            if !is_turn || self.writes != Writes::Allowed {
+            if !is_turn || self.writes != Writes::Allowed || !may_come(&waiter) {
                 index += 1;
             } else if let Some(why) = self.refusal(&waiter) {
                 self.strike(index, why);

@@ -403,7 +403,11 @@ impl Oracle {
             let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
             if waiter.client.is_none() && !is_late && self.holds(at).iter().any(is_own) {
                 // A RESTORE has made its owner hold what it has a reservation for.
+                if self.answers.len() + self.dropped >= served_max {
+                    return;
+                }
                 self.waiters.remove(index);
+                self.dropped += 1;
                 continue;
             }
             if is_late || is_multi || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {

@@ -470,7 +470,7 @@ impl World {
         }
         let (told, has_settled) = {
             let mut table = self.server.table_mut();
-            (table.clock().replicated_token(), table.tasks() == 0)
+            (table.clock().replicated_token(), table.tasks() == 0 && !table.has_running())
         };
         self.readers.iter().try_for_each(|reader| reader.check(&self.server, told, has_settled))
     }
