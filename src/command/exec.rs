@@ -70,7 +70,7 @@ fn has_option_nothread<A: AsRef<[u8]>>(words: &[A]) -> bool {
     let is_one_of = |at: usize, options: &[&[u8]]| {
         words.get(at).is_some_and(|w| options.iter().any(|option| w.as_ref().eq_ignore_ascii_case(option)))
     };
-    // The vector is an element's, or bytes, or so many numbers.
+    // The vector is that of an element, or bytes, or numbers behind their count.
     let numbers = || str::from_utf8(words.get(3)?.as_ref()).ok()?.parse::<usize>().ok();
     let behind_vector = match () {
         () if is_one_of(2, &[b"ELE", b"FP32"]) => Some(4),
