@@ -14,6 +14,7 @@
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `minted.rs` | tokens that were minted and are nobody's |
+//! | `restored.rs` | how much a step does about those who wait for what they hold |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
 //! | `world.rs`, `asks.rs`, `input.rs` | a primary with its clients, run by the engine that ships |
 //! | `server.rs`, `reader.rs` | a simulated server of `src/engine/tests`; replicas and files, fed by the stream |
@@ -46,6 +47,7 @@ mod pumped;
 pub(crate) mod random;
 mod reader;
 mod regression;
+mod restored;
 mod rules;
 mod scenario;
 pub(crate) mod server;
