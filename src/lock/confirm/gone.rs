@@ -34,3 +34,25 @@ impl<K, W> Gone<K, W> {
         wait.map(|(id, _)| id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_there_until_the_last_of_each_kind_is_dropped() {
+        let token = |number: u64| Token::new(number + 1).expect("valid");
+        for (waits, tokens, undos) in [(3, 0, 0), (0, 3, 0), (0, 0, 3), (1, 2, 3), (0, 2, 2)] {
+            let mut gone = Gone::new(
+                (0..waits).map(|number| (number, ())).collect(),
+                (0..tokens).map(|number| (token(number), BTreeSet::new())).collect(),
+                (0..undos).map(|number| (token(number), Vec::new())).collect(),
+            );
+            for number in 0..waits.max(tokens).max(undos) {
+                assert!(!gone.is_empty(), "{number} of {waits}, {tokens} and {undos}");
+                assert_eq!(gone.drop_one(), (number < waits).then_some(number));
+            }
+            assert!(gone.is_empty());
+        }
+    }
+}
