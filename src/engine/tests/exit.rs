@@ -243,6 +243,22 @@ fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
 }
 
 #[test]
+fn a_lock_whose_value_another_thread_has_freed_keeps_the_module_until_its_end_is_told() {
+    let mut world = with_clients(1);
+    (0..9).for_each(|number| _ = world.number(&format!("LOCK.ACQUIRE k{number} x PX 60000")));
+    world.switches("leaving", true);
+    assert!(world.rests());
+    let gone = std::mem::take(&mut world.sim.inside.borrow_mut().keys);
+    world.leave_to_thread(gone.into_values().map(|entry| entry.value));
+    world.free_late();
+    // INFO looks at a few of them only.
+    assert_eq!(way(&world), "locks-left");
+    world.cron();
+    assert!(world.rests());
+    assert_eq!(way(&world), "done");
+}
+
+#[test]
 fn a_replica_that_leaves_waits_for_its_primary() {
     let replica = Flags { is_replica: true, ..Flags::default() };
     let mut world = World::started_as(replica, |_| ());
