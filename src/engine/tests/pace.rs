@@ -57,6 +57,13 @@ fn what_takes_as_long_as_some_grants_brings_the_next_look_at_the_time_as_near() 
 }
 
 #[test]
+fn a_server_with_nothing_to_do_is_not_woken() {
+    let world = with_clients(1);
+    pump::run(&world.sim);
+    assert_eq!(world.sim.with(|state| state.wake.alarm.at), Some(None));
+}
+
+#[test]
 fn a_run_does_all_that_there_is_time_for() {
     let mut world = with_leases(40, 1);
     world.passes(1_005);
