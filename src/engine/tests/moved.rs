@@ -1,5 +1,6 @@
 //! Slots that leave a node of a cluster: waiters there are sent on, and leases that came with them.
 
+use super::given::with_clients;
 use super::inside::{PartBuf, Slot};
 use super::world::World;
 use crate::command::error::{CROSS_SLOT, SLOT_IS_MOVING};
@@ -172,6 +173,7 @@ fn keys_that_cannot_be_used_together_are_refused() {
     assert!(!macquire(&mut world, "a b").starts_with("CROSSSLOT"), "the server has seen to it");
     world.sim.inside.borrow_mut().sees_first_key_alone = true;
     assert_eq!(macquire(&mut world, "a b"), CROSS_SLOT);
+    assert_eq!(world.error("LOCK.MACQUIRE 3 {c}x {c}y a alice PX 1000"), CROSS_SLOT);
     assert!(macquire(&mut world, "{c}x {c}y").starts_with("[Integer("));
     leave(&world, &["{c}z"]);
     assert_eq!(macquire(&mut world, "{c}x {c}z"), SLOT_IS_MOVING);
@@ -187,6 +189,13 @@ fn keys_that_cannot_be_used_together_are_refused() {
         let wanted: Vec<_> = refusal.map(|text| PartBuf::Error(text.to_owned())).into_iter().collect();
         assert_eq!(world.sim.inside.borrow().reply, wanted, "{key}");
     }
+}
+
+#[test]
+fn a_server_without_a_cluster_lets_any_keys_be_used_together() {
+    let mut world = with_clients(1);
+    world.sim.inside.borrow_mut().sees_first_key_alone = true;
+    assert!(matches!(world.told("LOCK.MACQUIRE 2 a b alice PX 1000")[..], [PartBuf::Integer(_), ..]));
 }
 
 #[test]
