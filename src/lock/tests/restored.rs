@@ -21,7 +21,7 @@ fn saved(readers: u64) -> SavedLock {
     SavedLock { mode: Mode::Shared, holds: (0..readers).map(hold).collect() }
 }
 
-/// Owners named alike wait for a lock in this way, so many of them. Then a lock of twenty readers is written over it.
+/// Lets `waiters` owners, named alike, wait for a lock in this way. Then writes a lock of twenty readers over it.
 fn restored_over(owner: &str, waiters: u64, mode: Mode) -> (Table, LockId) {
     let mut table = Table::default();
     let mut fx = Effects::default();
