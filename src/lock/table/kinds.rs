@@ -56,11 +56,12 @@ impl Table {
     ) -> Acquired {
         let held_as = self.held_as(ctx);
         let queue = self.queues.at(ctx.key_ref.lock_key);
-        let is_again = held_as == Some(ask.mode) && self.own(ctx, ask.owner).is_some();
+        let own = self.own(ctx, ask.owner);
+        let is_again = held_as == Some(ask.mode) && own.is_some();
         if let Some(other) = self.other_kind(ctx, ask, is_again) {
             return Refused(Refusal::OtherKind(other));
         }
-        if let Some((holder, hold)) = self.own(ctx, ask.owner)
+        if let Some((holder, hold)) = own
             && !sabotage::removes(Rule::Retry)
         {
             if ask.is_reentrant {

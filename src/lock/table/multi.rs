@@ -60,20 +60,20 @@ impl Table {
         fx: &mut [Effects],
     ) -> Acquired {
         // An owner that holds some of them may have to wait in their queues, too.
-        let is_again = self.holds_all(ctxs, ask.owner, ask.mode).is_some();
+        let held = self.holds_all(ctxs, ask.owner, ask.mode);
         for ctx in &*ctxs {
-            if let Some(other) = self.other_kind(ctx, ask, is_again) {
+            if let Some(other) = self.other_kind(ctx, ask, held.is_some()) {
                 return Refused(Refusal::OtherKind(other));
             }
             if self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other {
                 return Refused(Refusal::WrongType);
             }
         }
-        let is_own = |mode| self.holds_all(ctxs, ask.owner, mode).is_some();
-        if self.refuses_unconfirmed(ask, is_own(ask.mode) || is_own(Mode::Exclusive)) {
+        let is_own = held.is_some() || self.holds_all(ctxs, ask.owner, Mode::Exclusive).is_some();
+        if self.refuses_unconfirmed(ask, is_own) {
             return Refused(Refusal::Unconfirmable);
         }
-        if let Some(token) = self.holds_all(ctxs, ask.owner, ask.mode) {
+        if let Some(token) = held {
             return self.hold_all_again(now, ctxs, ask, token, fx);
         }
         if ask.mode == Mode::Shared
