@@ -37,7 +37,7 @@ pub fn is_ours(name: &[u8]) -> bool {
 /// Whether a command that can block would do so: always, but for those of the streams, which block by option.
 #[must_use]
 pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
-    let is = |at: usize, word: &[u8]| words.get(at).is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word));
+    let is = |at, word| is_at(words, at, word);
     if !is(0, b"XREAD") && !is(0, b"XREADGROUP") {
         return true;
     }
@@ -54,22 +54,25 @@ pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     false
 }
 
-/// Whether this is a command of vector sets that waits for a thread. Redis has them from 8.0 on, and does not say that
-/// they can block. A server ends if one does so within a module's call. VADD does by an option, VSIM but for one.
+/// Whether the word at this place is that one, in whatever case.
+fn is_at<A: AsRef<[u8]>>(words: &[A], at: usize, word: &[u8]) -> bool {
+    words.get(at).is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word))
+}
+
+/// Whether this is a command of vector sets that waits for a thread: VADD with the option CAS, or VSIM without NOTHREAD.
+/// Redis has them from 8.0 on, and does not say that they can block. A server ends if one does so within a module's call.
 #[must_use]
 pub fn waits_for_a_thread<A: AsRef<[u8]>>(words: &[A]) -> bool {
-    let is = |word: &[u8]| words.first().is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word));
     // They read options up to the first zero.
     let is_cas = |w: &A| w.as_ref().split(|&b| b == 0).next().is_some_and(|w| w.eq_ignore_ascii_case(b"CAS"));
-    is(b"VADD") && words.iter().skip(2).any(is_cas) || is(b"VSIM") && !has_option_nothread(words)
+    is_at(words, 0, b"VADD") && words.iter().skip(2).any(is_cas)
+        || is_at(words, 0, b"VSIM") && !has_option_nothread(words)
 }
 
 /// Whether a VSIM has this option: an element or a filter may be called so, too. What is not known here may take a
 /// value, and then nothing behind it is believed.
 fn has_option_nothread<A: AsRef<[u8]>>(words: &[A]) -> bool {
-    let is_one_of = |at: usize, options: &[&[u8]]| {
-        words.get(at).is_some_and(|w| options.iter().any(|option| w.as_ref().eq_ignore_ascii_case(option)))
-    };
+    let is_one_of = |at, options: &[&[u8]]| options.iter().any(|option| is_at(words, at, option));
     // The vector is that of an element, or bytes, or numbers behind their count.
     let numbers = || str::from_utf8(words.get(3)?.as_ref()).ok()?.parse::<usize>().ok();
     let behind_vector = match () {
