@@ -385,6 +385,7 @@ mod tests {
         assert_eq!(table.next_task(), Some(Task::Settle(LockKey { db: 1, name: b"k" }.to_owned())));
         assert_eq!(table.next_task(), None);
     }
+
     #[test]
     fn each_key_that_is_waited_for_is_looked_at_once_a_round() {
         let mut table = Table::default();

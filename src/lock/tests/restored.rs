@@ -9,7 +9,7 @@ use crate::lock::types::{Binding, LockKey, Mode, Moment, Now, Token};
 const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 
-/// A lock of so many readers, as a payload has it.
+/// A lock with `readers` readers, as a payload has it.
 fn saved(readers: u64) -> SavedLock {
     let hold = |number| SavedHold {
         owner: format!("reader-{number}").as_bytes().into(),
