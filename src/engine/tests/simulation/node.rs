@@ -1,6 +1,6 @@
 //! A server of the group: the engine on a simulated server, its role, who is connected to it, its files, its clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::disk::Snapshot;
 use super::super::inside::{self, Published, Told, Value};
@@ -113,6 +113,8 @@ pub(super) struct Story {
     /// How many held each of its locks at that time.
     pub(super) before: Held,
     pub(super) told: Vec<Published>,
+    /// The slots that have left it since. They may be back.
+    pub(super) left: BTreeSet<usize>,
 }
 
 impl Node {

@@ -74,7 +74,7 @@ impl Slots {
 }
 
 /// The slot of a lock.
-fn slot_of(at: At) -> usize {
+pub(super) fn slot_of(at: At) -> usize {
     slot_with(lock_at(at))
 }
 
@@ -195,6 +195,10 @@ impl Group {
         self.note(|| format!("slot {slot} has moved from n{from} to n{to}"));
         self.slots.moves[slot] = None;
         self.slots.homes[slot] = Shard::of(to);
+        let shard = |n: &usize| Shard::of(*n) == Shard::of(from);
+        for n in (0..self.nodes.len()).filter(shard) {
+            self.nodes[n].story.left.insert(slot);
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use super::super::world::{Fate, at as key_at};
 use super::asks::{Kind, Request, Sent};
 use super::node::{Blocked, Node};
 use super::points::Point;
+use super::slots::slot_of;
 use super::{Group, LOCKS, Verdict};
 use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::server::Server;
@@ -88,6 +89,7 @@ impl Group {
     fn judge_story(&mut self, n: usize) -> Verdict {
         let Node { world, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
+        let left = std::mem::take(&mut story.left);
         // What it held before it began to decide was not published here.
         let decided_before = story.term.replace(*term) == Some(*term);
         // Most often nothing has happened to any of them.
@@ -114,7 +116,8 @@ impl Group {
             self.seen.see(Point::StoryTold);
         }
         // A key that is gone from a slot on its way has left with it, for all that the server knows.
-        for lock in LOCKS.into_iter().filter(|lock| !self.is_ours(n, *lock)) {
+        for lock in LOCKS.into_iter().filter(|&lock| left.contains(&slot_of(lock)) || !self.is_ours(n, lock))
+        {
             let at = key_at(lock.db, lock.name);
             before.remove(&at);
             after.remove(&at);
