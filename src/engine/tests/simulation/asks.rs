@@ -186,7 +186,7 @@ impl Group {
     pub(super) fn ask(&mut self, request: Request) -> Verdict {
         self.enter(request.node);
         self.nodes[request.node].world.connect(request.connection);
-        self.judge.asked(&request);
+        self.judge.asked(&request, self.time);
         match request.kind {
             Kind::Acquire { is_reservation, .. } => self.acquire(request, is_reservation),
             Kind::Renew { raise } => self.renew(request, raise),

@@ -12,7 +12,7 @@
 //!   believes to hold a lock can renew it, release it, and is told the same token again.
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
 
-use super::asks::Request;
+use super::asks::{Kind, Request};
 use super::queues::Queues;
 use super::{LOCKS, Verdict, lock_at};
 use crate::lock::tests::input::Keys;
@@ -42,6 +42,15 @@ impl Belief {
     const fn run_from(&mut self, time: u64) {
         if self.until == FOREVER {
             self.until = time + self.lease_us;
+        }
+    }
+
+    /// Its owner asks at this time that its lease lasts as long as this, which may be shorter than before. Until it is
+    /// told it counts on the shorter one.
+    fn lower_to(&mut self, time: u64, lease_us: u64) {
+        self.lease_us = self.lease_us.min(lease_us);
+        if self.until != FOREVER {
+            self.until = self.until.min(time + lease_us);
         }
     }
 
@@ -78,8 +87,13 @@ impl Judge {
         Self { compares_within_terms, is_confirmed, ..Self::default() }
     }
 
-    pub(super) fn asked(&mut self, request: &Request) {
+    pub(super) fn asked(&mut self, request: &Request, time: u64) {
         self.open.push(request.number);
+        if matches!(request.kind, Kind::Renew { .. }) {
+            let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
+            let own = beliefs.flat_map(|(beliefs, _)| beliefs).filter(|belief| belief.owner == request.owner);
+            own.for_each(|belief| belief.lower_to(time, request.lease_ms * 1_000));
+        }
     }
 
     /// The server has answered it.
