@@ -118,7 +118,7 @@ impl Queues {
         older.is_some()
     }
 
-    /// It was granted, or cannot wait: nothing of its owner's is in the queue any more.
+    /// It was granted: nothing of its owner's is in the queue any more.
     fn make_way(&mut self, request: &Request) {
         self.entries[request.node].retain(|entry| !entry.is_asked_again);
     }
@@ -219,7 +219,6 @@ impl Group {
             }
             Outcome::Waiting => self.note_waiting(request, is_upgrade),
             Outcome::Busy if request.is_reservation() => self.note_waiting(request, is_upgrade),
-            Outcome::Deadlock => self.judge.queues.make_way(request),
             _ => self.judge.queues.stay(request, false),
         }
         Ok(())
