@@ -97,3 +97,22 @@ def test_what_is_granted_while_the_locks_are_closed_is_told_and_given_up(client:
     locks.close()
     taking.join()
     assert [hold.lost for hold in holds] == ["close"] and not client.exists("k")
+
+
+def test_slow_calls_at_a_loss_do_not_keep_other_locks_from_being_renewed(server: Any, client: redis.Redis) -> None:
+    # A name, not an address: the event loop has to look it up when it connects anew.
+    with redislock.Locks(redis.Redis("localhost", server.port), lease=2) as locks:
+        end, called = threading.Event(), list[str]()
+        names = [f"k{number}" for number in range(50)]
+        for name in names:
+            locks.lock(name).acquire().on_lost(lambda reason: (called.append(reason), end.wait(20)))
+        other = locks.lock("other").acquire()
+        client.delete(*names)
+        eventually(lambda: len(called) >= 5, "some are called")
+        client.client_kill_filter(_type="normal", skipme=True)
+        try:
+            assert other.wait_until_lost(3) is None and other.check() > 0
+        finally:
+            end.set()
+        eventually(lambda: len(called) == 50, "all are called")
+        other.release()

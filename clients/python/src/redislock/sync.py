@@ -124,9 +124,10 @@ class Hold(BaseHold):
 
     def _begin_call(self, call: Callable[[str], object], reason: str) -> None:
         try:
-            self._keeper.loop.run_in_executor(None, self._call, call, reason)
-        except RuntimeError:
-            logger.debug("the program ends: nobody hears of the loss of %s", self.name)
+            # Not in a thread of the event loop's pool: there are few, and it looks up the names of servers in them.
+            threading.Thread(target=self._call, args=[call, reason], name="redislock-lost").start()
+        except RuntimeError:  # there are too many threads, or the program ends
+            logger.debug("no thread begins: nobody hears of the loss of %s", self.name, exc_info=True)
 
     def _call(self, call: Callable[[str], object], reason: str) -> None:
         try:
