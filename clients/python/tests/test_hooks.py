@@ -116,3 +116,31 @@ def test_slow_calls_at_a_loss_do_not_keep_other_locks_from_being_renewed(server:
             end.set()
         eventually(lambda: len(called) == 50, "all are called")
         other.release()
+
+
+#: A hook asks a server, which only the thread could do in which the hook runs.
+ASKS_IN_A_HOOK = """
+import time, redis, redislock
+
+class Asks(redislock.Hooks):
+    def lost(self, name, held, reason):
+        {what}
+
+client = redis.Redis(port={port})
+locks = redislock.Locks(client, lease=1, hooks=Asks())
+other, taken = locks.lock("other").acquire(), locks.lock("taken").acquire()
+hold = locks.lock("k").acquire()
+client.delete("k")
+assert hold.wait_until_lost(10), "nobody told of the loss"
+time.sleep(2)
+print(other.check() > 0 and locks.held(other.owner))
+"""
+
+
+@pytest.mark.parametrize("what", ["locks.held('me')", "locks.lock('taken', wait=60).acquire()", "locks.close()"])
+def test_a_hook_that_would_wait_for_itself_is_told_so(what: str, server: Any, client: redis.Redis) -> None:
+    program = ASKS_IN_A_HOOK.format(port=server.port, what=what)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "['other']\n"), ran.stderr
+    assert "RuntimeError: this would wait for itself" in ran.stderr
+    assert not client.exists("other", "taken"), "they are given up at the end"

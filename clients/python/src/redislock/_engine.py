@@ -33,7 +33,8 @@ class _Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="redislock", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="redislock", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -46,12 +47,22 @@ class _Background:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
+        try:
+            self.refuse_itself()
+        except RuntimeError:
+            work.close()
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def refuse_itself(self) -> None:
+        """Refuses to let this thread wait for itself: then nothing would be renewed any more, for ever."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("this would wait for itself: a hook runs in the thread that asks the servers")
 
 
 _background: _Background | None = None

@@ -1,7 +1,8 @@
 """What a program can be told about its locks: derive from Hooks, or use one that is here.
 
-A hook is called in the middle of the work, so it must be quick. An exception in it is logged and does no harm, not even
-that of sys.exit().
+A hook is called in the middle of the work, so it must be quick, and not wait: with threads, most run in the thread that
+renews all locks. There what would wait for a server raises RuntimeError. An exception in a hook is logged and does no
+harm, not even that of sys.exit().
 """
 
 from __future__ import annotations

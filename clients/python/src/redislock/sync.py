@@ -295,6 +295,8 @@ class Locks(Kinds[Lock]):
 
         A hold that was not given up is lost, with the reason "close".
         """
+        for engine in self._engines:
+            engine.background.refuse_itself()
         self._is_closed = True
         while self._engines:
             self._engines.pop().close()
