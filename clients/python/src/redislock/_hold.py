@@ -18,6 +18,7 @@ from . import hooks as _hooks
 from ._rules import (
     DOUBT,
     LONGEST_PAUSE,
+    NAP,
     PAUSE,
     RENEW_AT,
     WAIT_MARGIN,
@@ -376,9 +377,15 @@ class Keeper(ABC):
         if at >= self._wake_at:
             return
         self._wake_at = at
+        self._nap()
+
+    def _nap(self) -> None:
+        """Sleeps until something is due, and looks at the clock each second: the timer of the event loop stands still
+        while the machine sleeps."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(max(0.0, at - clock()), self._tick)
+        left = self._wake_at - clock()
+        self._timer = self.loop.call_later(min(max(0.0, left), NAP), self._tick if left <= NAP else self._nap)
 
     def _tick(self) -> None:
         # From here on a hold that is added raises an alarm, which is heard after this turn.

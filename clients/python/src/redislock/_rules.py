@@ -51,6 +51,8 @@ NOBODYS = 1
 FIRST_LEASE_MS = 5000
 #: Seconds from a grant until the server is asked to tell of its end: most holds are over before.
 WATCH_AFTER = 0.02
+#: The longest that the scheduler sleeps while something is held.
+NAP = 1.0
 #: Seconds after which a leader whose work has failed stands again: others come first.
 AFTER_FAILURE = 1.0
 #: Seconds between two attempts, and at most, for they double.
