@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio
 import valkey.asyncio
 
@@ -381,6 +383,42 @@ def test_another_event_loop_needs_locks_of_its_own(server: Any) -> None:
     asyncio.run(use())  # the first loop is closed
     with pytest.raises(RuntimeError, match="another event loop"):
         asyncio.run(elsewhere())
+
+
+def test_locks_can_be_closed_behind_the_end_of_their_event_loop(server: Any, client: redis.Redis) -> None:
+    locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port), lease=0.5)
+
+    async def take() -> redislock.AsyncHold:
+        return await locks.lock("k").acquire()
+
+    hold = asyncio.run(take())
+    asyncio.run(locks.close())
+    with pytest.raises(redislock.LockLost, match="close"):
+        hold.check()
+    with pytest.raises(redislock.ConnectionFailed, match="these locks were closed"):
+        asyncio.run(take())
+    eventually(lambda: not client.exists("k"), "its lease ends it")
+
+
+def test_locks_are_closed_in_their_own_event_loop(server: Any) -> None:
+    async def main() -> None:
+        async with redislock.AsyncLocks(redis.asyncio.Redis(port=server.port)) as locks, locks.lock("k") as hold:
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(locks.close()))
+            hold.check()
+
+    asyncio.run(main())
+
+
+def test_a_lease_that_is_over_behind_the_end_of_the_event_loop_is_lost(server: Any) -> None:
+    locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port), lease=0.3)
+
+    async def take() -> redislock.AsyncHold:
+        return await locks.lock("k").acquire()
+
+    hold = asyncio.run(take())
+    time.sleep(0.4)
+    assert hold.lost == "deadline"
 
 
 async def is_free(client: redis.asyncio.Redis, name: str) -> None:

@@ -48,6 +48,7 @@ from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockEr
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
 R = TypeVar("R")
+_ANOTHER_LOOP = "these locks belong to another event loop: make others for this one"
 
 
 class AsyncHold(BaseHold):
@@ -117,7 +118,7 @@ class AsyncHold(BaseHold):
         if reason == "close" and self._body is asyncio.current_task():
             return  # the body closes its own locks, which must come to an end
         # A moment later, when the body waits for something: it may be the body that has just looked.
-        self._keeper.loop.call_soon(self._cancel_body)
+        self._keeper.soon(self._cancel_body)
 
     def _cancel_body(self) -> None:
         if self._body is not None and not self._body.done():
@@ -233,7 +234,7 @@ class AsyncLocks(Kinds[AsyncLock]):
             elif core.loop is loop:
                 return core
             elif not core.loop.is_closed():
-                raise RuntimeError("these locks belong to another event loop: make others for this one")
+                raise RuntimeError(_ANOTHER_LOOP)
         arguments = (loop, self._settings, self.hooks, self._waiting)
         made: Core | Group = Group(*arguments) if isinstance(self._settings, list) else Core(*arguments)  # type: ignore[arg-type]
         self._kept, self._to_close[:] = made, [weakref.ref(made)]
@@ -304,11 +305,19 @@ class AsyncLocks(Kinds[AsyncLock]):
     async def close(self) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close".
+        A hold that was not given up is lost, with the reason "close". Where the event loop has ended before, nothing can
+        be given up any more: leases end what is left.
         """
-        self._is_closed = True
-        kept, self._kept = self._kept, None
-        if kept is not None and kept.pid == os.getpid():
+        kept = self._kept
+        is_ours = kept is not None and kept.pid == os.getpid()
+        if kept is not None and is_ours and not kept.loop.is_closed() and kept.loop is not asyncio.get_running_loop():
+            raise RuntimeError(_ANOTHER_LOOP)
+        self._is_closed, self._kept = True, None
+        if kept is None or not is_ours:
+            return
+        if kept.loop.is_closed():
+            kept.end_holds()
+        else:
             await kept.close()
 
     async def __aenter__(self) -> AsyncLocks:
