@@ -414,3 +414,22 @@ def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
         int(line.split("calls=")[1].split(",")[0]) for line in server.info("commandstats").values() if "calls=" in line
     )
     assert calls < 60, "it asked again and again"
+def test_a_user_without_a_password_logs_in_as_itself(start_server: Any) -> None:
+    server = start_server()
+    server.admin("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all")
+    with redis.Redis(port=server.port, username="ann") as client, redislock.Locks(client) as locks:
+        with locks.lock("k"), pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.3):
+            pass  # over both kinds of connections
+        users = {each["user"] for each in client.client_list() if each["name"] == "redislock"}
+        assert users == {"ann"} and client.acl_whoami() == "ann"
+
+
+def test_a_login_that_is_refused_is_an_error_of_this_library(start_server: Any) -> None:
+    server = start_server()
+    server.admin("CONFIG", "SET", "requirepass", "secret")
+    with redislock.Locks(redis.Redis(port=server.port, password="wrong")) as locks:
+        for ask in (lambda: locks.held("me"), lambda: locks.fence("k", 5), lambda: locks.lock("k", wait=0).acquire()):
+            with pytest.raises(redislock.ServerRefused, match="WRONGPASS"):
+                ask()
+
+

@@ -469,6 +469,8 @@ class Core(Keeper):
             raise ConnectionFailed(f"no server answered in time: {failure}") from None
         for rows in replies:
             if isinstance(rows, ReplyError):
+        except ReplyError as error:  # the login was refused
+            raise translate(str(error)) from None
                 raise translate(str(rows))
             names += [row[0] for row in rows if row[1] == b"held"]
         return names

@@ -35,10 +35,10 @@ class Login:
         username, password = self.username, self.password
         if self.provider is not None:
             credentials = self.provider.get_credentials()
-            username, password = ("default", *credentials)[-2:]
+            username, password = (None, *credentials)[-2:]
         hello: Command = ("HELLO", 3)
-        if password:
-            hello = (*hello, "AUTH", username or "default", password)
+        if username or password:  # some users need no password
+            hello = (*hello, "AUTH", username or "default", password or "")
         select: list[Command] = [("SELECT", self.db)] if self.db else []
         return [(*hello, "SETNAME", self.name), *select]
 
