@@ -358,6 +358,35 @@ def test_no_module(start_server: Any) -> None:
                 pass
 
 
+def test_a_node_of_a_cluster_is_no_server_alone(start_server: Any) -> None:
+    one, other = cluster_of_three(start_server)[:2]
+    name = next(str(n) for n in range(99) if one.admin("CLUSTER", "KEYSLOT", str(n)) // 5462 == 1)
+    with redislock.Locks(redis.Redis(port=one.port)) as locks:
+        for ask in (
+            lambda: locks.lock(name, wait=0).acquire(),
+            lambda: locks.lock(name).acquire(),
+            lambda: locks.many([f"{{{name}}}a", f"{{{name}}}b"]).acquire(),
+            lambda: locks.fence(name, 5),
+        ):
+            began = time.monotonic()
+            with pytest.raises(redislock.ServerRefused, match=f"MOVED .*{other.port}: .* client of the cluster"):
+                ask()
+            assert time.monotonic() - began < 1.5
+
+
+def test_nodes_that_send_a_request_to_each_other_are_not_asked_without_a_pause(start_server: Any) -> None:
+    nodes = cluster_of_three(start_server)
+    slot = nodes[0].admin("CLUSTER", "KEYSLOT", "k")
+    ids = [node.admin("CLUSTER", "MYID") for node in nodes]
+    owner = slot // 5462
+    nodes[owner].admin("CLUSTER", "SETSLOT", slot, "NODE", ids[owner - 1])  # the other one knows nothing of that
+    with redislock.Locks(redis.RedisCluster("127.0.0.1", nodes[0].port)) as locks:
+        with pytest.raises(redislock.ConnectionFailed, match="MOVED"):
+            locks.lock("k", wait=0).acquire()
+    refused = sum(int(node.info("errorstats").get("errorstat_MOVED", "count=0").split("=")[1]) for node in nodes)
+    assert 2 < refused < 100
+
+
 def test_no_server(start_server: Any) -> None:
     server = start_server()
     server.kill()
@@ -393,6 +422,25 @@ def test_a_password_a_database_and_a_name(start_server: Any) -> None:
                 pass
 
 
+def test_a_user_without_a_password_logs_in_as_itself(start_server: Any) -> None:
+    server = start_server()
+    server.admin("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all")
+    with redis.Redis(port=server.port, username="ann") as client, redislock.Locks(client) as locks:
+        with locks.lock("k"), pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.3):
+            pass  # over both kinds of connections
+        users = {each["user"] for each in client.client_list() if each["name"] == "redislock"}
+        assert users == {"ann"} and client.acl_whoami() == "ann"
+
+
+def test_a_login_that_is_refused_is_an_error_of_this_library(start_server: Any) -> None:
+    server = start_server()
+    server.admin("CONFIG", "SET", "requirepass", "secret")
+    with redislock.Locks(redis.Redis(port=server.port, password="wrong")) as locks:
+        for ask in (lambda: locks.held("me"), lambda: locks.fence("k", 5), lambda: locks.lock("k", wait=0).acquire()):
+            with pytest.raises(redislock.ServerRefused, match="WRONGPASS"):
+                ask()
+
+
 def test_a_socket_of_the_machine(start_server: Any, tmp_path: Any) -> None:
     start_server("--unixsocket", tmp_path / "s")
     with redislock.Locks(redis.Redis(unix_socket_path=str(tmp_path / "s"))) as locks, locks.lock("k", wait=5) as hold:
@@ -414,22 +462,3 @@ def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
         int(line.split("calls=")[1].split(",")[0]) for line in server.info("commandstats").values() if "calls=" in line
     )
     assert calls < 60, "it asked again and again"
-def test_a_user_without_a_password_logs_in_as_itself(start_server: Any) -> None:
-    server = start_server()
-    server.admin("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all")
-    with redis.Redis(port=server.port, username="ann") as client, redislock.Locks(client) as locks:
-        with locks.lock("k"), pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.3):
-            pass  # over both kinds of connections
-        users = {each["user"] for each in client.client_list() if each["name"] == "redislock"}
-        assert users == {"ann"} and client.acl_whoami() == "ann"
-
-
-def test_a_login_that_is_refused_is_an_error_of_this_library(start_server: Any) -> None:
-    server = start_server()
-    server.admin("CONFIG", "SET", "requirepass", "secret")
-    with redislock.Locks(redis.Redis(port=server.port, password="wrong")) as locks:
-        for ask in (lambda: locks.held("me"), lambda: locks.fence("k", 5), lambda: locks.lock("k", wait=0).acquire()):
-            with pytest.raises(redislock.ServerRefused, match="WRONGPASS"):
-                ask()
-
-

@@ -332,7 +332,7 @@ class Core(Keeper):
         text, verdict = str(reply), judge(str(reply))
         if (most := longest_wait_ms(text)) is not None:
             self._longest_block_ms = most
-        elif verdict.step is Step.FAIL:
+        elif self.servers.is_final(verdict):
             raise translate(text)
         else:
             self.servers.forget(address)

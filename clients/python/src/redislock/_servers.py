@@ -10,9 +10,12 @@ from typing import Any
 
 from ._link import Broken, Link
 from ._resp import Command, Push, ReplyError
-from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Wanted, clock, judge, slot_of
+from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
 from ._settings import Settings
 from .errors import ConnectionFailed, translate
+
+#: How many redirections are followed at once. Nodes that send a request to each other want a pause.
+_HOPS = 2
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,10 @@ class Servers:
 
     # Requests.
 
+    def is_final(self, verdict: Verdict) -> bool:
+        """Whether the caller is told of an error. One server alone cannot be left for another one."""
+        return verdict.step is Step.FAIL or (verdict.step is Step.MOVED and self._settings.mode == "single")
+
     def moved(self, slot: int, to: Address, by: Address | None) -> None:
         """A server says that another one has this slot."""
         self._slots[slot] = (to[0] or (by or to)[0], to[1])
@@ -180,7 +187,7 @@ class Servers:
         before: Callable[[], Command | None] | None = None,
     ) -> Answer:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
-        pause, asking, failure = PAUSE, False, ""
+        pause, hops, asking, failure = PAUSE, 0, False, ""
         is_repeated = may_come_late = False
         at: Address | None = None
         first: Command | None = None
@@ -212,16 +219,18 @@ class Servers:
                 self.forget(address)
             except ReplyError as error:
                 verdict, failure = judge(str(error)), str(error)
-                if verdict.step is Step.FAIL:
+                if self.is_final(verdict):
                     raise translate(failure) from None
-                at, asking = None, verdict.step is Step.ASK
-                if verdict.step is Step.MOVED:
-                    self.moved(verdict.slot, verdict.address, address)
-                    continue
-                if asking:
-                    at = verdict.address
-                    continue
-                self._leave(address, failure)
+                asking = verdict.step is Step.ASK
+                at = verdict.address if asking else None
+                if verdict.step is Step.AGAIN:
+                    self._leave(address, failure)
+                else:
+                    if verdict.step is Step.MOVED:
+                        self.moved(verdict.slot, verdict.address, address)
+                    hops += 1
+                    if hops <= _HOPS:
+                        continue
             await asyncio.sleep(min(pause, max(0.0, until - clock())))
             pause = min(2 * pause, LONGEST_PAUSE)
         raise ConnectionFailed(f"no server answered in time: {failure}")

@@ -116,6 +116,8 @@ def translate(text: str) -> ServerRefused:
     if code == "QUARANTINE":
         left = rest.partition(" ")[0]
         return Quarantine(text, left=int(left) / 1000 if left.isdigit() else 0.0)
+    if code == "MOVED":
+        return ServerRefused(f"{text}: this server is a node of a cluster. Give the locks a client of the cluster.")
     if text.lower().startswith("err unknown command"):
         known = text.partition(", with args")[0]  # what was asked for says nothing about this
         return ModuleMissing(
