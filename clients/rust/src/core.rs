@@ -106,7 +106,7 @@ impl Core {
     ) -> Result<Option<Grant>, Error> {
         self.call_off(wanted);
         if patience.wait == Some(Duration::ZERO) {
-            return self.attempt(wanted).await;
+            return self.attempt(wanted, Moment::now() + WAIT_MARGIN).await;
         }
         let waited = if wanted.names.len() > 1 {
             self.wait_blocked(wanted, patience).await?
@@ -118,16 +118,16 @@ impl Core {
 
     /// Asks once without a wait: only such a request is told of a quarantine, by an error that says how long.
     async fn attempt_last(&self, wanted: &Arc<Wanted>) -> Result<Option<Grant>, Error> {
-        match self.attempt(wanted).await {
+        match self.attempt(wanted, Moment::now() + WAIT_MARGIN).await {
             Ok(granted) => Ok(granted),
             Err(error @ Error::Quarantine { .. }) => Err(error),
             Err(_) => Ok(None), // the time is over, whatever else is wrong now
         }
     }
 
-    async fn attempt(&self, wanted: &Arc<Wanted>) -> Result<Option<Grant>, Error> {
+    async fn attempt(&self, wanted: &Arc<Wanted>, until: Moment) -> Result<Option<Grant>, Error> {
         let command = wanted.acquire(wanted.lease, Line::No);
-        let ask = Ask::new(wanted.name(), &command, Moment::now() + WAIT_MARGIN);
+        let ask = Ask::new(wanted.name(), &command, until);
         let answer = self.servers.request(Ask { wanted: Some(wanted), ..ask }).await?;
         Ok(grant(wanted, &answer))
     }
@@ -271,7 +271,7 @@ impl Core {
 
     /// Waits for several locks at once, over a connection of its own.
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
-        match self.attempt(wanted).await {
+        match self.attempt(wanted, patience.until()).await {
             Ok(None) | Err(Error::Quarantine { .. }) => {} // a waiter is let in when it is over
             settled => return settled,
         }

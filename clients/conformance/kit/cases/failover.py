@@ -84,6 +84,23 @@ def a_server_that_comes_back_empty(stage):
     adapter("release", hold="w")
 
 
+@case(5, 7)
+def a_wait_that_begins_while_the_server_is_away(stage):
+    """One for a lock, and one for several at once, last as long as they may, and are granted when it is back."""
+    _, door, adapter = stage.single()
+    door.shut()
+    door.cut()  # some have connected by now
+    wanted = {"one": {"name": "k"}, "several": {"names": ["a", "b"]}}
+    asked = {hold: adapter.ask("acquire", hold=hold, wait_ms=30_000, **names) for hold, names in wanted.items()}
+    time.sleep(5)
+    for hold, each in asked.items():
+        assert not each.is_answered(), f"{hold}: 5 of its 30 s are over, and it is answered with {each.answer}"
+    door.open()
+    for hold, each in asked.items():
+        each.result(15)
+        adapter("release", hold=hold)
+
+
 @case(3, 7, weight=2)
 def a_server_that_restarts_with_its_file(stage):
     """The server restarts with what its file has: the hold goes on, and no loss is told."""

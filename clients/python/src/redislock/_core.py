@@ -28,10 +28,12 @@ from ._rules import (
     Grant,
     Step,
     Wanted,
+    ask_until,
     clock,
     deadline,
     is_overwritten,
     judge,
+    left_of,
     longest_wait_ms,
     may_pass,
     milliseconds,
@@ -98,7 +100,7 @@ class Core(Keeper):
         try:
             is_waiting = wait is None or wait > 0
             if not is_waiting:
-                grant = await self._try(wanted)
+                grant = await self._try(wanted, began + WAIT_MARGIN)
             elif len(wanted.names) > 1:
                 grant = await self._wait_blocked(wanted, wait, began)
             else:
@@ -148,14 +150,14 @@ class Core(Keeper):
             if self._asked.get((name, wanted.owner)) is wanted:
                 self._asked.pop((name, wanted.owner), None)
 
-    async def _try(self, wanted: Wanted) -> Grant | None:
-        answer = await self.request(wanted.names[0], wanted.acquire(), clock() + WAIT_MARGIN, wanted)
+    async def _try(self, wanted: Wanted, until: float) -> Grant | None:
+        answer = await self.request(wanted.names[0], wanted.acquire(), until, wanted)
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
 
     async def _try_last(self, wanted: Wanted) -> Grant | None:
         """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
         try:
-            return await self._try(wanted)
+            return await self._try(wanted, clock() + WAIT_MARGIN)
         except Quarantine:
             raise
         except RedislockError:
@@ -175,14 +177,14 @@ class Core(Keeper):
                 turn.clear()
                 self.refuse_if_closing()
                 if (seconds := self._stands_behind(line, waiter)) > 0:
-                    if (left := _left(wait, began)) <= 0:
+                    if (left := left_of(wait, began)) <= 0:
                         return None
                     self._told_of_waiting(wanted, times)
                     times = max(times, 1)
                     await self._sleep(turn, min(left, seconds))
                     continue
                 waiter.behind_until = 0.0
-                until = clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
+                until = ask_until(wait, began)
                 before = line.watch if times else None
                 try:
                     command = wanted.acquire(lease_ms=lease_ms, queue_ms=self._keep_ms)
@@ -197,7 +199,7 @@ class Core(Keeper):
                     grant = await self._begin(wanted, answer.reply, deadline(answer.sent, lease_ms / 1000))
                     if grant is not None:
                         return grant
-                if (left := _left(wait, began)) <= 0:
+                if (left := left_of(wait, began)) <= 0:
                     return None
                 times += 1
                 lease_ms = min(lease_ms, FIRST_LEASE_MS)
@@ -244,7 +246,7 @@ class Core(Keeper):
 
     async def _bear(self, error: ServerRefused, wait: float | None, began: float) -> None:
         """Waits for what passes, learns what the server allows; raises all else."""
-        if isinstance(error, Quarantine) and error.left < _left(wait, began):
+        if isinstance(error, Quarantine) and error.left < left_of(wait, began):
             await asyncio.sleep(error.left + PAUSE)
         elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
             self._keep_ms = most
@@ -272,14 +274,14 @@ class Core(Keeper):
     async def _wait_blocked(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
         """Waits for several locks at once, over a connection of its own (BLOCK)."""
         try:
-            if (grant := await self._try(wanted)) is not None:
+            if (grant := await self._try(wanted, ask_until(wait, began))) is not None:
                 return grant
         except Quarantine:
             pass  # a waiter is let in when it is over
         _hooks.call(self.hooks, "waiting", wanted.name)
         lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
         reached = clock()
-        while (left := _left(wait, began)) > 0:
+        while (left := left_of(wait, began)) > 0:
             self.refuse_if_closing()
             try:
                 async with asyncio.timeout(None if wait is None else left):
@@ -287,13 +289,13 @@ class Core(Keeper):
             except TimeoutError:
                 break
             try:
-                reply = await self._block(wanted, lease_ms, _left(wait, began))
+                reply = await self._block(wanted, lease_ms, left_of(wait, began))
             except Broken as error:
                 wanted.doubt()  # it may have been granted unheard
                 self.servers.forget(self.address(wanted.names[0]))
                 if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
                     raise ConnectionFailed(f"no server answered in time: {error}") from error
-                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, _left(wait, began))))
+                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left_of(wait, began))))
                 continue
             finally:
                 self._waiting.release()
@@ -467,10 +469,10 @@ class Core(Keeper):
                 replies.append(await link.call(("LOCK.HELDBY", owner), ATTEMPT))
         except Broken as failure:
             raise ConnectionFailed(f"no server answered in time: {failure}") from None
-        for rows in replies:
-            if isinstance(rows, ReplyError):
         except ReplyError as error:  # the login was refused
             raise translate(str(error)) from None
+        for rows in replies:
+            if isinstance(rows, ReplyError):
                 raise translate(str(rows))
             names += [row[0] for row in rows if row[1] == b"held"]
         return names
@@ -491,8 +493,3 @@ def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
 
 def _names(wanted: Wanted) -> str:
     return ", ".join(name.decode(errors="replace") for name in wanted.names)
-
-
-def _left(wait: float | None, began: float) -> float:
-    """The seconds that are left of a wait."""
-    return float("inf") if wait is None else began + wait - clock()

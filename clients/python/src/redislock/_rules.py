@@ -82,6 +82,16 @@ def deadline(sent: float, lease: float) -> float:
     return sent + lease - (lease * DRIFT + MARGIN)
 
 
+def left_of(wait: float | None, began: float) -> float:
+    """The seconds that are left of a wait that began then."""
+    return math.inf if wait is None else began + wait - clock()
+
+
+def ask_until(wait: float | None, began: float) -> float:
+    """Until when a request of a wait that began then is repeated where no server answers."""
+    return clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
+
+
 def check_seconds(name: str, value: object, least: float | None = None) -> None:
     """Refuses what is no time, under this name."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
