@@ -54,6 +54,29 @@ interface Server {
   readonly ears: Ears;
 }
 
+/**
+ * Ends a request, whatever it waits for at that time. Not a promise that it races each time: such a promise would keep
+ * what each race came to, for as long as the request waits.
+ */
+class Stop {
+  #error: Error | undefined;
+  #tell: ((error: Error) => void) | undefined;
+
+  because(error: Error): void {
+    this.#error ??= error;
+    this.#tell?.(this.#error);
+  }
+
+  /** The promise's outcome, or the error that ends the request. */
+  unless<T>(promise: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.#tell = reject;
+      if (this.#error !== undefined) reject(this.#error);
+      promise.then(resolve, reject);
+    });
+  }
+}
+
 /** Resolves with whether at least `needed` of these turn out true, as soon as that is sure. */
 function majorityOf(votes: readonly Promise<boolean>[], needed: number): Promise<boolean> {
   return new Promise((resolve) => {
@@ -152,7 +175,7 @@ function ask({ driver }: Server, name: string, words: string[], lease: number): 
 export class IndependentLocks extends Base {
   readonly #servers: readonly Server[];
   readonly #needed: number;
-  readonly #stops = new Set<(error: Error) => void>();
+  readonly #stops = new Set<Stop>();
 
   /** Takes one client for each server: an odd number, three or more. */
   constructor(clients: readonly Client[], options: BaseOptions = {}) {
@@ -179,7 +202,7 @@ export class IndependentLocks extends Base {
   }
 
   protected stopAttempts(error: Error): void {
-    for (const stop of [...this.#stops]) stop(error);
+    for (const stop of [...this.#stops]) stop.because(error);
   }
 
   protected closeConnections(): void {
@@ -191,18 +214,14 @@ export class IndependentLocks extends Base {
     { wait, signal }: AcquireOptions,
     troubled: Troubled,
   ): Promise<Grant> {
-    let stop: (error: Error) => void = () => undefined;
-    const stopped = new Promise<never>((_, reject) => {
-      stop = reject;
-    });
-    stopped.catch(() => undefined);
-    const cancel = () => stop(new Cancelled("the request was cancelled", signal?.reason));
+    const stop = new Stop();
+    const cancel = () => stop.because(new Cancelled("the request was cancelled", signal?.reason));
     if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
     signal?.addEventListener("abort", cancel, { once: true });
     this.#stops.add(stop);
     let granted = false;
     try {
-      const grant = await this.#attempts(keeper, wait, stopped, troubled);
+      const grant = await this.#attempts(keeper, wait, stop, troubled);
       granted = true;
       return grant;
     } finally {
@@ -215,7 +234,7 @@ export class IndependentLocks extends Base {
   async #attempts(
     keeper: MajorityKeeper,
     wait: number | undefined,
-    stopped: Promise<never>,
+    stop: Stop,
     troubled: Troubled,
   ): Promise<Grant> {
     const until = now() + (wait ?? Number.POSITIVE_INFINITY);
@@ -224,7 +243,7 @@ export class IndependentLocks extends Base {
     for (let number = 0; ; number++) {
       // What an earlier attempt left behind, or a late release of it, must not touch this one.
       if (number > 0) keeper.request = { ...keeper.request, owner: `${owner}:${number}` };
-      const outcome = await Promise.race([this.#attempt(keeper.request), stopped]);
+      const outcome = await stop.unless(this.#attempt(keeper.request));
       if ("token" in outcome) return outcome;
       this.#giveUp(keeper.request);
       const refusal = refusalOfMost(
@@ -240,7 +259,7 @@ export class IndependentLocks extends Base {
       }
       if (number === 0) this.waits(names, owner);
       const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
-      await Promise.race([sleep(pause), stopped]);
+      await stop.unless(sleep(pause));
     }
   }
 

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+import { queryObjects } from "node:v8";
 
 import { IndependentLocks } from "redislock";
 
@@ -154,4 +155,29 @@ test("a hold that is kept, was released, was lost or is not renewed is not forgo
   assert.deepEqual(seen, []);
   assert.equal(await kept.release(), true);
   assert.ok(!(await server.isFree("once an hour")));
+});
+
+test("a wait at independent servers keeps nothing of its attempts", { skip: queryObjects === undefined }, async (t) => {
+  let calls = 0;
+  const client = (port) => ({
+    call: async () => (++calls, null), // somebody else holds it
+    disconnect: () => undefined,
+    on: () => undefined,
+    options: { port },
+    status: "ready",
+  });
+  const locks = new IndependentLocks([1, 2, 3].map(client));
+  t.mock.method(Math, "random", () => 0); // without pauses
+  const stop = new AbortController();
+  const waiting = locks.acquire("k", { signal: stop.signal });
+  waiting.catch(() => undefined);
+  await eventually(() => calls > 600, "it asks again and again");
+  const before = queryObjects(Promise, { format: "count" });
+  const from = calls;
+  await eventually(() => calls > from + 6000, "each attempt asks three servers, and gives up at three");
+  const more = queryObjects(Promise, { format: "count" }) - before;
+  stop.abort();
+  await assert.rejects(waiting, { name: "Cancelled" });
+  await locks.close();
+  assert.ok(more < 100, `1,000 attempts have left ${more} promises`);
 });
