@@ -107,6 +107,10 @@ class Servers:
             self.cluster = redis.asyncio.RedisCluster(startup_nodes=nodes, decode_responses=True)
         await self.cluster.initialize()
 
+    def has_no_other(self, error):
+        """Whether a node of a cluster names another one to a client that knows but this one."""
+        return self.mode not in ("cluster", "sentinel") and isinstance(error, redis.exceptions.MovedError)
+
     async def moved(self):
         """Makes the next request ask anew which server is where; idle connections may be to a server that is gone."""
         if not is_broken("old-primary"):
@@ -132,7 +136,7 @@ class Servers:
                     line = None
                 return reply
             except (*BROKEN, redis.RedisError) as error:
-                if not is_elsewhere(error):
+                if not is_elsewhere(error) or self.has_no_other(error):
                     self.idle.append(line)
                     line = None
                     raise translated(error) from error

@@ -255,7 +255,7 @@ export class Attempt {
   /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
   #failed(error: unknown): "taken" | "failed" {
     if (error instanceof Cancelled) throw error;
-    const meaning = meaningOf(error);
+    const meaning = meaningOf(error, this.#context.driver.server !== undefined);
     this.#trouble = meaning === "again" ? error : meaning;
     const { most } = this.#context;
     const queue = highestFor("QUEUE", error);

@@ -149,11 +149,17 @@ export function codeOf(message: string): string | undefined {
   return /^-?([A-Z][A-Z0-9_]+)(?= )/.exec(message)?.[1];
 }
 
-/** What an error means: one to throw, or "again" where the request should be repeated. */
-export function meaningOf(error: unknown): LockError | "again" {
+/**
+ * What an error means: one to throw, or "again" where the request should be repeated. `isAlone`: the client knows but
+ * one server, and cannot follow a redirection to another one.
+ */
+export function meaningOf(error: unknown, isAlone = false): LockError | "again" {
   if (error instanceof LockError) return error;
   const message = error instanceof Error ? error.message : String(error);
   const code = codeOf(message);
+  if (isAlone && code === "MOVED") {
+    return new Refused(`${message}: this server is a node of a cluster. Give Locks a client of the cluster.`, error);
+  }
   if (code === undefined || AGAIN.has(code)) return "again";
   if (/^ERR unknown command .*lock\./i.test(message)) return new ModuleMissing(message, error);
   const Kind = KINDS[code] ?? Refused;

@@ -4,7 +4,7 @@ import { inspect } from "node:util";
 
 import { Attempt, type Context } from "./acquire.js";
 import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
-import { now } from "./clock.js";
+import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
@@ -17,7 +17,7 @@ import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { checkCount, checkNames } from "./rules.js";
-import { within } from "./scheduler.js";
+import { sleep, within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
   /**
@@ -207,11 +207,22 @@ export class Locks extends Base {
   }
 
   async #asked<T>(ask: () => Promise<T>): Promise<T> {
-    try {
-      return await ask();
-    } catch (error) {
-      const meaning = meaningOf(error);
-      throw meaning === "again" ? error : meaning;
+  /** The reply. Asks again while no server answers, until the `timeout` of the locks is over. */
+    const driver = this.#driver;
+    const until = now() + this.timeout;
+    for (let attempt = 0; ; attempt++) {
+      let trouble: unknown;
+      try {
+        return await within(ask(), until, () => new ConnectionFailed(`no answer; the client is ${driver.state}`));
+      } catch (error) {
+        const meaning = meaningOf(error, driver.server !== undefined);
+        if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
+        trouble = error;
+      }
+      await sleep(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));
+      if (now() < until) continue;
+      const why = trouble instanceof Error ? trouble.message : String(trouble);
+      throw new ConnectionFailed(`no server answered in time: ${why}`, trouble);
     }
   }
 }

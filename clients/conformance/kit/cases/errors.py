@@ -2,7 +2,9 @@
 
 import json
 
+from harness.cluster import NODE, is_up, meet, share_slots
 from harness.confirming import frozen, has_replicas
+from harness.limits import eventually
 from harness.replicas import AT_ONCE
 
 from . import case
@@ -165,3 +167,36 @@ def no_server_is_there(stage):
     asked = adapter.ask("acquire", hold="h1", name="k", wait_ms=10_000)
     assert asked.kind() == "ok", f"the server is back, and it answers {asked.answer}"
     adapter("release", hold="h1")
+
+
+@case(7, 8, needs=("fence",))
+def a_token_is_checked_while_the_server_is_away(stage):
+    """The server is gone, or silent: ConnectionFailed within the time, and an answer when it is back."""
+    _, door, adapter = stage.single()
+    token = adapter("acquire", hold="h", name="k", wait_ms=0)["token"]
+    for goes, comes in ((lambda: (door.shut(), door.cut()), door.open), (door.stall, lambda: (door.flow(), door.cut()))):
+        goes()
+        asked = adapter.ask("fence", name="k", token=token)
+        assert asked.kind(25) == "ConnectionFailed", f"answered with {asked.answer}"
+        assert asked.seconds <= 10, f"after {asked.seconds:.1f} s"
+        comes()
+        adapter("fence", name="k", token=token)
+    adapter("release", hold="h")
+
+
+@case(8, needs=("cluster",))
+def a_node_of_a_cluster_is_opened_as_a_server_alone(stage):
+    """A lock of another node is refused at once, with the server's words, for another try would end likewise."""
+    nodes = [stage.start(*NODE) for _ in range(3)]
+    share_slots(nodes)
+    meet(nodes)
+    for node in nodes:
+        eventually(lambda node=node: is_up(node), "the cluster is up")
+    door = stage.door(nodes[0])
+    adapter = stage.adapter(door.address)
+    name = next(name for name in map(str, range(100)) if nodes[0].admin("CLUSTER", "KEYSLOT", name) * 3 // 16384 == 1)
+    wanted = ({"name": name, "wait_ms": 0}, {"name": name}, {"names": [f"{{{name}}}a", f"{{{name}}}b"]})
+    for number, members in enumerate(wanted):
+        refused = adapter.ask("acquire", hold=f"h{number}", **members)
+        assert refused.kind(5) == "Other" and "MOVED" in str(refused.answer).upper(), f"answered with {refused.answer}"
+    assert len(door.calls("LOCK.ACQUIRE", "LOCK.MACQUIRE")) < 20, "it asks again and again"
