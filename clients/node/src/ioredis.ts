@@ -43,7 +43,8 @@ function endpointOf(redis: Redis): Endpoint {
   const { host, port, path, username, password, db, tls, sentinels } = redis.options;
   const login = {
     username: username || undefined,
-    password: password || undefined,
+    // Some users need no password.
+    password: password || (username ? "" : undefined),
     database: db,
     tls,
   };

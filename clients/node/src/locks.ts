@@ -183,8 +183,9 @@ export class Locks extends Base {
   /** The names of all locks that this owner holds, on all primaries of a cluster. */
   async heldBy(owner: string): Promise<string[]> {
     const replies = await this.#asked(() => this.#driver.sendToAll(["LOCK.HELDBY", owner]));
-    const rows = (replies as unknown[][]).flat() as [string, string][];
-    return rows.filter(([, state]) => state === "held").map(([name]) => name);
+    // A client of node-redis may give bytes in place of text.
+    const rows = (replies as unknown[][]).flat() as [unknown, unknown][];
+    return rows.filter(([, state]) => String(state) === "held").map(([name]) => String(name));
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled: Troubled) {
@@ -206,8 +207,8 @@ export class Locks extends Base {
     this.#ears.close();
   }
 
-  async #asked<T>(ask: () => Promise<T>): Promise<T> {
   /** The reply. Asks again while no server answers, until the `timeout` of the locks is over. */
+  async #asked<T>(ask: () => Promise<T>): Promise<T> {
     const driver = this.#driver;
     const until = now() + this.timeout;
     for (let attempt = 0; ; attempt++) {

@@ -7,6 +7,7 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { Redis } from "ioredis";
+import { createClient, RESP_TYPES } from "redis";
 import { Cancelled, IndependentLocks, Locks, LockTimeout } from "redislock";
 
 import { DRIVERS } from "./clients.mjs";
@@ -297,4 +298,53 @@ test("the longest owner is taken by independent servers, too", async (t) => {
   const hold = await locks.acquire("k", { wait: 0, owner: "ü".repeat(128) });
   assert.match(hold.owner, /^ü{100}/);
   assert.equal(await hold.release(), true);
+});
+
+for (const driver of DRIVERS) {
+  test(`what asks a server that is gone ends in time, in an error of the library: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server);
+    const locks = await locksOn(t, proxy, driver, { timeout: 600 });
+    const hold = await locks.acquire("k", { owner: "me" });
+    proxy.see = () => "cut";
+    for (const ask of [() => locks.fence("k", hold.token), () => locks.heldBy("me")]) {
+      const began = performance.now();
+      await assert.rejects(ask(), { name: "ConnectionFailed" });
+      const took = performance.now() - began;
+      assert.ok(took > 500 && took < 2000, `after ${took} ms`);
+    }
+    proxy.see = () => undefined;
+    const isLive = () => locks.fence("k", hold.token).then(() => true);
+    await eventually(() => isLive().catch(() => false), "the client has connected again");
+    assert.deepEqual(await locks.heldBy("me"), ["k"]);
+    await hold.release();
+  });
+}
+
+test("a client of node-redis may give bytes in place of text", async (t) => {
+  const server = await startServer(t);
+  const socket = { port: server.port };
+  const client = createClient({ socket, commandOptions: { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } } });
+  await client.connect();
+  const locks = new Locks(client);
+  atEnd(t, () => client.close());
+  atEnd(t, () => locks.close());
+  const hold = await locks.acquire("k", { owner: "me" });
+  assert.deepEqual(await locks.heldBy("me"), ["k"]);
+  await hold.release();
+});
+
+test("a user of ioredis without a password logs in as itself", async (t) => {
+  const server = await startServer(t);
+  await server.admin.call("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all");
+  const client = new Redis({ port: server.port, username: "ann" });
+  const locks = new Locks(client);
+  atEnd(t, () => client.disconnect());
+  atEnd(t, () => locks.close());
+  const hold = await locks.acquire("k");
+  await assert.rejects(locks.acquire("k", { wait: 300 }), LockTimeout);
+  const list = await server.admin.call("CLIENT", "LIST");
+  const own = list.split("\n").filter((line) => line.includes(" name=redislock "));
+  assert.ok(own.length > 0 && own.every((line) => line.includes(" user=ann ")), list);
+  await hold.release();
 });
