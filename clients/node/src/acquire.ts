@@ -28,6 +28,7 @@ import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
 import type { LooseEnds, Taken } from "./loose.js";
 import { pause, scheduler, sleep } from "./scheduler.js";
+import { onAbort } from "./signals.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
 const PLACE_MS = 5000;
@@ -120,7 +121,7 @@ export class Attempt {
   async run(signal: AbortSignal | undefined): Promise<Grant> {
     const cancel = () => this.stop(new Cancelled("the request was cancelled", signal?.reason));
     if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
-    signal?.addEventListener("abort", cancel, { once: true });
+    const detach = signal && onAbort(signal, cancel);
     this.#context.attempts.add(this);
     const { names, owner } = this.#request;
     if (this.#context.loose.take(owner, names)) this.#known = true;
@@ -130,7 +131,7 @@ export class Attempt {
       this.#isGranted = true;
       return grant;
     } finally {
-      signal?.removeEventListener("abort", cancel);
+      detach?.();
       this.#context.attempts.delete(this);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
       if (!this.#isGranted && (this.#known || this.#hasPlace)) {

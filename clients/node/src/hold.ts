@@ -3,6 +3,7 @@
 import { deadlineOf, now, renewalOf } from "./clock.js";
 import { ConnectionFailed, isOverwritten, LockError, LockLost, type LossReason, mayPass, meaningOf } from "./errors.js";
 import { type Entry, pause, scheduler, within } from "./scheduler.js";
+import { onAbort } from "./signals.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
 export interface Keeper {
@@ -214,8 +215,7 @@ export class Hold implements AsyncDisposable {
     const own = this.#controller();
     const abort = () => own.abort(signal.reason);
     if (signal.aborted) abort();
-    signal.addEventListener("abort", abort, { once: true });
-    return () => signal.removeEventListener("abort", abort);
+    return onAbort(signal, abort);
   }
 
   /** Why it is lost; undefined while it is not. */

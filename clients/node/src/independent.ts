@@ -31,6 +31,7 @@ import {
 import type { Grant, Keeper } from "./hold.js";
 import { driverOf } from "./locks.js";
 import { sleep, within } from "./scheduler.js";
+import { onAbort } from "./signals.js";
 
 /** How long one server may take to answer: much less than a lease, so that one that is away costs little. */
 const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);
@@ -217,7 +218,7 @@ export class IndependentLocks extends Base {
     const stop = new Stop();
     const cancel = () => stop.because(new Cancelled("the request was cancelled", signal?.reason));
     if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
-    signal?.addEventListener("abort", cancel, { once: true });
+    const detach = signal && onAbort(signal, cancel);
     this.#stops.add(stop);
     let granted = false;
     try {
@@ -226,7 +227,7 @@ export class IndependentLocks extends Base {
       return grant;
     } finally {
       this.#stops.delete(stop);
-      signal?.removeEventListener("abort", cancel);
+      detach?.();
       if (!granted) this.#giveUp(keeper.request);
     }
   }

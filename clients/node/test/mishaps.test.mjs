@@ -348,3 +348,26 @@ test("a user of ioredis without a password logs in as itself", async (t) => {
   assert.ok(own.length > 0 && own.every((line) => line.includes(" user=ann ")), list);
   await hold.release();
 });
+
+test("one signal may cancel many requests and bodies, which Node takes for no leak", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const warned = [];
+  const see = (warning) => warned.push(warning.message);
+  process.on("warning", see);
+  atEnd(t, () => process.off("warning", see));
+  const stop = new AbortController();
+  const { signal } = stop;
+  const names = Array.from({ length: 20 }, (_, number) => `k${number}`);
+  await Promise.all(names.map((name) => locks.using(name, { signal }, () => undefined)));
+  const bodies = names.map((name) => locks.using(name, { signal }, (hold) => pause(9000, 0, { signal: hold.signal })));
+  await eventually(async () => (await server.admin.dbsize()) === names.length, "all are held");
+  const waiting = names.map((name) => locks.acquire(name, { signal }));
+  await pause(100);
+  stop.abort();
+  const ended = await Promise.allSettled([...bodies, ...waiting]);
+  const how = ended.map(({ reason }) => reason?.name);
+  assert.deepEqual(how, [...names.map(() => "AbortError"), ...names.map(() => "Cancelled")]);
+  assert.deepEqual(warned, []);
+  await eventually(async () => (await server.admin.dbsize()) === 0, "nothing is held");
+});

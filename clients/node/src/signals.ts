@@ -1,0 +1,30 @@
+/** The program's signals. One may end all of its requests: Node would take a listener for each of them for a leak. */
+
+interface Follower {
+  readonly calls: Set<() => void>;
+  readonly listener: () => void;
+}
+
+const FOLLOWERS = new WeakMap<AbortSignal, Follower>();
+
+function follow(signal: AbortSignal): Follower {
+  const calls = new Set<() => void>();
+  const listener = () => {
+    for (const call of [...calls]) call();
+  };
+  signal.addEventListener("abort", listener, { once: true });
+  const follower: Follower = { calls, listener };
+  FOLLOWERS.set(signal, follower);
+  return follower;
+}
+
+/** Calls this when the signal is aborted; returns how to stop that. Calls nothing if the signal is aborted already. */
+export function onAbort(signal: AbortSignal, call: () => void): () => void {
+  const { calls, listener } = FOLLOWERS.get(signal) ?? follow(signal);
+  calls.add(call);
+  return () => {
+    if (!calls.delete(call) || calls.size > 0) return;
+    FOLLOWERS.delete(signal);
+    signal.removeEventListener("abort", listener);
+  };
+}
