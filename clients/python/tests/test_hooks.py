@@ -82,6 +82,22 @@ def test_an_interruption_just_behind_a_grant_gives_it_up(client: redis.Redis) ->
         eventually(lambda: not client.exists("k"), "it is given up")
 
 
+def test_an_interruption_just_behind_a_hold_ends_no_renewals(
+    locks: redislock.Locks, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    other = locks.lock("other", lease=1).acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(redislock.Hold, "_pin", interrupt)  # it comes last, when the hold is looked after
+        with pytest.raises(KeyboardInterrupt):
+            locks.lock("k", wait=0, renew=False).acquire()
+    eventually(lambda: not client.exists("k"), "it is given up")
+    assert other.wait_until_lost(3) is None and other.check() > 0
+    other.release()
+
+
 def test_what_is_granted_while_the_locks_are_closed_is_told_and_given_up(client: redis.Redis) -> None:
     granted = threading.Event()
 

@@ -106,12 +106,12 @@ class _Busy:
             return is_busy
 
     def leave(self, names: Sequence[bytes]) -> None:
-        """Counts one less that asks for these locks or has them."""
+        """Counts one less that asks for these locks or has them. An interruption may let one leave twice."""
         with self._guard:
             for name in names:
-                self._counts[name] -= 1
-                if not self._counts[name]:
-                    del self._counts[name]
+                left = self._counts.pop(name, 0) - 1
+                if left > 0:
+                    self._counts[name] = left
 
 
 class Engine:
