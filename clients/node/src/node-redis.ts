@@ -8,7 +8,21 @@ import { type Endpoint, nameOf } from "./line.js";
 import { within } from "./scheduler.js";
 import { slotOf } from "./slot.js";
 
+interface Credentials {
+  readonly username?: string | undefined;
+  readonly password?: string | undefined;
+}
+
+/** What tells a client how to log in, where that changes. */
+type Provider =
+  | { readonly type: "async-credentials-provider"; credentials(): Promise<Credentials> }
+  | {
+      readonly type: "streaming-credentials-provider";
+      subscribe(listener: object): Promise<[Credentials, { dispose(): void }]>;
+    };
+
 interface Options {
+  readonly credentialsProvider?: Provider;
   readonly username?: string;
   readonly password?: string;
   readonly database?: number;
@@ -55,6 +69,23 @@ function endpointOf(options: Options | undefined): Endpoint {
   };
 }
 
+/** How the client would log in now. */
+async function credentialsOf(options: Options | undefined): Promise<Credentials> {
+  const { credentialsProvider: provider, username, password } = options ?? {};
+  if (provider?.type === "async-credentials-provider") return provider.credentials();
+  if (provider?.type !== "streaming-credentials-provider") return { username, password };
+  const nothing = () => undefined;
+  const [credentials, subscription] = await provider.subscribe({ onNext: nothing, onError: nothing });
+  subscription.dispose();
+  return credentials;
+}
+
+/** Where to connect to, and how. */
+async function loginOf(options: Options | undefined): Promise<Endpoint> {
+  const { username, password } = await credentialsOf(options);
+  return { ...endpointOf(options), username, password };
+}
+
 /** A cluster has nodes that are ready, or not, and says of itself only whether it is open. */
 function stateOf({ isOpen, isReady = isOpen }: { isOpen: boolean; isReady?: boolean }): string {
   return isReady ? "ready" : isOpen ? "connecting" : "closed";
@@ -88,7 +119,7 @@ class NodeRedisDriver implements Driver {
     this.#asking ??= this.#ask();
     await this.#asking;
     const { options } = this.client;
-    return { ...endpointOf(options), database: this.#selected ?? options?.database };
+    return { ...(await loginOf(options)), database: this.#selected ?? options?.database };
   }
 
   /** The program may have selected another database than the options say. The client does not tell, but its server. */
@@ -132,7 +163,7 @@ class NodeRedisClusterDriver implements Driver {
     const shard = this.cluster.slots[slotOf(key)];
     if (shard === undefined) throw new Error(`no primary is known for ${key}`);
     const client = await this.cluster.nodeClient(shard.master);
-    return endpointOf(client.options);
+    return loginOf(client.options);
   }
 
   sendToAll(words: readonly string[]): Promise<unknown[]> {

@@ -334,6 +334,34 @@ test("a client of node-redis may give bytes in place of text", async (t) => {
   await hold.release();
 });
 
+for (const type of ["async-credentials-provider", "streaming-credentials-provider"]) {
+  test(`a client of node-redis may be told how to log in when it connects: ${type}`, async (t) => {
+    const server = await startServer(t);
+    await server.admin.call("ACL", "SETUSER", "ann", "ON", ">secret", "~*", "&*", "+@all");
+    const login = { username: "ann", password: "secret" };
+    let subscribed = 0;
+    const subscription = { dispose: () => subscribed-- };
+    const credentialsProvider = {
+      type,
+      credentials: async () => login,
+      subscribe: async () => (subscribed++, [login, subscription]),
+      onReAuthenticationError: () => undefined,
+    };
+    const client = createClient({ socket: { port: server.port }, credentialsProvider });
+    await client.connect();
+    const before = subscribed;
+    const locks = new Locks(client);
+    atEnd(t, () => client.close());
+    atEnd(t, () => locks.close());
+    await server.admin.call("ACL", "SETUSER", "default", "OFF");
+    const hold = await locks.acquire("k");
+    await assert.rejects(locks.acquire("k", { wait: 300 }), LockTimeout);
+    await client.sendCommand(["DEL", "k"]);
+    await eventually(() => hold.loss?.reason === "push", "the server tells of the loss");
+    assert.equal(subscribed, before, "the library wants no news of it");
+  });
+}
+
 test("a user of ioredis without a password logs in as itself", async (t) => {
   const server = await startServer(t);
   await server.admin.call("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all");
