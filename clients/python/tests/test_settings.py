@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ssl
 from typing import Any
@@ -59,3 +60,28 @@ def test_a_login_that_is_refused_leaves_no_connection(start_server: Any) -> None
             eventually(lambda: int(server.info("clients")["connected_clients"]) == before, "all are closed")
     finally:
         gc.enable()
+
+
+def test_a_provider_of_passwords_is_asked_as_the_driver_asks_it(start_server: Any) -> None:
+    class OfThreads(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str]:
+            return ("secret",)
+
+    class OfAsyncio(redis.CredentialProvider):
+        async def get_credentials_async(self) -> tuple[str, str]:
+            await asyncio.sleep(0)
+            return ("default", "secret")
+
+    server = start_server()
+    server.admin("CONFIG", "SET", "requirepass", "secret")
+    with redis.Redis(port=server.port, credential_provider=OfThreads()) as client, redislock.Locks(client) as locks:
+        with locks.lock("k"), pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.1):
+            pass
+
+    async def main() -> None:
+        async with redis.asyncio.Redis(port=server.port, credential_provider=OfAsyncio()) as client:
+            assert await client.ping()
+            async with redislock.AsyncLocks(client) as locks, locks.lock("k", wait=5):
+                pass
+
+    asyncio.run(main())

@@ -81,7 +81,7 @@ class Link(asyncio.Protocol):
         else:
             name = host if login.tls is not None else None
             await self._loop.create_connection(lambda: self, host, port, ssl=login.tls, server_hostname=name)
-        for command in login.handshake():
+        for command in await login.begin():
             reply = await self.send(*command)
             if isinstance(reply, ReplyError):
                 raise reply

@@ -6,6 +6,7 @@ the client, and the retries of the client never repeat a wait.
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +30,22 @@ class Login:
     tls: ssl.SSLContext | None = None
     timeout: float = ATTEMPT
     name: str = "redislock"
+    #: Whether it is that of an asyncio client, which asks its provider without blocking.
+    is_async: bool = False
 
     def handshake(self) -> list[Command]:
         """The commands that come first on a connection."""
+        return self._commands(None if self.provider is None else self.provider.get_credentials())
+
+    async def begin(self) -> list[Command]:
+        """The commands that come first on a connection of an event loop."""
+        if self.provider is None or not self.is_async:
+            return self.handshake()
+        return self._commands(await self.provider.get_credentials_async())
+
+    def _commands(self, credentials: Sequence[str] | None) -> list[Command]:
         username, password = self.username, self.password
-        if self.provider is not None:
-            credentials = self.provider.get_credentials()
+        if credentials is not None:
             username, password = (None, *credentials)[-2:]
         hello: Command = ("HELLO", 3)
         if username or password:  # some users need no password
@@ -64,7 +75,7 @@ def settings_of(client: Any) -> Settings:
     kwargs: Mapping[str, Any] = getattr(pool, "connection_kwargs", {})
     if pool is None:
         raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
-    login = _login(kwargs, "SSL" in pool.connection_class.__name__)
+    login = _login(kwargs, "SSL" in pool.connection_class.__name__, _is_async(client))
     most = min(int(getattr(pool, "max_connections", 16) or 16), 64)
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
@@ -75,7 +86,8 @@ def settings_of(client: Any) -> Settings:
     for each in manager.sentinels:
         its_pool = each.connection_pool
         its = its_pool.connection_kwargs
-        sentinels.append((_address(its), _login(its, "SSL" in its_pool.connection_class.__name__)))
+        its_login = _login(its, "SSL" in its_pool.connection_class.__name__, _is_async(each))
+        sentinels.append((_address(its), its_login))
     return Settings("sentinel", (), login, most, str(pool.service_name), tuple(sentinels))
 
 
@@ -103,8 +115,13 @@ def _of_cluster(client: Any) -> Settings:
     kwargs = getattr(client, "connection_kwargs", None) or manager.connection_kwargs
     nodes = manager.startup_nodes.values()
     addresses = tuple((str(node.host), int(node.port)) for node in nodes)
-    login = _login(kwargs, bool(kwargs.get("ssl")) or "SSL" in str(kwargs.get("connection_class", "")))
+    has_tls = bool(kwargs.get("ssl")) or "SSL" in str(kwargs.get("connection_class", ""))
+    login = _login(kwargs, has_tls, _is_async(client))
     return Settings("cluster", addresses, login, min(int(kwargs.get("max_connections") or 16), 64))
+
+
+def _is_async(client: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
 def _address(kwargs: Mapping[str, Any]) -> Address:
@@ -113,7 +130,7 @@ def _address(kwargs: Mapping[str, Any]) -> Address:
     return str(kwargs.get("host") or "localhost"), int(kwargs.get("port") or 6379)
 
 
-def _login(kwargs: Mapping[str, Any], has_tls: bool) -> Login:
+def _login(kwargs: Mapping[str, Any], has_tls: bool, is_async: bool) -> Login:
     timeout = kwargs.get("socket_connect_timeout") or kwargs.get("socket_timeout") or ATTEMPT
     return Login(
         username=kwargs.get("username"),
@@ -123,6 +140,7 @@ def _login(kwargs: Mapping[str, Any], has_tls: bool) -> Login:
         tls=_tls(kwargs) if has_tls else None,
         timeout=min(float(timeout), ATTEMPT),
         name=str(kwargs.get("client_name") or "redislock"),
+        is_async=is_async,
     )
 
 
