@@ -119,9 +119,14 @@ def test_slow_calls_at_a_loss_do_not_keep_other_locks_from_being_renewed(server:
     # A name, not an address: the event loop has to look it up when it connects anew.
     with redislock.Locks(redis.Redis("localhost", server.port), lease=2) as locks:
         end, called = threading.Event(), list[str]()
+
+        def work(reason: str) -> None:
+            called.append(reason)
+            end.wait(20)
+
         names = [f"k{number}" for number in range(50)]
         for name in names:
-            locks.lock(name).acquire().on_lost(lambda reason: (called.append(reason), end.wait(20)))
+            locks.lock(name).acquire().on_lost(work)
         other = locks.lock("other").acquire()
         client.delete(*names)
         eventually(lambda: len(called) >= 5, "some are called")

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 import redislock
-from redislock import _hold
+from redislock import _hold, _rules
 
 from .servers import eventually
 
@@ -194,7 +194,7 @@ def test_a_lease_beyond_the_longest_is_refused_with_the_range(meddled: Meddled, 
 def test_a_machine_that_has_slept_tells_a_lost_lock_at_once(
     locks: redislock.Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, real, told = locks.lock("k", lease=30).acquire(), _hold.clock, list[str]()
+    hold, real, told = locks.lock("k", lease=30).acquire(), _rules.clock, list[str]()
     hold.on_lost(told.append)
     time.sleep(0.1)
     # The timer of an event loop stands still while the machine sleeps. The clock of deadlines goes on.

@@ -223,17 +223,21 @@ class Servers:
                     raise translate(failure) from None
                 asking = verdict.step is Step.ASK
                 at = verdict.address if asking else None
-                if verdict.step is Step.AGAIN:
-                    self._leave(address, failure)
-                else:
-                    if verdict.step is Step.MOVED:
-                        self.moved(verdict.slot, verdict.address, address)
-                    hops += 1
-                    if hops <= _HOPS:
-                        continue
+                hops += self._heed(verdict, address, failure)
+                if verdict.step is not Step.AGAIN and hops <= _HOPS:
+                    continue
             await asyncio.sleep(min(pause, max(0.0, until - clock())))
             pause = min(2 * pause, LONGEST_PAUSE)
         raise ConnectionFailed(f"no server answered in time: {failure}")
+
+    def _heed(self, verdict: Verdict, address: Address | None, failure: str) -> bool:
+        """Notes where this server has sent the request on to, or that it is no primary. Whether it has sent it on."""
+        if verdict.step is Step.AGAIN:
+            self._leave(address, failure)
+            return False
+        if verdict.step is Step.MOVED:
+            self.moved(verdict.slot, verdict.address, address)
+        return True
 
     def _leave(self, address: Address | None, failure: str) -> None:
         """Looks for the primary anew, after a server said that it is none."""

@@ -305,8 +305,8 @@ class AsyncLocks(Kinds[AsyncLock]):
     async def close(self) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close". Where the event loop has ended before, nothing can
-        be given up any more: leases end what is left.
+        A hold that was not given up is lost, with the reason "close". If the event loop has ended, nothing can be
+        given up any more: leases end what is left.
         """
         kept = self._kept
         is_ours = kept is not None and kept.pid == os.getpid()
