@@ -201,6 +201,7 @@ export class Hold implements AsyncDisposable {
   /** Aborted when the lock is lost; its reason is the `LockLost`. Not aborted by a release. */
   get signal(): AbortSignal {
     this.keep();
+    this.#notice();
     return this.#controller().signal;
   }
 
@@ -220,16 +221,23 @@ export class Hold implements AsyncDisposable {
 
   /** Why it is lost; undefined while it is not. */
   get loss(): LockLost | undefined {
+    this.#notice();
     return this.#loss;
   }
 
   /** Throws `LockLost` if the lock is held no more, also if it was given up. Asks no server. */
   check(): void {
+    this.#notice();
     if (this.#loss !== undefined) throw this.#loss;
     if (this.#releasing !== undefined) {
       throw new LockLost(`the hold of ${this.names.join(", ")} was given up`, "release");
     }
-    if (now() >= this.#life.deadline) throw this.#lose("deadline", "its lease ended before it was renewed");
+  }
+
+  /** Notices that the lease is over. The timer may be late, where the program is busy. */
+  #notice(): void {
+    if (this.#loss !== undefined || this.#releasing !== undefined || now() < this.#life.deadline) return;
+    this.#lose("deadline", "its lease ended before it was renewed");
   }
 
   /**

@@ -54,7 +54,7 @@ export class Leader implements AsyncDisposable {
 
   /** The hold, while this process leads. */
   get hold(): Hold | undefined {
-    return this.#hold;
+    return this.isLeading ? this.#hold : undefined;
   }
 
   get isLeading(): boolean {

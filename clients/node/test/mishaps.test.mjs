@@ -399,3 +399,17 @@ test("one signal may cancel many requests and bodies, which Node takes for no le
   assert.deepEqual(warned, []);
   await eventually(async () => (await server.admin.dbsize()) === 0, "nothing is held");
 });
+
+test("a program that was busy for longer than its lease sees at once that nothing is held", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { lease: 300 });
+  const [one, other] = [await locks.acquire("one"), await locks.acquire("other")];
+  const leader = locks.leader("job", { onElected: () => undefined });
+  await eventually(() => leader.isLeading, "it leads");
+  assert.ok(one.loss === undefined && !other.signal.aborted && leader.hold !== undefined);
+  // No timer runs meanwhile, and no reply is read.
+  for (const end = performance.now() + 400; performance.now() < end; );
+  assert.equal(leader.hold, undefined);
+  assert.equal(one.loss?.reason, "deadline");
+  assert.ok(other.signal.aborted && other.signal.reason.reason === "deadline");
+});
