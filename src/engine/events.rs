@@ -34,6 +34,11 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
         state.table.set_quarantine(now, settings.quarantine_ms());
         state.table.set_leaving(settings.is_leaving());
         state.contended.set_names_max(settings.top_contended());
+        let counted_strings = std::mem::replace(&mut state.counts_strings, settings.has_legacy_strings());
+        if counted_strings && !state.counts_strings {
+            // Those who wait for a string wait for no lock any more.
+            state.table.note_everything();
+        }
     });
     confirm::set(server, settings.confirm_rule(), is_loaded);
     if !is_loaded {

@@ -40,6 +40,8 @@ pub struct State<B, A> {
     pub sweep: Sweep,
     /// Which locks are asked for most while they are not to be had.
     pub contended: Contended,
+    /// Whether strings could be locks when the settings were last changed.
+    pub counts_strings: bool,
 }
 
 /// When the pump runs next by itself.

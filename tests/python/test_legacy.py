@@ -196,6 +196,19 @@ def test_waiters_are_told_of_a_string_that_lost_its_time_to_live(server, cli, is
     assert cli("GET door") == "old"
 
 
+def test_waiters_are_told_when_strings_are_locks_no_more(server, cli):
+    # CONTRACT 5, G6: as a request that comes later is, and not when the string's time is over
+    assert old_takes(cli, "door", "old", 60000)
+    new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
+    several = server.ask("LOCK.MACQUIRE 2 door window other PX 60000 BLOCK 0")
+    assert new.waits() and several.waits()
+    cli("CONFIG SET redislock.legacy-strings no")
+    for waiter in (new, several):
+        with refused("WRONGTYPE"):
+            waiter.answer()
+    assert cli("GET door") == "old"
+
+
 @pytest.mark.parametrize("command", ["MOVE plain 2", "COPY plain other DB 2"])
 def test_a_client_that_writes_into_another_database_stays_in_its_own(cli, command):
     # docs/MIGRATING.md says which servers get this wrong, for any module that listens to keyspace events.
