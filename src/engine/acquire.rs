@@ -245,11 +245,11 @@ fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<Cli
     client.filter(|&client| !server.flags().is_script && server.is_connected(client))
 }
 
-/// How a request waits. `None`: on a connection that must not block it does not.
+/// How a request waits. `None`: where its client cannot be blocked it does not.
 fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),
-        WaitFor::Block(ms) => client.filter(|_| !server.flags().denies_blocking).map(|client| {
+        WaitFor::Block(ms) => client.filter(|_| answers::can_block(server)).map(|client| {
             let ms = if sabotage::removes(Rule::Patience) { ms.div_ceil(2) } else { ms };
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
         }),

@@ -10,6 +10,14 @@ use crate::lock::table::{Refusal, Table};
 use crate::lock::types::ClientId;
 use crate::sabotage::{self, Rule};
 
+/// Whether the client of the running command can be blocked.
+///
+/// Another module calls commands by a client that has no connection. It cannot wait, whatever the server says of it: no
+/// user is found for it when its turn comes. In a transaction or a script the server answers it at once.
+pub fn can_block<S: Server>(server: &S) -> bool {
+    !server.flags().denies_blocking && server.client().is_some_and(|client| server.is_connected(client))
+}
+
 /// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
 pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
     let Some(blocked) = server.block() else {

@@ -154,7 +154,7 @@ pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding) -> Option<&'sta
 
 /// Whether what this client is granted has to be confirmed, and it cannot wait for that.
 fn cannot_wait<S: Server>(server: &S) -> bool {
-    server.shared().settings.confirms() && server.flags().denies_blocking
+    server.shared().settings.confirms() && !answers::can_block(server)
 }
 
 /// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.

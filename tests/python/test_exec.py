@@ -481,6 +481,25 @@ def test_a_hold_is_not_tied_to_what_another_module_calls_with(start_server, neig
     assert cli("EXISTS door") == 0
 
 
+@pytest.mark.skipif(not at_least((7, 2), (8, 0)), reason="no module can call a command that blocks")
+@pytest.mark.parametrize("within", ["command", "transaction", "script"])
+def test_another_modules_call_does_not_wait(start_server, neighbour_path, within):
+    # CONTRACT 2: as if BLOCK were absent. In line it would be refused at its turn, as it is no user's.
+    cli = start_server("--loadmodule", neighbour_path).connect()
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    for words in ("LOCK.ACQUIRE door", "LOCK.MACQUIRE 2 door window"):
+        call = f"NEIGHBOUR.PROMISE {words} bob PX 60000 BLOCK 0"
+        if within == "command":
+            assert cli(call) is None
+        elif within == "transaction":
+            assert cli.pipeline("MULTI", call, "EXEC")[-1] == [None]
+        else:
+            assert cli("EVAL", "return redis.call(unpack(ARGV))", 0, *call.split()) is None
+        assert cli("LOCK.HELDBY bob") == []
+    assert cli("LOCK.RELEASE door alice") == 1
+    assert isinstance(cli("NEIGHBOUR.PROMISE LOCK.ACQUIRE door bob PX 60000 BLOCK 0"), int)
+
+
 def test_a_command_that_blocks_is_refused_whoever_brought_it(start_server, neighbour_path):
     server = start_server("--enable-module-command", "yes")
     cli = server.connect()

@@ -123,6 +123,25 @@ fn what_can_never_be_confirmed_is_refused() {
 }
 
 #[test]
+fn what_another_module_calls_neither_waits_for_a_lock_nor_for_replicas() {
+    // A client that no connection has runs it, and the server lets it be blocked.
+    const CALLER: u64 = 98;
+    let mut world = with_clients(1);
+    world.number("LOCK.ACQUIRE k alice PX 30000");
+    for text in ["LOCK.ACQUIRE k bob PX 30000 BLOCK 0", "LOCK.MACQUIRE 2 k l bob PX 30000 BLOCK 0"] {
+        assert_eq!(world.send(CALLER, 0, text), Said::Now(vec![PartBuf::Null]), "{text}");
+    }
+    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
+    world.confirms();
+    for text in
+        ["LOCK.ACQUIRE k bob PX 30000", "LOCK.MACQUIRE 2 k l bob PX 30000", "LOCK.RENEW k bob PX 30000"]
+    {
+        assert_eq!(world.send(CALLER, 0, text), Said::Now(refused(CANNOT_WAIT)), "{text}");
+    }
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
+}
+
+#[test]
 fn a_renewal_that_changes_nothing_waits_for_nobody() {
     let mut world = that_confirms();
     assert_eq!(world.number("LOCK.RENEW k alice PX 30000"), 0);

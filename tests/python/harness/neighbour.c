@@ -2,6 +2,7 @@
  *
  *   NEIGHBOUR.REPLY kind          replies in this way: see `kinds`
  *   NEIGHBOUR.RUN command...      runs the command; its keys are those of the command
+ *   NEIGHBOUR.PROMISE command...  runs the command as one that may block (from Redis 7.2 on); "promise" if it does
  *   NEIGHBOUR.BLOCK               blocks its client without looking whether that may be blocked, and says so in its flags;
  *                                 loaded with any argument it does neither
  *
@@ -16,7 +17,7 @@ typedef struct RedisModuleCallReply RedisModuleCallReply;
 typedef struct RedisModuleBlockedClient RedisModuleBlockedClient;
 typedef int (*Command)(RedisModuleCtx *, RedisModuleString **, int);
 
-enum { OK = 0, ERR = 1, KINDS = 9 };
+enum { OK = 0, ERR = 1, KINDS = 9, PROMISE = 12 };
 
 static int is_harmless;
 
@@ -38,6 +39,7 @@ static int (*reply_error)(RedisModuleCtx *, const char *);
 static int (*reply_as)(RedisModuleCtx *, RedisModuleCallReply *);
 static RedisModuleCallReply *(*call)(RedisModuleCtx *, const char *, const char *, ...);
 static void (*free_reply)(RedisModuleCallReply *);
+static int (*type_of)(RedisModuleCallReply *);
 static int (*asks_for_keys)(RedisModuleCtx *);
 static int *(*keys_of)(RedisModuleCtx *, RedisModuleString **, int, int *);
 static void (*key_at)(RedisModuleCtx *, int);
@@ -93,6 +95,19 @@ static int run_command(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) 
     return OK;
 }
 
+static int promise_command(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (argc < 2) return reply_error(ctx, "ERR no command");
+    RedisModuleCallReply *reply = call(ctx, text_of(argv[1], NULL), "!KE0v", argv + 2, (size_t)argc - 2);
+    if (!reply) return reply_error(ctx, "ERR no reply");
+    if (type_of(reply) == PROMISE) {
+        reply_text(ctx, "promise", 7);
+    } else {
+        reply_as(ctx, reply);
+    }
+    free_reply(reply);
+    return OK;
+}
+
 static int block_command(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     (void)argv, (void)argc;
     if (is_harmless) return reply_null(ctx);
@@ -124,6 +139,7 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(
         {"RedisModule_ReplyWithCallReply", &reply_as},
         {"RedisModule_Call", &call},
         {"RedisModule_FreeCallReply", &free_reply},
+        {"RedisModule_CallReplyType", &type_of},
         {"RedisModule_IsKeysPositionRequest", &asks_for_keys},
         {"RedisModule_GetCommandKeys", &keys_of},
         {"RedisModule_KeyAtPos", &key_at},
@@ -136,6 +152,7 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(
     set_attributes(ctx, "neighbour", 1, 1);
     if (create_command(ctx, "neighbour.reply", reply_command, "", 0, 0, 0) != OK) return ERR;
     if (create_command(ctx, "neighbour.run", run_command, "write getkeys-api", 1, 1, 1) != OK) return ERR;
+    if (create_command(ctx, "neighbour.promise", promise_command, "write", 0, 0, 0) != OK) return ERR;
     is_harmless = argc > 0;
     return create_command(ctx, "neighbour.block", block_command, is_harmless ? "" : "blocking", 0, 0, 0);
 }
