@@ -99,6 +99,9 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     let Some(record) = internal::parse_apply(args) else {
         return server.reply(Part::Error(error::BAD_RECORD));
     };
+    if let internal::Apply::Hold(_, hold) = &record {
+        server.with(|state| state.confirm.all.came_back(server.lock_key(name), &hold.owner, hold.token));
+    }
     apply(server, name, |table, now, key_ref, fx| match &record {
         internal::Apply::Hold(mode, hold) => table.apply_hold(now, key_ref, *mode, hold, fx),
         internal::Apply::Ended(token) => table.apply_ended(now, key_ref, *token, fx),

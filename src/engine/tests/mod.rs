@@ -45,6 +45,7 @@ mod preset;
 mod refusals;
 mod replies;
 mod restored;
+mod returned;
 mod roads;
 mod shown;
 mod sim;

@@ -9,8 +9,8 @@
 //! A hold that goes on under a new token is the same hold.
 
 use super::{Confirmations, WaitId};
-use crate::lock::effect::PendingGrant;
-use crate::lock::types::Token;
+use crate::lock::effect::{PendingGrant, UndoRecord};
+use crate::lock::types::{LockKey, Token};
 use crate::sabotage;
 
 impl Confirmations {
@@ -65,6 +65,22 @@ impl Confirmations {
                 self.undo.push(pending_grant);
             }
         }
+    }
+
+    /// A hold was loaded here. One with its token may have begun here before, which has left since: with its slot, and
+    /// has come back with it. Where it was meanwhile, its owner may have been told of it. So nothing of it is undone.
+    pub fn came_back(&mut self, lock_key: LockKey<'_>, owner: &[u8], token: Token) {
+        if self.is_over() {
+            return;
+        }
+        let undo = UndoRecord { owner: owner.into(), ..UndoRecord::NOTHING };
+        let hold = PendingGrant { lock_key: lock_key.to_owned(), token, was: None, lease_ms: u64::MAX, undo };
+        for id in self.waits_of(&hold) {
+            if let Some(pending_grant) = self.pending_grant_in(id, &hold) {
+                pending_grant.undo = UndoRecord::NOTHING;
+            }
+        }
+        self.undo.came_back(&hold);
     }
 
     /// The waits for holds with this token, in the order in which they began.

@@ -109,6 +109,11 @@ impl Undos {
         moved.into_iter().for_each(|pending_grant| self.push(pending_grant));
     }
 
+    /// Nothing of this hold is undone any more.
+    pub(super) fn came_back(&mut self, hold: &PendingGrant) {
+        self.change(hold, |_| false);
+    }
+
     /// Does this to all that is to be undone of a hold, and keeps what it says is left.
     fn change(&mut self, of_hold: &PendingGrant, mut is_left: impl FnMut(&mut PendingGrant) -> bool) {
         if let Some(pending_grants) = self.of_token.get_mut(&of_hold.token) {
