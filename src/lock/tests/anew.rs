@@ -1,7 +1,7 @@
 //! What the [judge](super::judge) and the [oracle](super::oracle) say of requests that are decided anew, because a RESTORE
 //! made their owners hold the lock in another way than they asked for (G9).
 
-use super::book::{Anew, Hold, Wish};
+use super::book::{Anew, Hold, Undecided, Wish};
 use super::input::{Answered, Input, Outcome, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
 use super::lowered;
@@ -44,7 +44,8 @@ impl Judge {
                 self.strike(&pending);
                 self.arrivals += 1;
                 self.raised.insert(self.arrivals, pending.number);
-                let raised = Pending { is_upgrade: true, number: self.arrivals, ..pending };
+                let raised =
+                    Pending { is_upgrade: true, has_lost_hold: false, number: self.arrivals, ..pending };
                 self.queues.entry(at).or_default().insert(0, raised);
                 self.see("an upgrade by a restored hold");
             }
@@ -86,7 +87,7 @@ impl Judge {
 
     fn comes_true(&self, pending: &Pending, world: &World) -> bool {
         let (scene, number) = self.scene(pending.wish(), true, pending.number, world);
-        scene.comes_true(number)
+        scene.comes_true(number, Undecided::Told)
     }
 
     /// Whether a waiter may be told that the lock is of this other kind.
@@ -129,11 +130,11 @@ impl Judge {
             number,
             world,
         );
-        if !scene.comes_true(lock_key) && lowered::has_search_ended_early() {
+        if !scene.comes_true(lock_key, Undecided::Told) && lowered::has_search_ended_early() {
             self.see("deadlock beyond the search");
             return Ok(());
         }
-        must(scene.comes_true(lock_key), || {
+        must(scene.comes_true(lock_key, Undecided::Told), || {
             format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}")
         })
     }

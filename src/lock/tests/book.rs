@@ -179,6 +179,16 @@ pub(super) struct Wish {
     pub(super) is_reservation: bool,
 }
 
+/// What is assumed of shared holders that wait for the whole lock, because a RESTORE made them hold it. The pump lets each
+/// stand ahead of everybody, or tells it of a deadlock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undecided {
+    /// They wait no longer: whoever waits with them may hope so.
+    Told,
+    /// They wait ahead of everybody: a request that stands in their way may be refused.
+    Raised,
+}
+
 /// The book of who holds what, and who waits for what: upgrades first, the others in the order in which they came.
 #[derive(Clone, Default)]
 pub(super) struct Scene {
@@ -206,7 +216,7 @@ impl Scene {
     /// waiting for.
     ///
     /// It is acted out. Nobody's going ever stands in another one's way, so any order will do.
-    pub(super) fn comes_true(&self, wish: usize) -> bool {
+    pub(super) fn comes_true(&self, wish: usize, undecided: Undecided) -> bool {
         let mut left = self.clone();
         // What came true is struck out, so that the others keep their numbers.
         let mut is_done = vec![false; self.wishes.len()];
@@ -216,7 +226,7 @@ impl Scene {
             let free: Vec<Name> =
                 left.holds.iter().map(|hold| hold.1).filter(|&owner| !waits(owner)).collect();
             left.holds.retain(|(_, owner, _)| !free.contains(owner));
-            let can_have = |&number: &usize| !is_done[number] && left.can_have(number, &is_done);
+            let can_have = |&number: &usize| !is_done[number] && left.can_have(number, &is_done, undecided);
             let now: Vec<usize> = (0..left.wishes.len()).filter(can_have).collect();
             if now.is_empty() && free.is_empty() {
                 return false;
@@ -231,18 +241,38 @@ impl Scene {
         }
     }
 
-    fn can_have(&self, number: usize, is_done: &[bool]) -> bool {
+    /// What becomes of a wish for one lock, if its owner holds that.
+    fn anew(&self, number: usize) -> Option<Anew> {
         let Wish { owner, keys, mode, is_upgrade, is_reservation } = self.wishes[number];
-        // Somebody made it hold what it waits for, or hold it in another way: it will be told.
-        let is_told = |at: At| {
-            let mut own = self.holds.iter().filter(|hold| (hold.0, hold.1) == (at, owner));
-            own.any(|hold| Anew::of(hold.2, mode, (is_upgrade, is_reservation)).is_some())
+        let at = keys.first().filter(|_| keys.len() == 1)?;
+        let held = self.holds.iter().find(|hold| (hold.0, hold.1) == (at, owner))?.2;
+        Anew::of(held, mode, (is_upgrade, is_reservation))
+    }
+
+    /// The wishes that stand ahead of this one somewhere and have not come true.
+    fn ahead_of(&self, number: usize, is_done: &[bool]) -> impl Iterator<Item = usize> {
+        let is_near = move |other: &usize| {
+            let mut keys = self.wishes[*other].keys.iter();
+            !is_done[*other] && keys.any(|at| self.wishes[number].keys.contains(at))
         };
-        if keys.len() == 1 && keys.iter().all(is_told) {
+        (0..number).filter(is_near)
+    }
+
+    fn can_have(&self, number: usize, is_done: &[bool], undecided: Undecided) -> bool {
+        let Wish { owner, keys, mode, .. } = self.wishes[number];
+        let anew = self.anew(number);
+        let will_lead = anew == Some(Anew::Upgrade) && undecided == Undecided::Raised;
+        // Of two holders that wait for the whole lock one is told of a deadlock.
+        let is_upgrade =
+            |other: usize| self.wishes[other].is_upgrade || self.anew(other) == Some(Anew::Upgrade);
+        // Somebody made it hold what it waits for, or hold it in another way: it will be told.
+        if anew.is_some() && (!will_lead || self.ahead_of(number, is_done).any(is_upgrade)) {
             return true;
         }
         keys.iter().all(|at| {
-            let is_first = !(0..number).any(|ahead| !is_done[ahead] && self.wishes[ahead].keys.contains(at));
+            // A holder that waits for the whole lock will stand ahead of everybody.
+            let is_first = will_lead
+                || !self.ahead_of(number, is_done).any(|ahead| self.wishes[ahead].keys.contains(at));
             let others: Vec<Mode> = self
                 .holds
                 .iter()
@@ -268,8 +298,10 @@ pub(super) struct Pending {
     pub(super) keys: Keys,
     pub(super) mode: Mode,
     pub(super) binding: Binding,
-    /// A shared holder that wants to hold alone: it may pass the others.
+    /// It stands ahead of the others: a shared holder that wants to hold alone, or one that took over its entry.
     pub(super) is_upgrade: bool,
+    /// It took over the entry of an upgrade when the shared hold of that was over.
+    pub(super) has_lost_hold: bool,
     pub(super) is_reentrant: bool,
     /// When it came: of two requests for several locks, one is ahead everywhere.
     pub(super) number: u64,
@@ -277,7 +309,8 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) const fn wish(&self) -> Wish {
-        let Self { owner, keys, mode, is_upgrade, .. } = *self;
+        let Self { owner, keys, mode, .. } = *self;
+        let is_upgrade = self.is_upgrade && !self.has_lost_hold;
         Wish { owner, keys, mode, is_upgrade, is_reservation: self.is_reservation() }
     }
 
@@ -286,7 +319,7 @@ impl Pending {
         if self.keys.len() > 1 {
             return None;
         }
-        Anew::of(held, self.mode, (self.is_upgrade, self.is_reservation()))
+        Anew::of(held, self.mode, (self.is_upgrade && !self.has_lost_hold, self.is_reservation()))
     }
 
     pub(super) const fn is_reservation(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What the [oracle](super::oracle) makes of bounds that are lowered.
 
-use super::book::{Hold, Scene, Wish};
+use super::book::{Hold, Scene, Undecided, Wish};
 use super::input::Reply;
 use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
@@ -27,7 +27,11 @@ impl Oracle {
         let ahead = self.waiters[..waiter].iter().filter(|w| !is_late(w)).count();
         let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
         let wishes = all.map(|(_, w)| wish(w)).collect();
-        Scene { holds, wishes, holders_max: self.holders_max }.comes_true(ahead)
+        let scene = Scene { holds, wishes, holders_max: self.holders_max };
+        let can_come_true = scene.comes_true(ahead, Undecided::Told);
+        // If that depends on what the pump will decide, the server may refuse it or let it wait for the pump.
+        let is_sure = scene.comes_true(ahead, Undecided::Raised);
+        can_come_true && (is_sure || *reply != Reply::Refused(Refusal::Deadlock))
     }
 
     /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that

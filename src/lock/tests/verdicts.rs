@@ -1,7 +1,7 @@
 //! What the [judge](super::judge) says of replies to those who ask for a lock, give it up or renew it, and of what the
 //! pump and a promotion leave behind.
 
-use super::book::{Hold, Wish};
+use super::book::{Hold, Undecided, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
 use super::lowered::count_max;
@@ -287,7 +287,8 @@ impl Judge {
         };
         let old = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2);
         let same = old.map(|old| old.number);
-        asked.is_upgrade |= old.is_some_and(|old| old.is_upgrade);
+        asked.has_lost_hold = !is_upgrade && old.is_some_and(|old| old.is_upgrade);
+        asked.is_upgrade |= asked.has_lost_hold;
         for (_, _, old) in &own {
             must(
                 old.is_reservation() || self.taken_over.iter().any(|taken| taken.2.number == old.number),
@@ -366,7 +367,7 @@ impl Judge {
                 let is_upgrade = keys.len() == 1 && held.is_some();
                 let wish = Wish { owner, keys, mode, is_upgrade, is_reservation: false };
                 let (scene, lock_key) = without.scene(wish, is_upgrade, u64::MAX, world);
-                must(!scene.comes_true(lock_key), || {
+                must(!scene.comes_true(lock_key, Undecided::Raised), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;
                 let mut links = cycle.iter().zip(cycle.iter().cycle().skip(1));
@@ -482,6 +483,7 @@ fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, bind
         mode,
         binding,
         is_upgrade: false,
+        has_lost_hold: false,
         is_reentrant: false,
         number: 0,
     }
