@@ -164,6 +164,7 @@ impl Oracle {
                 self.hold_as_asked(own);
             }
             self.strike(own, refusal.unwrap_or(word));
+            self.served += 1;
         }
     }
 

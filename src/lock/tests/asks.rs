@@ -1,5 +1,7 @@
 //! What the clients of the [world](super::world) ask, in the words of the server's commands, and what they are told.
 
+use std::collections::BTreeSet;
+
 use super::input::{Answered, Begun, How, InFlight, Input, Keys, Outcome, Reply};
 use super::server::{At, Name, name_of};
 use super::world::{Blocked, World};
@@ -226,27 +228,51 @@ impl World {
 
     /// All answers that are on their way reach their clients.
     pub(super) fn send_answers(&mut self) {
+        let granted = self.granted();
         self.server.single.send(None);
         self.in_flight.clear();
-        self.let_go_of_answered();
+        self.let_go_of_answered(&granted);
+    }
+
+    /// Those of the blocked clients that are about to read of a grant.
+    fn granted(&self) -> BTreeSet<u64> {
+        let is_granted = |handle: &u64| {
+            let progress = self.server.single.progress(*handle);
+            matches!(progress, Progress::Answered(Some(Answer::Granted { .. })))
+        };
+        self.blocked.keys().copied().filter(is_granted).collect()
     }
 
     /// A client that was answered is blocked no longer.
-    fn let_go_of_answered(&mut self) {
-        let single = &self.server.single;
-        self.blocked.retain(|&handle, _| single.is_blocked(handle));
+    fn let_go_of_answered(&mut self, granted: &BTreeSet<u64>) {
+        let (single, refused) = (&self.server.single, &mut self.refused);
+        self.blocked.retain(|handle, blocked| {
+            let is_blocked = single.is_blocked(*handle);
+            if !is_blocked && !granted.contains(handle) {
+                refused.insert((blocked.client, blocked.owner));
+            }
+            is_blocked
+        });
     }
 
     pub(super) fn close(&mut self, client: u64, out: &mut Outcome) {
         let gone = self.in_flight.iter().filter(|grant| grant.client == client);
         out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
+        let granted = self.granted();
         self.server.single.close(client);
-        self.blocked.retain(|_, blocked| blocked.client != client);
+        let refused = &mut self.refused;
+        self.blocked.retain(|handle, blocked| {
+            if blocked.client == client && !granted.contains(handle) {
+                refused.insert((client, blocked.owner));
+            }
+            blocked.client != client
+        });
     }
 
     pub(super) fn unblock(&mut self, client: u64) {
+        let granted = self.granted();
         self.server.single.unblock(client);
-        self.let_go_of_answered();
+        self.let_go_of_answered(&granted);
     }
 
     /// All who wait for this hold to be confirmed are unblocked, but those who began something else of it: this is
@@ -274,12 +300,57 @@ impl World {
         pending.flat_map(|pending| Self::begun_of(&pending)).collect()
     }
 
+    /// Those of which the hold is there yet. One that was broken, or is over, goes on under no other token.
+    pub(super) fn held(&self, begun: &[Begun]) -> Vec<Begun> {
+        let is_live = |begun: &&Begun| self.server.is_live(begun.at, begun.token);
+        begun.iter().filter(is_live).copied().collect()
+    }
+
     /// What clients wait to have confirmed, and what is to be undone by now.
     pub(super) fn unconfirmed(&self) -> Vec<Begun> {
         let mut all = self.unconfirmed_of_clients();
         all.extend(self.server.single.to_undo().iter().flat_map(Self::begun_of));
         all
     }
+}
+
+/// Takes as many of each out of a list as there are in the other one. A hold that goes on under a newer token is the
+/// same; only one of the `held` goes on.
+pub(super) fn strike(all: &mut Vec<Begun>, gone: &[Begun], held: &[Begun]) {
+    let mut moved: Vec<&Begun> = Vec::new();
+    for gone in gone {
+        match all.iter().position(|begun| begun == gone) {
+            Some(place) => drop(all.remove(place)),
+            None if held.contains(gone) => moved.push(gone),
+            None => {}
+        }
+    }
+    for gone in moved {
+        let is_it =
+            |begun: &Begun| Begun { token: gone.token, ..*begun } == *gone && begun.token > gone.token;
+        if let Some(place) = all.iter().position(is_it) {
+            all.remove(place);
+        }
+    }
+}
+
+/// Takes out of what was undone what was not: another undoing made it the owner's turn to hold alone. Then the hold goes
+/// on under a newer token, and the request that brought it relies on the first count. Returns that.
+pub(super) fn take_taken_over(undone: &mut Vec<Begun>, after: &[Begun]) -> Vec<Begun> {
+    let mut taken: Vec<Begun> = Vec::new();
+    undone.retain(|gone| {
+        let is_newer =
+            |begun: &&Begun| (begun.at, begun.owner) == (gone.at, gone.owner) && begun.token > gone.token;
+        let newer: Vec<_> = after.iter().filter(is_newer).collect();
+        let is_upgraded = newer.iter().any(|begun| begun.is_upgrade);
+        let is_first = !taken.iter().any(|other| (other.at, other.owner) == (gone.at, gone.owner));
+        let is_taken = gone.counts && is_upgraded && is_first && newer.iter().any(|begun| begun.counts);
+        if is_taken {
+            taken.push(*gone);
+        }
+        !is_taken
+    });
+    taken
 }
 
 fn granted(token: u64) -> Result<Reply, String> {

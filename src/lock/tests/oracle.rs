@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::book::{Asked, Hold, is_free_for};
 use super::input::{Input, Keys, Outcome, Reply, Writes};
+use super::pumped::WentOn;
 use super::server::{At, Key, Name};
 use super::untold::Untold;
 use super::world::{TOKEN_LEAD_US_MAX, World};
@@ -70,8 +71,12 @@ pub(super) struct Oracle {
     /// What the running step must have said.
     pub(super) answers: Vec<(u32, &'static str)>,
     pub(super) minted: Vec<u64>,
-    /// How many reservations went because their owners hold what they are for.
-    pub(super) dropped: usize,
+    /// How many requests the running step has let in, refused or dropped.
+    pub(super) served: usize,
+    /// The reservations that the core has dropped in this run of the pump, at which it need not look at any queue.
+    pub(super) dropped: Vec<(At, Name)>,
+    /// The holds that went on under newer tokens in the running step.
+    pub(super) went_on: Vec<WentOn>,
     pub(super) untold: Untold,
     pub(super) is_pumping: bool,
 }
@@ -90,7 +95,9 @@ impl Oracle {
     /// Does the same, and compares what came of it.
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
-        self.dropped = 0;
+        self.served = 0;
+        self.went_on.clear();
+        self.dropped = self.dropped_unasked(world);
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -318,6 +325,8 @@ impl Oracle {
             if let Some(before) = before.filter(|before| !is_acknowledged && !is_forgotten(before)) {
                 self.untold.push(at, before, &hold, client.unwrap_or(0));
             }
+            let went_on = before.map(|before| WentOn { at, owner, was: before.token, is: token });
+            self.went_on.extend(went_on);
             let mut holds = self.holds(at).to_vec();
             holds.retain(|hold| hold.owner != owner);
             holds.push(hold);

@@ -4,11 +4,19 @@ use super::begun::is_there;
 use super::book::{Asked, Hold};
 use super::input::{Begun, Outcome, Reply, Writes};
 use super::oracle::{Oracle, Value, Waiter};
-use super::server::At;
+use super::server::{At, Name};
 use super::world::World;
 use crate::lock::effect::Answer;
 use crate::lock::table::WRONG_TYPE;
-use crate::lock::types::Mode;
+use crate::lock::types::{Mode, Token};
+
+/// A hold went on under a newer token.
+pub(super) struct WentOn {
+    pub(super) at: At,
+    pub(super) owner: Name,
+    pub(super) was: Token,
+    pub(super) is: Token,
+}
 
 impl Oracle {
     /// Why this waiter must not be granted anything, if anything forbids it.
@@ -96,7 +104,24 @@ impl Oracle {
         let Some(Answer::Granted { token, .. }) = told.map(|told| &told.answer) else { return false };
         let Waiter { lease_ms, binding, client, is_reentrant, mode, .. } = *waiter;
         let asked = Asked { lease_ms, binding, client, is_reentrant };
-        is_there(at, &hold.goes_on(*token, mode, self.time, asked), world)
+        // A hold that ended, and one that its owner was granted after that, may look just so. Readers are told of the end.
+        !has_ended(at, hold.token, out) && is_there(at, &hold.goes_on(*token, mode, self.time, asked), world)
+    }
+
+    /// The reservations that the core has dropped while nothing may be written, because their owners hold what they are
+    /// for. Then the pump looks at a queue only where a lease is over, so the oracle learns of it.
+    pub(super) fn dropped_unasked(&self, world: &World) -> Vec<(At, Name)> {
+        if self.writes == Writes::Allowed || !self.is_pumping {
+            return Vec::new();
+        }
+        let reservations = self.waiters.iter().filter(|waiter| waiter.client.is_none());
+        let all = reservations.flat_map(|waiter| waiter.keys.iter().map(|at| (at, waiter.owner)));
+        all.filter(|&(at, owner)| {
+            let described = world.server.described(at, usize::MAX);
+            let mut there = described.into_iter().flat_map(|described| described.queue);
+            !there.any(|view| view.owner == owner.as_bytes())
+        })
+        .collect()
     }
 
     /// This waiter holds what it waits for, and is told so. A reservation asks for nothing yet.
@@ -114,7 +139,9 @@ impl Oracle {
 
     /// G8: what nobody was told of is taken back, and what its owner held before goes on.
     fn take_back(&mut self, at: At) {
-        self.end_overs(at);
+        let time = self.time;
+        // A lost grant may be over where what its owner held before it is not.
+        self.end(at, |hold| !hold.is_live(time) && !hold.is_ownerless);
         let mut holds = self.holds(at).to_vec();
         for number in 0..holds.len() {
             let mut others = holds.clone();
@@ -158,10 +185,8 @@ impl Oracle {
         }
         self.end_overs(at);
         // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
-        let is_it = |new: &&Begun| (new.at, new.owner, new.is_upgrade) == (at, owner, true);
-        let newer = out.begun.iter().find(is_it).map(|new| new.token).filter(|newer| *newer > token);
-        let granted = |hold: &Hold| hold.owner == owner && (hold.token == token || Some(hold.token) == newer);
-        if let Some(hold) = self.own(at, owner).filter(|hold| granted(hold)) {
+        let token = self.newest_token(at, owner, token);
+        if let Some(hold) = self.own(at, owner).filter(|hold| hold.token == token) {
             hold.count -= u32::from(counts);
             if is_upgrade && hold.mode == Mode::Exclusive {
                 hold.mode = Mode::Shared;
@@ -169,6 +194,12 @@ impl Oracle {
         }
         self.end(at, |hold| hold.count == 0);
         self.admit(at, true, out);
+    }
+
+    /// The token that this hold has by now, if it went on in the running step.
+    fn newest_token(&self, at: At, owner: Name, token: Token) -> Token {
+        let of_hold = self.went_on.iter().filter(|went_on| (went_on.at, went_on.owner) == (at, owner));
+        of_hold.fold(token, |token, went_on| if went_on.was == token { went_on.is } else { token })
     }
 
     fn admit_multis(&mut self, out: &Outcome, may_come: impl Fn(&Waiter) -> bool) {
@@ -187,4 +218,11 @@ impl Oracle {
             }
         }
     }
+}
+
+/// Whether readers were told in this step that the hold with this token has ended.
+fn has_ended(at: At, token: Token, out: &Outcome) -> bool {
+    let token = token.to_string();
+    let words: [&[u8]; 4] = [b"LOCK.APPLY", at.name.as_bytes(), b"ENDED", token.as_bytes()];
+    out.facts.iter().any(|(db, fact)| *db == at.db && fact.iter().map(|word| &**word).eq(words))
 }

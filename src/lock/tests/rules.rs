@@ -387,7 +387,8 @@ impl Oracle {
         let mut next = 0;
         while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
             let waiter = self.waiters[index];
-            let is_freed = is_freed && self.answers.len() < served_max;
+            let is_full = self.served >= served_max;
+            let is_freed = is_freed && !is_full;
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
             // A request that is replaced or withdrawn is another matter.
             let told = told.map(|told| &told.answer);
@@ -398,17 +399,16 @@ impl Oracle {
             let is_elsewhere = is_multi && waiter.keys.first() != Some(at);
             if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_multi)) {
                 self.strike(index, "timed out");
+                self.served += 1;
                 continue;
             }
-            let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
-            if waiter.client.is_none() && !is_late && self.holds(at).iter().any(is_own) {
-                // A RESTORE has made its owner hold what it has a reservation for.
-                if self.answers.len() + self.dropped >= served_max {
+            if self.is_needless(at, &waiter) && !is_late {
+                if is_full {
                     return;
                 }
-                self.waiters.remove(index);
-                self.dropped += 1;
-                continue;
+                if self.drop_seen(at, index, reserved) {
+                    continue;
+                }
             }
             if is_late || is_multi || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
                 return;
@@ -424,6 +424,7 @@ impl Oracle {
             if self.writes != Writes::Allowed || (told.is_none() && !is_freed) {
                 return;
             }
+            self.served += 1;
             if let Some(why) = self.refusal(&waiter) {
                 self.strike(index, why);
                 continue;
@@ -433,6 +434,25 @@ impl Oracle {
                 return;
             }
         }
+    }
+
+    /// Whether this is a reservation whose owner holds what it is for, because a RESTORE brought that.
+    fn is_needless(&self, at: At, waiter: &Waiter) -> bool {
+        let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
+        waiter.client.is_none() && self.holds(at).iter().any(is_own)
+    }
+
+    /// Drops such a reservation, if the core does so in this step. The core looks at the first entry and at those that
+    /// nobody passes. It leaves the others to the pump.
+    fn drop_seen(&mut self, at: At, index: usize, reserved_ahead: usize) -> bool {
+        let Waiter { owner, mode, .. } = self.waiters[index];
+        let is_seen = self.is_pumping || reserved_ahead == 0 || mode == Mode::Exclusive;
+        let drops = is_seen && (self.writes == Writes::Allowed || self.dropped.contains(&(at, owner)));
+        if drops {
+            self.waiters.remove(index);
+            self.served += 1;
+        }
+        drops
     }
 
     pub(super) fn grant(&mut self, index: usize, out: &Outcome) {

@@ -19,6 +19,8 @@ struct Grant {
     counts: bool,
     /// The client that is to be told.
     client: u64,
+    /// It was told that it has nothing: the grant could not be confirmed.
+    is_refused: bool,
 }
 
 /// All of them, in their order.
@@ -29,7 +31,7 @@ impl Untold {
     /// A hold went on, and this client is to be told.
     pub(super) fn push(&mut self, at: At, before: Hold, after: &Hold, client: u64) {
         let counts = after.count > before.count;
-        self.0.push(Grant { at, before, token: after.token, counts, client });
+        self.0.push(Grant { at, before, token: after.token, counts, client, is_refused: false });
     }
 
     /// What the holds at a key were before, the first one first, with the client that is to be told that they are more.
@@ -96,11 +98,15 @@ impl Untold {
         world: &World,
         own: impl Fn(At, Name) -> Option<Hold>,
     ) -> Vec<(At, Name)> {
+        for Grant { client, before, is_refused, .. } in &mut self.0 {
+            *is_refused |= world.refused.contains(&(*client, before.owner));
+        }
         let mut told = Vec::new();
         let mut number = self.0.len();
         while number > 0 {
             number = (number - 1).min(self.0.len().saturating_sub(1));
-            let Some(&Grant { at, before: Hold { owner, .. }, token, client, .. }) = self.0.get(number)
+            let Some(&Grant { at, before: Hold { owner, .. }, token, client, is_refused, .. }) =
+                self.0.get(number)
             else {
                 break;
             };
@@ -110,7 +116,7 @@ impl Untold {
             let held = held.filter(|held| held.token == token && !held.is_acknowledged);
             let mut all = world.blocked.values();
             let is_waiting = all.any(|blocked| (blocked.client, blocked.owner) == (client, owner));
-            if held.is_some_and(|held| held.is_ownerless || is_waiting) {
+            if held.is_some_and(|held| held.is_ownerless || is_waiting || is_refused) {
                 continue;
             }
             match (held, above) {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::asks::{strike, take_taken_over};
 use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
 use super::lowered;
 use super::reader::Reader;
@@ -47,6 +48,8 @@ pub(super) struct World {
     pub(super) time: u64,
     /// Clients that are blocked, by the number that the server has for it.
     pub(super) blocked: BTreeMap<u64, Blocked>,
+    /// The clients, with the owners they asked for, whose waits ended in this step with no grant.
+    pub(super) refused: BTreeSet<(u64, Name)>,
     pub(super) wait_count: u32,
     /// The last payload: the name that it was made under, and what it says.
     pub(super) dump: Option<(Name, Option<SavedLock>)>,
@@ -64,44 +67,6 @@ pub(super) const TOKEN_LEAD_US_MAX: u64 = 60_000_000;
 /// The names of the keys that are there, or were.
 fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> Vec<&'a [u8]> {
     before.keys().chain(now.keys()).map(|at| at.name.as_bytes()).collect()
-}
-
-/// Takes as many of each out of a list as there are in the other one. A hold that goes on under a newer token is the
-/// same.
-fn strike(all: &mut Vec<Begun>, gone: &[Begun]) {
-    let mut moved: Vec<&Begun> = Vec::new();
-    for gone in gone {
-        match all.iter().position(|begun| begun == gone) {
-            Some(place) => drop(all.remove(place)),
-            None => moved.push(gone),
-        }
-    }
-    for gone in moved {
-        let is_it =
-            |begun: &Begun| Begun { token: gone.token, ..*begun } == *gone && begun.token > gone.token;
-        if let Some(place) = all.iter().position(is_it) {
-            all.remove(place);
-        }
-    }
-}
-
-/// Takes out of what was undone what was not: another undoing made it the owner's turn to hold alone. Then the hold goes
-/// on under a newer token, and the request that brought it relies on the first count. Returns that.
-fn take_taken_over(undone: &mut Vec<Begun>, after: &[Begun]) -> Vec<Begun> {
-    let mut taken: Vec<Begun> = Vec::new();
-    undone.retain(|gone| {
-        let is_newer =
-            |begun: &&Begun| (begun.at, begun.owner) == (gone.at, gone.owner) && begun.token > gone.token;
-        let newer: Vec<_> = after.iter().filter(is_newer).collect();
-        let is_upgraded = newer.iter().any(|begun| begun.is_upgrade);
-        let is_first = !taken.iter().any(|other| (other.at, other.owner) == (gone.at, gone.owner));
-        let is_taken = gone.counts && is_upgraded && is_first && newer.iter().any(|begun| begun.counts);
-        if is_taken {
-            taken.push(*gone);
-        }
-        !is_taken
-    });
-    taken
 }
 
 /// How long the pump leaves a lock alone whose slot is not ours.
@@ -123,6 +88,7 @@ impl World {
             elsewhere: BTreeSet::new(),
             time: 0,
             blocked: BTreeMap::new(),
+            refused: BTreeSet::new(),
             wait_count: 0,
             dump: None,
             owners: BTreeSet::new(),
@@ -134,8 +100,10 @@ impl World {
     /// Lets this happen.
     pub(super) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
         lowered::begin_step();
+        self.refused.clear();
         let mut out = Outcome::default();
         let mut before = self.unconfirmed();
+        let held = self.held(&before);
         match *input {
             Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }
                 if self.refuses(at) => {}
@@ -146,8 +114,8 @@ impl World {
             Input::Renew { .. } => self.renew(input, &mut out)?,
             Input::Fence(at) => self.fence(at, &mut out)?,
             Input::Pump => {
-                self.pump(&mut out)?;
-                strike(&mut before, &out.undone);
+                before = self.pump(&mut out)?;
+                strike(&mut before, &out.undone, &held);
             }
             Input::Undo(begun) => self.undo(begun)?,
             Input::Close(client) => self.close(client, &mut out),
@@ -155,7 +123,7 @@ impl World {
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
-        self.collect(&mut out, before)?;
+        self.collect(&mut out, &before, &held)?;
         Ok(out)
     }
 
@@ -194,7 +162,7 @@ impl World {
     }
 
     /// What came of a step is gathered.
-    fn collect(&mut self, out: &mut Outcome, before: Vec<Begun>) -> Result<(), String> {
+    fn collect(&mut self, out: &mut Outcome, before: &[Begun], held: &[Begun]) -> Result<(), String> {
         for record in self.server.single.take_stream() {
             let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
             replicas.for_each(|reader| reader.send(record.clone()));
@@ -210,9 +178,9 @@ impl World {
         }
         self.answers(out)?;
         let mut after = self.unconfirmed();
-        strike(&mut after, &before);
+        strike(&mut after, before, held);
         let taken_over = take_taken_over(&mut out.undone, &after);
-        strike(&mut after, &taken_over);
+        strike(&mut after, &taken_over, held);
         out.begun = after;
         Ok(())
     }
@@ -323,10 +291,11 @@ impl World {
         Ok(())
     }
 
-    /// A turn of the event loop: answers reach their clients, then the pump runs.
-    fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
-        let single = &self.server.single;
-        let to_undo = single.looks_at_replicas();
+    /// A turn of the event loop: answers reach their clients, then the pump runs. Returns what was not confirmed before
+    /// that.
+    fn pump(&mut self, out: &mut Outcome) -> Result<Vec<Begun>, String> {
+        let to_undo = self.server.single.looks_at_replicas();
+        let before = self.unconfirmed();
         self.send_answers();
         if self.writes == Writes::Allowed {
             out.undone = to_undo.iter().flat_map(Self::begun_of).collect();
@@ -340,7 +309,7 @@ impl World {
         }
         self.was_open = self.writes == Writes::Allowed;
         if self.server.single.pump() {
-            return Ok(());
+            return Ok(before);
         }
         Err("G3, G6: the pump never comes to an end".to_owned())
     }
