@@ -56,7 +56,8 @@ impl Locks {
         self.keep_earlier(id, earlier);
     }
 
-    pub(super) fn keep_earlier(&mut self, id: LockId, earlier: Option<Box<Earlier>>) {
+    /// Keeps with a hold what it was before its owner was granted more.
+    pub fn keep_earlier(&mut self, id: LockId, earlier: Option<Box<Earlier>>) {
         if earlier.is_some() {
             self.change_overflow(id, |overflow| overflow.earlier = earlier);
         }

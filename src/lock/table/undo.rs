@@ -106,10 +106,33 @@ impl Table {
         }
         if is_alone {
             ctx.lock = self.locks.convert_to_shared(holder, now, Mode::Shared).or(ctx.lock);
+            self.last_as_before(now, ctx, &undo.owner);
         }
-        if let Some((holder, _)) = self.own(ctx, &undo.owner).filter(|_| undo.counts || is_alone) {
+        let Some((holder, hold)) = self.own(ctx, &undo.owner).filter(|_| undo.counts || is_alone) else {
+            return;
+        };
+        if hold.is_over(now) {
+            self.expire(now, ctx, holder, fx);
+        } else {
             ctx.touch();
             ctx.replicate(self.record_of(ctx, holder), fx);
+        }
+    }
+
+    /// An upgrade that its owner had waited for is undone: the lease and the binding are those of the shared hold again.
+    /// Otherwise a connection that was refused the upgrade would keep the hold or cut it, and that of the hold would not.
+    fn last_as_before(&mut self, now: Moment, ctx: &StepContext<'_>, owner: &[u8]) {
+        if self.has_closed() {
+            // Where it may be bound to again.
+            self.unbind_own(ctx, owner);
+        }
+        let Some((holder, _)) = self.own(ctx, owner) else {
+            return;
+        };
+        match self.locks.take_earlier(holder) {
+            Some(earlier) if earlier.mode == Mode::Shared => self.locks.put_back(holder, now, *earlier),
+            // Its owner was granted more since.
+            later => self.locks.keep_earlier(holder, later),
         }
     }
 }

@@ -193,7 +193,14 @@ impl Judge {
         }
         let is_opened = is_upgrade && own.mode == Mode::Exclusive;
         let mode = if is_opened { Mode::Shared } else { own.mode };
-        self.promise(at, Hold { count: own.count - u32::from(counts), mode, ..own });
+        let mut left = Some(Hold { count: own.count - u32::from(counts), mode, ..own });
+        if is_opened {
+            left = left.and_then(|hold| self.untold.undo_upgrade(at, hold, world.time));
+        }
+        match left {
+            Some(hold) => self.promise(at, hold),
+            None => self.promises.entry(at).or_default().retain(|promise| promise.token != token),
+        }
         if counts {
             self.see("undone, one count");
         }

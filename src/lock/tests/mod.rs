@@ -21,6 +21,7 @@
 //! | `facts.rs` | what a reader makes of what it is told |
 //! | `regression.rs` | bugs that the others found |
 //! | `fuzz.rs` | random lives whose choices are bytes: a target of `scripts/fuzz` |
+//! | `undone.rs` | what is left of a hold when an upgrade out of the queue is undone |
 //! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
@@ -53,6 +54,7 @@ mod scenario;
 pub(crate) mod server;
 mod staged;
 mod unconfirmed;
+mod undone;
 mod untold;
 mod verdicts;
 mod views;

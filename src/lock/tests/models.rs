@@ -443,12 +443,12 @@ fn grants_that_are_undone_states(states: usize) -> Result<(), String> {
 
 #[test]
 fn grants_that_are_undone() -> Result<(), String> {
-    grants_that_are_undone_states(4746)
+    grants_that_are_undone_states(4728)
 }
 
 /// Grants that are undone, where three holders of a lock are many. There are a few more states, for the pump alone ends
 /// leases of many.
 #[test]
 fn grants_that_are_undone_where_three_are_many() -> Result<(), String> {
-    Lowered::FEW.during(|| grants_that_are_undone_states(4749))
+    Lowered::FEW.during(|| grants_that_are_undone_states(4731))
 }

@@ -186,13 +186,18 @@ impl Oracle {
         self.end_overs(at);
         // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
         let token = self.newest_token(at, owner, token);
-        if let Some(hold) = self.own(at, owner).filter(|hold| hold.token == token) {
+        if let Some(mut hold) = self.own(at, owner).filter(|hold| hold.token == token).copied() {
             hold.count -= u32::from(counts);
+            let mut left = Some(hold).filter(|hold| hold.count > 0);
             if is_upgrade && hold.mode == Mode::Exclusive {
-                hold.mode = Mode::Shared;
+                let shared = left.map(|hold| Hold { mode: Mode::Shared, ..hold });
+                left = shared.and_then(|hold| self.untold.undo_upgrade(at, hold, self.time));
+            }
+            match left {
+                Some(left) => self.own(at, owner).into_iter().for_each(|hold| *hold = left),
+                None => drop(self.end(at, |hold| hold.owner == owner)),
             }
         }
-        self.end(at, |hold| hold.count == 0);
         self.admit(at, true, out);
     }
 

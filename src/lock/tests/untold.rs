@@ -5,7 +5,7 @@ use super::book::Hold;
 use super::input::Outcome;
 use super::server::{At, Name};
 use super::world::World;
-use crate::lock::types::Token;
+use crate::lock::types::{Mode, Token};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +85,18 @@ impl Untold {
             hold = Hold { count, mode, token, ..before };
         }
         Some(hold)
+    }
+
+    /// What is left of a hold, which is shared again, when an upgrade out of a queue is undone: it lasts and is bound as
+    /// before. `None`: then it is over by now.
+    pub(super) fn undo_upgrade(&mut self, at: At, hold: Hold, time: u64) -> Option<Hold> {
+        let is_its = |grant: &Grant| (grant.at, grant.before.owner) == (at, hold.owner);
+        let is_it = |grant: &Grant| grant.token == hold.token && grant.before.mode == Mode::Shared;
+        let last = self.0.iter().rposition(is_its).filter(|&last| is_it(&self.0[last]));
+        let Some(last) = last.filter(|_| !hold.is_acknowledged) else { return Some(hold) };
+        let Grant { before, .. } = self.0.remove(last);
+        let Hold { count, mode, token, .. } = hold;
+        Some(Hold { count, mode, token, ..before }).filter(|hold| hold.is_live(time))
     }
 
     /// What will be left of a hold that is not taken back yet.
