@@ -69,6 +69,19 @@ class Chain:
         self.nodes[:2] = [new, old]
         self.link()
 
+    def loads_anew(self):
+        """The replicas load all that the primary has, as if they had missed too much of its stream."""
+
+        def loads():
+            return int(self.primary.info("stats")["sync_full"])
+
+        before = loads()
+        self.primary.admin("DEBUG", "CHANGE-REPL-ID")
+        self.primary.admin("CLIENT", "KILL", "TYPE", "replica")
+        eventually(lambda: loads() > before, "the replica loads")
+        for node in self.nodes[1:]:
+            is_linked(node)
+
     def faults(self, primary):
         """How replicas differ from what the primary shows, once they have had time to have all of it."""
         names = dict(zip(("the replica", "its replica"), self.nodes[1:]))

@@ -341,6 +341,9 @@ class Player:
     def failover(self, step):
         self.survives(step, "FAILOVER", self.chain.fails_over, ends_connections=True)
 
+    def anew(self, step):
+        self.survives(step, "the replicas load all anew", self.chain.loads_anew)
+
     def survives(self, step, text, what, ends_connections=False):
         """The same holds are there after it; what is published meanwhile is not looked at."""
         self.rest(step)

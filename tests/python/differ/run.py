@@ -82,7 +82,7 @@ class Differ:
         best = [found]
 
         def shows(steps):
-            if steps[-1][1].act not in ("rest", "copies", "reload", "roles", "failover"):
+            if steps[-1][1].act not in ("rest", "copies", "reload", "roles", "failover", "anew"):
                 return False
             player = self.plays(found.number, steps)
             is_same = bool(player.faults) and kind_of(player.faults) == kind_of(found.faults)

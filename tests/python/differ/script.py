@@ -218,4 +218,4 @@ class Author(Draws):
         return Step("send", self.client(), (("CLIENT", "PAUSE", 20, self.chance.choice(["WRITE", "ALL"])),))
 
     def grand(self):
-        return Step(self.chance.choices(["reload", "roles", "failover", "rewrite"], [4, 2, 1, 2])[0])
+        return Step(self.chance.choices(["reload", "roles", "failover", "rewrite", "anew"], [4, 2, 1, 2, 4])[0])
