@@ -9,7 +9,8 @@ use super::super::world::{World, set_number};
 use super::asks::Request;
 use super::plan::Plan;
 use super::points::Point;
-use super::{CLIENTS, GROUP, Group, OTHER, Verdict};
+use super::slots::slot_of;
+use super::{CLIENTS, GROUP, Group, LOCKS, OTHER, Verdict};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{confirm, events, values};
@@ -113,8 +114,8 @@ pub(super) struct Story {
     /// How many held each of its locks at that time.
     pub(super) before: Held,
     pub(super) told: Vec<Published>,
-    /// The slots that have left it since. They may be back.
-    pub(super) left: BTreeSet<usize>,
+    /// The slots that it did not have at some time since then. It may have them now.
+    pub(super) elsewhere: BTreeSet<usize>,
 }
 
 impl Node {
@@ -314,6 +315,9 @@ impl Group {
         if self.plan.has_moves {
             let slots = self.slots_of(n);
             self.nodes[n].world.sim.inside.borrow_mut().slots = slots;
+            let elsewhere =
+                LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).map(slot_of).collect::<Vec<_>>();
+            self.nodes[n].story.elsewhere.extend(elsewhere);
         }
     }
 

@@ -197,7 +197,7 @@ impl Group {
         self.slots.homes[slot] = Shard::of(to);
         let shard = |n: &usize| Shard::of(*n) == Shard::of(from);
         for n in (0..self.nodes.len()).filter(shard) {
-            self.nodes[n].story.left.insert(slot);
+            self.nodes[n].story.elsewhere.insert(slot);
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl Group {
     fn judge_story(&mut self, n: usize) -> Verdict {
         let Node { world, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
-        let left = std::mem::take(&mut story.left);
+        let elsewhere = std::mem::take(&mut story.elsewhere);
         // What it held before it began to decide was not published here.
         let decided_before = story.term.replace(*term) == Some(*term);
         // Most often nothing has happened to any of them.
@@ -116,7 +116,8 @@ impl Group {
             self.seen.see(Point::StoryTold);
         }
         // A key that is gone from a slot on its way has left with it, for all that the server knows.
-        for lock in LOCKS.into_iter().filter(|&lock| left.contains(&slot_of(lock)) || !self.is_ours(n, lock))
+        for lock in
+            LOCKS.into_iter().filter(|&lock| elsewhere.contains(&slot_of(lock)) || !self.is_ours(n, lock))
         {
             let at = key_at(lock.db, lock.name);
             before.remove(&at);
