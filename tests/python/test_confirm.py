@@ -136,6 +136,24 @@ def test_no_grant_is_live_once_it_is_told_to_be_undone(group):
         primary.admin("CONFIG", "SET", "redislock.confirm-timeout", 60_000)
 
 
+def test_what_left_meanwhile_and_came_back_is_not_undone(group):
+    # G1: where the lock was, its owner may have been told that it holds it.
+    primary, _, second = group
+    cli = primary.connect()
+    with stuck(primary, second):
+        primary.admin("CONFIG", "SET", "redislock.confirm-timeout", 2_000)
+        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+        eventually(lambda: cli("LOCK.FENCE door") is not None, "it is held, and not yet confirmed")
+        token = cli("LOCK.FENCE door")
+        payload = cli.bytes_of("DUMP door").split(b"\r\n", 1)[1][:-2]
+        assert cli("DEL door") == 1
+        assert cli("RESTORE", "door", 0, payload) == "OK"
+        with refused("NOREPLICAS", "the grant"):
+            request.answer()
+        assert cli("LOCK.FENCE", "door", token) == 1
+        assert owners_of(cli, "door") == ["alice"]
+
+
 def test_a_pause_of_writes_delays_the_undoing_and_not_the_answer(group):
     # G7; and F1: a write meanwhile would end the server
     with undone_later(group) as cli:
