@@ -305,6 +305,9 @@ impl Group {
             self.see(Point::GrantedWhileMoving);
         }
         request.floor = is_new.then(|| self.judge.newest_told(request.keys, request.term));
+        if is_new {
+            self.judge.outdate(request);
+        }
         match request.mode {
             Mode::Shared => self.see(Point::Shared),
             Mode::Limit(_) => self.see(Point::Permits),

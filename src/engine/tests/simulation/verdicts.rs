@@ -32,6 +32,8 @@ struct Belief {
     binding: Binding,
     connection: u64,
     lease_us: u64,
+    /// An older request of its owner was granted the lock since, under a new token, and nobody may have heard of it.
+    is_outdated: bool,
 }
 
 /// As long as its connection is open.
@@ -138,6 +140,7 @@ impl Judge {
             let belief = self.belief(at, request.owner, time)?;
             // An owner that lost the answer to RAISE names a token that is none any more.
             let is_named = request.token.is_none_or(|token| token == belief.token);
+            let is_named = is_named && !belief.is_outdated;
             let is_same = belief.term == request.term && belief.mode == request.mode && is_named;
             if !is_same || sure.is_some_and(|sure| sure != belief.token) {
                 return None;
@@ -176,6 +179,13 @@ impl Judge {
                 belief.term = to;
             }
         }
+    }
+
+    /// A request that waited is granted these locks. What its owner held of them goes on under the new token.
+    pub(super) fn outdate(&mut self, request: &Request) {
+        let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
+        let own = beliefs.flat_map(|(beliefs, _)| beliefs).filter(|belief| belief.owner == request.owner);
+        own.for_each(|belief| belief.is_outdated = true);
     }
 
     /// A server has raised the token of a hold; its owner may never hear of it.
@@ -237,7 +247,18 @@ impl Judge {
             }
             let Request { owner, mode, term, binding, connection, .. } = *request;
             let lease_us = request.lease_ms * 1_000;
-            beliefs.push(Belief { owner, token, mode, until, term, binding, connection, lease_us });
+            let is_outdated = false;
+            beliefs.push(Belief {
+                owner,
+                token,
+                mode,
+                until,
+                term,
+                binding,
+                connection,
+                lease_us,
+                is_outdated,
+            });
         }
         Ok(shortest)
     }
