@@ -92,9 +92,7 @@ impl Judge {
     pub(super) fn asked(&mut self, request: &Request, time: u64) {
         self.open.push(request.number);
         if matches!(request.kind, Kind::Renew { .. }) {
-            let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
-            let own = beliefs.flat_map(|(beliefs, _)| beliefs).filter(|belief| belief.owner == request.owner);
-            own.for_each(|belief| belief.lower_to(time, request.lease_ms * 1_000));
+            self.beliefs_of(request).for_each(|belief| belief.lower_to(time, request.lease_ms * 1_000));
         }
     }
 
@@ -131,6 +129,13 @@ impl Judge {
 
     fn belief(&self, at: At, owner: Name, time: u64) -> Option<&Belief> {
         self.beliefs[lock_at(at)].iter().find(|belief| belief.owner == owner && belief.until > time)
+    }
+
+    /// What the one who asks believes of the locks that it asks for.
+    fn beliefs_of(&mut self, request: &Request) -> impl Iterator<Item = &mut Belief> {
+        let (keys, owner) = (request.keys, request.owner);
+        let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(move |(_, at)| keys.contains(*at));
+        beliefs.flat_map(|(beliefs, _)| beliefs).filter(move |belief| belief.owner == owner)
     }
 
     /// The token of what the one who asks believes to hold at just this server, if it asks for just that.
@@ -183,18 +188,14 @@ impl Judge {
 
     /// A request that waited is granted these locks. What its owner held of them goes on under the new token.
     pub(super) fn outdate(&mut self, request: &Request) {
-        let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
-        let own = beliefs.flat_map(|(beliefs, _)| beliefs).filter(|belief| belief.owner == request.owner);
-        own.for_each(|belief| belief.is_outdated = true);
+        self.beliefs_of(request).for_each(|belief| belief.is_outdated = true);
     }
 
     /// A server has raised the token of a hold; its owner may never hear of it.
     pub(super) fn raised(&mut self, request: &Request, token: Token) {
-        let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(|(_, at)| request.keys.contains(*at));
-        let beliefs = beliefs.flat_map(|(beliefs, _)| beliefs);
-        for belief in beliefs.filter(|belief| belief.owner == request.owner && belief.term == request.term) {
-            belief.token = token;
-        }
+        let term = request.term;
+        let told_here = self.beliefs_of(request).filter(|belief| belief.term == term);
+        told_here.for_each(|belief| belief.token = token);
     }
 
     /// A connection is closed, by its client.
