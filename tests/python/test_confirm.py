@@ -8,6 +8,7 @@ import pytest
 from harness.confirming import confirming, frozen, has_caught_up, has_replicas, set_rule
 from harness.kinds import ask, ask_all, hold_of, owners_of, release, take, take_all
 from harness.limits import SOON_SECONDS, eventually
+from harness.payload import dump
 from harness.replicas import is_linked
 from harness.replies import module_info
 from harness.server import StartFailed
@@ -145,7 +146,7 @@ def test_what_left_meanwhile_and_came_back_is_not_undone(group):
         request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
         eventually(lambda: cli("LOCK.FENCE door") is not None, "it is held, and not yet confirmed")
         token = cli("LOCK.FENCE door")
-        payload = cli.bytes_of("DUMP door").split(b"\r\n", 1)[1][:-2]
+        payload = dump(cli, "door")
         assert cli("DEL door") == 1
         assert cli("RESTORE", "door", 0, payload) == "OK"
         with refused("NOREPLICAS", "the grant"):

@@ -8,6 +8,7 @@ import pytest
 
 from harness.kinds import ask, count, held_by, take
 from harness.limits import VALGRIND, eventually
+from harness.payload import dump
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
 
@@ -59,7 +60,7 @@ def heard(server):
 def commands_of(way, cli):
     """The commands of this way."""
     cli("SET", "a-string", "x")
-    payload = cli.bytes_of("DUMP a-string").split(b"\r\n", 1)[1][:-2]
+    payload = dump(cli, "a-string")
     cli("DEL a-string")
     commands = [
         tuple(payload if word == "PAYLOAD" else word for word in command)
@@ -282,11 +283,6 @@ def test_locks_that_are_loaded_anew_were_not_broken(start_server, command):
 
 
 # Restored locks
-
-
-def dump(cli, key):
-    """What DUMP gives."""
-    return cli.bytes_of("DUMP", key).split(b"\r\n", 1)[1][:-2]
 
 
 RESTORED = ["FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB", "FLUSHDB ASYNC", "SWAPDB 0 6", "DEL door", "UNLINK door", "RENAME door x"]

@@ -221,7 +221,7 @@ def test_a_lease_ends_on_the_way_out_and_nobody_follows(server, cli):
 
 def test_what_is_restored_on_the_way_out_stands_in_the_way(cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
-    payload = cli.bytes_of("DUMP door").split(b"\r\n", 1)[1][:-2]
+    payload = dump(cli, "door")
     leave(cli)
     cli("DEL door")
     cli("RESTORE", "door", 0, payload)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.limits import SOON_SECONDS, eventually
+from harness.payload import dump
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import lock_info, owner_of, waiters_of
 from harness.server import MODULE, ROOT, StartFailed
@@ -82,7 +83,7 @@ def use_locks(server):
     cli("LOCK.ACQUIRE overwritten alice PX 600000")
     cli("SET overwritten text")
     cli("LOCK.ACQUIRE restored alice PX 600000")
-    payload = cli.bytes_of("DUMP restored").split(b"\r\n", 1)[1][:-2]
+    payload = dump(cli, "restored")
     cli("DEL restored")
     cli("RESTORE", "restored", 0, payload)
     cli("LOCK.ACQUIRE behind alice PX 600000")
