@@ -6,6 +6,9 @@
     door.cut(); door.shut(); door.open() connections end; none is let in; they are let in again
     door.half_close()                    the server's side says that it is done, and goes on listening
     door.stall(); door.flow()            nothing more reaches the client; it does again
+    door.swallow(); door.flow()          bytes vanish in both directions, and connections stay open; then they end
+    door.lead_to(other)                  new connections reach another server; those that are open stay as they are
+    door.numbered                        how many connections were made
     door.calls("LOCK.RENEW")             what passed
 """
 
@@ -56,7 +59,8 @@ class Link:
     def __init__(self, number, client, server):
         self.number, self.client, self.server = number, client, server
         self.open_calls, self.received = [], bytearray()
-        self.is_silent = False
+        #: Whether what the server sends vanishes; whether what the client sends does, its end included.
+        self.is_silent = self.is_deaf = False
         #: Replies on their way, and when they arrive.
         self.queue = queue.SimpleQueue()
 
@@ -75,6 +79,8 @@ class Proxy:
         self.delay = None
         self._drops = []
         self._is_shut = self._is_closed = False
+        #: What vanishes on new connections: (requests, replies).
+        self._swallows = (False, False)
         self._flows = threading.Event()
         self._flows.set()
         self._waiting = selectors.EpollSelector()
@@ -126,9 +132,29 @@ class Proxy:
         """Holds replies back; nobody is told."""
         self._flows.clear()
 
+    def swallow(self, requests=True, replies=True, later=False):
+        """Lets bytes vanish on all connections, and with `later` on new ones, too; nobody is told."""
+        with self.guard:
+            if later:
+                self._swallows = (requests, replies)
+            for link in self.links:
+                link.is_deaf, link.is_silent = link.is_deaf or requests, link.is_silent or replies
+
     def flow(self):
-        """What was held back goes on."""
+        """Passes on what was held back. Connections whose requests vanished end: what follows would make no sense."""
+        with self.guard:
+            self._swallows = (False, False)
+            swallowed = [link for link in self.links if link.is_deaf]
+        for link in swallowed:
+            link.is_deaf = False
+            self._shut_link(link)
+            if link.client.fileno() < 0:  # the client has closed it, of which the server is told now
+                _end(link.server)
         self._flows.set()
+
+    def lead_to(self, server):
+        """Leads new connections to another server, as an address that moves does."""
+        self.target = server.port
 
     def calls(self, *names):
         """The commands of these names that passed."""
@@ -167,6 +193,7 @@ class Proxy:
         with self.guard:
             self.numbered += 1
             link = Link(self.numbered, client, server)
+            link.is_deaf, link.is_silent = self._swallows
             self.links.append(link)
             self.most = max(self.most, len(self.links))
         self._waiting.register(client, selectors.EVENT_READ, link)
@@ -183,6 +210,8 @@ class Proxy:
         self._close_link(link)
 
     def _close_link(self, link):
+        if link.is_deaf:
+            return _end(link.client)  # the server does not learn of it
         with self.guard:
             if link in self.links:
                 self.links.remove(link)
@@ -192,6 +221,8 @@ class Proxy:
         data = link.client.recv(CHUNK)
         if not data:
             raise ConnectionError("the client has closed it")
+        if link.is_deaf:
+            return
         link.received += data
         whole = 0
         while (end := frame_end(link.received, whole)) >= 0:
@@ -210,7 +241,7 @@ class Proxy:
         except OSError:
             pass  # one of the two sides is gone
         link.queue.put(None)
-        if way == self._deliver:
+        if way == self._deliver and not link.is_deaf:
             self._shut_link(link)
 
     def _shut_link(self, link):
