@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import time
 from collections.abc import Callable
 
 from .servers import Connection, Server
@@ -69,3 +70,13 @@ def field(connection: Connection, section: str, name: str) -> int:
         if line.startswith(name.encode() + b":"):
             return int(line.partition(b":")[2])
     raise KeyError(name)
+
+
+def await_waiter(connection: Connection, name: str) -> None:
+    """Polls until somebody waits for this lock."""
+    for _ in range(1_000):
+        info = connection.call("LOCK.INFO", name)
+        if info[info.index(b"waiters") + 1] == b":1":
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"nobody came to wait for {name}")

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 import tomllib
 from dataclasses import dataclass
 
+from .crowd import await_waiter
 from .measure import OURS
 from .scenarios.instructions import CALLGRIND, QUIET, Lengths, measure
 from .scenarios.instructions import counted as counted_by
@@ -114,12 +114,6 @@ def per_ping(server: Server, connection: Connection) -> float:
     return min((total(3 * PINGS) - total(PINGS)) / (2 * PINGS) for _ in range(ROUNDS))
 
 
-def waits(connection: Connection, name: str) -> bool:
-    """Whether somebody waits for this lock by now."""
-    info = connection.call("LOCK.INFO", name)
-    return info[info.index(b"waiters") + 1] == b":1"
-
-
 def compare_pings() -> tuple[bool, str]:
     """Whether a PING costs the same before anybody has waited for a lock and behind that, and what there is to say."""
     (release,) = releases([RELEASE])
@@ -128,12 +122,7 @@ def compare_pings() -> tuple[bool, str]:
             holder.call("LOCK.ACQUIRE", "door", "alice", "PX", 600_000)
             before = per_ping(server, holder)
             waiter.send("LOCK.ACQUIRE", "door", "bob", "PX", 600_000, "BLOCK", 0)
-            for _ in range(1_000):
-                if waits(holder, "door"):
-                    break
-                time.sleep(0.01)
-            else:
-                raise RuntimeError("nobody came to wait for the lock")
+            await_waiter(holder, "door")
             holder.call("LOCK.RELEASE", "door", "alice")
             waiter.read()
             after = per_ping(server, holder)

@@ -1,13 +1,15 @@
 """What is measured and how often: figures, and rounds in which the subjects take turns.
 
 A machine gets slower and faster while one looks. So nothing is measured once, and nothing is compared with
-a number of another run. Within a run the subjects alternate: each round measures all of them, in an order
-that shifts by one from round to round. What is reported is the median of the rounds, with the lowest
-and the highest, and ratios are taken within a round, between neighbours in time.
+a number of another run. Within a run the subjects alternate: each round measures all of them, in a random order, and
+every other round in the reverse of the order before. So each subject runs as often before another one as after it. What
+is reported is the median of the rounds, with the lowest and the highest, and ratios are taken within a round, between
+neighbours in time.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -66,16 +68,23 @@ class Ratio:
 
 
 def in_turns(rounds: int, subjects: Mapping[str, Callable[[], Mapping[str, float]]]) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Measures every subject once a round, in shifting order.
+    """Measures every subject once a round, in the orders of `orders`.
 
     Each subject is a function that measures once and returns values by metric. The result is
     `{subject: {metric: values}}`.
     """
-    names = list(subjects)
-    seen: dict[str, dict[str, list[float]]] = {name: {} for name in names}
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+    seen: dict[str, dict[str, list[float]]] = {name: {} for name in subjects}
+    for order in orders(rounds, list(subjects)):
+        for name in order:
             for metric, value in subjects[name]().items():
                 seen[name].setdefault(metric, []).append(value)
     return {name: {metric: tuple(values) for metric, values in found.items()} for name, found in seen.items()}
+
+
+def orders(rounds: int, names: list[str]) -> list[list[str]]:
+    """An order of the names for each round: a random one, then its reverse. The same for the same names."""
+    chance = random.Random(" ".join(names))
+    found: list[list[str]] = []
+    for number in range(rounds):
+        found.append(found[-1][::-1] if number % 2 else chance.sample(names, len(names)))
+    return found

@@ -91,12 +91,17 @@ def async_ways(host: str, port: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     return {"redislock": ours, "the bare commands": bare, "redis-py's Lock": redis_py}
 
 
+def in_turn(ways: dict[str, Any], number: int) -> list[tuple[str, Any]]:
+    """The ways, in every other round from the last to the first: none comes always before another one."""
+    return list(ways.items())[:: -1 if number % 2 else 1]
+
+
 def run_sync(host: str, port: int, count: int) -> None:
     """Rounds of threads' pairs."""
     ways = sync_ways(host, port)
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(count + 1):
-        for way, work in ways.items():
+        for way, work in in_turn(ways, number):
             began = time.perf_counter()
             for _ in range(PAIRS):
                 work()
@@ -111,7 +116,7 @@ async def run_async(host: str, port: int, count: int) -> None:
     ways = async_ways(host, port)
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(count + 1):
-        for way, work in ways.items():
+        for way, work in in_turn(ways, number):
             began = time.perf_counter()
             for _ in range(PAIRS):
                 await work()

@@ -1,5 +1,6 @@
 """The arithmetic of the benchmarks: what is compared with what, which way, and when a target holds."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -32,16 +33,21 @@ def test_the_module_has_a_function_of_the_name_that_is_not_counted():
     assert f" {OUR_HOUSEKEEPING}" in symbols
 
 
-def test_subjects_take_turns_in_shifting_order():
-    order = []
+def test_no_subject_is_measured_before_another_one_more_often_than_after_it():
+    measured = []
 
     def once(name):
-        order.append(name)
-        return {"place": len(order)}
+        measured.append(name)
+        return {"place": len(measured)}
 
-    seen = in_turns(2, {name: lambda name=name: once(name) for name in "abc"})
-    assert order == ["a", "b", "c", "b", "c", "a"]
-    assert seen == {"a": {"place": (1, 6)}, "b": {"place": (2, 4)}, "c": {"place": (3, 5)}}
+    names, rounds = list("abcd"), 8
+    seen = in_turns(rounds, {name: lambda name=name: once(name) for name in names})
+    order = [measured[start : start + len(names)] for start in range(0, len(measured), len(names))]
+    assert all(sorted(each) == names for each in order)
+    for first, second in itertools.permutations(names, 2):
+        assert sum(each.index(first) < each.index(second) for each in order) == rounds / 2, (first, second)
+        assert sum(each.index(second) == each.index(first) + 1 for each in order) < rounds / 2, "always neighbours"
+    assert seen["a"]["place"] == tuple(len(names) * at + each.index("a") + 1 for at, each in enumerate(order))
 
 
 def test_ratios_are_taken_within_a_round():

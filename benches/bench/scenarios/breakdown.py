@@ -1,6 +1,6 @@
 """Where the instructions of our pair go: the server around the module, its calls that the module needs, the module.
 
-One run under callgrind, as in `instructions`. What the module calls is told with everything below it; what the
+A run under callgrind for each pair, as in `instructions`. What the module calls is told with everything below it; what the
 module's own functions take, without what they call. The sum of what is the server's is what a module would cost
 that makes the same calls and does nothing by itself.
 """
@@ -12,8 +12,8 @@ from collections import Counter
 from ..context import Bench
 from ..measure import OURS, Figure
 from ..profile import Function, Profile, read
-from ..servers import Connection, Release, Server, module
-from ..subjects import CHEAPEST, Pair, pairs
+from ..servers import Release, Server, module
+from ..subjects import CHEAPEST, pairs
 from . import instructions
 
 PAIRS = 2_000
@@ -72,20 +72,20 @@ def told(profile: Profile) -> Counter[str]:
     return parts
 
 
-def profiled(server: Server, connection: Connection, pair: Pair) -> Profile:
-    """The profile of a run of this pair, without what comes before it."""
-    instructions.run_pairs(connection, pair, KEYS, KEYS)
-    instructions.counted(server)
-    instructions.run_pairs(connection, pair, PAIRS, KEYS)
-    return read(instructions.dumped(server))
+def profiled(release: Release, name: str) -> Profile:
+    """The profile of a run of this pair on a fresh server, without what comes before it."""
+    with Server(release, *instructions.QUIET, under=instructions.CALLGRIND) as server, server.connect() as connection:
+        (pair,) = (pair for pair in pairs(release, connection) if pair.name == name)
+        instructions.run_pairs(connection, pair, KEYS, KEYS)
+        instructions.counted(server)
+        instructions.run_pairs(connection, pair, PAIRS, KEYS)
+        return read(instructions.dumped(server))
 
 
 def measure(release: Release) -> list[Figure]:
     instructions.require_callgrind()
-    with Server(release, *instructions.QUIET, under=instructions.CALLGRIND) as server, server.connect() as connection:
-        both = {pair.name: pair for pair in pairs(release, connection)}
-        parts = told(profiled(server, connection, both[OURS]))
-        parts[OF_CHEAPEST] = profiled(server, connection, both[CHEAPEST]).total
+    parts = told(profiled(release, OURS))
+    parts[OF_CHEAPEST] = profiled(release, CHEAPEST).total
     small = {name: count for name, count in parts.items() if name.startswith("server, called") and count < SMALL * PAIRS}
     for name in small:
         del parts[name]

@@ -1,34 +1,44 @@
 """The cost to others: SET and GET on the same server without the module, with it idle, and with locks held.
 
-Keys make a server's table longer, no matter who owns them: so the server without the module is also measured with as
-many strings as there are locks.
+A server that has run for a while is not one that has just begun, and what is measured behind another subject finds
+another server. So every measurement has a fresh server of its own, in an order that gives no subject an advantage (see
+measure.py). A module that does nothing (tests/server/floor.c) tells what any module costs. Keys make a server's table
+longer, no matter who owns them: so the server without the module is also measured with as many strings as there are
+locks.
 
-Instructions show differences of a percent, as they do not depend on the machine's moods. Throughput and
-processor time are shown as well, with more rounds, because they are what others would measure first.
+Throughput and processor time are what others would measure first. Instructions do not depend on the load of the machine.
+They depend on the server's random seed: keys and names of commands collide in the tables of one server and not in those
+of another. So they need several servers as well.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from ..context import Bench
+from ..crowd import await_waiter
+from ..floor import floor
 from ..load import Load, Mode
 from ..measure import Figure, in_turns
-from ..servers import Connection, Release, Server, encode, module
+from ..servers import Connection, Release, Server, encode
 from ..subjects import Pair, key, owner
 from .instructions import AT_ONCE, BATCH_COMMANDS, CALLGRIND, METRIC, QUIET, Lengths, per_pair, require_callgrind
 
 WITHOUT = "without the module"
+EMPTY = "with a module that does nothing"
 IDLE = "module loaded, idle"
+WAITED_FOR = "module loaded, a lock held and waited for"
 
 SET_GET = Pair("SET + GET", "SET other:{key} {owner}", "+OK", "GET other:{key}", "$36")
 
 MODES = (Mode(4, 16), Mode(4, 1))
-SECONDS = 0.08
-WARM_UP_SECONDS = 0.01
-ROUNDS_MIN = 9
+SECONDS = 0.3
+WARM_UP_SECONDS = 0.1
+#: Even: each subject is measured as often before another one as after it.
+ROUNDS_MIN = 14
 
 LOCKS = 100_000
 LOCKS_QUICK = 1_000
@@ -44,9 +54,6 @@ LENGTHS = Lengths(200, 800, 200)
 
 STRING = ("SET", "{key}", "{owner}")
 LOCK = ("LOCK.ACQUIRE", "{key}", "{owner}", "PX", LEASE_MS)
-
-#: So that the module can be loaded into a server that runs.
-LOADABLE = ("--enable-module-command", "local")
 
 
 def with_locks(count: int) -> str:
@@ -68,80 +75,71 @@ def fill(connection: Connection, count: int, *words: str | int) -> None:
         raise RuntimeError(f"{count} keys should be there, and it is {size!r}")
 
 
+def names_of(count: int) -> tuple[str, ...]:
+    """All subjects; the first is what the others are compared with."""
+    return WITHOUT, EMPTY, IDLE, WAITED_FOR, with_strings(count), with_locks(count)
+
+
 @contextlib.contextmanager
-def alike(release: Release, count: int) -> Iterator[dict[str, Server]]:
-    """The same server four times: without the module and with it, empty and with this many strings or locks."""
+def fresh(release: Release, name: str, count: int, *options: str, under: Iterable[str] = ()) -> Iterator[Server]:
+    """A server that begins with what this subject has."""
+    has_module = name in (IDLE, WAITED_FOR, with_locks(count))
+    if name == EMPTY:
+        options = (*options, "--loadmodule", str(floor()))
     with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(release, *options, with_module=has_module, under=under))
+        if name in (with_strings(count), with_locks(count)):
+            with server.connect() as connection:
+                fill(connection, count, *(STRING if name == with_strings(count) else LOCK))
+        if name == WAITED_FOR:
+            keep_waiting(stack.enter_context(server.connect()), stack.enter_context(server.connect()))
+        yield server
 
-        def start(with_module: bool, *words: str | int) -> Server:
-            server = stack.enter_context(Server(release, with_module=with_module))
-            if words:
-                with server.connect() as connection:
-                    fill(connection, count, *words)
-            return server
 
-        yield {
-            WITHOUT: start(False),
-            IDLE: start(True),
-            with_strings(count): start(False, *STRING),
-            with_locks(count): start(True, *LOCK),
-        }
+def keep_waiting(holder: Connection, waiter: Connection) -> None:
+    """One client holds a lock, and another one waits for it."""
+    holder.call("LOCK.ACQUIRE", "door", owner(0), "PX", LEASE_MS)
+    waiter.send("LOCK.ACQUIRE", "door", owner(1), "PX", LEASE_MS, "BLOCK", 0)
+    await_waiter(holder, "door")
+
+
+def timed_once(load: Load, release: Release, name: str, count: int) -> dict[tuple[str, str], float]:
+    """All modes on one fresh server; values by mode and metric."""
+    with fresh(release, name, count) as server:
+        seen = {mode.label: load.measure(server, SET_GET, mode) for mode in MODES}
+    return {(mode, metric): value for mode, found in seen.items() for metric, value in found.items()}
 
 
 def timed(bench: Bench, release: Release) -> list[Figure]:
-    load = Load(bench.load, SECONDS, WARM_UP_SECONDS)
-    rounds = bench.rounds if bench.is_quick else max(bench.rounds, ROUNDS_MIN)
-    figures = []
-    with alike(release, LOCKS_QUICK if bench.is_quick else LOCKS) as servers:
-        for mode in MODES:
-
-            def once(server: Server, mode: Mode = mode) -> dict[str, float]:
-                return load.measure(server, SET_GET, mode)
-
-            turns: dict[str, Callable] = {name: lambda server=server: once(server) for name, server in servers.items()}
-            for name, metrics in in_turns(rounds, turns).items():
-                where = f"SET + GET, {mode.label}"
-                figures += [Figure("others", release.label, where, name, m, values) for m, values in metrics.items()]
+    load = Load(bench.load, SECONDS / 4 if bench.is_quick else SECONDS, WARM_UP_SECONDS)
+    rounds, count = (bench.rounds, LOCKS_QUICK) if bench.is_quick else (max(bench.rounds, ROUNDS_MIN), LOCKS)
+    turns = {name: partial(timed_once, load, release, name, count) for name in names_of(count)}
+    figures = [
+        Figure("others", release.label, f"SET + GET, {mode}", name, metric, values)
+        for name, found in in_turns(rounds, turns).items()
+        for (mode, metric), values in found.items()
+    ]
     bench.say(f"others: {release.label}, timed")
     return figures
 
 
-def counted_once(release: Release, count: int) -> dict[str, float]:
-    """All subjects on one server, one after the other: what its chance makes dearer, it makes so for all of them."""
-    with Server(release, *QUIET, *LOADABLE, with_module=False, under=CALLGRIND) as server, server.connect() as connection:
-
-        def instructions() -> float:
-            seen = per_pair(server, connection, SET_GET, LENGTHS)
-            connection.call("FLUSHALL", "SYNC")
-            return seen
-
-        fill(connection, count, *STRING)
-        seen = {with_strings(count): instructions()}
-        # What the server has been through counts too: these two are neighbours.
-        seen[WITHOUT] = instructions()
-        if connection.call("MODULE", "LOAD", module()) != b"+OK":
-            raise RuntimeError(f"{release.label} does not load {module()}")
-        seen[IDLE] = instructions()
-        fill(connection, count, *LOCK)
-        seen[with_locks(count)] = instructions()
-        return seen
+def counted_once(release: Release, name: str, count: int) -> float:
+    """Instructions on one fresh server."""
+    with fresh(release, name, count, *QUIET, under=CALLGRIND) as server, server.connect() as connection:
+        return per_pair(server, connection, SET_GET, LENGTHS)
 
 
 def counted(bench: Bench) -> list[Figure]:
-    """A server for each round: on one, the keys or names of commands collide in its tables; on another, they do not."""
     where = f"SET + GET, pipelined by {BATCH_COMMANDS}"
     count = LOCKS_QUICK if bench.is_quick else LOCKS_COUNTED
-    turns = [release for _ in range(bench.rounds) for release in bench.releases]
+    wanted = [(release, name) for release in bench.releases for name in names_of(count)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda release: counted_once(release, count), turns))
-    figures = []
-    for number, release in enumerate(bench.releases):
-        rounds = found[number :: len(bench.releases)]
-        for name in (WITHOUT, IDLE, with_strings(count), with_locks(count)):
-            values = tuple(seen[name] for seen in rounds)
-            figures.append(Figure("others", release.label, where, name, METRIC, values))
+        found = list(pool.map(lambda one: counted_once(*one, count), wanted * bench.rounds))
     bench.say("others: counted")
-    return figures
+    return [
+        Figure("others", release.label, where, name, METRIC, tuple(found[number :: len(wanted)]))
+        for number, (release, name) in enumerate(wanted)
+    ]
 
 
 def run(bench: Bench) -> list[Figure]:

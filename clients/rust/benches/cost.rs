@@ -50,7 +50,13 @@ async fn pairs(client: &str, url: &str, locks: &Locks, rounds: usize) -> Result<
     let ours = async || Ok(locks.lock("ours").run(async |_| Ok::<_, Error>(())).await?);
     let (mut of_ours, mut of_bare) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (one, other) = (time_of(ours).await?, time_of(bare).await?);
+        // In every other round the other way round: neither is always measured before the other.
+        let (one, other) = if round % 2 == 0 {
+            (time_of(ours).await?, time_of(bare).await?)
+        } else {
+            let other = time_of(bare).await?;
+            (time_of(ours).await?, other)
+        };
         if round > 0 {
             of_ours.push(one);
             of_bare.push(other);

@@ -108,10 +108,11 @@ def once(event, count, build, act, then=nothing_more):
             return seen
 
 
-def happened(event, count):
-    """One round of an event: a point."""
-    seen = once(event, count, event.build, event.act, event.then)
-    ratio = None
-    if event.beside:
-        ratio = seen.total_us / once(event, count, *event.beside).total_us
+def happened(event, count, number):
+    """Round `number` of an event: a point. What it is compared with comes behind it, and first in every other round."""
+    runs = [(event.build, event.act, event.then), *filter(None, [event.beside])]
+    order = runs[:: -1 if number % 2 else 1]
+    found = {run: once(event, count, *run) for run in order}
+    seen, *other = (found[run] for run in runs)
+    ratio = seen.total_us / other[0].total_us if other else None
     return Point(count, seen.total_us / event.times, seen.longest_ms, ratio)

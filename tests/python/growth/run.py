@@ -54,7 +54,7 @@ class Job:
         """What was found: for each row of it, by its key."""
         if self.kind == "event":
             event = EVENTS[self.number]
-            seen = [happened(event, self.count) for _ in range(self.rounds)]
+            seen = [happened(event, self.count, number) for number in range(self.rounds)]
             return {key_of(event): middle(seen)}
         scene = SCENES[self.number]
         wanted = (command for command in scene.commands if not self.only or command.what in self.only)
