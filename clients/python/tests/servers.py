@@ -22,6 +22,7 @@ from harness.wire import Closed  # type: ignore[import-not-found]
 from kit.proxy import Proxy as Meddler  # type: ignore[import-not-found]
 
 __all__ = [
+    "AT_ONCE",
     "GROUP",
     "Meddler",
     "Port",
@@ -31,6 +32,7 @@ __all__ = [
     "Yard",
     "cluster_of_three",
     "eventually",
+    "is_linked",
     "pair_with_sentinels",
     "role_of",
 ]

@@ -247,7 +247,7 @@ class Core(Keeper):
     async def _bear(self, error: ServerRefused, wait: float | None, began: float) -> None:
         """Waits for what passes, learns what the server allows; raises all else."""
         if isinstance(error, Quarantine) and error.left < left_of(wait, began):
-            await asyncio.sleep(error.left + PAUSE)
+            await asyncio.sleep(min(error.left + PAUSE, ATTEMPT))  # and asks: the address may lead to another by then
         elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
             self._keep_ms = most
         else:
@@ -337,10 +337,10 @@ class Core(Keeper):
         elif self.servers.is_final(verdict):
             raise translate(text)
         else:
-            self.servers.forget(address)
+            self.servers.leave(address)
             if verdict.step is Step.MOVED:
                 self.servers.moved(verdict.slot, verdict.address, address)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(LONGEST_PAUSE)
         return None
 
     def call_waiters(self) -> None:
@@ -368,19 +368,19 @@ class Core(Keeper):
 
     async def look(self, hold: BaseHold) -> None:
         for name in hold._wanted.names:
+            command = ("LOCK.FENCE", name, hold.token)
             try:
-                link = await self.servers.link(name)
-                reply = await link.call(("LOCK.FENCE", name, hold.token), ATTEMPT)
-            except (Broken, ReplyError):
-                self.servers.forget(self.address(name))
-                hold._watch_at = clock() + LONGEST_PAUSE
-                return
-            if isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL:
-                self.servers.forget(self.address(name))
-                hold._watch_at = clock() + LONGEST_PAUSE
-                return
+                reply = await (await self.servers.link(name)).call(command, ATTEMPT)
+                if reply == 0:  # a replica says so, too, while it is filled
+                    reply = (await self.request(name, command, hold._deadline, is_read=True)).reply
+            except (Broken, ReplyError, RedislockError):
+                reply = None
             if reply == 0 or (isinstance(reply, ReplyError) and is_overwritten(str(reply))):
                 hold._lose("push")
+                return
+            if reply is None or (isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL):
+                self.servers.forget(self.address(name))
+                hold._watch_at = clock() + LONGEST_PAUSE
                 return
 
     # Giving up.
@@ -457,7 +457,8 @@ class Core(Keeper):
 
     async def fence(self, name: bytes, token: int) -> bool:
         """Whether the token is that of a live hold."""
-        return bool((await self.request(name, ("LOCK.FENCE", name, token), clock() + WAIT_MARGIN)).reply == 1)
+        until = clock() + WAIT_MARGIN
+        return bool((await self.request(name, ("LOCK.FENCE", name, token), until, is_read=True)).reply == 1)
 
     async def held(self, owner: bytes) -> list[bytes]:
         """The names of all locks that this owner holds, on all servers."""

@@ -19,6 +19,7 @@ from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
 from ._rules import ATTEMPT, PAUSE, WAIT_MARGIN, Grant, Step, Wanted, clock, judge
+from ._servers import NOT_ME
 from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
 
@@ -146,7 +147,8 @@ class Engine:
         except ReplyError as error:  # the login was refused
             raise translate(str(error)) from None
         if isinstance(reply, ReplyError):
-            if judge(str(reply)).step is Step.FAIL:
+            is_left = str(reply).startswith(NOT_ME) and self.pool.leave(address)
+            if judge(str(reply)).step is Step.FAIL and not is_left:
                 raise translate(str(reply))
             raise Broken(str(reply))
         return reply

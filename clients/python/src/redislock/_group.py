@@ -43,9 +43,9 @@ class Group(Keeper):
         self, cores: Sequence[Core], lease: float, name: bytes, command: Command, wanted: Wanted | None = None
     ) -> dict[Core, Any]:
         """What each of these servers answers in time, or the exception; 0 if another value stands where a hold was."""
-        until = clock() + min(_MOST, _PART * lease)
+        until, is_read = clock() + min(_MOST, _PART * lease), command[0] == "LOCK.FENCE"
         replies = await asyncio.gather(
-            *(core.request(name, command, until, wanted) for core in cores), return_exceptions=True
+            *(core.request(name, command, until, wanted, is_read=is_read) for core in cores), return_exceptions=True
         )
         for reply in replies:
             if isinstance(reply, asyncio.CancelledError):

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ._resp import Command, Parser, Push, ReplyError, pack
-from ._rules import Address
+from ._rules import Address, clock
 from ._settings import Login
 from .errors import ConnectionFailed
+
+#: Seconds for which a new connection is kept though its server says that it is no primary.
+STAYS = 1.0
 
 
 class Broken(Exception):
@@ -35,7 +38,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._on_push, self._on_end = on_push, on_end
         self._loop = asyncio.get_running_loop()
-        self.is_open = False
+        self.is_open, self.opened = False, clock()
         #: Whether a reply did not come in time. What was sent may still reach the server.
         self.is_given_up = False
         #: Whether the server tells of what becomes of the keys that were read here.
@@ -149,11 +152,16 @@ class Link(asyncio.Protocol):
         self._fail(Broken(f"the connection ended: {exc or 'closed by the server'}"))
 
 
+def is_old(link: Link | BlockingLink) -> bool:
+    """Whether this address may lead to another server by now. A server that is no primary is not left more often."""
+    return clock() >= link.opened + STAYS
+
+
 class BlockingLink:
     """A connection for one request at a time."""
 
     def __init__(self, address: Address, login: Login) -> None:
-        self.address = address
+        self.opened = clock()
         self._parser = Parser()
         try:
             self._socket = self._open(address, login)
@@ -228,6 +236,15 @@ class Pool:
             return reply
         finally:
             self._places.release()
+
+    def leave(self, address: Address) -> bool:
+        """Ends the idle connections to a server that is no primary. Returns whether a new one may lead to another."""
+        known = self._idle.get(address, [])
+        old = [link for link in known if is_old(link)]
+        for link in old:
+            known.remove(link)
+            link.close()
+        return bool(old)
 
     def close(self) -> None:
         """Ends all idle connections; those that are busy end after their reply."""

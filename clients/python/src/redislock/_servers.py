@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._link import Broken, Link
+from ._link import Broken, Link, is_old
 from ._resp import Command, Push, ReplyError
 from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
 from ._settings import Settings
@@ -16,6 +16,8 @@ from .errors import ConnectionFailed, translate
 
 #: How many redirections are followed at once. Nodes that send a request to each other want a pause.
 _HOPS = 2
+#: What a server says that is no primary, or that may be none any more.
+NOT_ME = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "QUARANTINE")
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,13 @@ class Servers:
         until: float,
         wanted: Wanted | None = None,
         before: Callable[[], Command | None] | None = None,
+        *,
+        is_read: bool = False,
     ) -> Answer:
-        """The reply of the server that has this lock. Repeats the request until then; raises what is refused."""
+        """The reply of the server that has this lock. Repeats the request until then; raises what is refused.
+
+        is_read: a replica would answer, too. What it says does not count.
+        """
         pause, hops, asking, failure = PAUSE, 0, False, ""
         is_repeated = may_come_late = False
         at: Address | None = None
@@ -197,6 +204,7 @@ class Servers:
                 async with asyncio.timeout(max(left, 0.05)):
                     link = await self.link(name, at)
                 sent = clock()
+                role = link.send("HELLO") if is_read else None
                 # Sent again where another server has been asked before.
                 if before is not None and link.is_told and (first := before() or first) is not None:
                     if asking:
@@ -205,7 +213,7 @@ class Servers:
                 if asking:  # which counts for the next command alone
                     link.send("ASKING")
                 try:
-                    reply = await _reply(link, command, min(ATTEMPT, max(left / 2, 0.05)), wanted)
+                    reply = await _reply(link, command, min(ATTEMPT, max(left / 2, 0.05)), wanted, role)
                 except Broken:
                     is_repeated = True
                     may_come_late |= link.is_given_up
@@ -219,36 +227,56 @@ class Servers:
                 self.forget(address)
             except ReplyError as error:
                 verdict, failure = judge(str(error)), str(error)
+                if failure.startswith(NOT_ME) and self.leave(address):
+                    at, asking = None, False
+                    continue
                 if self.is_final(verdict):
                     raise translate(failure) from None
                 asking = verdict.step is Step.ASK
                 at = verdict.address if asking else None
-                hops += self._heed(verdict, address, failure)
+                hops += self._heed(verdict, address)
                 if verdict.step is not Step.AGAIN and hops <= _HOPS:
                     continue
             await asyncio.sleep(min(pause, max(0.0, until - clock())))
             pause = min(2 * pause, LONGEST_PAUSE)
         raise ConnectionFailed(f"no server answered in time: {failure}")
 
-    def _heed(self, verdict: Verdict, address: Address | None, failure: str) -> bool:
+    def _heed(self, verdict: Verdict, address: Address | None) -> bool:
         """Notes where this server has sent the request on to, or that it is no primary. Whether it has sent it on."""
         if verdict.step is Step.AGAIN:
-            self._leave(address, failure)
+            self.forget(address)
             return False
         if verdict.step is Step.MOVED:
             self.moved(verdict.slot, verdict.address, address)
         return True
 
-    def _leave(self, address: Address | None, failure: str) -> None:
-        """Looks for the primary anew, after a server said that it is none."""
+    def leave(self, address: Address | None) -> bool:
+        """Ends the connection to a server that says it is no primary, unless it is new.
+
+        Returns whether it did: then the address is to be looked up again, for it may lead to another server by now.
+        """
         self.forget(address)
-        link = self._links.get(address) if address else None
-        if link is not None and failure.startswith("READONLY") and self._settings.mode != "single":
-            link.close()
+        link = self.ready(address)
+        if link is None or not is_old(link):
+            return False
+        link.close()
+        return True
 
 
-async def _reply(link: Link, command: Command, seconds: float, wanted: Wanted | None) -> Any:
-    """The reply to this. The request for which it is sent is told what becomes of it."""
+async def _reply(
+    link: Link, command: Command, seconds: float, wanted: Wanted | None, role: asyncio.Future[Any] | None
+) -> Any:
+    """The reply to this. The request for which it is sent is told what becomes of it.
+
+    role: the server's role, asked before the command. It is asked again after it, for a replica has no locks while it
+    is filled, and roles may change in between.
+    """
+    if role is not None:
+        answer = link.send(*command)
+        behind = await link.call(("HELLO",), seconds)
+        if not all(isinstance(said, dict) and said.get(b"role") == b"master" for said in (await role, behind)):
+            return ReplyError("READONLY the server that was asked is a replica")
+        return await answer
     if wanted is None:
         return await link.call(command, seconds)
     wanted.is_grantable = True
