@@ -478,8 +478,8 @@ class Core(Keeper):
             names += [row[0] for row in rows if row[1] == b"held"]
         return names
 
-    async def close(self, *, gives_up_forgotten: bool = True) -> None:
-        await self._end_all(gives_up_forgotten)
+    async def close(self, *, gives_up: bool = True) -> None:
+        await self._end_all(gives_up)
         self.servers.close()
 
 

@@ -225,13 +225,13 @@ class Engine:
         until = clock() + WAIT_MARGIN
         while self.taking and clock() < until:
             time.sleep(PAUSE)
-        for wanted, token in [*self.core.end_holds(), *self.core.left]:
+        for wanted, token in self.core.end_holds():
             # Here, not in the event loop, which can make no new connections when the program is about to end.
             try:
                 self.release(wanted, token)
             except RedislockError as error:
                 logger.warning("%s was not given up: %s", wanted.name, error)
-        self.background.run(self.core.close(gives_up_forgotten=False))
+        self.background.run(self.core.close(gives_up=False))
         if self.pool is not None:
             self.pool.close()
 

@@ -220,8 +220,8 @@ class Group(Keeper):
     async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def close(self, *, gives_up_forgotten: bool = True) -> None:
-        await self._end_all(gives_up_forgotten)
+    async def close(self, *, gives_up: bool = True) -> None:
+        await self._end_all(gives_up)
         await asyncio.gather(*(core.close() for core in self._cores))
 
 

@@ -137,7 +137,7 @@ class BaseHold:
         except IndexError:
             return False
         self._reason = reason
-        self._keeper.drop(self)
+        self._keeper.drop(self, is_lost=reason is not None)
         self._leave_busy()
         return True
 
@@ -152,12 +152,11 @@ class BaseHold:
         if self._is_renewed:
             self._keeper.pinned.pop(self, None)
 
-    def _lose(self, reason: str, *, abandons: bool = True) -> bool:
-        """Whether this call is the one that ended the hold. Its holder is told, and what the server has is given up."""
+    def _lose(self, reason: str) -> bool:
+        """Whether this call is the one that ended the hold. Its holder is told, and may still work under what the
+        server has: that ends when its holder gives it up, or with its lease."""
         if not self._finish(reason):
             return False
-        if abandons:  # first of all, for a user who is told may take the lock again
-            self._keeper.soon(self._keeper.abandon, self._wanted, self.token)
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
         self._tell(reason)
         return True
@@ -166,8 +165,15 @@ class BaseHold:
         """Whether the server has to be told now: not if it was told before. Raises LockLost if the hold is lost."""
         is_held = self.lost is None and self._finish()
         if self.lost is not None:
+            if self._is_ours():
+                self._keeper.give_up_left(self)
             raise self._error(self.lost)
         return is_held
+
+    def _check_grant(self) -> None:
+        """Raises LockLost if the reply took as long as the lease. Nobody works under it, so it is given up."""
+        if self.lost is not None:
+            self._give_up()
 
     def _given_up(self, was_there: bool) -> None:
         """The server has released it, unless it was lost before, which is told now."""
@@ -204,7 +210,7 @@ class _Kept:
     token: int
     granted_at: float
     leave_busy: Callable[[], object]
-    #: Until when the server may have it, after it was forgotten.
+    #: Until when the server may have it, after it was forgotten or lost.
     left_until: float = _NEVER
 
 
@@ -216,7 +222,8 @@ class Keeper(ABC):
         self._kept: dict[int, _Kept] = {}
         #: Holds that last although nothing else may refer to them.
         self.pinned: dict[BaseHold, None] = {}
-        self._forgotten: list[_Kept] = []
+        #: What was forgotten, or lost and not given up: the server may have it until its lease is over.
+        self._left: dict[int, _Kept] = {}
         self._wake_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -267,13 +274,13 @@ class Keeper(ABC):
         """Lets all who wait look around."""
 
     @abstractmethod
-    async def close(self, *, gives_up_forgotten: bool = True) -> None:
+    async def close(self, *, gives_up: bool = True) -> None:
         """Gives up all holds and waits, ends all connections."""
 
     def close_later(self) -> None:
         """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
         if self.pid == os.getpid():
-            self.soon(lambda: self.begin(self.close(gives_up_forgotten=False)))
+            self.soon(lambda: self.begin(self.close(gives_up=False)))
         else:
             inherited.append(self)
 
@@ -291,14 +298,17 @@ class Keeper(ABC):
             await asyncio.sleep(PAUSE)
 
     def end_holds(self) -> list[tuple[Wanted, int]]:
-        """Ends all holds; returns what the servers still have of them."""
-        return [(hold._wanted, hold.token) for hold in self.holds if hold._lose("close", abandons=False)]
+        """Ends all holds; returns what the servers may still have, also of what was forgotten or lost before."""
+        for hold in self.holds:
+            hold._lose("close")
+        return [(kept.wanted, kept.token) for kept in list(self._left.values()) if clock() < kept.left_until]
 
-    async def _end_all(self, gives_up_forgotten: bool) -> None:
-        """Gives up all holds and waits, and what was forgotten if that is wanted, and ends all work."""
+    async def _end_all(self, gives_up: bool) -> None:
+        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted."""
         await self.stop_waiting()
-        for wanted, token in [*self.end_holds(), *(self.left if gives_up_forgotten else ())]:
-            self.abandon(wanted, token)
+        for wanted, token in self.end_holds():
+            if gives_up:
+                self.abandon(wanted, token)
         await self._stop()
 
     def keep(self, hold: BaseHold) -> None:
@@ -307,21 +317,32 @@ class Keeper(ABC):
         self._kept[number] = _Kept(number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at, leave_busy)
         self._alarm(hold)
 
-    def drop(self, hold: BaseHold) -> None:
+    def drop(self, hold: BaseHold, *, is_lost: bool) -> None:
         """Looks no more after the hold, which is over. Any thread may call this."""
-        self._kept.pop(hold._number, None)
+        kept = self._kept.pop(hold._number, None)
         self.pinned.pop(hold, None)
+        if is_lost and kept is not None:
+            self._leave(kept)
+
+    def _leave(self, kept: _Kept) -> None:
+        """Leaves what the server may have to its user, who may still work under it, and to its lease."""
+        now = clock()
+        kept.left_until = now + kept.wanted.lease
+        for each in list(self._left.values()):
+            if each.left_until <= now:
+                self._left.pop(each.number, None)
+        self._left[kept.number] = kept
+
+    def give_up_left(self, hold: BaseHold) -> None:
+        """Gives up what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
+        if not self._is_closing and self._left.pop(hold._number, None) is not None:
+            self.soon(self.abandon, hold._wanted, hold.token)
 
     @property
     def holds(self) -> list[BaseHold]:
         """All that is held, without what was forgotten."""
         holds = [kept.hold() for kept in list(self._kept.values())]
         return [hold for hold in holds if hold is not None]
-
-    @property
-    def left(self) -> list[tuple[Wanted, int]]:
-        """What was forgotten, and what the server may have until its lease is over."""
-        return [(kept.wanted, kept.token) for kept in self._forgotten if clock() < kept.left_until]
 
     def _find_forgotten(self) -> list[BaseHold]:
         """Tells of each hold that nobody has any more; returns the others. Only the event loop calls this."""
@@ -338,9 +359,7 @@ class Keeper(ABC):
         """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
         now, name = clock(), kept.wanted.name
         kept.leave_busy()
-        kept.left_until = now + kept.wanted.lease
-        self._forgotten = [each for each in self._forgotten if now < each.left_until]
-        self._forgotten.append(kept)
+        self._leave(kept)
         logger.warning(_FORGOTTEN, name)
         _hooks.call(self.hooks, "forgotten", name, now - kept.granted_at)
         try:

@@ -164,7 +164,7 @@ class AsyncLock:
         _hooks.call(core.hooks, "granted", name, clock() - began)
         renew, longest = options.get("renew", True), options.get("longest")
         hold = AsyncHold(locks, core, request, grant, renew=renew, longest=longest)
-        hold.check()  # the reply may have taken as long as the lease
+        hold._check_grant()
         return hold
 
     async def __aenter__(self) -> AsyncHold:
@@ -429,7 +429,7 @@ class AsyncLeader:
 
     async def _give_up(self) -> None:
         hold = self._hold
-        if hold is not None and hold.lost is None:
+        if hold is not None:
             try:
                 await hold.release()
             except RedislockError as failure:  # it leads no more either way

@@ -166,7 +166,7 @@ class Lock:
             raise
         finally:
             engine.taking.discard(request)
-        hold.check()  # the reply may have taken as long as the lease
+        hold._check_grant()
         return hold
 
     def __enter__(self) -> Hold:
@@ -405,17 +405,16 @@ class Leader:
         while hold.lost is None and not self._has_failed and (self._is_working or not self._has_resigned):
             self._changed.wait()
             self._changed.clear()
-        if hold.lost is None:
-            try:
-                hold.release()
-            except RedislockError as failure:  # it leads no more either way
-                hold._not_given_up(failure)
-        elif not self._has_resigned:
+        if hold.lost is not None and not self._has_resigned:
             self._tell(hold.lost)
-        self._hold = None
         while self._is_working:
             self._changed.wait()
             self._changed.clear()
+        try:
+            hold.release()
+        except RedislockError as failure:  # it leads no more either way
+            hold._not_given_up(failure)
+        self._hold = None
 
     def _begin_work(self, on_elected: Callable[[Hold], object], hold: Hold) -> None:
         self._is_working = True
