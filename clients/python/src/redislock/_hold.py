@@ -127,6 +127,10 @@ class BaseHold:
     def _renew_next(self, at: float) -> None:
         self._renew_at = at if self._is_renewed and at < self._longest_at else _NEVER
 
+    def _run_out(self) -> None:
+        """Renews it no more: nobody knows who works under it."""
+        self._is_renewed, self._renew_at = False, _NEVER
+
     def _due(self) -> float:
         return min(self._watch_at, self._renew_at, self._deadline)
 

@@ -2,53 +2,131 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import weakref
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from contextlib import AsyncExitStack, ExitStack
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 from ._hold import BaseHold
 
 H = TypeVar("H", bound=BaseHold)
+_UNKNOWN = "leave a lock in the block, or else in the thread or task, that has entered it, for several are inside"
+_METHODS = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+
+
+class Block(Generic[H]):
+    """What has entered a lock: the frame of a `with` statement, or a stack of contexts.
+
+    Both may be left in another thread or task than they were entered in. So a frame is more than its thread: a worker
+    thread may have entered for several generators, and leave for others.
+    """
+
+    def __init__(self, inside: Inside[H], who: Hashable) -> None:
+        self.who = who
+        #: None while it enters.
+        self.hold: H | None = None
+        self.is_unclear = False
+        where = _where()
+        self.frame = where if isinstance(where, FrameType) else None
+        # A stack that nobody has any more will never be left: what it has entered is forgotten.
+        self._stack = None if self.frame else weakref.ref(where, lambda _: inside.drop(self))
+
+    def is_at(self, where: object) -> bool:
+        """Whether this frame or stack has entered."""
+        return where is (self.frame if self._stack is None else self._stack())
+
+    def is_of(self, who: Hashable) -> bool:
+        """Whether this thread or task is in it: not in a generator, for instance, that goes on elsewhere."""
+        if self.who is not who or self.frame is None:
+            return False
+        return not self.frame.f_code.co_flags & inspect.CO_GENERATOR or self.runs()
+
+    def runs(self) -> bool:
+        """Whether the caller runs inside of it."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
 
 
 class Inside(Generic[H]):
-    """Each thread, or each task, that is in a block of one lock object, and the hold that it has there."""
+    """The blocks that are in one lock object, and the hold that each has there."""
 
     def __init__(self, *, has_owner: bool) -> None:
-        #: An empty list: it is about to enter. Each change of this dictionary is one step, so any thread may do it.
-        self._holds: dict[Hashable, list[H]] = {}
-        #: With an owner of the user's, all threads and tasks count as one: the server would give each of them the same
-        #: hold.
+        #: Each change of this dictionary is one step, so any thread may do it.
+        self.blocks: dict[Hashable, Block[H]] = {}
+        #: With an owner of the user's, all blocks count as one: the server would give each of them the same hold.
         self._has_owner = has_owner
 
-    def begin(self, who: Hashable) -> list[H]:
-        """A place for the hold that it will have. Raises RuntimeError if it has one already."""
-        place: list[H] = []
-        if self._holds.setdefault(self._key(who), place) is not place:
-            other = ", with another owner," if self._has_owner else ""
-            raise RuntimeError(f"this lock is entered already: make another one{other} for each block")
-        return place
+    def begin(self, who: Hashable) -> Block[H]:
+        """The block that enters. Raises RuntimeError if it would wait for itself."""
+        block = Block(self, who)
+        for each in list(self.blocks.values()):
+            if each.is_unclear and each.hold and not each.hold._alive and each.who is who and not each.runs():
+                self.blocks.pop(each, None)
+            elif each.is_of(who) or each.is_at(_where()):
+                self._refuse()
+        if self.blocks.setdefault(None if self._has_owner else block, block) is not block:
+            self._refuse()
+        return block
 
-    def has_failed(self, who: Hashable) -> None:
-        """Gives back the place: it got no hold."""
-        self._holds.pop(self._key(who), None)
+    def _refuse(self) -> None:
+        other = ", with another owner," if self._has_owner else ""
+        raise RuntimeError(f"this lock is entered already: make another one{other} for each block")
+
+    def drop(self, block: Block[H]) -> None:
+        """Looks no more after this block, which has left or got no hold."""
+        key = None if self._has_owner else block
+        if self.blocks.get(key) is block:
+            self.blocks.pop(key, None)
+
+    def left(self) -> H | None:
+        """The hold with which the frame or stack that calls this leaves; None if it has entered with none."""
+        where = _where()
+        for each in list(self.blocks.values()):
+            if each.is_at(where) and each.hold is not None:
+                self.drop(each)
+                return each.hold
+        return None
 
     def end(self, who: Hashable, error: BaseException | None) -> H | None:
-        """The hold with which it leaves; None if there is none.
+        """The hold with which a block leaves; None if there is none.
 
-        A block may end in another thread or task than it began, if only one of them is inside. Otherwise nobody knows
-        whose block it is: RuntimeError, or a note to the error of the block.
+        Where nobody knows whose it is: RuntimeError, or a note to the error of the block. Then no hold that it may be
+        is renewed any more.
         """
-        place = self._holds.pop(self._key(who), None)
-        if place is None:
-            inside = [key for key, its in list(self._holds.items()) if its]
-            if len(inside) > 1:
-                unknown = "leave a lock in the thread or task that has entered it, for several are inside"
-                if error is None:
-                    raise RuntimeError(unknown)
-                error.add_note(unknown)
-                return None
-            place = self._holds.pop(inside[0], None) if inside else None
-        return place[0] if place else None
+        if (hold := self.left()) is not None:
+            return hold
+        inside = [each for each in list(self.blocks.values()) if each.hold is not None]
+        found = inside if len(inside) == 1 else [each for each in inside if each.is_of(who)]
+        if found:
+            self.drop(found[-1])
+            return found[-1].hold
+        for each in inside:
+            each.is_unclear = True
+            if each.hold is not None:
+                each.hold._run_out()
+        if inside and error is None:
+            raise RuntimeError(_UNKNOWN)
+        if inside and error is not None:
+            error.add_note(_UNKNOWN)
+        return None
 
-    def _key(self, who: Hashable) -> Hashable:
-        return None if self._has_owner else who
+
+def _where() -> Any:
+    """The frame that enters or leaves a lock, or what makes a stack of contexts that one."""
+    last: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_name in _METHODS or frame.f_globals.get("__name__") in _PASSED):
+        if frame.f_globals.get("__name__") == "contextlib":
+            stack = frame.f_locals.get("self")
+            if isinstance(stack, ExitStack | AsyncExitStack):
+                return stack._exit_callbacks  # type: ignore[union-attr]  # which pop_all() moves to another one
+        last, frame = frame, frame.f_back
+    return frame or last
+
+
+_PASSED = (__name__, "redislock.compat", "contextlib")

@@ -142,7 +142,7 @@ class AsyncHold(BaseHold):
 
 
 class AsyncLock:
-    """What `async with` takes: one lock, or several at once. Each task that enters it has a hold of its own."""
+    """What `async with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     def __init__(
         self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
@@ -168,15 +168,14 @@ class AsyncLock:
         return hold
 
     async def __aenter__(self) -> AsyncHold:
-        who = asyncio.current_task()
-        place = self._inside.begin(who)
+        block = self._inside.begin(asyncio.current_task())
         try:
-            place.append(await self.acquire())
+            block.hold = await self.acquire()
         except BaseException:
-            self._inside.has_failed(who)
+            self._inside.drop(block)
             raise
-        place[0]._enter()
-        return place[0]
+        block.hold._enter()
+        return block.hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

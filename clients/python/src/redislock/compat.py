@@ -15,6 +15,7 @@ import weakref
 from types import SimpleNamespace, TracebackType
 from typing import Any, Literal, TypeVar
 
+from ._inside import Block, Inside
 from ._options import Options
 from ._rules import LEASE, OWNER_MOST, as_bytes
 from .aio import AsyncHold, AsyncLocks
@@ -29,6 +30,10 @@ AnyHold = TypeVar("AnyHold", Hold, AsyncHold)
 
 class NotHeld(RedislockError):
     """What was asked needs a lock that is held, or one with a timeout."""
+
+
+def _is_given_up(hold: Hold | AsyncHold) -> bool:
+    return not hold._alive and hold.lost is None
 
 
 class _Base:
@@ -51,6 +56,7 @@ class _Base:
         self.local.token = None
         #: What each thread or task has acquired: one whose lock was lost must not release that of the next one.
         self._own: weakref.WeakKeyDictionary[Any, Hold | AsyncHold] = weakref.WeakKeyDictionary()
+        self._inside: Inside[Any] = Inside(has_owner=False)
 
     def _who(self) -> Any:
         """The thread or the task that runs."""
@@ -79,16 +85,27 @@ class _Base:
         own = self._own.get(self._who())
         if own is not None or getattr(self.local, "token", None) is None:
             return own
-        return getattr(self.local, "hold", None)
+        hold = getattr(self.local, "hold", None)
+        return None if hold is None or _is_given_up(hold) else hold
 
     def _held(self, doing: str) -> Any:
         if (hold := self._known()) is None:
             raise NotHeld(f"Cannot {doing} a lock that's not owned or is already unlocked.")
         return hold
 
-    def _taken(self) -> Any:
-        """The hold that is to be released now: nobody uses it any more."""
-        hold = self._held("release")
+    def _entered(self) -> None:
+        """Notes what a block has acquired, for it may end in another thread or task."""
+        block = Block(self._inside, None)
+        block.hold = self._known()
+        self._inside.blocks[block] = block
+
+    def _left(self) -> Any:
+        """The hold that the end of a block releases."""
+        hold = self._inside.left()
+        return self._held("release") if hold is None or _is_given_up(hold) else hold
+
+    def _taken(self, hold: Any) -> Any:
+        """The hold, which is to be released now: nobody uses it any more."""
         for who, its in list(self._own.items()):
             if its is hold:
                 self._own.pop(who, None)
@@ -139,6 +156,7 @@ class Lock(_Base):
 
     def __enter__(self) -> Lock:
         if self.acquire():
+            self._entered()
             return self
         raise LockTimeout("Unable to acquire lock within the time specified")
 
@@ -146,7 +164,7 @@ class Lock(_Base):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.release()
+            self._taken(self._left()).release()
         except RedislockError as failure:
             if self._comes_out(failure, kind):
                 raise
@@ -162,7 +180,7 @@ class Lock(_Base):
 
     def release(self) -> None:
         """Gives it up."""
-        hold: Hold = self._taken()
+        hold: Hold = self._taken(self._held("release"))
         hold.release()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
@@ -204,6 +222,7 @@ class AsyncLock(_Base):
 
     async def __aenter__(self) -> AsyncLock:
         if await self.acquire():
+            self._entered()
             return self
         raise LockTimeout("Unable to acquire lock within the time specified")
 
@@ -211,7 +230,7 @@ class AsyncLock(_Base):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.release()
+            await self._taken(self._left()).release()
         except RedislockError as failure:
             if self._comes_out(failure, kind):
                 raise
@@ -227,7 +246,7 @@ class AsyncLock(_Base):
 
     async def release(self) -> None:
         """Gives it up."""
-        hold: AsyncHold = self._taken()
+        hold: AsyncHold = self._taken(self._held("release"))
         await hold.release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:

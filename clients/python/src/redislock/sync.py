@@ -137,7 +137,7 @@ class Hold(BaseHold):
 
 
 class Lock:
-    """What `with` takes: one lock, or several at once. Each thread that enters it has a hold of its own."""
+    """What `with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
         check_options(options)
@@ -170,14 +170,13 @@ class Lock:
         return hold
 
     def __enter__(self) -> Hold:
-        who = threading.current_thread()
-        place = self._inside.begin(who)
+        block = self._inside.begin(threading.current_thread())
         try:
-            place.append(self.acquire())
+            block.hold = self.acquire()
         except BaseException:
-            self._inside.has_failed(who)
+            self._inside.drop(block)
             raise
-        return place[0]
+        return block.hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
