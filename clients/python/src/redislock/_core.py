@@ -12,7 +12,7 @@ from typing import Any
 from . import hooks as _hooks
 from ._hold import BaseHold, Keeper
 from ._line import Line, Waiter
-from ._link import Broken, Ending, Link
+from ._link import Broken, Ending, Link, unreached
 from ._resp import Command, ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
@@ -92,9 +92,9 @@ class Core(Keeper):
 
     # Acquiring.
 
-    async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
-        """The grant; or LockTimeout and whatever the server refuses. Nothing is left behind after an exception."""
-        began = clock()
+    async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
+        """The grant of a wait that began then; or LockTimeout and whatever the server refuses. Nothing is left behind
+        after an exception."""
         self._acquiring += 1
         self._succeed(wanted)
         try:
@@ -106,7 +106,7 @@ class Core(Keeper):
             else:
                 grant = await self._wait_in_line(wanted, wait, began)
             if grant is None and is_waiting:
-                grant = await self._try_last(wanted)
+                grant = await self._try_last(wanted, ask_until(wait, began))
             if grant is not None:
                 self.refuse_if_closing()
                 return grant
@@ -154,10 +154,10 @@ class Core(Keeper):
         answer = await self.request(wanted.names[0], wanted.acquire(), until, wanted)
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
 
-    async def _try_last(self, wanted: Wanted) -> Grant | None:
+    async def _try_last(self, wanted: Wanted, until: float) -> Grant | None:
         """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
         try:
-            return await self._try(wanted, clock() + WAIT_MARGIN)
+            return await self._try(wanted, until)
         except Quarantine:
             raise
         except RedislockError:
@@ -294,7 +294,7 @@ class Core(Keeper):
                 wanted.doubt()  # it may have been granted unheard
                 self.servers.forget(self.address(wanted.names[0]))
                 if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
-                    raise ConnectionFailed(f"no server answered in time: {error}") from error
+                    raise unreached(error, None) from error.__cause__
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left_of(wait, began))))
                 continue
             finally:
@@ -316,7 +316,7 @@ class Core(Keeper):
         await self.servers.find_for(name)
         address = self.address(name)
         if address is None:
-            raise Broken("nobody knows which server is the primary")
+            raise self.servers.unknown()
         try:
             link = await Link.connect(address, self._login)
         except ReplyError as error:
@@ -469,7 +469,7 @@ class Core(Keeper):
                 link = await self.servers.link(b"", address)
                 replies.append(await link.call(("LOCK.HELDBY", owner), ATTEMPT))
         except Broken as failure:
-            raise ConnectionFailed(f"no server answered in time: {failure}") from None
+            raise unreached(failure, None) from failure.__cause__
         except ReplyError as error:  # the login was refused
             raise translate(str(error)) from None
         for rows in replies:

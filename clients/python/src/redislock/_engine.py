@@ -140,7 +140,7 @@ class Engine:
         if self.pool is None or address is None:
             raise Broken("the server is not known")
         try:
-            reply = self.pool.call(address, command, ATTEMPT / 2)
+            reply = self.pool.call(address, command, clock() + ATTEMPT / 2)
         except Broken as error:
             error.was_sent = True
             raise
@@ -165,14 +165,11 @@ class Engine:
                 return reply
             if reply is False and not waits:
                 raise too_late(request, wait)
-            left = None if wait is None else max(0.0, began + wait - clock())
-            return self.background.run(self.core.acquire(request, left))
+            return self.background.run(self.core.acquire(request, wait, began))
         except BaseException as error:
             self.busy.leave(request.names)
             if request.is_doubtful or not isinstance(error, LockTimeout):
                 self.core.soon(self.core.give_up, request, error)
-            if isinstance(error, LockTimeout):
-                raise too_late(request, wait) from None  # with the whole wait, not what was left of it
             raise
 
     def _asks_first(self, request: Wanted) -> bool:

@@ -52,19 +52,19 @@ class Group(Keeper):
                 raise reply
         return dict(zip(cores, [_reply_of(reply, wanted is None) for reply in replies], strict=True))
 
-    async def acquire(self, wanted: Wanted, wait: float | None) -> Grant:
+    async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
         """The grant of a majority; tries again at random times, for nobody waits in line here."""
         if wanted.kind != "exclusive" or len(wanted.names) > 1:
             raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
         self._acquiring += 1
         try:
-            return await self._acquire(wanted, wait)
+            return await self._acquire(wanted, wait, began)
         finally:
             self._acquiring -= 1
 
-    async def _acquire(self, wanted: Wanted, wait: float | None) -> Grant:
-        began, is_first = clock(), True
-        reached = began  # when a majority could last have granted
+    async def _acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
+        is_first = True
+        reached = clock()  # when a majority could last have granted
         while True:
             self.refuse_if_closing()
             wanted.attempt = replace(wanted, owner=new_owner())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections import deque
@@ -11,11 +12,15 @@ from typing import Any, cast
 
 from ._resp import Command, Parser, Push, ReplyError, pack
 from ._rules import Address, clock
-from ._settings import Login
+from ._settings import Login, named
 from .errors import ConnectionFailed
 
 #: Seconds for which a new connection is kept though its server says that it is no primary.
 STAYS = 1.0
+
+
+#: What servers and proxies that speak RESP2 alone say to HELLO.
+_NO_HELLO = re.compile(r"NOPROTO|.*(unknown|unsupported) command", re.IGNORECASE)
 
 
 class Broken(Exception):
@@ -29,10 +34,36 @@ class Ending(ConnectionFailed):
     """The program ends. asyncio looks host names up in a pool of threads, which ends before all else."""
 
 
+def unreached(error: BaseException, address: Address | None) -> ConnectionFailed:
+    """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
+    text = str(error) or f"no connection to {named(address)} in time"
+    failure = ConnectionFailed(f"no server answered in time: {text}")
+    failure.__cause__ = error.__cause__
+    return failure
+
+
+def _no_password(name: str, error: Exception) -> Broken:
+    """What is said of a provider that failed. It is asked again for the next connection."""
+    return Broken(f"the provider of credentials for {name} failed: {type(error).__name__}: {error}")
+
+
+def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
+    """What a server has against a login, and what can be done about it."""
+    text = str(reply)
+    if command[0] == "HELLO" and _NO_HELLO.match(text):
+        what = text.partition(", with args")[0]
+        text = f"{name} has no RESP3 (HELLO: {what}). Give the locks the server's own address, not that of a proxy"
+    elif text.startswith("NOAUTH"):
+        text = f"NOAUTH {name} wants a login: give the client a username and a password"
+    return ReplyError(text if name in text else f"{text} ({name})")
+
+
 class Link(asyncio.Protocol):
     """A connection over which requests of many tasks go one behind the other; pushes come in between."""
 
-    def __init__(self, on_push: Callable[[Push], None], on_end: Callable[[Link], None]) -> None:
+    def __init__(self, name: str, on_push: Callable[[Push], None], on_end: Callable[[Link], None]) -> None:
+        #: The address, and where that led to, for people to read.
+        self.name, self.peer = name, ""
         self._parser = Parser()
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -58,20 +89,20 @@ class Link(asyncio.Protocol):
 
         Raises Broken if there is none in time, ReplyError if the server refuses the login, Ending at the program's end.
         """
-        link = cls(on_push, on_end)
+        link = cls(named(address), on_push, on_end)
         try:
             async with asyncio.timeout(login.timeout):
                 await link._open(address, login)
                 if is_told:
                     told = await link.send("CLIENT", "TRACKING", "ON")
                     link.is_told = not isinstance(told, ReplyError)
-        except (OSError, TimeoutError, Broken) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
             link.close()
             reason = str(error) or f"no connection within {login.timeout:g} s"
-            raise Broken(f"{address[0]}:{address[1]} does not answer: {reason}") from error
+            raise Broken(f"{link.name} does not answer: {reason}") from error
         except RuntimeError as error:
             link.close()
-            raise Ending(f"no new connection to {address[0]}:{address[1]}: {error}") from error
+            raise Ending(f"no new connection to {link.name}: {error}") from error
         except BaseException:
             link.close()
             raise
@@ -84,16 +115,23 @@ class Link(asyncio.Protocol):
         else:
             name = host if login.tls is not None else None
             await self._loop.create_connection(lambda: self, host, port, ssl=login.tls, server_hostname=name)
-        for command in await login.begin():
-            reply = await self.send(*command)
+        try:
+            commands = await login.begin()
+        except Exception as error:
+            raise _no_password(self.name, error) from error
+        for command in commands:
+            try:
+                reply = await self.send(*command)
+            except Broken as error:
+                raise Broken(f"{error}, at the login: it may want TLS, or be a proxy without RESP3") from None
             if isinstance(reply, ReplyError):
-                raise reply
+                raise _refusal(self.name, command, reply)
 
     def send(self, *command: Any) -> asyncio.Future[Any]:
         """Sends at once and in order; the future has the reply, a ReplyError among them, or Broken."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
-            future.set_exception(Broken("the connection is closed"))
+            future.set_exception(Broken(f"the connection to {self.name} is closed"))
             future.exception()  # seen: not everybody who sends looks
             return future
         self._pending.append(future)
@@ -103,22 +141,22 @@ class Link(asyncio.Protocol):
     async def call(self, command: Command, timeout: float) -> Any:
         """The reply. If none comes in time the connection is given up, for nobody knows what else is missing."""
         future = self.send(*command)
-        alarm = self._loop.call_later(timeout, self._too_late, future)
+        alarm = self._loop.call_later(timeout, self._too_late, future, timeout)
         try:
             return await future
         finally:
             alarm.cancel()
 
-    def _too_late(self, future: asyncio.Future[Any]) -> None:
+    def _too_late(self, future: asyncio.Future[Any], timeout: float) -> None:
         if not future.done():
             self.is_given_up = True
-            self._fail(Broken("the server does not answer"))
+            self._fail(Broken(f"no reply from {self.name} for {timeout:.1f} s"))
 
     def close(self) -> None:
         """Ends the connection; all who wait for a reply are told Broken."""
-        self._fail(Broken("the connection was closed"))
+        self._fail(Broken(f"the connection to {self.name} was closed"))
 
-    def _fail(self, error: Broken) -> None:
+    def _fail(self, error: Exception) -> None:
         was_open, self.is_open = self.is_open, False
         if self._transport is not None:
             self._transport.abort()
@@ -136,20 +174,26 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
         known = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple) and named(peer[:2]) != self.name:
+            self.peer = f" at {peer[0]}"
         if known is not None:
             known.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        for reply in self._parser.feed(data):
-            if isinstance(reply, Push):
-                self._on_push(reply)
-            elif self._pending:
-                future = self._pending.popleft()
-                if not future.done():
-                    future.set_result(reply)
+        try:
+            for reply in self._parser.feed(data):
+                if isinstance(reply, Push):
+                    self._on_push(reply)
+                elif self._pending:
+                    future = self._pending.popleft()
+                    if not future.done():
+                        future.set_result(reply)
+        except ReplyError as error:
+            self._fail(ReplyError(f"{error} ({self.name})"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(Broken(f"the connection ended: {exc or 'closed by the server'}"))
+        self._fail(Broken(f"the connection to {self.name} ended: {exc or 'closed by the server'}"))
 
 
 def is_old(link: Link | BlockingLink) -> bool:
@@ -160,39 +204,42 @@ def is_old(link: Link | BlockingLink) -> bool:
 class BlockingLink:
     """A connection for one request at a time."""
 
-    def __init__(self, address: Address, login: Login) -> None:
+    def __init__(self, address: Address, login: Login, until: float) -> None:
         self.opened = clock()
         self._parser = Parser()
         try:
-            self._socket = self._open(address, login)
-        except OSError as error:
+            self._socket = self._open(address, login, min(login.timeout, max(until - clock(), 0.01)))
+        except (OSError, ValueError, OverflowError) as error:
             raise Broken(str(error)) from error
         try:
-            for command in login.handshake():
-                reply = self.call(command, login.timeout)
+            try:
+                commands = login.handshake()
+            except Exception as error:
+                raise _no_password(named(address), error) from error
+            for command in commands:
+                reply = self.call(command, until)
                 if isinstance(reply, ReplyError):
-                    raise reply
+                    raise _refusal(named(address), command, reply)
         except BaseException:
             self.close()  # else the connection lasts as long as the error
             raise
 
     @staticmethod
-    def _open(address: Address, login: Login) -> socket.socket:
+    def _open(address: Address, login: Login, timeout: float) -> socket.socket:
         host, port = address
         if port == 0:
             opened = socket.socket(socket.AF_UNIX)
-            opened.settimeout(login.timeout)
+            opened.settimeout(timeout)
             opened.connect(host)
             return opened
-        opened = socket.create_connection(address, login.timeout)
+        opened = socket.create_connection(address, timeout)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return opened if login.tls is None else login.tls.wrap_socket(opened, server_hostname=host)
 
-    def call(self, command: Command, timeout: float) -> Any:
+    def call(self, command: Command, until: float) -> Any:
         """The reply, a ReplyError among them. After an exception the connection is of no use."""
         try:
-            if self._socket.gettimeout() != timeout:
-                self._socket.settimeout(timeout)
+            self._socket.settimeout(max(until - clock(), 0.01))
             self._socket.sendall(pack(*command))
             while data := self._socket.recv(65536):
                 if replies := list(self._parser.feed(data)):
@@ -215,18 +262,18 @@ class Pool:
         self._idle: dict[Address, list[BlockingLink]] = {}
         self._is_closed = False
 
-    def call(self, address: Address, command: Command, timeout: float) -> Any:
-        """The reply, a ReplyError among them; Broken if there is none in time."""
-        if not self._places.acquire(timeout=timeout):
+    def call(self, address: Address, command: Command, until: float) -> Any:
+        """The reply, a ReplyError among them; Broken if there is none by then, connecting included."""
+        if not self._places.acquire(timeout=max(until - clock(), 0.01)):
             raise Broken("all connections are busy")
         try:
             idle = self._idle.setdefault(address, [])
             try:
                 link = idle.pop()
             except IndexError:
-                link = BlockingLink(address, self._login)
+                link = BlockingLink(address, self._login, until)
             try:
-                reply = link.call(command, timeout)
+                reply = link.call(command, until)
             except BaseException:
                 link.close()
                 raise

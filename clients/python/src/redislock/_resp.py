@@ -76,10 +76,9 @@ class Parser:
         if rest == b"-1":  # null, as RESP2 says it, or the number
             return -1 if kind == b":" else None
         try:
-            read = _READERS[kind]
-        except KeyError:
+            return _READERS[kind](self, rest)
+        except (KeyError, ValueError):
             raise ReplyError(f"the server does not speak RESP: {line[:40]!r}") from None
-        return read(self, rest)
 
     def _map(self, rest: bytes) -> dict[Any, Any]:
         flat = self._many(2 * int(rest))

@@ -89,7 +89,7 @@ def left_of(wait: float | None, began: float) -> float:
 
 def ask_until(wait: float | None, began: float) -> float:
     """Until when a request of a wait that began then is repeated where no server answers."""
-    return clock() + PATIENCE if wait is None else began + wait + WAIT_MARGIN
+    return math.inf if wait is None else began + wait + WAIT_MARGIN
 
 
 def check_seconds(name: str, value: object, least: float | None = None) -> None:

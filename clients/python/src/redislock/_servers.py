@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._link import Broken, Link, is_old
+from ._link import Broken, Link, is_old, unreached
 from ._resp import Command, Push, ReplyError
-from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
-from ._settings import Settings
-from .errors import ConnectionFailed, translate
+from ._rules import ATTEMPT, LONGEST_PAUSE, PATIENCE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
+from ._settings import Settings, named
+from .errors import ConnectionFailed, RedislockError, translate
+
+logger = logging.getLogger("redislock")
 
 #: How many redirections are followed at once. Nodes that send a request to each other want a pause.
 _HOPS = 2
 #: What a server says that is no primary, or that may be none any more.
 NOT_ME = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "QUARANTINE")
+#: Seconds after which the same is logged again.
+SILENT = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Servers:
         self._links: dict[Address, Link] = {}
         self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
         self._is_closed = False
+        #: Servers whose connection has ended, and what others have said that are no primaries, and when.
+        self._away: set[Address] = set()
+        self._refused: dict[Address | None, tuple[str, float]] = {}
+        #: Called with the address of a server to which there is a connection again.
+        self.on_return: Callable[[str], None] = lambda where: None
         #: Called with names that have changed, or with None if any may have.
         self.on_change: Callable[[list[bytes] | None], None] = lambda names: None
 
@@ -62,8 +73,13 @@ class Servers:
         if self._primary is not None:
             found.add(self._primary)
         if not found:
-            raise Broken("nobody knows which server is the primary")
+            raise self.unknown()
         return sorted(found)
+
+    def unknown(self) -> Broken:
+        """What is said where nobody knows the server of a lock."""
+        asked = self._nodes or [address for address, _ in self._sentinels]
+        return Broken(f"{', '.join(named(each) for each in asked)} did not tell which server is the primary")
 
     def forget(self, address: Address | None) -> None:
         """Notes that this server may be the primary no more."""
@@ -140,7 +156,7 @@ class Servers:
             await self._gate(None, lambda: self.find_for(name))
             address = self.address(name)
             if address is None:
-                raise Broken("nobody knows which server is the primary")
+                raise self.unknown()
         waits = address in self._gates and self._gates[address][1]
         link = None if waits else self.ready(address)
         return link or await self._gate(address, lambda: self._connect(address))
@@ -153,11 +169,21 @@ class Servers:
             on_end = functools.partial(self._on_end, address)
             link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
             self._links[address] = link
+            if clock() > self._refused.get(address, ("", 0.0))[1] + SILENT:
+                self._answers(address, link)
         return link
+
+    def _answers(self, address: Address | None, link: Link) -> None:
+        """Tells of a server that answers again, or of another one that does in its place."""
+        if address in self._away:
+            self._away.discard(address)
+            logger.info("reconnected to %s%s", link.name, link.peer)
+            self.on_return(link.name)
 
     def _on_end(self, address: Address, link: Link) -> None:
         if self._links.get(address) is link:
             del self._links[address]
+            self._away.add(address)
         self.on_change(None)
 
     def _on_push(self, push: Push) -> None:
@@ -189,29 +215,31 @@ class Servers:
         before: Callable[[], Command | None] | None = None,
         *,
         is_read: bool = False,
+        failed: Callable[[RedislockError], object] | None = None,
     ) -> Answer:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused.
 
+        until: without an end, until no server has replied for PATIENCE.
+
         is_read: a replica would answer, too. What it says does not count.
+
+        failed: is told of each attempt that failed.
         """
-        pause, hops, asking, failure = PAUSE, 0, False, ""
+        pause, hops, asking = PAUSE, 0, False
+        failure: ConnectionFailed | None = None
         is_repeated = may_come_late = False
         at: Address | None = None
         first: Command | None = None
-        while (left := until - clock()) > 0 or not failure:
+        heard = clock()
+        while (left := (until if until < math.inf else heard + PATIENCE) - clock()) > 0 or failure is None:
             address = at or self.address(name)
             try:
                 async with asyncio.timeout(max(left, 0.05)):
                     link = await self.link(name, at)
                 sent = clock()
-                role = link.send("HELLO") if is_read else None
-                # Sent again where another server has been asked before.
-                if before is not None and link.is_told and (first := before() or first) is not None:
-                    if asking:
-                        link.send("ASKING")
-                    link.send(*first)
-                if asking:  # which counts for the next command alone
-                    link.send("ASKING")
+                if before is not None and link.is_told:
+                    first = before() or first  # sent again where another server has been asked before
+                role = _send_ahead(link, first if link.is_told else None, asking, is_read)
                 try:
                     reply = await _reply(link, command, min(ATTEMPT, max(left / 2, 0.05)), wanted, role)
                 except Broken:
@@ -219,27 +247,47 @@ class Servers:
                     may_come_late |= link.is_given_up
                     raise
                 if not isinstance(reply, ReplyError):
+                    self._answers(address, link)
                     return Answer(reply, sent, is_repeated, may_come_late, link)
                 raise reply
             except (Broken, TimeoutError) as error:
-                # The last try may have been cut short, which says nothing: what was told before says more.
-                failure, at, asking = str(error) or failure or "it took too long", None, False
+                at, asking = None, False
                 self.forget(address)
+                # The last try may have been cut short, which says nothing: what was told just before says more.
+                if failure is None or (error.args and clock() - heard > ATTEMPT):
+                    failure = unreached(error, address)
             except ReplyError as error:
-                verdict, failure = judge(str(error)), str(error)
-                if failure.startswith(NOT_ME) and self.leave(address):
+                verdict, text = judge(str(error)), str(error)
+                failure, heard = ConnectionFailed(self._refusal(address, text, wanted)), clock()
+                if text.startswith(NOT_ME) and self.leave(address):
                     at, asking = None, False
                     continue
                 if self.is_final(verdict):
-                    raise translate(failure) from None
+                    raise translate(text) from None
                 asking = verdict.step is Step.ASK
                 at = verdict.address if asking else None
                 hops += self._heed(verdict, address)
                 if verdict.step is not Step.AGAIN and hops <= _HOPS:
                     continue
+            if failed is not None:
+                failed(failure)
             await asyncio.sleep(min(pause, max(0.0, until - clock())))
             pause = min(2 * pause, LONGEST_PAUSE)
-        raise ConnectionFailed(f"no server answered in time: {failure}")
+        raise failure
+
+    def _refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> str:
+        """What a server has said, and which. Logs it where somebody waits, once for a while."""
+        where = named(address)
+        if text.startswith("READONLY"):
+            where += ": this address leads to a replica, not to the primary"
+        said = text if where in text else f"{text} ({where})"
+        if text.startswith(NOT_ME):
+            known, since = self._refused.get(address, ("", 0.0))
+            if known != text[:4] or clock() > since + SILENT:
+                self._refused[address] = text[:4], clock()
+                if wanted is not None:
+                    logger.warning("%s is waited for: %s", wanted.name, said)
+        return said
 
     def _heed(self, verdict: Verdict, address: Address | None) -> bool:
         """Notes where this server has sent the request on to, or that it is no primary. Whether it has sent it on."""
@@ -261,6 +309,18 @@ class Servers:
             return False
         link.close()
         return True
+
+
+def _send_ahead(link: Link, first: Command | None, asking: bool, is_read: bool) -> asyncio.Future[Any] | None:
+    """Sends what comes before a request. Returns what the server will say of its role, if that is wanted."""
+    role = link.send("HELLO") if is_read else None
+    if first is not None:
+        if asking:
+            link.send("ASKING")
+        link.send(*first)
+    if asking:  # which counts for the next command alone
+        link.send("ASKING")
+    return role
 
 
 async def _reply(

@@ -157,7 +157,7 @@ class AsyncLock:
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         core, began, name = locks._core(), clock(), request.name
         try:
-            grant = await core.acquire(request, options.get("wait"))
+            grant = await core.acquire(request, options.get("wait"), began)
         except LockTimeout:
             _hooks.call(core.hooks, "timed_out", name, clock() - began)
             raise

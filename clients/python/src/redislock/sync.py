@@ -381,7 +381,9 @@ class Leader:
         self._changed.clear()
         engine.taking.add(request)
         try:
-            future = asyncio.run_coroutine_threadsafe(engine.core.acquire(request, None), engine.background.loop)
+            future = asyncio.run_coroutine_threadsafe(
+                engine.core.acquire(request, None, clock()), engine.background.loop
+            )
             future.add_done_callback(lambda _: self._changed.set())
             while not future.done() and not self._has_resigned:
                 self._changed.wait()
