@@ -28,7 +28,7 @@ const EVENTS: [(u64, &str, Callback); 9] = [
 ];
 
 /// Slots come or leave as a whole. Valkey's number for it from 9.0 on, and those of its parts, from `valkeymodule.h`.
-const EVENT_SLOTS: u64 = 19;
+const SLOTS: (u64, &str, Callback) = (19, "slots that leave", on_slots);
 const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
 const SLOTS_STAY: u64 = 3;
 const SLOTS_HAVE_LEFT: u64 = 5;
@@ -36,6 +36,9 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 /// This event is always listened to. It may be the first that ever happens, and nothing that comes later tells that a
 /// data set is loaded beside the one that is served.
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
+
+/// Replicas come and go.
+const REPLICAS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPLICA_CHANGE, "ReplicaChange", on_replica);
 
 /// What costs every turn of the event loop a little.
 const TURNS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_EVENTLOOP, "EventLoop", on_turn);
@@ -51,6 +54,17 @@ pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
         subscribe(ctx, id, None);
     }
     Ok(())
+}
+
+/// Unsubscribes from everything. Redis 7.0 would go on telling a module whose load has failed.
+pub(super) fn end(ctx: &Ctx) {
+    let slots = kind::kind().announces_slots().then_some(SLOTS);
+    for (id, _, callback) in EVENTS.into_iter().chain([TURNS, BESIDE, REPLICAS]).chain(slots) {
+        // Where there is no subscription, taking it back would make one without a callback.
+        if subscribe(ctx, id, Some(callback)) {
+            subscribe(ctx, id, None);
+        }
+    }
 }
 
 /// Subscribes, or with no callback unsubscribes.
@@ -76,7 +90,8 @@ pub(super) fn begin(ctx: &Ctx) -> bool {
         begin_one(id, callback, &format!("{name} any more"));
     }
     if kind::kind().announces_slots() {
-        begin_one(EVENT_SLOTS, on_slots, "slots that leave");
+        let (id, name, callback) = SLOTS;
+        begin_one(id, callback, name);
     }
     is_all_told
 }
@@ -94,7 +109,8 @@ pub(super) fn end_with_turns(ctx: &Ctx) {
 
 /// Has replicas told as well. `false`: the server does not tell both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
-    begin_with_turns(ctx) && subscribe(ctx, raw::REDISMODULE_EVENT_REPLICA_CHANGE, Some(on_replica))
+    let (id, _, callback) = REPLICAS;
+    begin_with_turns(ctx) && subscribe(ctx, id, Some(callback))
 }
 
 /// A callback about an event: it gets which part of the event it is, and the data of the event.

@@ -13,7 +13,7 @@ pub(crate) type Blocked = *mut raw::RedisModuleBlockedClient;
 
 struct MainThread(RefCell<Option<State<Blocked, Timer>>>);
 
-// SAFETY: only `with` and `begin` look inside, and they do so on the thread that loaded the module only.
+// SAFETY: only `with`, `begin` and `end` look inside, and they do so on the thread that loaded the module only.
 unsafe impl Sync for MainThread {}
 
 static STATE: MainThread = MainThread(RefCell::new(None));
@@ -29,6 +29,11 @@ thread_local! {
 pub(super) fn begin() {
     IS_MAIN.with(|is_main| is_main.set(true));
     *STATE.0.borrow_mut() = Some(State::default());
+}
+
+/// Forgets the state. Once, when the module is not loaded after all.
+pub(super) fn end() {
+    *STATE.0.borrow_mut() = None;
 }
 
 /// Runs `use_it` on the state. `None`: not the main thread, or a caller further up is within this function.

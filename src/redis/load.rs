@@ -48,17 +48,39 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if ready == failed {
         return failed;
     }
-    guard::callback(failed, || {
-        // SAFETY: what the server passed.
-        let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-        match start(&ctx, args) {
-            Ok(()) => raw::REDISMODULE_OK as c_int,
-            Err(reason) => {
-                ctx.log(ffi::SERVER_LOG_WARNING, &format!("not loaded: {reason}"));
-                failed
-            }
+    // SAFETY: what the server passed.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
+    let started = guard::callback(Err("internal error".to_owned()), || start(&ctx, args));
+    guard::callback(failed, || match started {
+        Ok(()) => raw::REDISMODULE_OK as c_int,
+        Err(reason) => {
+            stop(&ctx);
+            ctx.log(ffi::SERVER_LOG_WARNING, &format!("not loaded: {reason}"));
+            failed
         }
     })
+}
+
+/// What the server calls when it unloads the module. Servers keep a module that has a data type; only Redis 8 unloads it,
+/// when MODULE LOADEX names a setting that the module does not have.
+///
+/// # Safety
+/// Called by the server, with a context.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: what the server passed.
+    guard::callback((), || stop(&unsafe { Ctx::from_raw(ctx) }));
+    raw::REDISMODULE_OK as c_int
+}
+
+/// Takes back all that could call this module when its code is gone. The server takes back the rest: commands, settings,
+/// the data type.
+fn stop(ctx: &Ctx) {
+    events::end(ctx);
+    wakeup::end();
+    soon::end(ctx);
+    keeper::end();
 }
 
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
@@ -77,8 +99,10 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     value::register(ctx)?;
     replicate::begin()?;
     info::register(ctx)?;
-    events::require(ctx)?;
     wakeup::begin()?;
+    events::require(ctx)?;
+    // Nothing fails from here on. No timer of the server's may be set before the load is over: Redis 8 would end itself
+    // if it had to unload the module.
     soon::begin(ctx);
     legacy::listen();
     engine::events::started(ctx);

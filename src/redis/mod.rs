@@ -38,7 +38,7 @@ mod timer;
 mod value;
 mod wakeup;
 
-pub use load::RedisModule_OnLoad;
+pub use load::{RedisModule_OnLoad, RedisModule_OnUnload};
 
 /// What the locks occupy counts as the server's memory. Not in unit tests: they run without a server.
 #[cfg(not(test))]

@@ -23,6 +23,18 @@ pub(super) fn begin(ctx: &Ctx) {
     DETACHED.store(detached.unwrap_or(null_mut()), Ordering::Relaxed);
 }
 
+/// Lets go of the detached context, and of the run that was asked for.
+pub(super) fn end(ctx: &Ctx) {
+    let detached = DETACHED.swap(null_mut(), Ordering::Relaxed);
+    // SAFETY: 1. a live context; a number that no timer of ours has is an error and nothing else; 2. ours to free, once.
+    unsafe {
+        api!(RedisModule_StopTimer, ctx.as_ptr(), TIMER.swap(0, Ordering::Relaxed), null_mut());
+        if !detached.is_null() {
+            api!(RedisModule_FreeThreadSafeContext, detached);
+        }
+    }
+}
+
 /// The detached context; `None` while the module is being loaded.
 pub(super) fn detached() -> Option<Ctx> {
     let ctx = DETACHED.load(Ordering::Relaxed);

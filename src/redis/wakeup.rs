@@ -18,13 +18,22 @@ pub(super) fn begin() -> Result<(), String> {
         .map_err(|error| format!("no timer on the boot-time clock: {error}"))?;
     let number = fd.as_raw_fd();
     let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
-    // SAFETY: the descriptor lives in the state, which is never dropped.
+    // SAFETY: the descriptor lives in the state, until `end` takes it out of the event loop.
     let added = unsafe { api!(RedisModule_EventLoopAdd, number, mask, Some(on_fire), std::ptr::null_mut()) };
     if added != Some(raw::REDISMODULE_OK as c_int) {
         return Err("the server's event loop did not take the timer".to_owned());
     }
     let _ = keeper::with(|state| state.wake.alarm = Timer(Some(fd)));
     Ok(())
+}
+
+/// Takes the timer out of the event loop, if it is there.
+pub(super) fn end() {
+    if let Some(fd) = keeper::with(|state| state.wake.alarm.0.take()).flatten() {
+        let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
+        // SAFETY: the descriptor is open until the end of this block.
+        unsafe { api!(RedisModule_EventLoopDel, fd.as_raw_fd(), mask) };
+    }
 }
 
 extern "C" fn on_fire(fd: c_int, _data: *mut c_void, _mask: c_int) {

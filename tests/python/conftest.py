@@ -151,14 +151,25 @@ def shared_server():
     shared.end()
 
 
-@pytest.fixture(scope="session")
-def neighbour_path(tmp_path_factory):
-    """Another module; what its commands do stands in its source."""
-    path = tmp_path_factory.mktemp("neighbour") / "neighbour.so"
-    source = Path(__file__).parent / "harness" / "neighbour.c"
+def module_in_c(tmp_path_factory, name):
+    """Another module, compiled from its source in the harness, which says what it does."""
+    path = tmp_path_factory.mktemp(name) / f"{name}.so"
+    source = Path(__file__).parent / "harness" / f"{name}.c"
     flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", path, source], check=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def neighbour_path(tmp_path_factory):
+    """Another module, for LOCK.EXEC to run its commands."""
+    return module_in_c(tmp_path_factory, "neighbour")
+
+
+@pytest.fixture(scope="session")
+def rival_path(tmp_path_factory):
+    """Another module, which stands in the way of this one."""
+    return module_in_c(tmp_path_factory, "rival")
 
 
 @pytest.fixture
