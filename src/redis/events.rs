@@ -1,15 +1,16 @@
 //! What the server tells of itself, handed to the engine.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::{exec, guard, kind};
+use super::{exec, guard, kind, legacy};
 use crate::engine::events::Beside;
 use crate::engine::flags::Level;
 use crate::engine::server::Server;
-use crate::engine::{answers, confirm, events, first_use};
+use crate::engine::{answers, confirm, events, first_use, work};
 use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -22,7 +23,7 @@ const EVENTS: [(u64, &str, Callback); 9] = [
     (raw::REDISMODULE_EVENT_LOADING, "Loading", on_loading),
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, "ReplicationRoleChanged", on_role),
     (raw::REDISMODULE_EVENT_FORK_CHILD, "ForkChild", on_fork),
-    (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config),
+    CONFIG,
     (raw::REDISMODULE_EVENT_MODULE_CHANGE, "ModuleChange", on_module),
     (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
 ];
@@ -36,6 +37,9 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 /// This event is always listened to. It may be the first that ever happens, and nothing that comes later tells that a
 /// data set is loaded beside the one that is served.
 const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
+
+/// A command that sets settings has succeeded.
+const CONFIG: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config);
 
 /// Replicas come and go.
 const REPLICAS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPLICA_CHANGE, "ReplicaChange", on_replica);
@@ -113,6 +117,27 @@ pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     begin_with_turns(ctx) && subscribe(ctx, id, Some(callback))
 }
 
+/// A command has set settings of ours that have no effect yet.
+static SETTINGS_ARE_NEW: AtomicBool = AtomicBool::new(false);
+
+/// Settings of ours are set. The command that sets them may still fail over a setting of somebody else's, and set them
+/// back. So they take effect when the server says that its configuration has changed, and at the latest when the pump
+/// runs: another module may set them by a function of which the server tells nothing.
+pub(super) fn settings_are_new(ctx: &Ctx) {
+    SETTINGS_ARE_NEW.store(true, Ordering::Relaxed);
+    let (id, _, callback) = CONFIG;
+    subscribe(ctx, id, Some(callback));
+    work::request(ctx);
+}
+
+/// The settings are what they stay: they take effect, if they are new.
+pub(super) fn settings_are_final(ctx: &Ctx) {
+    if SETTINGS_ARE_NEW.swap(false, Ordering::Relaxed) {
+        legacy::listen(ctx);
+        events::settings_changed(ctx, true);
+    }
+}
+
 /// A callback about an event: it gets which part of the event it is, and the data of the event.
 macro_rules! callback {
     ($name:ident, $handler:expr) => {
@@ -186,7 +211,10 @@ callback!(on_slots, |ctx, sub, _| match sub {
     _ => {}
 });
 
-callback!(on_config, |ctx, _, _| first_use::look_around(ctx));
+callback!(on_config, |ctx, _, _| {
+    settings_are_final(ctx);
+    first_use::look_around(ctx);
+});
 
 callback!(on_module, |ctx, _, _| {
     // A command of this name may be another one now.

@@ -6,17 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{guard, keeper, soon};
+use super::{guard, keeper};
 use crate::engine::legacy;
 
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
 /// Begins to hear of strings that come and go, if the setting is on.
-pub(super) fn listen() {
-    let Some(ctx) = soon::detached().filter(|_| keeper::SHARED.settings.has_legacy_strings()) else {
-        return;
-    };
-    if LISTENS.swap(true, Ordering::Relaxed) {
+pub(super) fn listen(ctx: &Ctx) {
+    if !keeper::SHARED.settings.has_legacy_strings() || LISTENS.swap(true, Ordering::Relaxed) {
         return;
     }
     let types = raw::REDISMODULE_NOTIFY_GENERIC

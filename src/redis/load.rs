@@ -104,7 +104,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     // Nothing fails from here on. No timer of the server's may be set before the load is over: Redis 8 would end itself
     // if it had to unload the module.
     soon::begin(ctx);
-    legacy::listen();
+    legacy::listen(ctx);
     engine::events::started(ctx);
     let (version, commit, limits) = (info::VERSION, info::COMMIT, keeper::SHARED.settings.in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));

@@ -8,9 +8,10 @@ use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_type};
-use super::{guard, keeper, legacy, soon};
+use super::{events, guard, keeper, soon};
+use crate::engine;
+use crate::engine::leaving;
 use crate::engine::settings::{CONFIRM_WORDS, Number, Settings, Switch};
-use crate::engine::{events, leaving};
 
 static SETTINGS: &Settings = &keeper::SHARED.settings;
 
@@ -29,7 +30,7 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
         return Err("a redislock.* setting of the configuration file is not valid".to_owned());
     }
     SETTINGS.check()?;
-    events::settings_changed(ctx, false);
+    engine::events::settings_changed(ctx, false);
     Ok(())
 }
 
@@ -122,10 +123,9 @@ extern "C" fn apply(
     let failed = raw::REDISMODULE_ERR as c_int;
     guard::callback(failed, || match SETTINGS.check() {
         Ok(()) => {
-            match soon::detached() {
-                Some(ctx) => events::settings_changed(&ctx, true),
-                // While the module is being loaded.
-                None => events::settings_changed(&Ctx::nowhere(), false),
+            // Not while the module is being loaded: that ends with all settings in effect.
+            if let Some(ctx) = soon::detached() {
+                events::settings_are_new(&ctx);
             }
             raw::REDISMODULE_OK as c_int
         }
@@ -190,6 +190,5 @@ extern "C" fn set_switch(
         return raw::REDISMODULE_ERR as c_int;
     }
     switch.set(value != 0);
-    legacy::listen();
     raw::REDISMODULE_OK as c_int
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::guard;
+use super::{events, guard};
 use crate::engine::pump;
 
 /// A detached context, for what happens outside of commands and callbacks; null until load.
@@ -61,6 +61,8 @@ pub(super) fn run_soon(is_late: bool) {
 extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     guard::callback((), || {
         // SAFETY: the context of the running callback.
-        pump::run(&unsafe { Ctx::from_raw(ctx) });
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        events::settings_are_final(&ctx);
+        pump::run(&ctx);
     });
 }
