@@ -247,6 +247,9 @@ pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same s
 /// Some keys of a slot that is on its way are not here, in the words of the server.
 pub const SLOT_IS_MOVING: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
 
+/// The server cannot be asked whether a command blocks.
+pub const EXEC_IN_THE_DARK: &str = "ERR LOCK.EXEC needs the command COMMAND, which rename-command has renamed or disabled on this server: it cannot know which commands block";
+
 /// What LOCK.EXEC runs has come to run LOCK.EXEC, by way of another module.
 pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 

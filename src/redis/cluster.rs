@@ -4,7 +4,7 @@
 //! would make two holders. So before anything is granted or ended outside of a command, the engine asks the server in
 //! a way in which it answers for the slot too.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
 use redis_module::raw;
@@ -35,11 +35,11 @@ pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
     !kind::kind().is_valkey() || !ctx.flags().is_cluster
 }
 
-/// Whether the server would let the running command use all of these keys.
-pub(super) fn has_all(ctx: &Ctx, names: &[Str<'_>]) -> bool {
+/// Whether the server would let the running command use all of these keys. `look`: a command that looks at them.
+pub(super) fn has_all(ctx: &Ctx, look: &CStr, names: &[Str<'_>]) -> bool {
     // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent over the
     // pointer to one. An error is asked for as a reply.
-    let reply = unsafe { ask!(ctx, c"EXISTS", c"vE", names.as_ptr(), names.len()) };
+    let reply = unsafe { ask!(ctx, look, c"vE", names.as_ptr(), names.len()) };
     reply.is_some_and(|reply| !is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
 }
 

@@ -9,7 +9,9 @@ use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::hot::calls;
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
-use super::{blocking, client, clock, cluster, config, events, ffi, kind, replicate, rights, role, soon};
+use super::{
+    blocking, client, clock, cluster, config, events, ffi, kind, needs, replicate, rights, role, soon,
+};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
@@ -145,7 +147,7 @@ impl Server for Ctx {
     }
 
     fn has_all(&self, names: &[Str<'_>]) -> bool {
-        cluster::has_all(self, names)
+        cluster::has_all(self, needs::look(), names)
     }
 
     fn sees_all_keys(&self) -> bool {

@@ -120,9 +120,9 @@ pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
 /// A command has set settings of ours that have no effect yet.
 static SETTINGS_ARE_NEW: AtomicBool = AtomicBool::new(false);
 
-/// Settings of ours are set. The command that sets them may still fail over a setting of somebody else's, and set them
-/// back. So they take effect when the server says that its configuration has changed, and at the latest when the pump
-/// runs: another module may set them by a function of which the server tells nothing.
+/// Settings of ours are set. The command that sets them may still fail over a setting of another module, and set them
+/// back. So they take effect when the server says that its configuration has changed. They do so in the next run of the
+/// pump if another module sets them by a function of which the server tells nothing.
 pub(super) fn settings_are_new(ctx: &Ctx) {
     SETTINGS_ARE_NEW.store(true, Ordering::Relaxed);
     let (id, _, callback) = CONFIG;

@@ -49,7 +49,10 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     let Ok(name) = CString::new(command.bytes()) else {
         return ctx.reply(Part::Error(&error::unknown_command(command.bytes())));
     };
-    if waits_for_a_thread(words) || can_block(ctx, *command) && would_block(words) {
+    let Some(can_block) = can_block(ctx, *command) else {
+        return ctx.reply(Part::Error(error::EXEC_IN_THE_DARK));
+    };
+    if waits_for_a_thread(words) || can_block && would_block(words) {
         return ctx.reply(Part::Error(&error::would_block(command.bytes())));
     }
     // !: replicated. C: by the rights of the caller. S: as in a script. E: errors are replies. M: maxmemory holds.
@@ -90,25 +93,23 @@ fn lower_case(name: &[u8]) -> Option<CommandName> {
 }
 
 /// Whether the server says of a command that it can block. It is asked once about each: asking takes longer than
-/// running most commands. Of one that it does not know: no.
-fn can_block(ctx: &Ctx, command: Str<'_>) -> bool {
+/// running most commands. Of one that it does not know: no. `None`: it cannot be asked.
+fn can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
     let name = lower_case(command.bytes());
     let is_acknowledged = |name: &CommandName| NEVER_BLOCK.with_borrow(|names| names.contains(name));
     if name.as_ref().is_some_and(is_acknowledged) {
-        return false;
+        return Some(false);
     }
-    let can_block = ask_whether_it_can_block(ctx, command);
-    if let (Some(name), Some(false)) = (name, can_block) {
-        NEVER_BLOCK.with_borrow_mut(|names| _ = names.insert(name));
-    }
-    can_block == Some(true)
-}
-
-fn ask_whether_it_can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
     // SAFETY: a live context; the format takes a C string and a string. An error is asked for as a reply.
     let reply = unsafe { ask!(ctx, c"COMMAND", c"csE", c"INFO".as_ptr(), command.as_ptr()) }?;
-    let flags = element(element(reply.get(), 0)?, 2)?;
-    Some(elements(flags).any(|flag| text(flag).as_deref() == Some("blocking")))
+    let known = element(reply.get(), 0)?;
+    let flags = element(known, 2);
+    let can_block =
+        flags.is_some_and(|flags| elements(flags).any(|flag| text(flag).as_deref() == Some("blocking")));
+    if let Some(name) = name.filter(|_| flags.is_some() && !can_block) {
+        NEVER_BLOCK.with_borrow_mut(|names| _ = names.insert(name));
+    }
+    Some(can_block)
 }
 
 thread_local! {

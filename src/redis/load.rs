@@ -6,8 +6,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
 use super::{
-    clock, docs, events, ffi, guard, hot, info, keeper, legacy, replicate, server, settings, soon, value,
-    wakeup,
+    clock, docs, events, ffi, guard, hot, info, keeper, legacy, needs, replicate, server, settings, soon,
+    value, wakeup,
 };
 use crate::engine;
 
@@ -94,6 +94,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     clock::begin();
     keeper::begin();
     ctx.set_options(Signals::WhenClosed);
+    needs::begin(ctx);
     docs::register_commands(ctx)?;
     settings::register(ctx, args)?;
     value::register(ctx)?;

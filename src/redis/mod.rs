@@ -27,6 +27,7 @@ mod keeper;
 mod kind;
 mod legacy;
 mod load;
+mod needs;
 mod replicate;
 mod reply;
 mod rights;

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_type};
-use super::{events, guard, keeper, soon};
+use super::{events, guard, keeper, needs, soon};
 use crate::engine;
 use crate::engine::leaving;
 use crate::engine::settings::{CONFIRM_WORDS, Number, Settings, Switch};
@@ -29,7 +29,7 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     if unsafe { api!(RedisModule_LoadConfigs, ctx.as_ptr()) } != Some(raw::REDISMODULE_OK as c_int) {
         return Err("a redislock.* setting of the configuration file is not valid".to_owned());
     }
-    SETTINGS.check()?;
+    check()?;
     engine::events::settings_changed(ctx, false);
     Ok(())
 }
@@ -114,6 +114,11 @@ extern "C" fn set_confirm(
     raw::REDISMODULE_OK as c_int
 }
 
+/// Whether the settings make sense together, and on this server.
+fn check() -> Result<(), &'static str> {
+    SETTINGS.check().and_then(|()| needs::check(SETTINGS))
+}
+
 /// Checks the settings when all of one CONFIG SET are set. If they make no sense together, the server sets them back.
 extern "C" fn apply(
     _ctx: *mut raw::RedisModuleCtx,
@@ -121,7 +126,7 @@ extern "C" fn apply(
     error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     let failed = raw::REDISMODULE_ERR as c_int;
-    guard::callback(failed, || match SETTINGS.check() {
+    guard::callback(failed, || match check() {
         Ok(()) => {
             // Not while the module is being loaded: that ends with all settings in effect.
             if let Some(ctx) = soon::detached() {
