@@ -3,41 +3,62 @@
 mod process;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redislock_client::hooks::{Counters, Hooks};
-use redislock_client::{Error, Guard, Hold, Leader, Lock, Locks, Loss};
+use redislock_client::hooks::Counters;
+use redislock_client::{Error, Guard, Hold, Leader, Lock, Locks};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::set_global_default;
+use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What the library counts, which the adapter reads.
-#[derive(Clone, Default)]
-struct Counted(Arc<Counters>);
+/// Passes on what the library logs.
+struct Logged;
 
-impl Hooks for Counted {
-    fn waiting(&self, name: &str) {
-        self.0.waiting(name);
+impl Subscriber for Logged {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("redislock_client") && *metadata.level() <= Level::INFO
     }
 
-    fn granted(&self, name: &str, waited: Duration) {
-        self.0.granted(name, waited);
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
     }
 
-    fn timed_out(&self, name: &str, waited: Duration) {
-        self.0.timed_out(name, waited);
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            _ => "info",
+        };
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        say(&json!({"event": "log", "level": level, "message": message.0}));
     }
 
-    fn released(&self, name: &str, held: Duration) {
-        self.0.released(name, held);
-    }
+    fn enter(&self, _: &Id) {}
 
-    fn lost(&self, name: &str, held: Duration, reason: Loss) {
-        self.0.lost(name, held, reason);
+    fn exit(&self, _: &Id) {}
+}
+
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
     }
 }
 
@@ -62,7 +83,7 @@ type Answer = Result<Value, Refused>;
 #[derive(Default)]
 struct Adapter {
     locks: OnceLock<Locks>,
-    counted: Counted,
+    counted: Arc<Counters>,
     guards: Mutex<HashMap<String, Guard>>,
     leaders: Mutex<HashMap<String, Leader>>,
     objects: Mutex<HashMap<String, Arc<Lock>>>,
@@ -136,8 +157,18 @@ impl Adapter {
         let urls: Vec<_> =
             addresses.iter().map(|each| format!("redis://{}", each.as_str().unwrap_or_default())).collect();
         let builder = Locks::builder().hooks(self.counted.clone());
-        let mut features =
-            vec!["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
+        let mut features = vec![
+            "push",
+            "cancel",
+            "body",
+            "tasks",
+            "leader",
+            "log",
+            "stats",
+            "sentinel",
+            "cluster",
+            "independent",
+        ];
         let mode = text(request, "mode");
         let mut builder = match mode.as_str() {
             "sentinel" => builder.sentinel(urls, text(request, "service")),
@@ -285,7 +316,7 @@ impl Adapter {
     }
 
     fn stats(&self) -> Value {
-        let counted = &self.counted.0;
+        let counted = &self.counted;
         json!({
             "grants": counted.grants(), "timeouts": counted.timeouts(), "losses": counted.losses(),
             "releases": counted.releases(), "waits": counted.waits(),
@@ -301,10 +332,14 @@ impl Adapter {
 
 /// Tells of the loss of a hold.
 fn watch(id: String, hold: &Hold) {
-    let lost = hold.lost();
+    let hold = hold.clone();
     tokio::spawn(async move {
-        if let Some(reason) = lost.await {
-            say(&json!({"event": "lost", "hold": id, "reason": reason.as_str()}));
+        if let Some(reason) = hold.lost().await {
+            let mut event = json!({"event": "lost", "hold": id, "reason": reason.as_str()});
+            if let Some(cause) = hold.cause() {
+                event["cause"] = json!(cause.to_string());
+            }
+            say(&event);
         }
     });
 }
@@ -330,7 +365,7 @@ fn told(error: &Error) -> Value {
         Error::Deadlock { cycle, .. } => {
             told["cycle"] = cycle.iter().map(|step| json!([step.owner, step.name, step.holder])).collect();
         }
-        Error::Quarantine { left } => told["left_ms"] = json!(milliseconds(*left)),
+        Error::Quarantine { left, .. } => told["left_ms"] = json!(milliseconds(*left)),
         _ => {}
     }
     told
@@ -373,6 +408,7 @@ fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 fn main() -> std::io::Result<()> {
+    set_global_default(Logged).map_err(std::io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(take_all());
     // The thread that reads standard input ends by itself.

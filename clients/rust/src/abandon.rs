@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use crate::clock::Moment;
 use crate::core::Core;
 use crate::link::{Failure, Link, Request, lock};
+use crate::request::Ask;
 use crate::rules::{ATTEMPT, LONGEST_PAUSE, PATIENCE};
-use crate::servers::Ask;
 use crate::wanted::Wanted;
 
 impl Core {

@@ -4,6 +4,7 @@ use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
@@ -34,6 +35,12 @@ impl Moment {
     pub(crate) fn age(self) -> Duration {
         Self::now() - self
     }
+}
+
+/// A pause that differs each time.
+pub(crate) fn at_random(most: Duration) -> Duration {
+    let (_, low) = Uuid::new_v4().as_u64_pair();
+    most.mul_f64(f64::from(u32::try_from(low & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))
 }
 
 impl Add<Duration> for Moment {

@@ -1,5 +1,6 @@
 //! The locks of one server, one primary, or one cluster: acquires, waits in line, renews, looks, gives up.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,15 +13,17 @@ use tokio::time::{sleep, timeout};
 use crate::abandon::Errands;
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
-use crate::keeper::{Grant, Held, Keeper};
+use crate::held::{Grant, Held};
+use crate::keeper::Keeper;
 use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, lock};
+use crate::request::{Answer, Ask, Failed};
 use crate::rules::{
-    ASKS_IN_KEEP, ATTEMPT, FIRST_LEASE, KEEP, LONG, LONGEST_PAUSE, PATIENCE, PAUSE, POLL, Step, WAIT_MARGIN,
-    judge, longest_wait, sure,
+    ASKS_IN_KEEP, ATTEMPT, FIRST_LEASE, KEEP, LONG, PAUSE, POLL, PROBE, Step, WAIT_MARGIN, judge,
+    longest_wait, sure,
 };
-use crate::servers::{Answer, Ask, Servers, Topology};
-use crate::wanted::{Line, Wanted, fence};
+use crate::servers::{Servers, Topology, back_off};
+use crate::wanted::{Line, Wanted, fence, release_nothing};
 
 /// How long an acquire may wait, and since when it does.
 #[derive(Clone, Copy)]
@@ -43,12 +46,9 @@ impl Patience {
         self.left().is_zero()
     }
 
-    /// Until when a request is repeated that the server does not answer.
+    /// Until when a request is repeated. Where the wait has no end: as long as any server replies at all.
     fn until(self) -> Moment {
-        match self.wait {
-            Some(wait) => self.began + wait + WAIT_MARGIN,
-            None => Moment::now() + PATIENCE,
-        }
+        self.wait.map_or(Moment::NEVER, |wait| self.began + wait + WAIT_MARGIN)
     }
 }
 
@@ -76,13 +76,14 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(topology: Topology, keeper: Arc<Keeper>, waiting: usize) -> Self {
         let lines = Arc::new(Lines::new(waiting));
-        let (holders, waiters) = (keeper.clone(), lines.clone());
+        let (holders, waiters, told) = (keeper.clone(), lines.clone(), keeper.clone());
         let servers = Servers::new(
             topology,
             Arc::new(move |change| {
                 waiters.changed(&change);
                 holders.changed(&change);
             }),
+            Box::new(move |address| told.tell(|hooks| hooks.reconnected(&address.to_string()))),
         );
         let keep = AtomicU64::new(u64::try_from(KEEP.as_millis()).unwrap_or(u64::MAX));
         Self {
@@ -106,19 +107,19 @@ impl Core {
     ) -> Result<Option<Grant>, Error> {
         self.call_off(wanted);
         if patience.wait == Some(Duration::ZERO) {
-            return self.attempt(wanted, Moment::now() + WAIT_MARGIN).await;
+            return self.attempt(wanted, patience.until()).await;
         }
         let waited = if wanted.names.len() > 1 {
             self.wait_blocked(wanted, patience).await?
         } else {
             self.wait_in_line(wanted, patience).await?
         };
-        if waited.is_some() { Ok(waited) } else { self.attempt_last(wanted).await }
+        if waited.is_some() { Ok(waited) } else { self.attempt_last(wanted, patience.until()).await }
     }
 
     /// Asks once without a wait: only such a request is told of a quarantine, by an error that says how long.
-    async fn attempt_last(&self, wanted: &Arc<Wanted>) -> Result<Option<Grant>, Error> {
-        match self.attempt(wanted, Moment::now() + WAIT_MARGIN).await {
+    async fn attempt_last(&self, wanted: &Arc<Wanted>, until: Moment) -> Result<Option<Grant>, Error> {
+        match self.attempt(wanted, until).await {
             Ok(granted) => Ok(granted),
             Err(error @ Error::Quarantine { .. }) => Err(error),
             Err(_) => Ok(None), // the time is over, whatever else is wrong now
@@ -160,7 +161,7 @@ impl Core {
             let answer = match self.ask_in_line(wanted, lease, &place, times > 0, patience).await {
                 Ok(answer) => answer,
                 Err(error) => {
-                    self.bear(error, patience).await?;
+                    self.bear(wanted, error, patience).await?;
                     continue;
                 }
             };
@@ -223,10 +224,12 @@ impl Core {
     }
 
     /// Waits for what passes, learns what the server allows; hands on all else.
-    async fn bear(&self, error: Error, patience: Patience) -> Result<(), Error> {
+    async fn bear(&self, wanted: &Wanted, error: Error, patience: Patience) -> Result<(), Error> {
         match &error {
             Error::Quarantine { left } if *left < patience.left() => {
-                sleep(*left + PAUSE).await;
+                self.servers.is_refused(wanted, &error);
+                // The address may lead to another server before it is over.
+                sleep(KEEP.min(*left + PAUSE)).await;
                 Ok(())
             }
             Error::Refused { message } => match longest_wait(message) {
@@ -240,12 +243,15 @@ impl Core {
         }
     }
 
-    /// Renews once after a wait, and counts from that; None if the lock was lost already.
+    /// Renews once after a wait, and counts from that; None if the lock was lost already, or nobody answers.
     async fn begin(&self, wanted: &Arc<Wanted>, token: i64, until: Moment) -> Result<Option<Grant>, Error> {
         // Whatever comes, it was granted.
         let was_doubtful = wanted.is_doubtful();
         wanted.doubt();
-        let sent = self.renewed(wanted, wanted.lease, token, until).await?;
+        let sent = match self.renewed(wanted, wanted.lease, token, until, None).await {
+            Err(Error::ConnectionFailed { .. }) => return Ok(None), // the wait may last longer
+            sent => sent?,
+        };
         wanted.trust(was_doubtful);
         Ok(sent.map(|(sent, _)| Grant { wanted: wanted.clone(), token, sent }))
     }
@@ -258,10 +264,11 @@ impl Core {
         lease: Duration,
         token: i64,
         until: Moment,
+        failed: Option<Failed<'_>>,
     ) -> Result<Option<(Moment, bool)>, Error> {
         let renewals = wanted.names.iter().map(|name| async move {
             let command = wanted.renew(name, lease, "TOKEN", token);
-            self.servers.request(Ask::new(name, &command, until)).await
+            self.servers.request(Ask { failed, ..Ask::new(name, &command, until) }).await
         });
         let answers = try_join_all(renewals).await?;
         let is_live = answers.iter().all(|answer| answer.reply == Value::Int(1));
@@ -271,77 +278,97 @@ impl Core {
 
     /// Waits for several locks at once, over a connection of its own.
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
-        match self.attempt(wanted, patience.until()).await {
-            Ok(None) | Err(Error::Quarantine { .. }) => {} // a waiter is let in when it is over
-            settled => return settled,
-        }
-        self.tell_of_waiting(wanted, 0);
-        let lease = wanted.lease.min(FIRST_LEASE);
-        let mut reached = Moment::now();
-        while !patience.is_over() {
-            let Ok(permit) = timeout(patience.left(), self.waiting.acquire()).await else { break };
+        let (mut times, mut tries) = (0, 0);
+        loop {
+            // Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
+            match self.attempt(wanted, patience.until()).await {
+                // One that waits is let in when it is over.
+                Err(error @ Error::Quarantine { .. }) => self.servers.is_refused(wanted, &error),
+                Ok(None) => {}
+                settled => return settled,
+            }
+            if patience.is_over() {
+                return Ok(None);
+            }
+            self.tell_of_waiting(wanted, times);
+            times = 1;
+            let Ok(permit) = timeout(patience.left(), self.waiting.acquire()).await else { return Ok(None) };
             let _permit = permit.map_err(|_| Error::Closed)?;
-            match self.block(wanted, lease, patience).await {
-                Ok(Value::Int(token)) => {
-                    // It was granted at any time of the wait, and not after this moment.
-                    let until = Moment::now() + sure(lease);
-                    let lost = || Error::LockLost { name: wanted.label(), reason: Loss::Renewal };
-                    return self.begin(wanted, token, until).await?.map(Some).ok_or_else(lost);
+            sleep(back_off(tries).min(patience.left())).await;
+            match self.block(wanted, patience).await? {
+                Blocked::Granted(grant) => return Ok(Some(grant)),
+                Blocked::Lost if patience.is_over() => {
+                    return Err(Error::LockLost {
+                        name: wanted.label(),
+                        reason: Loss::Renewal,
+                        source: None,
+                    });
                 }
-                Ok(_) => reached = Moment::now(),
-                Err(Failure::Refused(text)) => return Err(Error::from_reply(&text)),
-                Err(Failure::Broken(why)) => {
-                    let most = patience.wait.map_or(PATIENCE, |wait| wait.saturating_add(WAIT_MARGIN));
-                    if reached.age() > most {
-                        return Err(Error::connection(why));
-                    }
-                    sleep(LONGEST_PAUSE.min(patience.left())).await;
-                }
+                Blocked::Ended | Blocked::Lost => tries = 0,
+                Blocked::Broken => tries += 1,
             }
         }
-        Ok(None)
     }
 
-    /// Sends one request that waits. Returns nil also if the server said that another one has to be asked.
-    async fn block(&self, wanted: &Wanted, lease: Duration, patience: Patience) -> Result<Value, Failure> {
+    /// Sends one request that waits, and asks over the shared connection from time to time whether it was granted: the
+    /// network may have swallowed the grant, or the request.
+    async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
+        let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
+        let (asked_over, lease) = (shared(), wanted.lease.min(FIRST_LEASE));
         let most = patience.left().min(*lock(&self.longest_block));
-        let linking = timeout(patience.left(), self.servers.own_link(wanted.name())).await;
-        let (link, address) =
-            linking.unwrap_or_else(|_| Err(Failure::Broken("it took too long".to_owned())))?;
+        let linking = timeout(patience.left().min(2 * ATTEMPT), self.servers.own_link(wanted.name())).await;
+        let Ok(Ok((link, address))) = linking else { return Ok(Blocked::Broken) };
         let command = wanted.acquire(lease, Line::Block(most));
         // It may be cancelled, or be cut: then the request may have been granted unheard.
         let was_doubtful = wanted.is_doubtful();
         wanted.doubt();
-        let text = match link.call(&command, most + WAIT_MARGIN).await {
+        let mut blocked = pin!(link.call(&command, most + WAIT_MARGIN));
+        let reply = loop {
+            if let Ok(reply) = timeout(PROBE, blocked.as_mut()).await {
+                break reply;
+            }
+            // A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+            match self.attempt(wanted, patience.until()).await {
+                Ok(Some(grant)) => return Ok(Blocked::Granted(grant)),
+                Ok(None) | Err(Error::Quarantine { .. }) if shared() == asked_over => {}
+                Ok(None) | Err(Error::Quarantine { .. }) => return Ok(Blocked::Broken),
+                Err(error) => return Err(error),
+            }
+        };
+        let text = match reply {
             Ok((value, _)) => {
+                self.servers.hears();
                 wanted.trust(was_doubtful);
-                return Ok(value);
+                let Value::Int(token) = value else { return Ok(Blocked::Ended) };
+                // It was granted at any time of the wait, and not after this moment.
+                let begun = self.begin(wanted, token, Moment::now() + sure(lease)).await?;
+                return Ok(begun.map_or(Blocked::Lost, Blocked::Granted));
             }
-            Err(Failure::Broken(why)) => {
-                self.servers.forget(Some(&address));
-                return Err(Failure::Broken(why).at(&address));
-            }
+            Err(Failure::Broken(..)) => return Ok(Blocked::Broken),
             Err(Failure::Refused(text)) => text,
         };
         wanted.trust(was_doubtful);
         match (longest_wait(&text), judge(&text)) {
             (Some(most), _) => *lock(&self.longest_block) = most,
-            (None, Step::Fail) => return Err(Failure::Refused(text)),
-            (None, Step::Moved { .. }) if self.servers.is_single() => return Err(Failure::Refused(text)),
+            (None, Step::Fail) => return Err(Error::from_reply(&text)),
+            (None, Step::Moved { .. }) if self.servers.is_single() => return Err(Error::from_reply(&text)),
             (None, Step::Moved { slot, host, port }) => self.servers.moved(slot, host, port, Some(&address)),
-            (None, _) => {
-                self.servers.forget(Some(&address));
-                sleep(PAUSE).await;
-            }
+            (None, _) => return Ok(Blocked::Broken), // the shared connection learns the same
         }
-        Ok(Value::Nil)
+        Ok(Blocked::Ended)
     }
 
     // Holding.
 
-    /// Renews a lease. Returns from when it counts; None if it is lost.
-    pub(crate) async fn renew(&self, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
-        let renewed = self.renewed(&held.wanted, lease, held.token, held.deadline()).await;
+    /// Renews a lease. Returns from when it counts; None if it is lost. Tells of each attempt that fails.
+    pub(crate) async fn renew(
+        &self,
+        held: &Held,
+        lease: Duration,
+        until: Moment,
+    ) -> Result<Option<Moment>, Error> {
+        let failed = |error: &Error| self.keeper.failed(held, error);
+        let renewed = self.renewed(&held.wanted, lease, held.token, until, Some(&failed)).await;
         if matches!(renewed, Ok(Some((_, true)))) {
             held.may_come_late(lease);
         }
@@ -354,21 +381,12 @@ impl Core {
     /// Asks whether the hold is live, and to be told of its next change.
     pub(crate) async fn look(&self, held: &Held) -> Look {
         for name in &held.wanted.names {
-            let command = fence(name, Some(held.token));
-            let address = self.servers.address(name);
-            let reply = match self.servers.link(name).await {
-                Ok(link) => link.call(&command, ATTEMPT).await,
-                Err(failure) => Err(failure),
-            };
-            match reply {
-                Ok((Value::Int(0), _)) => return Look::Lost,
-                Ok(_) => {}
-                Err(Failure::Refused(text)) if text.starts_with("WRONGTYPE") => return Look::Lost,
-                Err(Failure::Refused(text)) if judge(&text) == Step::Fail => {}
-                Err(_) => {
-                    self.servers.forget(address.as_ref());
-                    return Look::Unknown;
-                }
+            match self.fence(name, held.token).await {
+                Ok(true) => {}
+                Ok(false) => return Look::Lost,
+                Err(error) if error.is_overwritten() => return Look::Lost,
+                Err(error) if error.is_refusal() => {}
+                Err(_) => return Look::Unknown,
             }
         }
         Look::Live
@@ -392,11 +410,38 @@ impl Core {
 
     // Asking.
 
-    /// Whether the token is that of a live hold.
+    /// Whether the token is that of a live hold. Only a primary's no counts: a replica may lack what its primary has.
     pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
-        let command = fence(name, Some(token));
-        let ask = Ask::new(name, &command, Moment::now() + WAIT_MARGIN);
-        Ok(self.servers.request(ask).await?.reply == Value::Int(1))
+        let (command, until) = (fence(name, Some(token)), Moment::now() + WAIT_MARGIN);
+        let ask = || self.servers.request(Ask::new(name, &command, until));
+        if ask().await?.reply == Value::Int(1) {
+            return Ok(true);
+        }
+        // It releases nothing, and a replica refuses it: then the address is asked for its server again.
+        let write = release_nothing(name);
+        match self.servers.request(Ask::new(name, &write, until)).await {
+            Err(error) if !error.is_refusal() => Err(error),
+            _ => Ok(ask().await?.reply == Value::Int(1)),
+        }
+    }
+
+    /// Names the holder of any of these locks, for people; nothing where the server refuses to say.
+    pub(crate) async fn holder(&self, wanted: &Wanted) -> Option<String> {
+        for name in &wanted.names {
+            let mut command = redis::cmd("LOCK.INFO");
+            command.arg(name);
+            let link = timeout(ATTEMPT, self.servers.link(name)).await.ok()?.ok()?;
+            let (info, _) = link.call(&command, ATTEMPT).await.ok()?;
+            let holder = field(&info, "holders").and_then(|holders| holders.as_sequence()?.first());
+            if let Some(holder) = holder
+                && let Some(Value::BulkString(owner)) = field(holder, "owner")
+                && let Some(Value::Int(held)) = field(holder, "held-ms")
+            {
+                let held = Duration::from_millis(u64::try_from(*held).unwrap_or_default());
+                return Some(format!("{} for {held:?}", String::from_utf8_lossy(owner)));
+            }
+        }
+        None
     }
 
     /// The names of all locks that this owner holds, on all servers.
@@ -404,9 +449,9 @@ impl Core {
         let mut command = redis::cmd("LOCK.HELDBY");
         command.arg(owner);
         let mut names = Vec::new();
-        for address in self.servers.primaries().await.map_err(error_of)? {
+        for address in self.servers.primaries().await.map_err(|failure| failure.told(None))? {
             let asked = async { self.servers.link_to(&address).await?.call(&command, ATTEMPT).await };
-            let (reply, _) = asked.await.map_err(|failure| error_of(failure.at(&address)))?;
+            let (reply, _) = asked.await.map_err(|failure| failure.told(Some(&address)))?;
             let Value::Array(rows) = reply else { continue };
             names.extend(rows.into_iter().filter_map(held_name));
         }
@@ -419,11 +464,25 @@ fn grant(wanted: &Arc<Wanted>, answer: &Answer) -> Option<Grant> {
     Some(Grant { wanted: wanted.clone(), token, sent: answer.sent })
 }
 
-fn error_of(failure: Failure) -> Error {
-    match failure {
-        Failure::Broken(why) => Error::connection(why),
-        Failure::Refused(text) => Error::from_reply(&text),
-    }
+/// What became of a request that waited.
+enum Blocked {
+    Granted(Grant),
+    /// It was granted, and the grant was over before it was known.
+    Lost,
+    /// Its time is over, or another server has to be asked.
+    Ended,
+    /// The connection did not last.
+    Broken,
+}
+
+/// A field of a reply that is a map.
+fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
+    let is_it = |key: &Value| match key {
+        Value::BulkString(key) => key == name.as_bytes(),
+        Value::SimpleString(key) => key == name,
+        _ => false,
+    };
+    reply.as_map_iter()?.find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
 /// The name in a row of `LOCK.HELDBY`, if the row is about a hold.

@@ -1,18 +1,21 @@
 //! What is the same for one server, a cluster and independent servers: who acquires, holds, and gives up.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 use crate::clock::Moment;
 use crate::core::{Core, Look, Patience};
 use crate::error::{Error, Loss};
 use crate::group;
+use crate::held::{End, Grant, Held};
 use crate::hooks::Hooks;
-use crate::keeper::{Busy, Due, End, Grant, Held, Keeper};
-use crate::rules::{LONGEST_PAUSE, NAP, NOBODYS, renewal};
+use crate::keeper::{Busy, Due, Keeper};
+use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, renewal};
 use crate::servers::Topology;
 use crate::wanted::Wanted;
 
@@ -44,6 +47,11 @@ impl Engine {
         here.map(drop).map_err(|_| Error::invalid("this needs a tokio runtime: call it in one"))
     }
 
+    /// The same for what closed locks refuse.
+    pub(crate) fn enter_open(self: &Arc<Self>) -> Result<(), Error> {
+        if self.keeper.is_closing() { Err(Error::Closed) } else { self.enter() }
+    }
+
     /// Has what is held looked after in this runtime, if it is in none.
     pub(crate) fn settle(self: &Arc<Self>) {
         self.keeper.settle(|| schedule(Arc::downgrade(self), self.keeper.clone()));
@@ -61,16 +69,24 @@ impl Engine {
         let patience = Patience::new(wait);
         let attempt = Attempt::new(self, Arc::new(wanted));
         let acquiring = async {
-            if self.is_group() {
-                group::acquire(self, &attempt.wanted, patience).await
-            } else {
-                self.cores[0].acquire(&attempt.wanted, patience).await
+            loop {
+                let granted = if self.is_group() {
+                    group::acquire(self, &attempt.wanted, patience).await?
+                } else {
+                    self.cores[0].acquire(&attempt.wanted, patience).await?
+                };
+                match granted {
+                    // The reply took as long as the lease, or this process slept.
+                    Some(grant) if grant.is_over() && !patience.is_over() => {}
+                    settled => return Ok(settled),
+                }
             }
         };
         let granted = tokio::select! {
             biased;
             () = self.keeper.until_closing() => Err(Error::Closed),
             granted = acquiring => granted,
+            never = self.log_waits(&attempt.wanted) => match never {},
         };
         match granted {
             Ok(Some(grant)) => {
@@ -95,6 +111,33 @@ impl Engine {
         }
     }
 
+    /// Logs a wait that lasts, as long as this is polled.
+    async fn log_waits(&self, wanted: &Wanted) -> Infallible {
+        sleep(OWN_WAIT).await;
+        let label = wanted.label();
+        if let Some(since) =
+            self.keeper.held_since(&wanted.names).filter(|_| self.keeper.may_log(wanted.name()))
+        {
+            warn!(
+                "waiting for lock '{label}', which this client itself has held for {:?}: a task that acquires a \
+                 lock twice waits for itself",
+                since.age()
+            );
+        }
+        let mut waited = LONG_WAIT;
+        sleep(LONG_WAIT - OWN_WAIT).await;
+        loop {
+            if self.keeper.may_log(wanted.name()) {
+                // Of independent servers each may name another holder.
+                let holder = if self.is_group() { None } else { self.cores[0].holder(wanted).await };
+                let holder = holder.map(|holder| format!(": held by {holder}")).unwrap_or_default();
+                warn!("waiting for lock '{label}' for {waited:?}{holder}");
+            }
+            sleep(waited).await;
+            waited *= 2;
+        }
+    }
+
     // Holding.
 
     fn handle(self: &Arc<Self>, due: Due) {
@@ -105,11 +148,11 @@ impl Engine {
         }
         if renew {
             let (engine, held) = (self.clone(), held.clone());
-            self.keeper.begin(async move { drop(engine.renew(&held, None).await) });
+            self.keeper.spawn(async move { drop(engine.renew(&held, None).await) });
         }
         if look {
             let engine = self.clone();
-            self.keeper.begin(async move { engine.look(&held).await });
+            self.keeper.spawn(async move { engine.look(&held).await });
         }
     }
 
@@ -124,13 +167,17 @@ impl Engine {
         if held.end().is_some() {
             return Ok(()); // while it waited for another renewal
         }
-        let lease = lease.unwrap_or_else(|| held.lease());
+        let (lease, by_itself) = (lease.unwrap_or_else(|| held.renewed_lease()), lease.is_none());
+        let Some(until) = held.ask_until(lease, by_itself) else {
+            let text = format!("lease must be {:?} or less, not {lease:?}", held.longest_left());
+            return Err(Error::invalid(format!("{text}: `longest` and the first lease bound this hold")));
+        };
         held.may_count_from(Moment::now(), lease);
         self.keeper.refile(held);
         let renewed = if self.is_group() {
             group::renew(self, held, lease).await
         } else {
-            self.cores[0].renew(held, lease).await
+            self.cores[0].renew(held, lease, until).await
         };
         let result = match renewed {
             Ok(Some(sent)) => {
@@ -139,7 +186,7 @@ impl Engine {
             }
             Ok(None) => {
                 self.lose(held, Loss::Renewal);
-                Err(Error::LockLost { name: held.wanted.label(), reason: Loss::Renewal })
+                Err(held.lost(Loss::Renewal))
             }
             Err(error) => {
                 // It may pass, as a lack of replicas does; the deadline tells if it does not.
@@ -180,12 +227,18 @@ impl Engine {
         held.until_end().await
     }
 
-    /// The hold is over, though its holder did not give it up.
-    pub(crate) fn lose(self: &Arc<Self>, held: &Held, reason: Loss) {
+    /// The hold is over, though its holder did not give it up. What is left of it is released once it does: the holder
+    /// may still work under it.
+    pub(crate) fn lose(&self, held: &Held, reason: Loss) {
         if self.keeper.finish(held, End::Lost(reason)) {
-            self.keeper.tell(|hooks| hooks.lost(&held.wanted.short(), held.granted_at.age(), reason));
-            self.abandon(&held.wanted, Some(held.token));
+            self.tell_loss(held, reason);
         }
+    }
+
+    fn tell_loss(&self, held: &Held, reason: Loss) {
+        let (name, source) = (held.wanted.label(), held.cause());
+        warn!("{}", Error::LockLost { name, reason, source });
+        self.keeper.tell(|hooks| hooks.lost(&held.wanted.short(), held.granted_at.age(), reason));
     }
 
     // Giving up.
@@ -195,7 +248,8 @@ impl Engine {
         self.enter()?;
         if !self.keeper.finish(held, End::Released) {
             return match held.end() {
-                Some(End::Lost(reason)) => Err(Error::LockLost { name: held.wanted.label(), reason }),
+                // What is left of it goes with the guard.
+                Some(End::Lost(reason)) => Err(held.lost(reason)),
                 _ => Ok(()),
             };
         }
@@ -210,19 +264,20 @@ impl Engine {
         if !held.wanted.is_doubtful() {
             attempt.succeeds();
         }
-        let (name, age) = (held.wanted.short(), held.granted_at.age());
         if was_held {
-            self.keeper.tell(|hooks| hooks.released(&name, age));
+            self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
             return Ok(());
         }
-        self.keeper.tell(|hooks| hooks.lost(&name, age, Loss::Release));
-        Err(Error::LockLost { name: held.wanted.label(), reason: Loss::Release })
+        self.tell_loss(held, Loss::Release);
+        Err(held.lost(Loss::Release))
     }
 
     /// Gives the hold up in the background.
     pub(crate) fn let_go(self: &Arc<Self>, held: &Held) {
         if self.keeper.finish(held, End::Released) {
             self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
+            self.abandon(&held.wanted, Some(held.token));
+        } else if matches!(held.end(), Some(End::Lost(_))) && held.gives_up() {
             self.abandon(&held.wanted, Some(held.token));
         }
     }
@@ -239,20 +294,28 @@ impl Engine {
 
     /// Gives up all holds and waits, ends all connections.
     pub(crate) async fn close(self: &Arc<Self>) {
-        self.keeper.stop_acquiring().await;
-        for held in self.keeper.all() {
-            self.lose(&held, Loss::Close);
-        }
-        self.keeper.stop_working().await;
+        self.keeper.start_closing();
+        let until = Moment::now() + FAREWELL;
+        self.lose_all();
+        self.keeper.stop_acquiring(until).await;
+        self.lose_all(); // what was granted meanwhile
+        self.keeper.stop_working(until).await;
         for core in &self.cores {
             core.servers.close();
+        }
+    }
+
+    fn lose_all(self: &Arc<Self>) {
+        for held in self.keeper.all() {
+            self.lose(&held, Loss::Close);
+            self.abandon(&held.wanted, Some(held.token));
         }
     }
 
     // Asking.
 
     pub(crate) async fn fence(self: &Arc<Self>, name: &[u8], token: i64) -> Result<bool, Error> {
-        self.enter()?;
+        self.enter_open()?;
         if self.is_group() {
             group::fence(self, name, token).await
         } else {
@@ -261,7 +324,7 @@ impl Engine {
     }
 
     pub(crate) async fn held_by(self: &Arc<Self>, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.enter()?;
+        self.enter_open()?;
         if self.is_group() { group::held_by(self, owner).await } else { self.cores[0].held_by(owner).await }
     }
 }
@@ -316,7 +379,7 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.is_open {
+        if self.is_open && self.wanted.was_sent() {
             // One that was cancelled while it waited has got nothing, as one that ended in vain.
             let spares = self.token.is_none() && !self.engine.is_group() && !self.wanted.may_be_granted();
             self.engine.abandon(&self.wanted, if spares { Some(NOBODYS) } else { self.token });

@@ -1,10 +1,14 @@
 //! What can go wrong.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rules::longest_lease;
 use crate::wanted::SHORTEST_LEASE;
+
+/// What an error goes back to, as [`source`](std::error::Error::source) returns it.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// What noticed that a hold is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +27,17 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// What it means, for people.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Deadline => "its lease expired before it could be renewed",
+            Self::Renewal => "the server did not renew it",
+            Self::Push => "the server reported that it ended",
+            Self::Release => "it had ended before its release",
+            Self::Close => "its Locks were closed",
+        }
+    }
+
     /// A word for it: `deadline`, `renewal`, `push`, `release` or `close`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,6 +58,7 @@ impl fmt::Display for Loss {
 
 /// One step of a [deadlock](Error::Deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Wait {
     /// The owner that waits,
     pub owner: String,
@@ -56,7 +72,8 @@ pub struct Wait {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not to be had in time.
+    /// The lock could not be acquired in time.
+    #[non_exhaustive]
     LockTimeout {
         /// The name of the lock, or the names of all.
         name: String,
@@ -64,13 +81,17 @@ pub enum Error {
         wait: Duration,
     },
     /// The hold is over, though its holder did not give it up.
+    #[non_exhaustive]
     LockLost {
         /// The name of the lock, or the names of all.
         name: String,
         /// What noticed.
         reason: Loss,
+        /// The last failure of a renewal, if one failed.
+        source: Option<Cause>,
     },
     /// The wait would never end: the owners that it waits for wait, in turn, for this owner.
+    #[non_exhaustive]
     Deadlock {
         /// It says who waits for which lock, and there for whom.
         cycle: Vec<Wait>,
@@ -78,6 +99,7 @@ pub enum Error {
         message: String,
     },
     /// The fencing token is not that of a live hold of the lock.
+    #[non_exhaustive]
     Fenced {
         /// The name of the lock.
         name: String,
@@ -85,43 +107,53 @@ pub enum Error {
         token: u64,
     },
     /// The lock is of another kind now: exclusive or shared, or a semaphore with another limit.
+    #[non_exhaustive]
     LockKindMismatch {
         /// What the server said.
         message: String,
     },
     /// Too many wait already.
+    #[non_exhaustive]
     QueueFull {
         /// What the server said.
         message: String,
     },
     /// The server grants no new lock yet: it may have lost some.
+    #[non_exhaustive]
     Quarantine {
         /// For how long it will grant none.
         left: Duration,
     },
     /// Too few replicas have confirmed the grant, which was undone.
+    #[non_exhaustive]
     NotConfirmed {
         /// What the server said.
         message: String,
     },
     /// The server does not know the commands.
+    #[non_exhaustive]
     ModuleMissing {
         /// What the server said, and how to load the module.
         message: String,
     },
-    /// No server answered in time.
+    /// No server answered in time, or none that grants locks.
+    #[non_exhaustive]
     ConnectionFailed {
-        /// What happened last.
+        /// What happened last, and at which server.
         message: String,
+        /// The driver's error, if it had one.
+        source: Option<Cause>,
     },
     /// The locks were closed.
     Closed,
     /// The server refused the request, for a reason that has no variant of its own.
+    #[non_exhaustive]
     Refused {
         /// What the server said.
         message: String,
     },
     /// The request makes no sense: nothing was taken.
+    #[non_exhaustive]
     Invalid {
         /// Why.
         message: String,
@@ -133,8 +165,8 @@ impl Error {
         Self::Invalid { message: message.into() }
     }
 
-    pub(crate) fn connection(message: impl fmt::Display) -> Self {
-        Self::ConnectionFailed { message: message.to_string() }
+    pub(crate) fn connection(message: impl Into<String>) -> Self {
+        Self::ConnectionFailed { message: message.into(), source: None }
     }
 
     /// Whether it says that a server has refused a request, and has granted nothing for it.
@@ -195,14 +227,6 @@ impl Error {
         Self::invalid(format!("lease must be from {SHORTEST_LEASE:?} to {most:?} ({bound}), not {lease:?}"))
     }
 
-    /// What happened, without the words for the kind of error.
-    pub(crate) fn cause(&self) -> String {
-        match self {
-            Self::ConnectionFailed { message } => message.clone(),
-            other => other.to_string(),
-        }
-    }
-
     /// Whether it may well be over by itself: a request that can wait tries again.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(
@@ -240,28 +264,40 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LockTimeout { name, wait } if wait.is_zero() => {
-                write!(f, "{name} is held by another, and the request was not to wait")
+                write!(f, "could not acquire '{name}': it is held by another, and the wait is 0")
             }
-            Self::LockTimeout { name, wait } => write!(f, "{name} was not to be had in {wait:?}"),
-            Self::LockLost { name, reason } => write!(f, "the lock {name} is held no more ({reason})"),
+            Self::LockTimeout { name, wait } => write!(f, "could not acquire '{name}' within {wait:?}"),
+            Self::LockLost { name, reason, source } => {
+                write!(f, "lost lock '{name}' ({reason}): {}", reason.text())?;
+                source.iter().try_for_each(|source| write!(f, ": {source}"))
+            }
             Self::Fenced { name, token } => {
-                write!(f, "the token {token} is not that of a live hold of {name}")
+                write!(f, "the token {token} is not that of a live hold of '{name}'")
             }
             Self::Quarantine { left } => write!(f, "the server grants no new lock for another {left:?}"),
-            Self::ConnectionFailed { message } => write!(f, "no server answered in time: {message}"),
             Self::Closed => f.write_str("these locks were closed"),
             Self::Deadlock { message, .. }
             | Self::LockKindMismatch { message }
             | Self::QueueFull { message }
             | Self::NotConfirmed { message }
             | Self::ModuleMissing { message }
+            | Self::ConnectionFailed { message, .. }
             | Self::Refused { message }
             | Self::Invalid { message } => f.write_str(message),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::LockLost { source, .. } | Self::ConnectionFailed { source, .. } => {
+                source.as_ref().map(|source| source.as_ref() as _)
+            }
+            _ => None,
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,17 +6,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tokio::time::sleep;
-use uuid::Uuid;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, at_random};
 use crate::core::{Core, Look, Patience};
 use crate::engine::{Attempt, Engine};
 use crate::error::Error;
-use crate::keeper::{Grant, Held};
+use crate::held::{Grant, Held};
 use crate::link::lock;
+use crate::request::{Answer, Ask};
 use crate::rules::{BACK_OFF, PATIENCE, each, majority, sure};
-use crate::servers::{Answer, Ask};
-use crate::wanted::{Kind, Line, Wanted, fence as fence_command};
+use crate::wanted::{Kind, Line, Wanted};
 
 type Reply = Result<Value, Error>;
 type Heard = Result<Answer, Error>;
@@ -84,7 +83,8 @@ fn errors<T>(replies: &[Result<T, Error>]) -> impl Iterator<Item = &Error> {
 /// Why too few of these have answered as they should.
 fn too_few<T>(replies: &[Result<T, Error>]) -> Error {
     refused_by_most(errors(replies), replies.len()).unwrap_or_else(|| {
-        let mut texts: Vec<_> = errors(replies).map(Error::cause).collect();
+        let text = |error: &Error| error.to_string().replace("no server answered in time: ", "");
+        let mut texts: Vec<_> = errors(replies).map(text).collect();
         texts.sort();
         texts.dedup();
         Error::connection(format!("too few of {} servers answered: {}", replies.len(), texts.join("; ")))
@@ -102,6 +102,7 @@ pub(crate) async fn acquire(
     }
     let (servers, mut reached) = (engine.cores.len(), Moment::now());
     for number in 0_u64.. {
+        let asked = Moment::now();
         let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await?;
         if grant.is_some() {
             return Ok(grant);
@@ -109,8 +110,11 @@ pub(crate) async fn acquire(
         if let Some(error) = refused_by_most(errors(&replies).filter(|error| !error.may_pass()), servers) {
             return Err(error);
         }
-        let is_away = |error: &&Error| !error.is_refusal() || !error.may_pass();
-        if servers - errors(&replies).filter(is_away).count() >= majority(servers) {
+        let may_grant = |(core, reply): &(&Arc<Core>, &Reply)| match reply {
+            Err(error) => error.may_pass() && core.servers.heard() >= asked,
+            Ok(_) => true,
+        };
+        if engine.cores.iter().zip(&replies).filter(may_grant).count() >= majority(servers) {
             reached = Moment::now();
         }
         let is_unheard = patience.wait.is_none() && reached.age() > PATIENCE;
@@ -138,6 +142,7 @@ async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> Result<(Option<Gr
         return Ok((None, replies));
     }
     let mut granted = tell_apart(engine, &wanted, granted).await?;
+    let mut refusal = None;
     while granted.len() >= majority(cores.len()) {
         let highest = granted.iter().map(|vote| vote.token).max().unwrap_or_default();
         let command = wanted.renew(name, wanted.lease, "RAISE", highest);
@@ -150,10 +155,17 @@ async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> Result<(Option<Gr
             open.succeeds();
             return Ok((Some(Grant { wanted, token: highest, sent }), replies));
         }
+        refusal = refusal.or_else(|| raise_refused(engine, errors(&raised)));
         // The clock of a server may be so far ahead that the others refuse its token: then without it.
         granted.retain(|vote| vote.token < highest);
     }
-    Ok((None, replies))
+    // Without a refusal too few have answered.
+    refusal.map_or(Ok((None, replies)), Err)
+}
+
+/// Why so many servers refuse to raise their token that none can be the group's own: asking again changes nothing.
+fn raise_refused<'a>(engine: &Engine, errors: impl Iterator<Item = &'a Error>) -> Option<Error> {
+    refused_by_most(errors.filter(|error| !error.may_pass()), engine.cores.len())
 }
 
 /// A server that has granted the lock: with which token first, with which one now, and the connection that told of it.
@@ -201,7 +213,11 @@ async fn tell_apart<'a>(
         };
         let raises: Vec<_> = (1..).zip(&granted).map(raise).collect();
         let asked = granted.iter().map(|vote| vote.core).zip(&raises);
-        let mut raised = hear(asked, wanted.lease, wanted.name(), Some(wanted)).await.into_iter();
+        let raised = hear(asked, wanted.lease, wanted.name(), Some(wanted)).await;
+        if let Some(error) = raise_refused(engine, raised.iter().filter_map(|heard| heard.as_ref().err())) {
+            return Err(error);
+        }
+        let mut raised = raised.into_iter();
         granted.retain(|_| matches!(raised.next(), Some(Ok(Answer { reply: Value::Int(1), .. }))));
         let again = wanted.acquire(wanted.lease, Line::No);
         let asked = granted.iter().map(|vote| (vote.core, &again));
@@ -233,15 +249,16 @@ pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Resu
     } else if count(&replies, 0) > replies.len() - majority {
         Ok(None)
     } else {
-        Err(too_few(&replies))
+        let error = too_few(&replies);
+        engine.keeper.failed(held, &error);
+        Err(error)
     }
 }
 
 pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
-    let (name, command) = (held.wanted.name(), fence_command(held.wanted.name(), Some(held.token)));
-    let replies = ask_about(engine, held.lease(), name, &command).await;
-    let is_lost = count(&replies, 0) > replies.len() - majority(replies.len());
-    if is_lost { Look::Lost } else { Look::Live }
+    let seen = join_all(engine.cores.iter().map(|core| core.look(held))).await;
+    let lost = seen.iter().filter(|look| matches!(look, Look::Lost)).count();
+    if lost > seen.len() - majority(seen.len()) { Look::Lost } else { Look::Live }
 }
 
 /// Whether a majority had it still.
@@ -280,10 +297,4 @@ pub(crate) async fn held_by(engine: &Engine, owner: &[u8]) -> Result<Vec<Vec<u8>
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-/// A pause that differs each time.
-fn at_random(most: Duration) -> Duration {
-    let (_, low) = Uuid::new_v4().as_u64_pair();
-    most.mul_f64(f64::from(u32::try_from(low & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::error::{Error, Loss};
-use crate::keeper::{End, Held};
+use crate::error::{Cause, Error, Loss};
+use crate::held::{End, Held};
 use crate::wanted::check_lease;
 
 /// A view of what is held: it can be cloned and given to others, and says whether the hold lasts. The [`Guard`] is what
@@ -47,9 +47,18 @@ impl Hold {
             self.engine.lose(&self.held, Loss::Deadline);
         }
         match self.held.end() {
-            Some(End::Lost(reason)) => Some(reason),
+            Some(End::Lost(reason)) => {
+                self.held.is_told();
+                Some(reason)
+            }
             _ => None,
         }
+    }
+
+    /// Why the last renewal failed, as "no reply from the server": the cause of a loss by its
+    /// [deadline](Loss::Deadline). `None` where none failed since the last that succeeded.
+    pub fn cause(&self) -> Option<Cause> {
+        self.held.cause()
     }
 
     /// The time that [remains](Self::remaining); [`Error::LockLost`] if the hold is over. Asks no server.
@@ -57,7 +66,7 @@ impl Hold {
         self.engine.settle();
         let is_released = || (self.held.end() == Some(End::Released)).then_some(Loss::Release);
         match self.loss().or_else(is_released) {
-            Some(reason) => Err(Error::LockLost { name: self.name(), reason }),
+            Some(reason) => Err(self.held.lost(reason)),
             None => Ok(self.remaining()),
         }
     }
@@ -67,7 +76,10 @@ impl Hold {
         let hold = self.clone();
         async move {
             match hold.engine.until_end(&hold.held).await {
-                End::Lost(reason) => Some(reason),
+                End::Lost(reason) => {
+                    hold.held.is_told();
+                    Some(reason)
+                }
                 End::Released => None,
             }
         }
@@ -83,11 +95,12 @@ impl Hold {
             done = work => Some(done),
         };
         self.check()?;
-        done.ok_or_else(|| Error::LockLost { name: self.name(), reason: Loss::Release })
+        done.ok_or_else(|| self.held.lost(Loss::Release))
     }
 
     /// Begins a lease of `lease` now; later renewals ask for `lease`, too. The shortest is 100 ms. The longest is the
-    /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter.
+    /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter. No lease goes
+    /// beyond [`longest`](crate::Lock::longest) and the first lease after it.
     ///
     /// # Errors
     ///

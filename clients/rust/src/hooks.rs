@@ -1,9 +1,10 @@
 //! What a program can be told about its locks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::Loss;
+use crate::error::{Error, Loss};
 
 /// What a program is told: implement what you need, or use [`Counters`] or `Metrics`.
 ///
@@ -34,6 +35,47 @@ pub trait Hooks: Send + Sync + 'static {
     fn lost(&self, name: &str, held: Duration, reason: Loss) {
         let _ = (name, held, reason);
     }
+
+    /// A renewal failed, and is tried again. Called for each attempt.
+    fn renewal_failed(&self, name: &str, error: &Error) {
+        let _ = (name, error);
+    }
+
+    /// The server at this `host:port` serves again over a new connection, after the one before had ended.
+    fn reconnected(&self, address: &str) {
+        let _ = address;
+    }
+}
+
+/// Shared hooks: keep a clone to read what was counted.
+impl<H: Hooks + ?Sized> Hooks for Arc<H> {
+    fn waiting(&self, name: &str) {
+        (**self).waiting(name);
+    }
+
+    fn granted(&self, name: &str, waited: Duration) {
+        (**self).granted(name, waited);
+    }
+
+    fn timed_out(&self, name: &str, waited: Duration) {
+        (**self).timed_out(name, waited);
+    }
+
+    fn released(&self, name: &str, held: Duration) {
+        (**self).released(name, held);
+    }
+
+    fn lost(&self, name: &str, held: Duration, reason: Loss) {
+        (**self).lost(name, held, reason);
+    }
+
+    fn renewal_failed(&self, name: &str, error: &Error) {
+        (**self).renewal_failed(name, error);
+    }
+
+    fn reconnected(&self, address: &str) {
+        (**self).reconnected(address);
+    }
 }
 
 /// Hooks that do nothing.
@@ -42,7 +84,7 @@ pub struct NoHooks;
 
 impl Hooks for NoHooks {}
 
-/// Hooks that count.
+/// Hooks that count: `Arc<Counters>` for [`Builder::hooks`](crate::Builder::hooks), and a clone of it to read.
 #[derive(Debug, Default)]
 pub struct Counters {
     grants: AtomicU64,
@@ -50,6 +92,8 @@ pub struct Counters {
     losses: AtomicU64,
     releases: AtomicU64,
     waits: AtomicU64,
+    renewal_failures: AtomicU64,
+    reconnects: AtomicU64,
 }
 
 impl Counters {
@@ -77,6 +121,16 @@ impl Counters {
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
+
+    /// Attempts to renew that failed.
+    pub fn renewal_failures(&self) -> u64 {
+        self.renewal_failures.load(Ordering::Relaxed)
+    }
+
+    /// Connections that took the place of one that had ended.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Relaxed)
+    }
 }
 
 fn add(counter: &AtomicU64) {
@@ -103,11 +157,19 @@ impl Hooks for Counters {
     fn lost(&self, _: &str, _: Duration, _: Loss) {
         add(&self.losses);
     }
+
+    fn renewal_failed(&self, _: &str, _: &Error) {
+        add(&self.renewal_failures);
+    }
+
+    fn reconnected(&self, _: &str) {
+        add(&self.reconnects);
+    }
 }
 
 /// Hooks that count and measure with the recorder of the [`metrics`] crate: `redislock_waits_total`,
 /// `redislock_grants_total`, `redislock_timeouts_total`, `redislock_releases_total`, `redislock_losses_total` (with the
-/// label `reason`), and the histograms `redislock_wait_seconds` and `redislock_hold_seconds`.
+/// label `reason`), `redislock_renewal_failures_total`, `redislock_reconnects_total`, and the histograms `redislock_wait_seconds` and `redislock_hold_seconds`.
 #[cfg(feature = "metrics")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metrics;
@@ -136,5 +198,13 @@ impl Hooks for Metrics {
     fn lost(&self, _: &str, held: Duration, reason: Loss) {
         metrics::counter!("redislock_losses_total", "reason" => reason.as_str()).increment(1);
         metrics::histogram!("redislock_hold_seconds").record(held);
+    }
+
+    fn renewal_failed(&self, _: &str, _: &Error) {
+        metrics::counter!("redislock_renewal_failures_total").increment(1);
+    }
+
+    fn reconnected(&self, _: &str) {
+        metrics::counter!("redislock_reconnects_total").increment(1);
     }
 }

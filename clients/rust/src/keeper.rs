@@ -10,154 +10,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
+use tracing::warn;
 
 use crate::clock::Moment;
-use crate::error::Loss;
+use crate::error::Error;
+use crate::held::{End, Held};
 use crate::hooks::Hooks;
-use crate::link::{Change, lock, next_number};
-use crate::rules::{FAREWELL, NAP, PAUSE, STRAY, WATCH_AFTER, renewal, sure};
-use crate::wanted::Wanted;
-
-/// What was had: the token, and when the request that got it was sent.
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(crate) wanted: Arc<Wanted>,
-    pub(crate) token: i64,
-    pub(crate) sent: Moment,
-}
-
-/// How a hold has ended.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum End {
-    Released,
-    Lost(Loss),
-}
-
-#[derive(Debug)]
-struct Times {
-    lease: Duration,
-    deadline: Moment,
-    renew_at: Moment,
-    watch_at: Moment,
-    /// The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
-    stray: Option<(Duration, Moment)>,
-    end: Option<End>,
-    /// Under which moment the keeper has it.
-    filed: Option<Moment>,
-}
-
-/// One or several locks that are held together.
-#[derive(Debug)]
-pub(crate) struct Held {
-    id: u64,
-    pub(crate) wanted: Arc<Wanted>,
-    pub(crate) token: i64,
-    pub(crate) granted_at: Moment,
-    renews: bool,
-    longest_at: Moment,
-    times: Mutex<Times>,
-    ended: Notify,
-    /// One renewal at a time. Else one that is sent again might undo a lease that the holder has asked for meanwhile. And
-    /// replies that are seen in the wrong order might count a lease that the server has replaced.
-    pub(crate) renewing: tokio::sync::Mutex<()>,
-}
-
-impl Held {
-    pub(crate) fn new(grant: Grant, renews: bool, longest: Option<Duration>) -> Self {
-        let (lease, granted_at) = (grant.wanted.lease, Moment::now());
-        let (deadline, renew_at, watch_at) = (Moment::NEVER, Moment::NEVER, granted_at + WATCH_AFTER);
-        let held = Self {
-            id: next_number(),
-            wanted: grant.wanted,
-            token: grant.token,
-            granted_at,
-            renews,
-            longest_at: longest.map_or(Moment::NEVER, |longest| grant.sent + longest),
-            times: Mutex::new(Times {
-                lease,
-                deadline,
-                renew_at,
-                watch_at,
-                stray: None,
-                end: None,
-                filed: None,
-            }),
-            ended: Notify::new(),
-            renewing: tokio::sync::Mutex::new(()),
-        };
-        held.count_from(grant.sent, lease);
-        held
-    }
-
-    fn times(&self) -> MutexGuard<'_, Times> {
-        lock(&self.times)
-    }
-
-    /// Counts a lease from the moment at which it was asked for. An older renewal that comes late may still cut it, so
-    /// no more is sure than the lease of that one.
-    pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
-        let mut times = self.times();
-        times.stray = times.stray.filter(|(_, until)| sent < *until);
-        let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
-        let due = sent + renewal(surely);
-        times.lease = lease;
-        times.deadline = sent + sure(surely);
-        times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
-    }
-
-    /// Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it
-    /// never is, the server may have begun it or may still do so. So no more is sure, and no more is renewed.
-    pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
-        let mut times = self.times();
-        times.lease = times.lease.min(lease);
-        times.deadline = times.deadline.min(sent + sure(lease));
-        if times.renew_at != Moment::NEVER {
-            times.renew_at = times.renew_at.min(sent + renewal(lease));
-        }
-    }
-
-    /// Notes that a renewal for this lease went unanswered.
-    pub(crate) fn may_come_late(&self, lease: Duration) {
-        let mut times = self.times();
-        let shortest = times.stray.map_or(lease, |(stray, _)| stray.min(lease));
-        times.stray = Some((shortest, Moment::now() + STRAY));
-    }
-
-    pub(crate) fn lease(&self) -> Duration {
-        self.times().lease
-    }
-
-    pub(crate) fn deadline(&self) -> Moment {
-        self.times().deadline
-    }
-
-    pub(crate) fn end(&self) -> Option<End> {
-        self.times().end
-    }
-
-    /// Notes when a renewal that has failed is tried again.
-    pub(crate) fn renew_again_at(&self, at: Moment) {
-        if self.renews && at < self.longest_at {
-            self.times().renew_at = at;
-        }
-    }
-
-    pub(crate) fn watch_at(&self, at: Moment) {
-        self.times().watch_at = at;
-    }
-
-    /// Waits for its end.
-    pub(crate) async fn until_end(&self) -> End {
-        loop {
-            let mut ended = std::pin::pin!(self.ended.notified());
-            ended.as_mut().enable();
-            if let Some(end) = self.end() {
-                return end;
-            }
-            ended.await;
-        }
-    }
-}
+use crate::link::{Change, lock};
+use crate::rules::{LONG_WAIT, NAP, PAUSE, renewal};
 
 /// What is to be done for a hold.
 pub(crate) struct Due {
@@ -213,6 +73,8 @@ pub(crate) struct Keeper {
     hooks: Box<dyn Hooks>,
     table: Mutex<Table>,
     wake: Notify,
+    /// When a wait for a lock was logged last.
+    logged: Mutex<HashMap<Vec<u8>, Moment>>,
     runtime: Mutex<Option<Handle>>,
     closing: watch::Sender<bool>,
     acquiring: AtomicUsize,
@@ -225,6 +87,7 @@ impl Keeper {
             hooks,
             table: Mutex::default(),
             wake: Notify::new(),
+            logged: Mutex::default(),
             runtime: Mutex::default(),
             closing: watch::Sender::new(false),
             acquiring: AtomicUsize::new(0),
@@ -258,14 +121,55 @@ impl Keeper {
         }));
     }
 
-    /// Runs this beside all else.
+    /// Runs this beside all else, and has those that close wait for it.
     pub(crate) fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let Some(runtime) = lock(&self.runtime).clone() else { return };
         let busy = Busy::new(self, |keeper| &keeper.working);
-        runtime.spawn(async move {
+        self.spawn(async move {
             work.await;
             drop(busy);
         });
+    }
+
+    /// Runs this beside all else.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &*lock(&self.runtime) {
+            runtime.spawn(work);
+        }
+    }
+
+    /// Notes that a renewal failed, and tells of it.
+    pub(crate) fn failed(&self, held: &Held, error: &Error) {
+        let is_first = {
+            let mut times = held.times();
+            if times.end.is_some() {
+                return;
+            }
+            times.failures += 1;
+            times.cause = Some(error.clone());
+            times.failures == 1
+        };
+        if is_first {
+            warn!("could not renew lock '{}', which is tried again: {error}", held.wanted.label());
+        }
+        self.tell(|hooks| hooks.renewal_failed(&held.wanted.short(), error));
+    }
+
+    /// Whether a wait for this lock is to be logged: many wait for it, and one of them is enough.
+    pub(crate) fn may_log(&self, name: &[u8]) -> bool {
+        let mut logged = lock(&self.logged);
+        logged.retain(|_, at| at.age() < LONG_WAIT / 2);
+        let is_new = !logged.contains_key(name);
+        if is_new {
+            logged.insert(name.to_vec(), Moment::now());
+        }
+        is_new
+    }
+
+    /// Since when any of these locks has been held by this very client.
+    pub(crate) fn held_since(&self, names: &[Vec<u8>]) -> Option<Moment> {
+        let table = self.table();
+        let ids = names.iter().filter_map(|name| table.names.get(name)).flatten();
+        ids.filter_map(|id| table.holds.get(id)).map(|held| held.granted_at).min()
     }
 
     // What is held.
@@ -386,19 +290,21 @@ impl Keeper {
         Busy::new(self, |keeper| &keeper.acquiring)
     }
 
-    /// Refuses all that want more, and waits until all that acquire have gone.
-    pub(crate) async fn stop_acquiring(&self) {
+    /// Refuses all that want more.
+    pub(crate) fn start_closing(&self) {
         self.closing.send_replace(true);
         self.wake.notify_one();
-        let until = Moment::now() + FAREWELL;
+    }
+
+    /// Waits until all that acquire have gone, for a while.
+    pub(crate) async fn stop_acquiring(&self, until: Moment) {
         while self.acquiring.load(Ordering::Acquire) > 0 && Moment::now() < until {
             sleep(PAUSE).await;
         }
     }
 
     /// Waits until all in the background is done, for a while.
-    pub(crate) async fn stop_working(&self) {
-        let until = Moment::now() + FAREWELL;
+    pub(crate) async fn stop_working(&self, until: Moment) {
         while self.working.load(Ordering::Acquire) > 0 && Moment::now() < until {
             sleep(PAUSE).await;
         }

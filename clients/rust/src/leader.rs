@@ -1,14 +1,18 @@
 //! Elections: the holder of the lock leads.
 
+use std::any::Any;
 use std::fmt;
 use std::future::{Future, pending};
 use std::mem::discriminant;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tracing::{error, warn};
 
 use crate::error::{Error, Loss};
 use crate::hold::{Guard, Hold};
@@ -56,7 +60,8 @@ impl Candidate {
     }
 
     /// Sets the work that it does as the leader. The work is dropped when it leads no more. It goes on to lead when the
-    /// work is done. A panic in it gives the lock up and ends the candidacy: [`Leader::is_standing`].
+    /// work is done. A panic in it gives the lock up and ends the candidacy, which [`on_error`](Self::on_error) hears:
+    /// [`Leader::is_standing`].
     ///
     /// The work may be done several times, so it owns what it uses:
     ///
@@ -91,7 +96,8 @@ impl Candidate {
     }
 
     /// Sets what is called when an attempt has failed, as the server is away, lacks the module or refuses the password.
-    /// It tries again, and calls this once for failures of the same variant in a row.
+    /// It tries again, and calls this once for failures of the same variant in a row. Also called after a panic in a
+    /// callback, with which the candidacy ends.
     pub fn on_error(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_error = Box::new(call);
         self
@@ -103,14 +109,34 @@ impl Candidate {
     /// # Errors
     ///
     /// [`Error::Invalid`] for a name or a lease that no server would take, and outside of a tokio runtime.
+    /// [`Error::Closed`] if the [`Locks`](crate::Locks) are closed.
     pub fn stand(self) -> Result<Leader, Error> {
         self.lock.check()?;
         let (resigned, (state, shown)) = (watch::Sender::new(false), watch::channel(State::Stands));
-        let task = tokio::spawn(self.campaign(resigned.subscribe(), state));
+        let hears = resigned.subscribe();
+        let task = tokio::spawn(async move {
+            let campaign = AssertUnwindSafe(self.campaign(hears, &state)).catch_unwind().await;
+            if let Err(panic) = campaign {
+                self.panicked(&*panic, &state);
+            }
+        });
         Ok(Leader { resigned, state: shown, task })
     }
 
-    async fn campaign(self, mut resigned: watch::Receiver<bool>, state: watch::Sender<State>) {
+    /// Says why it stands no more.
+    fn panicked(&self, panic: &(dyn Any + Send), state: &watch::Sender<State>) {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+        let name = self.lock.label();
+        let error =
+            Error::invalid(format!("the candidate for '{name}' stands no more: a callback panicked: {text}"));
+        error!("{error}");
+        state.send_replace(State::Failed(error.clone()));
+        // It may be the one that panicked.
+        drop(catch_unwind(AssertUnwindSafe(|| (self.on_error)(&error))));
+    }
+
+    async fn campaign(&self, mut resigned: watch::Receiver<bool>, state: &watch::Sender<State>) {
         let mut told = None;
         loop {
             let elected = tokio::select! {
@@ -131,6 +157,10 @@ impl Candidate {
                 Err(error) => {
                     let is_closed = matches!(error, Error::Closed);
                     if told.replace(discriminant(&error)) != Some(discriminant(&error)) && !is_closed {
+                        warn!(
+                            "could not stand for election of '{}', which is tried again: {error}",
+                            self.lock.label()
+                        );
                         (self.on_error)(&error);
                     }
                     state.send_replace(State::Failed(error));
@@ -202,7 +232,7 @@ impl Leader {
                 _ => {}
             }
             if state.changed().await.is_err() {
-                return Err(Error::invalid("this candidate stands no more: a callback of it has panicked"));
+                return Err(Error::invalid("this candidate stands no more: its runtime has ended"));
             }
         }
     }

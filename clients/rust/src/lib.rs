@@ -18,6 +18,7 @@
 //! - [`Lock`]: one that is not held yet; [`Lock::acquire`] can be dropped at any moment, and then leaves nothing behind.
 //! - [`Guard`]: what is held, with its fencing [token](Hold::token). [`Hold::check`], [`Hold::lost`] and [`Hold::run`] tell
 //!   of its loss.
+//! - What goes on unseen is logged by the [`tracing`](https://docs.rs/tracing) crate: failed renewals, losses, long waits.
 //! - [`Candidate`] and [`Leader`]: elections. [`hooks`]: counts and times. [`Error`]: what can go wrong.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod core;
 mod engine;
 mod error;
 mod group;
+mod held;
 mod hold;
 pub mod hooks;
 mod keeper;
@@ -36,11 +38,12 @@ mod line;
 mod link;
 mod lock;
 mod locks;
+mod request;
 mod rules;
 mod servers;
 mod wanted;
 
-pub use crate::error::{Error, Loss, Wait};
+pub use crate::error::{Cause, Error, Loss, Wait};
 pub use crate::hold::{Guard, Hold};
 pub use crate::leader::{Candidate, Leader};
 pub use crate::lock::Lock;

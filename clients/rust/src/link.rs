@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo};
-use redis::{PushKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 use tokio::time::timeout;
 
-use crate::rules::ATTEMPT;
+use crate::clock::Moment;
+use crate::error::{Cause, Error};
+use crate::rules::{ATTEMPT, Step, judge};
 
 /// Where a server listens. Without a port: a socket in the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,28 +59,75 @@ pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
 /// Why there is no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The connection ended, was never made, or the server did not answer in time.
-    Broken(String),
+    /// The connection ended, was never made, or the server did not answer in time; with the driver's error, if it had one.
+    Broken(String, Option<RedisError>),
     /// The server replied this error.
     Refused(String),
 }
 
 impl Failure {
-    /// Adds the address of the server that is out of reach.
+    /// Adds the address of a server that refused to be talked to.
     pub(crate) fn at(self, address: &Address) -> Self {
         match self {
-            Self::Broken(why) => Self::Broken(format!("{address}: {why}")),
-            refused => refused,
+            Self::Refused(text) => Self::Refused(format!("{text} ({address})")),
+            broken => broken,
         }
     }
 
+    pub(crate) fn broken(why: impl Into<String>) -> Self {
+        Self::Broken(why.into(), None)
+    }
+
     fn of(error: RedisError) -> Self {
-        let text = error.to_string();
-        match error.into_server_errors() {
+        match error.clone().into_server_errors() {
             Some(errors) if !errors.is_empty() => Self::Refused(text_of(&errors[0].1)),
-            _ => Self::Broken(text),
+            _ => Self::Broken(error.to_string(), Some(error)),
         }
     }
+
+    /// The same for the greeting of a new connection: the driver tells some refusals of a server in its own words.
+    fn of_greeting(error: RedisError) -> Self {
+        let detail = error.detail().unwrap_or_default().to_owned();
+        match (error.kind(), Self::of(error)) {
+            (ErrorKind::RESP3NotSupported, _) => Self::Refused(NO_HELLO.to_owned()),
+            (_, Self::Refused(text)) if is_no_hello(&text) => Self::Refused(NO_HELLO.to_owned()),
+            (ErrorKind::Server(_), Self::Broken(..)) => Self::Refused(format!("ERR {detail}")),
+            (ErrorKind::AuthenticationFailed, Self::Broken(why, _)) => {
+                Self::Refused(format!("WRONGPASS {why}"))
+            }
+            (_, failure) => failure,
+        }
+    }
+
+    /// What the caller is told of it. A refusal that may pass is told as what it is, with the server that it is from.
+    pub(crate) fn told(self, address: Option<&Address>) -> Error {
+        let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
+        match self {
+            Self::Broken(why, source) => Error::ConnectionFailed {
+                message: format!("no server answered in time: {at}{why}"),
+                source: source.map(|source| Arc::new(source) as Cause),
+            },
+            Self::Refused(text) if judge(&text) == Step::Fail => Error::from_reply(&text),
+            Self::Refused(text) => {
+                let server = address.map_or("this server".to_owned(), Address::to_string);
+                let hint = match judge(&text) {
+                    Step::Elsewhere if text.starts_with("READONLY") => {
+                        " is a replica: its address must lead to the primary"
+                    }
+                    _ => " said so",
+                };
+                Error::connection(format!("{text} ({server}{hint})"))
+            }
+        }
+    }
+}
+
+/// What is told of a peer without HELLO, in place of its own words, which are those of a missing module.
+const NO_HELLO: &str = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: \
+                        name the address of the server itself";
+
+fn is_no_hello(text: &str) -> bool {
+    text.starts_with("NOPROTO") || text.to_ascii_lowercase().starts_with("err unknown command")
 }
 
 /// What was learned without having been asked for.
@@ -134,6 +183,9 @@ pub(crate) struct Link {
     closed: watch::Sender<bool>,
     /// Whether a reply did not come in time. What was sent may still reach the server.
     given_up: AtomicBool,
+    /// Whether the server has done what only a primary does.
+    served: AtomicBool,
+    born: Moment,
     on_change: Option<OnChange>,
     /// Whether the server tells of what becomes of the keys that were read here.
     is_told: AtomicBool,
@@ -178,6 +230,8 @@ impl Link {
             order: Mutex::new(()),
             closed,
             given_up: AtomicBool::default(),
+            served: AtomicBool::default(),
+            born: Moment::now(),
             on_change,
             is_told,
         })
@@ -199,8 +253,8 @@ impl Link {
         let config = adapt(config);
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         let connection = match timeout(2 * ATTEMPT, opening).await {
-            Ok(opened) => opened.map_err(Failure::of)?,
-            Err(_) => return Err(Failure::Broken("the server does not answer".to_owned())),
+            Ok(opened) => opened.map_err(Failure::of_greeting)?,
+            Err(_) => return Err(Failure::broken(format!("no reply for {:?}", 2 * ATTEMPT))),
         };
         *lock(&self.connection) = Some(connection);
         Ok(())
@@ -212,6 +266,19 @@ impl Link {
 
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the server has done what only a primary does; whether it did so for the first time.
+    pub(crate) fn serves(&self) -> bool {
+        !self.served.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.born.age()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -278,15 +345,15 @@ impl Link {
             }
         };
         match timeout(most, reply).await {
-            Ok(Err(Failure::Broken(why))) => {
+            Ok(Err(broken @ Failure::Broken(..))) => {
                 self.close();
-                Err(Failure::Broken(why))
+                Err(broken)
             }
             Ok(reply) => reply,
             Err(_) => {
                 self.given_up.store(true, Ordering::Relaxed);
                 self.close();
-                Err(Failure::Broken("the server does not answer".to_owned()))
+                Err(Failure::broken(format!("no reply for {most:?}")))
             }
         }
     }
@@ -330,7 +397,7 @@ fn text_of(error: &redis::ServerError) -> String {
 }
 
 fn ended() -> Failure {
-    Failure::Broken("the connection was closed".to_owned())
+    Failure::broken("the connection was closed")
 }
 
 /// What a push says; it has no names when all was flushed.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::held::Held;
 use crate::hold::{Guard, Hold};
-use crate::keeper::Held;
 use crate::wanted::{Kind, Wanted, new_owner};
 
 /// A lock, or several, and how it is to be taken. Taking it does not use it up: each
@@ -51,8 +51,8 @@ impl Lock {
         self
     }
 
-    /// For how long the hold may be renewed: it ends at most one lease later. To hold for 60 s at most, take a lease of
-    /// 10 s, and 50 s here.
+    /// For how long the hold may be renewed, more than 0: it ends at most one lease later, also where
+    /// [`extend`](crate::Hold::extend) was called. To hold for 60 s at most, take a lease of 10 s, and 50 s here.
     pub fn longest(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
@@ -69,6 +69,9 @@ impl Lock {
     }
 
     fn wanted(&self) -> Result<Wanted, Error> {
+        if self.longest == Some(Duration::ZERO) {
+            return Err(Error::invalid("longest must be more than 0s: use renew(false) for a single lease"));
+        }
         let owner = self.owner.clone().unwrap_or_else(new_owner);
         Wanted::new(self.names.clone(), self.kind, self.lease, owner)
     }
@@ -76,17 +79,25 @@ impl Lock {
     /// Refuses what could never be taken, and what is not called in a runtime.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.wanted()?;
-        self.engine.enter()
+        self.engine.enter_open()
+    }
+
+    /// The names, for people.
+    pub(crate) fn label(&self) -> String {
+        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        names.join(", ")
     }
 
     /// Takes the lock. If the future is dropped before it is done, nothing is held, and nobody waits.
     ///
     /// # Errors
     ///
-    /// - [`Error::LockTimeout`] if it is not to be had in time.
+    /// - [`Error::LockTimeout`] if it could not be acquired in time.
     /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime. Also where
     ///   two of the independent servers have turned out to be one.
-    /// - [`Error::ConnectionFailed`] if no server answers: for 10 s where the wait has no end, else until 2 s beyond it.
+    /// - [`Error::ConnectionFailed`] if no server answers: for 10 s where the wait has no end, else until 2 s beyond it. A
+    ///   server that answers and grants nothing yet, as one that loads its data or is a replica, is waited for.
+    /// - [`Error::LockLost`] if the grant came after its lease, and no time is left to ask again.
     /// - What the server refuses: [`Error::Deadlock`], [`Error::LockKindMismatch`], [`Error::ModuleMissing`] and so on.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, wanted) = (Moment::now(), self.wanted()?);
@@ -102,7 +113,7 @@ impl Lock {
         let grant = granted.map_err(|error| error.of_lease(self.lease))?;
         keeper.tell(|hooks| hooks.granted(&name, began.age()));
         let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.longest));
-        guard.check()?; // the reply may have taken as long as the lease
+        guard.check()?; // the reply may have taken as long as the lease, and no time is left
         Ok(guard)
     }
 

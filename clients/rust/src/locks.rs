@@ -15,7 +15,7 @@ use crate::link::address_of;
 use crate::lock::Lock;
 use crate::rules::{LEASE, WAITING};
 use crate::servers::Topology;
-use crate::wanted::{Kind, check_lease, check_owner};
+use crate::wanted::{Kind, check_lease, check_name, check_owner};
 
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
@@ -101,6 +101,7 @@ impl Locks {
     /// majority decides; [`Error::ConnectionFailed`] if too few of them answer to be sure.
     pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
+        check_name(name)?;
         // No server has ever given another one, and it refuses to be asked about it.
         let is_live = match i64::try_from(token) {
             Ok(token @ 1..=HIGHEST_TOKEN) => self.engine.fence(name, token).await?,
@@ -167,8 +168,12 @@ impl Builder {
         service: impl Into<String>,
     ) -> Self {
         let primary = "redis://127.0.0.1".into_connection_info().map_err(invalid);
+        let service = service.into();
         self.servers = infos(sentinels).and_then(|sentinels| {
-            Ok(vec![Topology::Sentinel { sentinels, service: service.into(), primary: primary? }])
+            if service.is_empty() {
+                return Err(Error::invalid("the service that sentinels watch must not be empty"));
+            }
+            Ok(vec![Topology::Sentinel { sentinels, service, primary: primary? }])
         });
         self
     }
@@ -225,7 +230,8 @@ impl Builder {
         self
     }
 
-    /// What is to be told of grants, time-outs, losses, releases and waits.
+    /// What is told of grants, time-outs, losses, releases, waits, failed renewals and new connections. Pass an
+    /// [`Arc`] to read it afterwards, as `Arc<Counters>`.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
         self.hooks = Box::new(hooks);
         self

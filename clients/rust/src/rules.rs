@@ -17,9 +17,9 @@ const RENEW_PART: u32 = 3;
 /// Most waiters of a process that stand in the server's line of one lock; the others stand behind them in the process.
 /// So a process with a thousand waiters does not keep another one out. Also the most connections that wait (`BLOCK`).
 pub(crate) const WAITING: usize = 16;
-/// How long beyond its wait a request may go unanswered.
-pub(crate) const WAIT_MARGIN: Duration = Duration::from_secs(2);
-/// For how long a server may be out of reach, where a wait has no end.
+/// How long beyond its wait a request may go unanswered: a little less than the two seconds that users are told.
+pub(crate) const WAIT_MARGIN: Duration = Duration::from_millis(1800);
+/// For how long no server may answer, where a wait has no end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After this a request that is not answered is sent again, over a new connection.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
@@ -37,6 +37,16 @@ pub(crate) const WATCH_AFTER: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// and at most, for pauses double.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause before the second attempt to connect again, at random; it doubles with each attempt,
+pub(crate) const RECONNECT: Duration = Duration::from_millis(50);
+/// up to this.
+pub(crate) const LONGEST_RECONNECT: Duration = Duration::from_secs(1);
+/// How often a blocked request is asked about over the shared connection.
+pub(crate) const PROBE: Duration = Duration::from_millis(1500);
+/// After this a wait is logged, and whenever it has doubled.
+pub(crate) const LONG_WAIT: Duration = Duration::from_secs(30);
+/// After this a wait is logged for a lock that is held by the same client.
+pub(crate) const OWN_WAIT: Duration = Duration::from_secs(1);
 /// How long a wait without an end is asked for in one request over a connection of its own.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// How often a waiter asks whether it is its turn, where the server does not tell.
@@ -95,6 +105,8 @@ pub(crate) enum Step {
     Fail,
     /// It asks again after a pause, at the server that is the primary then.
     Again,
+    /// The same, over a new connection: the server is no primary, and its address may lead to another one now.
+    Elsewhere,
     /// It asks the node that has the slot now.
     Moved { slot: u16, host: String, port: u16 },
     /// It asks this node, once.
@@ -107,7 +119,8 @@ pub(crate) fn judge(text: &str) -> Step {
     let code = words.next().unwrap_or_default();
     match code {
         "MOVED" | "ASK" => redirection(code == "MOVED", words.next(), words.next()).unwrap_or(Step::Fail),
-        "READONLY" | "UNBLOCKED" | "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => Step::Again,
+        "READONLY" | "UNBLOCKED" | "MASTERDOWN" => Step::Elsewhere,
+        "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" => Step::Again,
         _ => Step::Fail,
     }
 }
@@ -153,8 +166,9 @@ mod tests {
 
     #[test]
     fn errors_say_what_to_do_next() {
-        assert_eq!(judge("READONLY You can't write against a read only replica."), Step::Again);
-        assert_eq!(judge("UNBLOCKED this server is no longer a primary; ask the new one"), Step::Again);
+        assert_eq!(judge("READONLY You can't write against a read only replica."), Step::Elsewhere);
+        assert_eq!(judge("UNBLOCKED this server is no longer a primary; ask the new one"), Step::Elsewhere);
+        assert_eq!(judge("LOADING Redis is loading the dataset in memory"), Step::Again);
         assert_eq!(judge("LOCKKIND this lock is LIMIT 2 now"), Step::Fail);
         let host = || "::1".to_owned();
         assert_eq!(judge("MOVED 3999 ::1:7001"), Step::Moved { slot: 3999, host: host(), port: 7001 });

@@ -1,18 +1,17 @@
-//! Finds the servers of locks, keeps a connection to each, and sends and repeats requests.
+//! Finds the servers of locks, and keeps a connection to each.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::{Cmd, ConnectionInfo, Value};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+use tracing::info;
 
-use crate::clock::Moment;
-use crate::error::Error;
-use crate::link::{Address, Before, Failure, Link, OnChange, Request, address_of, at, lock};
-use crate::rules::{ATTEMPT, LONGEST_PAUSE, PAUSE, Step, judge, slot};
-use crate::wanted::Wanted;
+use crate::clock::{Moment, at_random};
+use crate::link::{Address, Failure, Link, OnChange, address_of, at, lock};
+use crate::rules::{ATTEMPT, LONGEST_RECONNECT, RECONNECT, slot};
 
 /// Which servers there are.
 #[derive(Clone, Debug)]
@@ -35,52 +34,14 @@ impl Topology {
     }
 }
 
-/// Why an attempt failed that had no time left to connect.
-const TOO_LATE: &str = "it took too long to connect";
-
-/// A reply, and when the request was sent that got it.
-pub(crate) struct Answer {
-    pub(crate) reply: Value,
-    pub(crate) sent: Moment,
-    /// The place of the request among all, and its connection's.
-    pub(crate) number: u64,
-    pub(crate) link: u64,
-    /// Whether the request was sent before and not answered: it may have been done then.
-    pub(crate) is_repeated: bool,
-    /// Whether that one may still come: nobody knows what becomes of a connection that was given up.
-    pub(crate) may_come_late: bool,
-}
-
-/// What has become of a request that was sent before.
-#[derive(Clone, Copy, Default)]
-struct Earlier {
-    is_unanswered: bool,
-    may_come_late: bool,
-}
-
-/// A request for the server that has this lock.
-pub(crate) struct Ask<'a> {
-    pub(crate) name: &'a [u8],
-    pub(crate) command: &'a Cmd,
-    /// Until when it is repeated.
-    pub(crate) until: Moment,
-    /// The acquire that it is for, which is told if it goes unanswered.
-    pub(crate) wanted: Option<&'a Wanted>,
-    /// What is sent before it where the server tells of changes, if anything.
-    pub(crate) before: Option<Before<'a>>,
-}
-
-impl<'a> Ask<'a> {
-    pub(crate) fn new(name: &'a [u8], command: &'a Cmd, until: Moment) -> Self {
-        Self { name, command, until, wanted: None, before: None }
-    }
-}
-
 /// The door to one server: one task after the other makes its connection, in the order in which they came.
 #[derive(Default)]
-struct Door {
+pub(crate) struct Door {
     gate: tokio::sync::Mutex<()>,
     link: Mutex<Option<Arc<Link>>>,
+    /// How many connections were tried since the server did what only a primary does, and whether it ever did.
+    pub(crate) tries: AtomicU32,
+    pub(crate) has_served: AtomicBool,
 }
 
 impl Door {
@@ -88,14 +49,30 @@ impl Door {
         lock(&self.link)
     }
 
+    /// Waits longer before each connection that follows one in vain.
+    async fn back_off(&self) {
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
+        sleep(back_off(tries)).await;
+    }
+
     fn ready(&self) -> Option<Arc<Link>> {
         self.link().as_ref().filter(|link| !link.is_closed()).cloned()
+    }
+}
+
+/// Returns the pause before another attempt to connect, which grows with each that failed.
+pub(crate) fn back_off(tries: u32) -> Duration {
+    match tries {
+        0 => Duration::ZERO,
+        _ => at_random(LONGEST_RECONNECT.min(RECONNECT * (1 << (tries - 1).min(8)))),
     }
 }
 
 #[derive(Default)]
 struct Known {
     primary: Option<Address>,
+    /// The one before, where sentinels name another one.
+    last: Option<Address>,
     slots: HashMap<u16, Address>,
     nodes: Vec<ConnectionInfo>,
     doors: HashMap<Address, Arc<Door>>,
@@ -106,20 +83,36 @@ pub(crate) struct Servers {
     topology: Topology,
     known: Mutex<Known>,
     finding: tokio::sync::Mutex<()>,
-    closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
+    /// When a server replied last.
+    heard: Mutex<Moment>,
+    /// Whether it was logged that a server refuses what it may grant later.
+    pub(crate) refuses: AtomicBool,
     on_change: OnChange,
+    pub(crate) on_reconnect: OnReconnect,
 }
 
+/// What is told of a server that serves again over a new connection.
+pub(crate) type OnReconnect = Box<dyn Fn(&Address) + Send + Sync>;
+
 impl Servers {
-    pub(crate) fn new(topology: Topology, on_change: OnChange) -> Self {
+    pub(crate) fn new(topology: Topology, on_change: OnChange, on_reconnect: OnReconnect) -> Self {
         let mut known = Known::default();
         match &topology {
             Topology::Single(info) => known.primary = Some(address_of(info)),
             Topology::Sentinel { sentinels, .. } => known.nodes.clone_from(sentinels),
             Topology::Cluster(nodes) => known.nodes.clone_from(nodes),
         }
-        let (finding, closed) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
-        Self { topology, known: Mutex::new(known), finding, closed, on_change }
+        Self {
+            topology,
+            known: Mutex::new(known),
+            finding: tokio::sync::Mutex::new(()),
+            closed: AtomicBool::default(),
+            heard: Mutex::new(Moment::now()),
+            refuses: AtomicBool::default(),
+            on_change,
+            on_reconnect,
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -217,7 +210,12 @@ impl Servers {
             Value::Array(found) => primary_address(&found),
             _ => return Err(format!("this sentinel watches no primary named {service}")),
         };
-        self.known().primary = Some(address.ok_or("its reply is no address")?);
+        let address = address.ok_or("its reply is no address")?;
+        let mut known = self.known();
+        if let Some(last) = known.last.replace(address.clone()).filter(|last| *last != address) {
+            info!("the primary of {service} is {address} now, not {last}");
+        }
+        known.primary = Some(address);
         Ok(())
     }
 
@@ -254,7 +252,7 @@ impl Servers {
 
     // Connections.
 
-    fn door(&self, address: &Address) -> Arc<Door> {
+    pub(crate) fn door(&self, address: &Address) -> Arc<Door> {
         self.known().doors.entry(address.clone()).or_default().clone()
     }
 
@@ -269,7 +267,7 @@ impl Servers {
     }
 
     /// The connection to the server of this lock, if it is ready. `None` also while others wait for it to be made.
-    fn at_once(&self, name: &[u8]) -> Option<Arc<Link>> {
+    pub(crate) fn at_once(&self, name: &[u8]) -> Option<Arc<Link>> {
         let door = self.known_door(name)?;
         let _nobody_else = door.gate.try_lock().ok()?;
         door.ready()
@@ -288,10 +286,13 @@ impl Servers {
             return Ok(link);
         }
         if self.closed.load(Ordering::Acquire) {
-            return Err(Failure::Broken("these locks were closed".to_owned()));
+            return Err(Failure::broken("these locks were closed"));
         }
-        let link = Link::told(at(self.topology.login(), address), self.on_change.clone()).await?;
+        door.back_off().await;
+        let info = at(self.topology.login(), address);
+        let link = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address))?;
         *door.link() = Some(link.clone());
+        self.hears();
         Ok(link)
     }
 
@@ -300,6 +301,16 @@ impl Servers {
         let address = self.find_for(name).await?;
         let link = Link::plain(at(self.topology.login(), &address)).await;
         Ok((link.map_err(|failure| failure.at(&address))?, address))
+    }
+
+    /// Notes that a server has replied.
+    pub(crate) fn hears(&self) {
+        *lock(&self.heard) = Moment::now();
+    }
+
+    /// When a server replied last.
+    pub(crate) fn heard(&self) -> Moment {
+        *lock(&self.heard)
     }
 
     /// Ends all connections, and makes no new ones.
@@ -312,124 +323,18 @@ impl Servers {
             }
         }
     }
-
-    // Requests.
-
-    /// The reply of the server that has this lock. Repeats the request until its time is over.
-    pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
-        let (mut pause, mut earlier, mut asking, mut reason) = (PAUSE, Earlier::default(), None, None);
-        loop {
-            let address = asking.clone().or_else(|| self.address(ask.name));
-            let failure = match self.attempt(&ask, asking.as_ref(), &mut earlier).await {
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Broken(why)) => {
-                    asking = None;
-                    self.forget(address.as_ref());
-                    why
-                }
-                Err(Failure::Refused(text)) => {
-                    asking = None;
-                    match judge(&text) {
-                        Step::Fail => return Err(Error::from_reply(&text)),
-                        Step::Moved { .. } if self.is_single() => return Err(Error::from_reply(&text)),
-                        Step::Again => self.leave(address.as_ref(), &text),
-                        Step::Moved { slot, host, port } => self.moved(slot, host, port, address.as_ref()),
-                        Step::Ask { host, port } => asking = Some(Address { host: host.into(), port }),
-                    }
-                    text
-                }
-            };
-            let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
-            // The last attempt may have been cut short: what was told before says more.
-            let told = reason.take().filter(|_| failure == TOO_LATE);
-            let failure = told.unwrap_or_else(|| format!("{at}{failure}"));
-            let left = ask.until.left();
-            if left.is_zero() || self.closed.load(Ordering::Acquire) {
-                return Err(Error::connection(failure));
-            }
-            reason = Some(failure);
-            sleep(pause.min(left)).await;
-            pause = (2 * pause).min(LONGEST_PAUSE);
-        }
-    }
-
-    async fn attempt(
-        &self,
-        ask: &Ask<'_>,
-        node: Option<&Address>,
-        earlier: &mut Earlier,
-    ) -> Result<Answer, Failure> {
-        let left = ask.until.left();
-        let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
-        let link = match at_once {
-            Some(link) => link,
-            None => self.link_in(left.max(5 * PAUSE), ask.name, node).await?,
-        };
-        // A node that has the slot only half tells of nothing.
-        let before = ask.before.filter(|_| link.is_told() && node.is_none());
-        let request = Request { command: ask.command, asks: node.is_some(), before };
-        let sent = Moment::now();
-        let most = ATTEMPT.min((left / 2).max(5 * PAUSE));
-        ask.wanted.inspect(|wanted| wanted.sends());
-        match link.call_for(&request, most).await {
-            Ok((reply, number)) => {
-                ask.wanted.filter(|_| reply == Value::Nil).inspect(|wanted| wanted.got_nothing());
-                let Earlier { is_unanswered: is_repeated, may_come_late } = *earlier;
-                Ok(Answer { reply, sent, number, link: link.number, is_repeated, may_come_late })
-            }
-            Err(failure) => {
-                match &failure {
-                    Failure::Broken(_) => {
-                        earlier.is_unanswered = true;
-                        earlier.may_come_late |= link.is_given_up();
-                        ask.wanted.inspect(|wanted| wanted.doubt());
-                    }
-                    // What it has begun may still be undone.
-                    Failure::Refused(text) if text.starts_with("NOREPLICAS") => {}
-                    Failure::Refused(_) => drop(ask.wanted.inspect(|wanted| wanted.got_nothing())),
-                }
-                Err(failure)
-            }
-        }
-    }
-
-    async fn link_in(
-        &self,
-        most: Duration,
-        name: &[u8],
-        node: Option<&Address>,
-    ) -> Result<Arc<Link>, Failure> {
-        let linking = async {
-            match node {
-                Some(address) => self.link_to(address).await,
-                None => self.link(name).await,
-            }
-        };
-        let late = |_| Err(Failure::Broken(TOO_LATE.to_owned()));
-        timeout(most, linking).await.unwrap_or_else(late)
-    }
-
-    /// Looks for the primary anew, after a server said that it is none.
-    fn leave(&self, address: Option<&Address>, text: &str) {
-        self.forget(address);
-        if let Some(address) = address.filter(|_| !self.is_single() && text.starts_with("READONLY"))
-            && let Some(link) = self.door(address).link().take()
-        {
-            link.close();
-        }
-    }
 }
 
 /// The reply of a server that is asked nothing else, or why there is none.
 async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, String> {
     let asked = async { Link::plain(server.clone()).await?.call(command, ATTEMPT).await };
     asked.await.map(|(value, _)| value).map_err(|failure| match failure {
-        Failure::Broken(text) | Failure::Refused(text) => text,
+        Failure::Broken(text, _) | Failure::Refused(text) => text,
     })
 }
 
 fn unknown(why: String) -> Failure {
-    Failure::Broken(format!("nobody knows which server is the primary: {why}"))
+    Failure::broken(format!("nobody knows which server is the primary: {why}"))
 }
 
 /// The address of a primary as a sentinel names it.

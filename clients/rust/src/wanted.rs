@@ -11,7 +11,7 @@ use redis::Cmd;
 use uuid::Uuid;
 
 use crate::error::Error;
-use crate::rules::milliseconds;
+use crate::rules::{NOBODYS, milliseconds};
 
 /// The shortest lease: it leaves time for a renewal, and a shorter one is most likely meant in other units.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -39,6 +39,11 @@ pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
         return Err(Error::invalid(format!("lease must be {SHORTEST_LEASE:?} or more, not {lease:?}")));
     }
     Ok(())
+}
+
+/// Refuses a name that no server would take.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
+    if name.is_empty() { Err(Error::invalid("the name of a lock must not be empty")) } else { Ok(()) }
 }
 
 /// Refuses an owner that no server would take, or under which nobody could be found again.
@@ -87,6 +92,8 @@ pub(crate) struct Wanted {
     doubtful: AtomicBool,
     /// Whether the latest request is on its way, or was granted.
     grantable: AtomicBool,
+    /// Whether any request was sent at all.
+    sent: AtomicBool,
 }
 
 impl Wanted {
@@ -100,9 +107,7 @@ impl Wanted {
         if !(1..=MOST_NAMES).contains(&names.len()) {
             return Err(Error::invalid(format!("many takes 1 to {MOST_NAMES} names, not {}", names.len())));
         }
-        if names.iter().any(Vec::is_empty) {
-            return Err(Error::invalid("the name of a lock must not be empty"));
-        }
+        names.iter().try_for_each(|name| check_name(name))?;
         let mut seen = HashSet::new();
         if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
             let name = String::from_utf8_lossy(twice);
@@ -120,20 +125,17 @@ impl Wanted {
             }
             _ => {}
         }
-        Ok(Self {
-            names,
-            kind,
-            lease,
-            owner,
-            doubtful: AtomicBool::default(),
-            grantable: AtomicBool::default(),
-        })
+        Ok(Self::of(names, kind, lease, owner))
     }
 
     /// A request for the same locks with another owner.
     pub(crate) fn anew(&self) -> Self {
-        let (names, kind, lease, owner) = (self.names.clone(), self.kind, self.lease, new_owner());
-        Self { names, kind, lease, owner, doubtful: AtomicBool::default(), grantable: AtomicBool::default() }
+        Self::of(self.names.clone(), self.kind, self.lease, new_owner())
+    }
+
+    fn of(names: Vec<Vec<u8>>, kind: Kind, lease: Duration, owner: Vec<u8>) -> Self {
+        let [doubtful, grantable, sent] = <[AtomicBool; 3]>::default();
+        Self { names, kind, lease, owner, doubtful, grantable, sent }
     }
 
     /// The first name, by which the server is found.
@@ -161,8 +163,14 @@ impl Wanted {
         self.is_doubtful() || self.grantable.load(Ordering::Relaxed)
     }
 
+    /// Whether there may be anything to give up.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.is_doubtful() || self.sent.load(Ordering::Relaxed)
+    }
+
     /// Notes that a request is sent.
     pub(crate) fn sends(&self) {
+        self.sent.store(true, Ordering::Relaxed);
         self.grantable.store(true, Ordering::Relaxed);
     }
 
@@ -228,6 +236,13 @@ impl Wanted {
 pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
     let mut command = redis::cmd("LOCK.FENCE");
     command.arg(name).arg(token);
+    command
+}
+
+/// A release of no hold, for an owner that nobody is: a write that changes nothing.
+pub(crate) fn release_nothing(name: &[u8]) -> Cmd {
+    let mut command = redis::cmd("LOCK.RELEASE");
+    command.arg(name).arg(new_owner()).arg("TOKEN").arg(NOBODYS);
     command
 }
 

@@ -57,14 +57,18 @@ async fn what_a_server_refuses_is_told_once_and_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_of_the_work_gives_the_lock_up_and_ends_the_candidacy() {
+async fn a_panic_of_the_work_gives_the_lock_up_and_is_reported() {
     let server = Server::start();
-    let locks = server.locks();
-    let leader = locks.leader("job").on_elected(async |_| panic!("on purpose")).stand().unwrap();
+    let (locks, heard) = (server.locks(), Arc::new(Mutex::new(Vec::new())));
+    let told = heard.clone();
+    let candidate = locks.leader("job").on_error(move |error| told.lock().unwrap().push(error.to_string()));
+    let leader = candidate.on_elected(async |_| panic!("on purpose")).stand().unwrap();
     eventually("it stands no more", || !leader.is_standing()).await;
     eventually("nobody leads", || !server.is_held("job")).await;
     let ended = timeout(PATIENCE, leader.elected()).await.unwrap().unwrap_err();
     assert!(matches!(ended, Error::Invalid { .. }), "{ended}");
+    assert!(ended.to_string().contains("'job'") && ended.to_string().contains("on purpose"), "{ended}");
+    assert_eq!(*heard.lock().unwrap(), [ended.to_string()]);
     leader.resign().await;
 }
 

@@ -25,7 +25,7 @@ async fn the_longest_duration_is_a_wait_without_end() {
 /// What is refused without a server, and how.
 fn invalid<T>(made: Result<T, Error>) -> String {
     match made {
-        Err(Error::Invalid { message }) => message,
+        Err(Error::Invalid { message, .. }) => message,
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("it was taken"),
     }
@@ -47,6 +47,8 @@ fn a_builder_refuses_what_does_not_go_together() {
     for told in addresses.map(|address| invalid(Locks::open(address))) {
         assert!(told.contains("an address is redis://host:port") && !told.contains(password), "{told}");
     }
+    let sentinel = Locks::builder().sentinel(NOWHERE, "").build();
+    assert_eq!(invalid(sentinel), "the service that sentinels watch must not be empty");
     let single = Locks::builder().server(NOWHERE[0]).primary("redis://ann:secret@any");
     assert!(invalid(single.build()).starts_with("primary(..) goes with sentinel(..)"));
 }
@@ -94,6 +96,9 @@ async fn a_token_that_nobody_ever_had_is_fenced() {
         assert!(matches!(told, Err(Error::Fenced { .. })), "{told:?}");
     }
     invalid(server.locks().held_by("").await);
+    assert_eq!(invalid(server.locks().fence("", 4711).await), "the name of a lock must not be empty");
+    let zero = server.locks().lock("k").longest(Duration::ZERO).acquire().await;
+    assert_eq!(invalid(zero), "longest must be more than 0s: use renew(false) for a single lease");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,7 +79,7 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
         tries_left -= 1;
     };
     assert!(
-        matches!(&refused, Error::ConnectionFailed { message } if message.contains("ertificate")),
+        matches!(&refused, Error::ConnectionFailed { message, .. } if message.contains("ertificate")),
         "{refused}"
     );
 }

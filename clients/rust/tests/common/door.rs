@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +20,10 @@ struct State {
     /// How many connections there were, and how many of the first of them pass on no requests.
     joined: AtomicU64,
     stalled: AtomicU64,
+    /// How many of the first of them lose whatever is sent, in both directions.
+    lost: AtomicU64,
+    /// The port of the server that new connections reach.
+    target: AtomicU16,
 }
 
 /// Stands before a server; its threads end with the test's process.
@@ -31,22 +35,42 @@ pub struct Door {
 impl Door {
     pub fn to(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, state, target) = (listener.local_addr().unwrap().port(), Arc::default(), server.port);
-        let shared: Arc<State> = Arc::clone(&state);
+        let (port, state) = (listener.local_addr().unwrap().port(), Arc::new(State::default()));
+        state.target.store(server.port, Ordering::SeqCst);
+        let shared = state.clone();
         thread::spawn(move || {
             for client in listener.incoming() {
                 // A client that is not let in, or finds no server, sees the connection close.
                 if !shared.is_shut.load(Ordering::SeqCst) {
-                    drop(client.and_then(|client| join(&shared, client, target)));
+                    drop(client.and_then(|client| join(&shared, client)));
                 }
             }
         });
         Self { port, state }
     }
 
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Leads new connections to another server; those that there are stay.
+    pub fn lead(&self, server: &Server) {
+        self.state.target.store(server.port, Ordering::SeqCst);
+    }
+
+    /// How many connections there were.
+    pub fn joined(&self) -> u64 {
+        self.state.joined.load(Ordering::SeqCst)
+    }
+
+    /// Loses whatever is sent over the connections that there are, which stay open.
+    pub fn lose(&self) {
+        self.state.lost.store(self.joined(), Ordering::SeqCst);
+    }
+
     /// Locks whose requests go this way.
     pub fn locks(&self) -> Locks {
-        Locks::open(format!("redis://127.0.0.1:{}", self.port)).unwrap()
+        Locks::open(self.url()).unwrap()
     }
 
     /// Makes each reply take `delay` longer from now on.
@@ -69,7 +93,7 @@ impl Door {
 
     /// From now on the connections that there are keep what is sent; or they pass it on, though the client may have gone.
     pub fn stall(&self, is_stalled: bool) {
-        let stalled = if is_stalled { self.state.joined.load(Ordering::SeqCst) } else { 0 };
+        let stalled = if is_stalled { self.joined() } else { 0 };
         self.state.stalled.store(stalled, Ordering::SeqCst);
     }
 
@@ -82,8 +106,8 @@ impl Door {
     }
 }
 
-fn join(state: &Arc<State>, client: TcpStream, target: u16) -> io::Result<()> {
-    let server = TcpStream::connect(("127.0.0.1", target))?;
+fn join(state: &Arc<State>, client: TcpStream) -> io::Result<()> {
+    let server = TcpStream::connect(("127.0.0.1", state.target.load(Ordering::SeqCst)))?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     state.links.lock().unwrap().extend([client.try_clone()?, server.try_clone()?]);
@@ -95,13 +119,13 @@ fn join(state: &Arc<State>, client: TcpStream, target: u16) -> io::Result<()> {
             while number < stalls.stalled.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(5));
             }
-            true
+            number >= stalls.lost.load(Ordering::SeqCst)
         });
     });
     thread::spawn(move || {
         pass(replies, || {
             thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::SeqCst)));
-            !state.is_mute.load(Ordering::SeqCst)
+            !state.is_mute.load(Ordering::SeqCst) && number >= state.lost.load(Ordering::SeqCst)
         });
     });
     Ok(())

@@ -149,6 +149,27 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Sends the server a signal: `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let told = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(told.unwrap().success(), "kill -{name}");
+    }
+
+    /// Becomes a replica of this server, and waits until it has its data.
+    pub fn follow(&self, primary: &Self) {
+        self.ask::<String>(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+        let end = Instant::now() + PATIENCE;
+        while !self.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up") {
+            assert!(Instant::now() < end, "it does not become a replica");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Becomes a primary again.
+    pub fn lead(&self) {
+        self.ask::<String>(&["REPLICAOF", "NO", "ONE"]);
+    }
+
     /// How many wait for the lock.
     pub fn waiters(&self, name: &str) -> i64 {
         let info: Option<std::collections::HashMap<String, redis::Value>> = self.ask(&["LOCK.INFO", name]);

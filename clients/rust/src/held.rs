@@ -1,0 +1,227 @@
+//! One hold: until when it lasts, when it is renewed, and what has become of it.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tracing::{error, warn};
+
+use crate::clock::Moment;
+use crate::error::{Cause, Error, Loss};
+use crate::link::{lock, next_number};
+use crate::rules::{STRAY, WATCH_AFTER, renewal, sure};
+use crate::wanted::Wanted;
+
+/// What was had: the token, and when the request that got it was sent.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) token: i64,
+    pub(crate) sent: Moment,
+}
+
+impl Grant {
+    /// Whether nothing is left of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sent.age() >= sure(self.wanted.lease)
+    }
+}
+
+/// How a hold has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum End {
+    Released,
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+pub(crate) struct Times {
+    pub(crate) lease: Duration,
+    pub(crate) deadline: Moment,
+    pub(crate) renew_at: Moment,
+    pub(crate) watch_at: Moment,
+    /// The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
+    pub(crate) stray: Option<(Duration, Moment)>,
+    /// How many attempts to renew have failed since one succeeded, and why the last one did.
+    pub(crate) failures: u32,
+    pub(crate) cause: Option<Error>,
+    pub(crate) end: Option<End>,
+    /// Under which moment the keeper has it.
+    pub(crate) filed: Option<Moment>,
+}
+
+/// One or several locks that are held together.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: u64,
+    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) token: i64,
+    pub(crate) granted_at: Moment,
+    renews: bool,
+    /// When the last renewal may be asked for, and when the hold ends at the latest.
+    longest_at: Moment,
+    over_at: Moment,
+    /// Whether its holder has learned of its loss, and whether it was given up after that.
+    is_told: AtomicBool,
+    is_given_up: AtomicBool,
+    times: Mutex<Times>,
+    pub(crate) ended: Notify,
+    /// One renewal at a time. Else one that is sent again might undo a lease that the holder has asked for meanwhile. And
+    /// replies that are seen in the wrong order might count a lease that the server has replaced.
+    pub(crate) renewing: tokio::sync::Mutex<()>,
+}
+
+impl Held {
+    pub(crate) fn new(grant: Grant, renews: bool, longest: Option<Duration>) -> Self {
+        let (lease, granted_at) = (grant.wanted.lease, Moment::now());
+        let (deadline, renew_at, watch_at) = (Moment::NEVER, Moment::NEVER, granted_at + WATCH_AFTER);
+        let longest_at = longest.map_or(Moment::NEVER, |longest| grant.sent + longest);
+        let held = Self {
+            id: next_number(),
+            wanted: grant.wanted,
+            token: grant.token,
+            granted_at,
+            renews,
+            longest_at,
+            over_at: longest_at + lease,
+            is_told: AtomicBool::default(),
+            is_given_up: AtomicBool::default(),
+            times: Mutex::new(Times {
+                lease,
+                deadline,
+                renew_at,
+                watch_at,
+                stray: None,
+                failures: 0,
+                cause: None,
+                end: None,
+                filed: None,
+            }),
+            ended: Notify::new(),
+            renewing: tokio::sync::Mutex::new(()),
+        };
+        held.count_from(grant.sent, lease);
+        held
+    }
+
+    pub(crate) fn times(&self) -> MutexGuard<'_, Times> {
+        lock(&self.times)
+    }
+
+    /// Counts a lease from the moment at which it was asked for. An older renewal that comes late may still cut it, so
+    /// no more is sure than the lease of that one.
+    pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
+        let mut times = self.times();
+        times.stray = times.stray.filter(|(_, until)| sent < *until);
+        let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
+        let due = sent + renewal(surely);
+        times.lease = lease;
+        times.deadline = sent + sure(surely);
+        times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
+        let (failures, _) = (mem::take(&mut times.failures), times.cause.take());
+        if failures > 0 {
+            warn!("renewed lock '{}' again, after {failures} failed renewals", self.wanted.label());
+        }
+    }
+
+    /// Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it
+    /// never is, the server may have begun it or may still do so. So no more is sure, and no more is renewed.
+    pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
+        let mut times = self.times();
+        times.lease = times.lease.min(lease);
+        times.deadline = times.deadline.min(sent + sure(lease));
+        if times.renew_at != Moment::NEVER {
+            times.renew_at = times.renew_at.min(sent + renewal(lease));
+        }
+    }
+
+    /// Notes that a renewal for this lease went unanswered.
+    pub(crate) fn may_come_late(&self, lease: Duration) {
+        let mut times = self.times();
+        let shortest = times.stray.map_or(lease, |(stray, _)| stray.min(lease));
+        times.stray = Some((shortest, Moment::now() + STRAY));
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.times().lease
+    }
+
+    /// The lease that a renewal asks for by itself. Once the longest hold is bounded, no more than the first one.
+    pub(crate) fn renewed_lease(&self) -> Duration {
+        let lease = self.lease();
+        if self.over_at == Moment::NEVER { lease } else { lease.min(self.wanted.lease) }
+    }
+
+    /// Until when a renewal for this lease may be asked for; `None` if the hold would end too late.
+    pub(crate) fn ask_until(&self, lease: Duration, by_itself: bool) -> Option<Moment> {
+        if self.over_at == Moment::NEVER {
+            return Some(self.deadline());
+        }
+        let until = Moment::now() + self.over_at.left().checked_sub(lease)?;
+        let last = if by_itself { self.longest_at } else { Moment::NEVER };
+        Some(self.deadline().min(until).min(last))
+    }
+
+    /// For how long it may still last at most.
+    pub(crate) fn longest_left(&self) -> Duration {
+        self.over_at.left()
+    }
+
+    /// Why the last renewal failed.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        self.times().cause.clone().map(|cause| Arc::new(cause) as Cause)
+    }
+
+    /// Notes that its holder learned of the loss.
+    pub(crate) fn is_told(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this call is the first to give up what was lost: then what is left of it is released.
+    pub(crate) fn gives_up(&self) -> bool {
+        let is_first = !self.is_given_up.swap(true, Ordering::Relaxed);
+        if is_first && !self.is_told.load(Ordering::Relaxed) {
+            error!("lock '{}' was lost, and its holder gave it up without being told", self.wanted.label());
+        }
+        is_first
+    }
+
+    /// The loss of the hold.
+    pub(crate) fn lost(&self, reason: Loss) -> Error {
+        self.is_told();
+        Error::LockLost { name: self.wanted.label(), reason, source: self.cause() }
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.times().deadline
+    }
+
+    pub(crate) fn end(&self) -> Option<End> {
+        self.times().end
+    }
+
+    /// Notes when a renewal that has failed is tried again.
+    pub(crate) fn renew_again_at(&self, at: Moment) {
+        if self.renews && at < self.longest_at {
+            self.times().renew_at = at;
+        }
+    }
+
+    pub(crate) fn watch_at(&self, at: Moment) {
+        self.times().watch_at = at;
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn until_end(&self) -> End {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Some(end) = self.end() {
+                return end;
+            }
+            ended.await;
+        }
+    }
+}

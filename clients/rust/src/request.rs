@@ -1,0 +1,225 @@
+//! Sends requests to the server of a lock, and repeats them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::link::{Address, Before, Failure, Link, Request};
+use crate::rules::{ATTEMPT, KEEP, LONGEST_PAUSE, LONGEST_RECONNECT, PATIENCE, PAUSE, Step, judge};
+use crate::servers::Servers;
+use crate::wanted::Wanted;
+
+/// Why an attempt failed that had no time left to connect.
+const TOO_LATE: &str = "it took too long to connect";
+
+/// A reply, and when the request was sent that got it.
+pub(crate) struct Answer {
+    pub(crate) reply: Value,
+    pub(crate) sent: Moment,
+    /// The place of the request among all, and its connection's.
+    pub(crate) number: u64,
+    pub(crate) link: u64,
+    /// Whether the request was sent before and not answered: it may have been done then.
+    pub(crate) is_repeated: bool,
+    /// Whether that one may still come: nobody knows what becomes of a connection that was given up.
+    pub(crate) may_come_late: bool,
+}
+
+/// What has become of a request that was sent before.
+#[derive(Clone, Copy, Default)]
+struct Earlier {
+    is_unanswered: bool,
+    may_come_late: bool,
+}
+
+/// What is told of a request that failed, and is repeated.
+pub(crate) type Failed<'a> = &'a (dyn Fn(&Error) + Send + Sync);
+
+/// A request for the server that has this lock.
+pub(crate) struct Ask<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) command: &'a Cmd,
+    /// Until when it is repeated.
+    pub(crate) until: Moment,
+    /// What is told of each attempt that fails.
+    pub(crate) failed: Option<Failed<'a>>,
+    /// The acquire that it is for, which is told if it goes unanswered.
+    pub(crate) wanted: Option<&'a Wanted>,
+    /// What is sent before it where the server tells of changes, if anything.
+    pub(crate) before: Option<Before<'a>>,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn new(name: &'a [u8], command: &'a Cmd, until: Moment) -> Self {
+        Self { name, command, until, failed: None, wanted: None, before: None }
+    }
+}
+
+impl Servers {
+    /// How much time is left for a request that began then. One without an end has as long as servers reply at all.
+    fn left(&self, ask: &Ask<'_>, began: Moment) -> Duration {
+        let until = if ask.until == Moment::NEVER { began.max(self.heard()) + PATIENCE } else { ask.until };
+        until.left()
+    }
+
+    /// The reply of the server that has this lock. Repeats the request until its time is over.
+    pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
+        let (began, mut pause, mut earlier, mut asking) =
+            (Moment::now(), PAUSE, Earlier::default(), None::<Address>);
+        let (mut refused, mut broken) = (None::<Error>, None::<Error>);
+        loop {
+            let address = asking.clone().or_else(|| self.address(ask.name));
+            let left = self.left(&ask, began);
+            let failure = match self.attempt(&ask, asking.as_ref(), &mut earlier, left).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            asking = None;
+            let step = match &failure {
+                Failure::Broken(..) => Step::Again,
+                Failure::Refused(text) => match judge(text) {
+                    Step::Moved { .. } if self.is_single() => return Err(Error::from_reply(text)),
+                    step => step,
+                },
+            };
+            // The last attempt may have been cut short: what was told before says more.
+            let is_cut = matches!(&failure, Failure::Broken(why, _) if why == TOO_LATE);
+            let (is_refusal, error) =
+                (matches!(failure, Failure::Refused(_)), failure.told(address.as_ref()));
+            if !is_cut || broken.is_none() && refused.is_none() {
+                ask.failed.inspect(|failed| failed(&error));
+            }
+            match step {
+                Step::Fail => return Err(error),
+                Step::Again | Step::Elsewhere => self.forget(address.as_ref()),
+                Step::Moved { slot, host, port } => self.moved(slot, host, port, address.as_ref()),
+                Step::Ask { host, port } => asking = Some(Address { host: host.into(), port }),
+            }
+            if is_refusal {
+                ask.wanted.inspect(|wanted| self.is_refused(wanted, &error));
+                (refused, broken) = (Some(error), None);
+            } else if !is_cut || broken.is_none() {
+                broken = Some(error);
+            }
+            let left = self.left(&ask, began);
+            if left.is_zero() || self.closed.load(Ordering::Acquire) {
+                return Err(last_of(refused, broken));
+            }
+            sleep(pause.min(left)).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Logs that a server refuses what it may grant later, once until it grants again.
+    pub(crate) fn is_refused(&self, wanted: &Wanted, error: &Error) {
+        if !self.refuses.swap(true, Ordering::Relaxed) {
+            warn!("waiting for lock '{}': {error}", wanted.label());
+        }
+    }
+
+    async fn attempt(
+        &self,
+        ask: &Ask<'_>,
+        node: Option<&Address>,
+        earlier: &mut Earlier,
+        left: Duration,
+    ) -> Result<Answer, Failure> {
+        let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
+        let link = match at_once {
+            Some(link) => link,
+            None => self.link_in(left.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?,
+        };
+        // A node that has the slot only half tells of nothing.
+        let before = ask.before.filter(|_| link.is_told() && node.is_none());
+        let request = Request { command: ask.command, asks: node.is_some(), before };
+        let sent = Moment::now();
+        let most = ATTEMPT.min((left / 2).max(5 * PAUSE));
+        ask.wanted.inspect(|wanted| wanted.sends());
+        match link.call_for(&request, most).await {
+            Ok((reply, number)) => {
+                self.hears();
+                if ask.wanted.is_some() || ask.failed.is_some() {
+                    self.refuses.store(false, Ordering::Relaxed);
+                    if link.serves() {
+                        self.is_served(node.cloned().or_else(|| self.address(ask.name)));
+                    }
+                }
+                ask.wanted.filter(|_| reply == Value::Nil).inspect(|wanted| wanted.got_nothing());
+                let Earlier { is_unanswered: is_repeated, may_come_late } = *earlier;
+                Ok(Answer { reply, sent, number, link: link.number, is_repeated, may_come_late })
+            }
+            Err(failure @ Failure::Broken(..)) => {
+                earlier.is_unanswered = true;
+                earlier.may_come_late |= link.is_given_up();
+                ask.wanted.inspect(|wanted| wanted.doubt());
+                Err(failure)
+            }
+            Err(Failure::Refused(text)) => {
+                self.hears();
+                // What NOREPLICAS says no to has begun, and may still be undone.
+                if !text.starts_with("NOREPLICAS") {
+                    ask.wanted.inspect(|wanted| wanted.got_nothing());
+                }
+                Err(leave(&link, text))
+            }
+        }
+    }
+
+    /// A server does what only a primary does, for the first time over a new connection.
+    fn is_served(&self, address: Option<Address>) {
+        let Some(address) = address else { return };
+        let door = self.door(&address);
+        door.tries.store(0, Ordering::Relaxed);
+        if door.has_served.swap(true, Ordering::Relaxed) {
+            info!("reconnected to {address}");
+            (self.on_reconnect)(&address);
+        }
+    }
+
+    async fn link_in(
+        &self,
+        most: Duration,
+        name: &[u8],
+        node: Option<&Address>,
+    ) -> Result<Arc<Link>, Failure> {
+        let linking = async {
+            match node {
+                Some(address) => self.link_to(address).await,
+                None => self.link(name).await,
+            }
+        };
+        let late = |_| Err(Failure::broken(TOO_LATE));
+        timeout(most, linking).await.unwrap_or_else(late)
+    }
+}
+
+/// Closes the connection over which a server refused what only a primary does, if its address may lead elsewhere now.
+fn leave(link: &Link, text: String) -> Failure {
+    let is_long = text.starts_with("LOADING") && link.age() > LONGEST_RECONNECT;
+    if is_long || judge(&text) == Step::Elsewhere {
+        link.close();
+    } else if text.starts_with("QUARANTINE") && (link.has_served() || link.age() > 3 * KEEP) {
+        // It was the primary, and its address may lead to another server since.
+        link.close();
+        return Failure::broken(text);
+    }
+    Failure::Refused(text)
+}
+
+/// What a request ends in: a refusal first, which says more than a connection that ended after it.
+fn last_of(refused: Option<Error>, broken: Option<Error>) -> Error {
+    match (refused, broken) {
+        (
+            Some(Error::ConnectionFailed { message, .. }),
+            Some(Error::ConnectionFailed { message: then, source }),
+        ) => Error::ConnectionFailed { message: format!("{message}; then {then}"), source },
+        (Some(error), _) | (None, Some(error)) => error,
+        (None, None) => Error::connection("no server was asked"),
+    }
+}
