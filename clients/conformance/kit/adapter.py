@@ -119,6 +119,14 @@ class Adapter:
         events = [each for each in list(self.events) if each.get("event") == event]
         return [each for each in events if all(each.get(name) == value for name, value in members.items())]
 
+    def logged(self, *words, level="warning", limit=SOON, count=1):
+        """Waits until lines of this level in its log have all these words; returns their messages."""
+        def found():
+            return [each["message"] for each in self.seen("log", level=level) if all(w in each["message"] for w in words)]
+
+        self.until(lambda: len(found()) >= count, f"{count} lines in the log ({level}) with {words}", limit)
+        return found()
+
     def until(self, condition, what, limit=SOON):
         """Waits until it is so."""
         end = time.monotonic() + limit

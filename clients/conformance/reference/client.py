@@ -1,6 +1,7 @@
 """A client that is right, and no more than that: what stands in docs/CLIENTS.md, over redis-py's connections."""
 
 import asyncio
+import functools
 import math
 import os
 import random
@@ -15,7 +16,7 @@ from breaks import is_broken
 from errors import (
     ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
 )  # fmt: skip
-from servers import BROKEN, MARGIN, PATIENCE, PAUSE, Pushes, Servers, is_elsewhere
+from servers import BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere
 
 #: What a server's clock may be faster by, of a lease, and a little for what the two round.
 DRIFT, ROUNDING = 0.01, 0.002
@@ -23,6 +24,10 @@ DRIFT, ROUNDING = 0.01, 0.002
 AGAIN = 0.5
 #: How often the first in the process's own line asks, and how long the server keeps its place.
 ASK_EVERY, KEEP_MS = 0.2, 2000
+#: When the log says first that an acquire waits, and how often a wait is asked about over another connection.
+LONG_WAIT, PROBE_EVERY = 30.0, 3.0
+#: How long a close waits for releases, and then for what else is on its way.
+CLOSES_IN = 2.0
 #: What is left of a lease whose waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
 #: A token that no hold has: a release with it ends a wait alone.
@@ -50,6 +55,9 @@ class Hold:
         self.renews = options.get("renew", True)
         self.longest = options.get("longest")
         self.token, self.until, self.began, self.lost = None, 0.0, 0.0, None
+        self.asked = time.monotonic()
+        #: How many renewals have failed one after the other, and what the last one failed by.
+        self.failures, self.cause = 0, None
         #: Whether the owner may hold something already, and whether it was told that it has got nothing.
         self.is_named, self.got_nothing = False, False
         self.pid, self.next_renewal, self.told = os.getpid(), math.inf, None
@@ -87,8 +95,8 @@ class Hold:
 class Locks:
     """The locks of some servers."""
 
-    def __init__(self, mode, addresses, lease_ms=30_000, service=None, pool=8, waiting_connections=16):
-        self.servers = Servers(mode, addresses, service, pool, waiting_connections)
+    def __init__(self, client, mode, addresses, lease_ms=30_000, service=None, pool=8, waiting_connections=16):
+        self.servers = Servers(client, mode, addresses, service, pool, waiting_connections)
         self.lease_ms = lease_ms
         self.counts = Counter()
         self.holds, self.gates, self.pushes, self.tasks = set(), {}, {}, set()
@@ -105,33 +113,62 @@ class Locks:
         check_owner(owner)
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
-        hold = Hold(self, names, owner or new_owner(), options)
-        hold.is_named = owner is not None
         until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
+        report = self._background(self._report(names))
         try:
-            await self._take(hold, until, wait_ms)
-            if hold.remaining_ms() <= 0 and not is_broken("a-late-grant-is-a-hold"):
-                raise LockLost(f"{names}: the lease was over when the reply came")
-        except BaseException as error:
-            if isinstance(error, LockTimeout):
-                self.counts["timeouts"] += 1
-            if is_broken("cancelled-and-forgotten"):
-                raise
-            if is_broken("in-vain-and-in-the-queue") and isinstance(error, LockTimeout):
-                raise
-            if not isinstance(error, LockTimeout) or wait_ms != 0:
-                try:
-                    async with asyncio.timeout(PATIENCE):
-                        await self._shielded(self._give_up(hold))
-                except (asyncio.TimeoutError, LockError):
-                    pass  # it goes on in the background; the answer does not wait for it
+            hold = await self._try(names, owner, options, until, wait_ms)
+        except LockTimeout:
+            self.counts["timeouts"] += 1
             raise
+        finally:
+            report.cancel()
         self.counts["grants"] += 1
         hold.began = time.monotonic()
         self.holds.add(hold)
         self.changed.set()
         self._background(self._follow(hold))
         return hold
+
+    async def _try(self, names, owner, options, until, wait_ms):
+        """A hold. A grant that came too late is given up, and asked for again while there is time to wait."""
+        while True:
+            hold = Hold(self, names, owner or new_owner(), options)
+            hold.is_named = owner is not None
+            try:
+                await self._take(hold, until, wait_ms)
+                if hold.remaining_ms() > 0 or is_broken("a-late-grant-is-a-hold"):
+                    return hold
+                raise LockLost(f"{names}: the lease was over when the reply came")
+            except BaseException as error:
+                if is_broken("cancelled-and-forgotten"):
+                    raise
+                if is_broken("in-vain-and-in-the-queue") and isinstance(error, LockTimeout):
+                    raise
+                if not isinstance(error, LockTimeout) or wait_ms != 0:
+                    await self._give_up_soon(hold, 0.1 if isinstance(error, ConnectionFailed) else PATIENCE)
+                is_over = wait_ms == 0 or time.monotonic() >= until or is_broken("a-late-grant-is-a-loss")
+                if not isinstance(error, LockLost) or is_over:
+                    raise
+
+    async def _give_up_soon(self, hold, seconds):
+        try:
+            async with asyncio.timeout(seconds):
+                await self._shielded(self._give_up(hold))
+        except (asyncio.TimeoutError, LockError):
+            pass  # it goes on in the background; the answer does not wait for it
+
+    async def _report(self, names):
+        """Says in the log that an acquire waits for long, and for whom."""
+        seconds = waited = LONG_WAIT
+        while not is_broken("waits-without-a-word"):
+            await asyncio.sleep(seconds)
+            try:
+                found = [await self.servers.ask(name, "LOCK.INFO", name) for name in names]
+                owners = [holder[1] for each in found if each for holder in dict(zip(each[::2], each[1::2]))["holders"]]
+            except LockError as error:
+                owners = [f"an unknown owner ({error})"]
+            LOG.warning("%s could not be acquired for %d s: held by %s", ", ".join(names), waited, ", ".join(owners))
+            seconds, waited = waited, 2 * waited
 
     async def _take(self, hold, until, wait_ms):
         gate = self.gates.setdefault(hold.names[0], asyncio.Lock())
@@ -153,7 +190,7 @@ class Locks:
                     raise
                 reply = None  # a longer wait lasts beyond the quarantine
             if reply is None and wait_ms == 0:
-                raise LockTimeout(f"{hold.names} is taken")
+                raise LockTimeout(f"{', '.join(hold.names)} could not be acquired at once: another owner holds it")
             if reply is None:
                 hold.got_nothing = True
                 self.counts["waits"] += 1
@@ -174,7 +211,7 @@ class Locks:
             if is_broken("counts-from-before-the-wait") and len(hold.names) > 1:
                 return hold.counts_from(began)
             # The connection that waited stays open until then: the hold is tied to it.
-            await self._count_anew(hold)
+            await self._count_anew(hold, until)
         finally:
             await self.servers.discard(line)
             (self.servers.slots if is_broken("waits-in-the-pool") else self.servers.waiting).release()
@@ -187,7 +224,7 @@ class Locks:
             except NotConfirmed:
                 return 1
         if not is_broken("new-owner-for-each-try"):
-            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until)
+            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until, since=hold.asked)
         while time.monotonic() < until:
             try:
                 return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=time.monotonic())
@@ -210,7 +247,7 @@ class Locks:
             keep = 10 * KEEP_MS if is_broken("in-vain-and-in-the-queue") else KEEP_MS
             sent, place = time.monotonic(), ("QUEUE", keep) if len(hold.names) == 1 else ()
             hold.got_nothing = False
-            reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place))
+            reply = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place), until=until)
             hold.got_nothing = reply is None
             if reply is not None:
                 return sent, reply
@@ -226,9 +263,9 @@ class Locks:
             hold.got_nothing = False
             await line.send(*hold.words("ACQUIRE", "BLOCK", left, *tie))
             return line
-        except (*BROKEN, redis.RedisError):
+        except (*BROKEN, redis.RedisError) as error:
+            await self.servers.failed(error, hold.names[0], line)
             await self.servers.discard(line)
-            await self.servers.moved()
             return None
         except BaseException:
             await self.servers.discard(line)
@@ -236,10 +273,12 @@ class Locks:
 
     async def _wait(self, hold, until, line):
         """Reads the reply; a connection that is lost begins anew with the time that is left."""
-        began, whole = time.monotonic(), until - time.monotonic()
+        began, whole, pause = time.monotonic(), until - time.monotonic(), PAUSE
         while True:
             try:
-                hold.token = await line.read(until - time.monotonic() + MARGIN) if line is not None else None
+                if line is not None:
+                    hold.token = await self._read(hold, until, line)
+                    self.servers.answered(hold.names[0], line)
                 if hold.token is not None:
                     return line
                 hold.got_nothing = hold.got_nothing or line is not None
@@ -250,28 +289,56 @@ class Locks:
             except (*BROKEN, redis.RedisError) as error:
                 if is_broken("first-error-ends-the-wait") or not is_elsewhere(error):
                     raise translated(error) from error
-                await self.servers.moved()
+                await self.servers.failed(error, hold.names[0], line)
             finally:
                 if hold.token is None:
                     await self.servers.discard(line)
                     line = None
             if is_broken("wait-begins-anew"):
                 until = time.monotonic() + whole
-            if time.monotonic() >= until:
-                raise LockTimeout(f"{hold.names} was not to be had in {time.monotonic() - began:.1f} s")
-            await asyncio.sleep(PAUSE)
+            if time.monotonic() >= until and not self.servers.was_lost:
+                names = ", ".join(hold.names)
+                raise LockTimeout(f"{names} could not be acquired within {time.monotonic() - began:.1f} s")
+            if time.monotonic() >= until or self.servers.is_in_vain(until, hold.asked):
+                raise self.servers.gives_up(hold.names[0])
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, LONGEST_PAUSE) if line is None else PAUSE
             line = await self._begin_to_wait(hold, until)
 
-    async def _count_anew(self, hold):
+    async def _read(self, hold, until, line):
+        """The reply to a request that waits. Meanwhile it asks over another connection whether that was granted."""
+        reading = asyncio.create_task(line.read(until - time.monotonic() + MARGIN))
+        try:
+            while not (await asyncio.wait([reading], timeout=PROBE_EVERY))[0] and not is_broken("a-wait-is-not-probed"):
+                if is_broken("loses-patience-while-it-waits") and time.monotonic() - hold.asked > SILENCE:
+                    raise ConnectionFailed(f"{hold.names}: no reply in {SILENCE:.0f} s")
+                if self.servers.is_in_vain(until, hold.asked):
+                    raise self.servers.gives_up(hold.names[0])
+                # The reply may be on its way. If it is not, the connection is dead. The request that was sent there may
+                # yet come to the server, and tie the hold to that connection: so another owner has to ask.
+                if await self._is_granted(hold) and not (await asyncio.wait([reading], timeout=MARGIN))[0]:
+                    raise LockLost(f"{hold.names}: the grant was not answered")
+            return await reading
+        finally:
+            reading.cancel()
+
+    async def _is_granted(self, hold):
+        try:
+            until = time.monotonic() + PATIENCE
+            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until) is not None
+        except (Quarantine, ConnectionFailed):
+            return False
+
+    async def _count_anew(self, hold, until):
         """After a wait: asks again over the main connections, which renews it and unties it from the other."""
         sent = time.monotonic()
         if is_broken("stays-ephemeral"):
             await self.servers.ask(hold.names[0], "LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease)
             return hold.counts_from(sent)
         tie = ("EPHEMERAL", hold.lease) if len(hold.names) == 1 else ()
-        token = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *tie))
+        token = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *tie), until=max(until, sent + MARGIN))
         if token is None:
-            raise LockTimeout(f"{hold.names} was lost just after its grant")
+            raise LockLost(f"{hold.names} was lost just after its grant")
         hold.token = token
         hold.counts_from(sent)
 
@@ -312,7 +379,8 @@ class Locks:
         for name in hold.names:
             words = ("LOCK.RENEW", name, hold.owner, "PX", hold.lease, "TOKEN", hold.token)
             try:
-                reply = await self.servers.ask(name, *words, until=hold.until)
+                failed = functools.partial(self._renewal_failed, hold)
+                reply = await self.servers.ask(name, *words, until=hold.until, told=failed)
             except ConnectionFailed:
                 return  # the deadline will tell
             if reply != 1:
@@ -320,6 +388,18 @@ class Locks:
         if hold in self.holds:
             hold.counts_from(sent)
             self.changed.set()
+            self._renewed(hold)
+
+    def _renewal_failed(self, hold, text):
+        """Notes why; the first failure of an outage is logged."""
+        hold.failures, hold.cause = hold.failures + 1, text
+        if hold.failures == 1 and not is_broken("fails-to-renew-without-a-word"):
+            LOG.warning("could not renew %s: %s", ", ".join(hold.names), text)
+
+    def _renewed(self, hold):
+        if hold.failures:
+            LOG.warning("renewed %s again, after %d renewals that failed", ", ".join(hold.names), hold.failures)
+        hold.failures, hold.cause = 0, None
 
     async def _follow(self, hold):
         """Has the server tell of changes of it; a change was told, or may have been missed."""
@@ -328,7 +408,7 @@ class Locks:
         for name in hold.names:
             address = await self.servers.address(name)
             if address not in self.pushes:
-                self.pushes[address] = Pushes(address, self._told)
+                self.pushes[address] = Pushes(self.servers.client, address, self._told)
             live = await self.pushes[address].is_live(name, hold.token)
             if live == 0 and hold in self.holds:
                 return self.lose(hold, "push")
@@ -351,6 +431,9 @@ class Locks:
             self.holds.discard(hold)
             self.counts["losses"] += 1
             hold.lost = reason
+            LOG.warning("lost %s: %s", ", ".join(hold.names), hold.cause or reason)
+            if is_broken("gives-away-what-it-lost"):
+                self._background(self._give_up(hold))
             if hold.told is not None:
                 hold.told(hold, reason)
                 if is_broken("told-twice"):
@@ -419,14 +502,15 @@ class Locks:
         """Gives up all, and closes all connections."""
         if self.scheduler is not None:
             self.scheduler.cancel()
-        for hold in list(self.holds) if not is_broken("closes-and-keeps") else []:
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await self.release(hold)
-            except Exception:  # the lease ends it
-                continue
+        releases = [self.release(hold) for hold in self.holds] if not is_broken("closes-and-keeps") else []
+        if is_broken("closes-one-after-the-other"):
+            for release in releases:
+                await asyncio.wait([asyncio.create_task(release)], timeout=CLOSES_IN)
+        elif releases:
+            # What is not answered in time is ended by the lease.
+            await asyncio.wait(list(map(self._background, releases)), timeout=CLOSES_IN)
         if self.tasks:
-            await asyncio.wait(list(self.tasks), timeout=3)
+            await asyncio.wait(list(self.tasks), timeout=CLOSES_IN)
         for pushes in self.pushes.values():
             await pushes.close()
         await self.servers.close()

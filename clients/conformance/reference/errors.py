@@ -62,6 +62,24 @@ CODES = {
 }  # fmt: skip
 
 
+#: Errors of a server that is not, or no longer, the one to ask.
+ELSEWHERE = ("READONLY", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "LOADING")
+#: The driver has classes of its own for some codes, and takes these off the text.
+CODE_OF = {
+    "ReadOnlyError": "READONLY", "MovedError": "MOVED", "AskError": "ASK", "TryAgainError": "TRYAGAIN",
+    "ClusterDownError": "CLUSTERDOWN", "MasterDownError": "MASTERDOWN", "BusyLoadingError": "LOADING",
+}  # fmt: skip
+
+
+def said_by(error):
+    """What the server said, or what failed, as text that begins with the server's code."""
+    name = type(error).__name__
+    text = str(error) or name
+    if name in CODE_OF and not text.startswith(CODE_OF[name]):
+        text = f"{CODE_OF[name]} {text}"
+    return text + (": the address leads to a replica" if text.startswith("READONLY") else "")
+
+
 def translated(error):
     """The error of a driver as one of these."""
     text = str(error)

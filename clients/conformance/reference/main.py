@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import sys
 import threading
@@ -13,14 +14,46 @@ from breaks import is_broken
 from client import Locks
 from errors import LockError, LockLost
 from majority import Majority
+from servers import Client
 
 FEATURES = [
     "sentinel", "cluster", "independent", "push", "cancel", "body", "tasks", "leader", "held", "fence", "stats", "fork",
+    "log", "client", "provider",
 ]  # fmt: skip
 
 
 class BodyRaised(Exception):
     """What a body raises."""
+
+
+class LoginFailed(Exception):
+    """What a provider of credentials raises."""
+
+
+class Login(redis.CredentialProvider):
+    """Gives the password of `login`, and fails at the calls that it names."""
+
+    def __init__(self, login):
+        self.password, self.fails, self.calls = login["password"], login["fails"], 0
+
+    def get_credentials(self):
+        """The user and the password."""
+        self.calls += 1
+        if self.calls > 1 if self.fails == "later" else self.calls in self.fails:
+            raise LoginFailed(f"call {self.calls}")
+        return "default", self.password
+
+
+class LogEvents(logging.Handler):
+    """Tells of what is logged."""
+
+    def __init__(self, write):
+        super().__init__(logging.INFO)
+        self.write = write
+
+    def emit(self, record):
+        """One line of the log."""
+        self.write(event="log", level=record.levelname.lower(), message=record.getMessage())
 
 
 class Adapter:
@@ -29,7 +62,10 @@ class Adapter:
     def __init__(self):
         self.locks, self.holds, self.requests, self.leaders = None, {}, {}, {}
         #: The last hold of each lock object. It has none: each request is for itself.
-        self.objects = {}
+        self.objects, self.client = {}, None
+        log = logging.getLogger("reference")
+        log.setLevel(logging.INFO)
+        log.addHandler(LogEvents(self.write))
 
     def write(self, **message):
         """One line."""
@@ -60,10 +96,12 @@ class Adapter:
     async def do_open(self, message):
         """Opens the servers."""
         more = {name: message[name] for name in ("lease_ms", "pool", "waiting_connections") if name in message}
+        self.client = Client(Login(message["login"]) if "login" in message else None)
         if message["mode"] == "independent":
-            self.locks = Majority(message["addresses"], **more)
+            self.locks = Majority(self.client, message["addresses"], **more)
         else:
-            self.locks = Locks(message["mode"], message["addresses"], service=message.get("service"), **more)
+            more["service"] = message.get("service")
+            self.locks = Locks(self.client, message["mode"], message["addresses"], **more)
         return {"drivers": ["redis-py"], "features": FEATURES}
 
     async def acquired(self, message):
@@ -83,7 +121,8 @@ class Adapter:
     def lost(self, hold, reason):
         """Tells of a loss."""
         if hold.id is not None:
-            self.write(event="lost", hold=hold.id, reason=reason)
+            cause = {"cause": hold.cause} if hold.cause and not is_broken("a-loss-without-a-cause") else {}
+            self.write(event="lost", hold=hold.id, reason=reason, **cause)
 
     async def do_acquire(self, message):
         """Takes it."""
@@ -217,6 +256,10 @@ class Adapter:
         lines = sum(len(locks.servers.lines) for locks in [self.locks, *getattr(self.locks, "nodes", [])])
         lines += sum(pushes.line is not None for pushes in self.locks.pushes.values())
         return {"threads": threading.active_count(), "connections": lines, "memory_kb": pages * 4}
+
+    async def do_quit(self, message):
+        """Closes the client that the library was given."""
+        self.client.is_closed = True
 
     async def do_close(self, message):
         """Closes the locks."""

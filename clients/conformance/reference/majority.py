@@ -9,6 +9,7 @@ import time
 from breaks import is_broken
 from client import Hold, Locks, check_owner, new_owner
 from errors import ConnectionFailed, LockError, LockTimeout, Other
+from servers import SILENCE
 
 #: How long one server may take to answer.
 EACH = 0.4
@@ -19,9 +20,9 @@ BACK_OFF = 0.2
 class Majority(Locks):
     """Locks of a majority of servers."""
 
-    def __init__(self, addresses, lease_ms=30_000, **more):
-        super().__init__("single", addresses, lease_ms, **more)
-        self.nodes = [Locks("single", [address], lease_ms, **more) for address in addresses]
+    def __init__(self, client, addresses, lease_ms=30_000, **more):
+        super().__init__(client, "single", addresses, lease_ms, **more)
+        self.nodes = [Locks(client, "single", [address], lease_ms, **more) for address in addresses]
         self.most = len(addresses) // 2 + 1
         #: Pairs of servers that are known to be two.
         self.are_two = set()
@@ -31,7 +32,8 @@ class Majority(Locks):
         check_owner(owner)
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
-        until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
+        heard = time.monotonic()
+        until = math.inf if wait_ms is None else heard + wait_ms / 1000
         while True:
             hold = Hold(self, names, owner or new_owner(), options)
             try:
@@ -40,9 +42,12 @@ class Majority(Locks):
             finally:
                 if hold.token is None:
                     await self._shielded(self._give_up(hold))
-            if time.monotonic() + BACK_OFF > until:
+            heard = time.monotonic() if hold.answered >= self.most else heard
+            is_silent = until == math.inf and time.monotonic() - heard > SILENCE
+            if time.monotonic() + BACK_OFF > until or is_silent:
                 if hold.answered < self.most and not is_broken("too-few-are-a-timeout"):
-                    raise ConnectionFailed(f"{names}: too few servers answered in time")
+                    failures = ", ".join(node.servers.failure for node in self.nodes if node.servers.was_lost)
+                    raise ConnectionFailed(f"{names}: too few servers answered in time: {failures}")
                 self.counts["timeouts"] += 1
                 raise LockTimeout(f"{names}: no majority in time")
             await asyncio.sleep(random.uniform(0, BACK_OFF))
@@ -94,8 +99,11 @@ class Majority(Locks):
         if list(replies.values()).count(1) >= self.most and hold in self.holds:
             hold.counts_from(sent)
             self.changed.set()
+            self._renewed(hold)
         elif list(replies.values()).count(0) > len(self.nodes) - self.most:
             self.lose(hold, "renewal")
+        else:
+            self._renewal_failed(hold, f"of {len(self.nodes)} servers too few have answered: {list(replies.values())}")
 
     async def _follow(self, hold):
         """Renewals tell."""

@@ -1,7 +1,10 @@
 """Connections to servers: a few for all that is answered at once, some to wait on, and one that hears pushes."""
 
 import asyncio
+import contextlib
+import logging
 import math
+import random
 import time
 
 import redis.asyncio
@@ -9,48 +12,70 @@ from redis.asyncio.connection import Connection
 from redis.asyncio.sentinel import Sentinel
 
 from breaks import is_broken
-from errors import ConnectionFailed, translated
+from errors import ConnectionFailed, ELSEWHERE, said_by, translated
 
 #: How long an answer may take that the server gives at once.
 PATIENCE = 2.0
 #: How much longer than the wait a waiting connection is read: the server ends the wait itself.
-MARGIN = 2.0
-#: Between two attempts to reach a server.
-PAUSE = 0.05
+MARGIN = 1.0
+#: Between two attempts to reach a server: the first pause, and the longest.
+PAUSE, LONGEST_PAUSE = 0.05, 1.0
 #: How long a request that has no time of its own is tried.
 TRIES_FOR = 5.0
+#: How long no server may have answered at all, for a request that may wait without end.
+SILENCE = 10.0
+LOG = logging.getLogger("reference")
 BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.IncompleteReadError)
-#: Errors of a server that is not, or no longer, the one to ask.
-ELSEWHERE = ("READONLY", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "LOADING")
-ELSEWHERE_CLASSES = (
-    "ReadOnlyError", "MovedError", "AskError", "TryAgainError", "ClusterDownError", "MasterDownError",
-    "BusyLoadingError",
-)  # fmt: skip
 
 
 def is_elsewhere(error):
     """Whether another server has to be asked, or the same one later."""
-    if isinstance(error, BROKEN):
-        return True
     if is_broken("unconfirmed-is-asked-again") and str(error).startswith("NOREPLICAS"):
         return True
-    # The driver has classes of its own for most of them, and takes the code off the text.
-    return str(error).startswith(ELSEWHERE) or type(error).__name__ in ELSEWHERE_CLASSES
+    return isinstance(error, BROKEN) or is_refusal(error)
+
+
+def is_refusal(error):
+    """Whether a server has answered that it is not, or not now, the one to ask."""
+    return said_by(error).startswith(ELSEWHERE)
+
+
+class Client:
+    """What the user gives to the library: it knows how to connect and to log in, and the user may close it."""
+
+    def __init__(self, login=None):
+        self.login, self.is_closed = login, False
+
+    def connection(self, address, protocol):
+        """A raw connection that is not made yet."""
+        return Connection(
+            host=address[0], port=address[1], protocol=protocol, credential_provider=self.login, lib_name=None,
+            socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE, decode_responses=True,
+        )  # fmt: skip
 
 
 class Line:
-    """A raw connection."""
+    """A connection."""
 
-    def __init__(self, address, protocol=2):
-        self.address = address
-        self.raw = Connection(
-            host=address[0], port=address[1], protocol=protocol, socket_timeout=PATIENCE,
-            socket_connect_timeout=PATIENCE, decode_responses=True, lib_name=None,
-        )  # fmt: skip
+    def __init__(self, client, address, protocol=2):
+        self.client, self.address, self.raw = client, address, client.connection(address, protocol)
+
+    async def connect(self):
+        """Connects and logs in, if that is not done yet."""
+        if self.client.is_closed:
+            raise redis.ConnectionError("the client that was given to the library is closed")
+        try:
+            await self.raw.connect()
+        except (*BROKEN, redis.RedisError):
+            raise
+        except Exception as error:  # of the user's own code, which gives the credentials
+            if is_broken("a-login-that-fails-comes-out"):
+                raise
+            raise redis.ConnectionError(f"no credentials: {error!r}") from error
 
     async def send(self, *words):
         """Sends a command."""
-        await self.raw.connect()
+        await self.connect()
         await self.raw.send_command(*words)
         # The driver sends by wait_for, which before Python 3.12 can forget a cancellation that comes just then.
         if asyncio.current_task().cancelling():
@@ -62,7 +87,7 @@ class Line:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
                 return await self.raw.read_response(timeout=math.inf, push_request=push)
         except asyncio.TimeoutError:
-            raise redis.TimeoutError("no reply in time") from None
+            raise redis.TimeoutError(f"no reply in {seconds:.1f} s") from None
 
     async def close(self):
         """Closes it."""
@@ -72,13 +97,16 @@ class Line:
 class Servers:
     """One server, the primary that sentinels know, or a cluster."""
 
-    def __init__(self, mode, addresses, service=None, pool=8, waiting=16):
-        self.mode, self.addresses, self.service = mode, [split(each) for each in addresses], service
+    def __init__(self, client, mode, addresses, service=None, pool=8, waiting=16):
+        self.client, self.mode, self.service = client, mode, service
+        self.addresses = [split(each) for each in addresses]
         self.pool, self.slots = pool, asyncio.Semaphore(pool)
         self.waiting = asyncio.Semaphore(waiting)
-        self.cluster = self.found = None
+        self.cluster = self.found = self.known = None
         self.idle, self.lines = [], set()
-        self.closed = False
+        self.closed = self.was_lost = False
+        #: When a server answered anything for the last time; by name, what one refuses for now.
+        self.heard, self.refusals, self.failure = time.monotonic(), {}, "no server was asked"
 
     async def address(self, name):
         """The server that is to be asked about this lock."""
@@ -95,7 +123,10 @@ class Servers:
             return self.found
         sentinel = Sentinel(self.addresses, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE)
         try:
-            self.found = await sentinel.discover_master(self.service)
+            known, self.found = self.known, await sentinel.discover_master(self.service)
+            self.known = self.found
+            if known not in (None, self.found):
+                LOG.info("the primary is %s:%d now; it was %s:%d", *self.found, *known)
             return self.found
         finally:
             for each in sentinel.sentinels:
@@ -111,8 +142,43 @@ class Servers:
         """Whether a node of a cluster names another one to a client that knows but this one."""
         return self.mode not in ("cluster", "sentinel") and isinstance(error, redis.exceptions.MovedError)
 
+    async def failed(self, error, name, line):
+        """What failed, as text. The next request looks up again which server is where, over new connections."""
+        text = said_by(error) + (f" ({line.address[0]}:{line.address[1]})" if line is not None else "")
+        if not is_refusal(error):
+            self.was_lost, self.failure = True, text
+            await self.moved()
+            return text
+        self.heard = time.monotonic()
+        if self.refusals.get(name) != text:
+            LOG.warning("%s cannot be asked for now: %s", name, text)
+        self.refusals[name] = text
+        # The address may lead to another server by now, though this one still answers.
+        if not is_broken("stays-with-a-server-that-answers"):
+            await self.moved()
+        return text
+
+    def answered(self, name, line):
+        """Notes that a server has answered as it should."""
+        self.heard = time.monotonic()
+        self.refusals.pop(name, None)
+        if self.was_lost and not is_broken("reconnects-without-a-word"):
+            LOG.info("reconnected to %s:%d", *line.address)
+        self.was_lost = False
+
+    def is_in_vain(self, until, since):
+        """Whether to ask no more for what was asked for since then, though there may be time left."""
+        silence = time.monotonic() - max(since, self.heard)
+        is_silent = until == math.inf and silence > SILENCE and not is_broken("waits-without-a-server")
+        is_closed = self.client.is_closed and not is_broken("waits-for-a-closed-client")
+        return self.closed or is_closed or is_silent
+
+    def gives_up(self, name):
+        """The error for it. What a server did answer says more than that none answers now."""
+        return ConnectionFailed(f"{name}: {self.refusals.pop(name, self.failure)}")
+
     async def moved(self):
-        """Makes the next request ask anew which server is where; idle connections may be to a server that is gone."""
+        """Makes the next request look up which server is where; idle connections may be to a server that is gone."""
         if not is_broken("old-primary"):
             self.found = None
         idle, self.idle = self.idle, []
@@ -122,16 +188,21 @@ class Servers:
             cluster, self.cluster = self.cluster, None
             await cluster.aclose()
 
-    async def ask(self, name, *words, until=None):
+    async def ask(self, name, *words, until=None, since=None, told=None):
         """The reply to a request that is answered at once; tried until that time, on whichever server has the lock."""
+        since, pause = since or time.monotonic(), PAUSE
         until = until or time.monotonic() + TRIES_FOR
         while True:
             line = None
+            patience = min(PATIENCE, max(0.5, until - time.monotonic()))
+            if is_broken("tries-for-longer-than-it-may"):
+                patience = 10.0
             try:
-                async with self.slots:
+                async with self._slot(patience):
                     line = await self.free_line(name)
                     self.lines.add(line)
-                    reply = await self._exchange(line, words)
+                    reply = await self._exchange(line, words, patience)
+                    self.answered(name, line)
                     self.idle.append(line)
                     line = None
                 return reply
@@ -140,19 +211,34 @@ class Servers:
                     self.idle.append(line)
                     line = None
                     raise translated(error) from error
-                failure = error
-                await self.moved()
+                cause, text = error, await self.failed(error, name, line)
+                if told is not None:
+                    told(text)
+                if is_refusal(error) and is_broken("stays-with-a-server-that-answers"):
+                    self.idle.append(line)
+                    line = None
             finally:
                 await self.discard(line)
-            if self.closed or time.monotonic() + PAUSE > until:
-                raise ConnectionFailed(str(failure)) from failure
-            await asyncio.sleep(PAUSE)
+            if time.monotonic() + PAUSE > until or self.is_in_vain(until, since):
+                raise self.gives_up(name) from cause
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, LONGEST_PAUSE) if not is_broken("a-new-connection-for-each-try") else 0.01
 
-    async def _exchange(self, line, words):
+    @contextlib.asynccontextmanager
+    async def _slot(self, seconds):
+        """One of the connections that are not for waiting."""
+        async with asyncio.timeout(seconds):
+            await self.slots.acquire()
+        try:
+            yield
+        finally:
+            self.slots.release()
+
+    async def _exchange(self, line, words, patience):
         """A request that is on its way is not cancelled: it would be done after the release that follows."""
         async def exchange():
             await line.send(*words)
-            return await line.read(PATIENCE)
+            return await line.read(patience)
 
         task = asyncio.create_task(exchange())
         try:
@@ -168,11 +254,11 @@ class Servers:
         line = next((each for each in self.idle if each.address == address), None)
         if line is not None:
             self.idle.remove(line)
-        return line or Line(address)
+        return line or Line(self.client, address)
 
     async def new_line(self, name):
         """A connection of its own to the lock's server."""
-        line = Line(await self.address(name))
+        line = Line(self.client, await self.address(name))
         self.lines.add(line)
         return line
 
@@ -193,20 +279,29 @@ class Servers:
 class Pushes:
     """Asks about holds on a connection that the server tells when one of them changes."""
 
-    def __init__(self, address, changed):
-        self.address, self.changed = address, changed
+    def __init__(self, client, address, changed):
+        self.client, self.address, self.changed = client, address, changed
         self.line, self.replies, self.reader = None, [], None
         self.guard = asyncio.Lock()
 
     async def is_live(self, name, token):
         """Whether the token is live; from now on a change is told. None: nobody can say."""
+        live = await self._ask("LOCK.FENCE", name, token)
+        if live == 0 and not is_broken("a-replica-tells-of-a-loss"):
+            role = await self._ask("ROLE")
+            if role is None or role[0] != "master":  # a replica may not have it yet, or again
+                await self.close()
+                return None
+        return live
+
+    async def _ask(self, *words):
         async with self.guard:
             try:
                 if self.line is None:
                     await self._open()
                 answer = asyncio.get_running_loop().create_future()
                 self.replies.append(answer)
-                await self.line.send("LOCK.FENCE", name, token)
+                await self.line.send(*words)
             except (*BROKEN, redis.RedisError):
                 return None
         try:
@@ -216,9 +311,9 @@ class Pushes:
             return None
 
     async def _open(self):
-        line = Line(self.address, protocol=3)
+        line = Line(self.client, self.address, protocol=3)
         try:
-            await line.raw.connect()
+            await line.connect()
             line.raw._parser.set_invalidation_push_handler(as_it_is)
             await line.send("CLIENT", "TRACKING", "ON")
             await line.read(PATIENCE)
@@ -235,11 +330,11 @@ class Pushes:
                     message = await line.read(math.inf, push=True)
                 except redis.ResponseError as error:
                     message = error
-                if isinstance(message, list):
+                if isinstance(message, list) and message[0] == "invalidate":
                     self.changed(message[1])
                 elif self.replies and not (waits := self.replies.pop(0)).done():
-                    is_value = isinstance(message, redis.ResponseError) and "WRONGTYPE" in str(message)
-                    waits.set_result(message if isinstance(message, int) else 0 if is_value else None)
+                    is_error = isinstance(message, redis.ResponseError)
+                    waits.set_result(message if not is_error else 0 if "WRONGTYPE" in str(message) else None)
         except BROKEN:
             self.line = None
             for each in self.replies:

@@ -6,7 +6,7 @@ import importlib
 CASES = {}
 MODULES = (
     "owner", "deadline", "renewal", "loss", "waiting", "many_waiters", "leaving", "failover", "cluster", "errors",
-    "harm", "outside", "kinds", "leader", "independent", "objects",
+    "harm", "outside", "kinds", "leader", "independent", "objects", "moved", "silence", "logs",
 )  # fmt: skip
 
 
