@@ -22,6 +22,10 @@ use crate::sabotage::{self, Rule};
 /// time and make jumps rare on a busy one. Lagging is harmless: only a lead could outlive a failover.
 pub const JUMP_US: u64 = 10_000;
 
+/// The latest wall clock that is believed, in the year 2219. From there on 36 years of tokens are left. A later one is
+/// wrong: a token from it could leave none for others.
+const WALL_US_MAX: u64 = TOKEN_MAX - (1 << 50);
+
 /// How a minted token travels to replicas and files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Travel {
@@ -71,20 +75,20 @@ impl TokenClock {
     /// The highest token that is taken from outside (RESTORE, RAISE): so far ahead of the wall clock, or known already.
     #[must_use]
     pub const fn highest_from_outside(&self, wall_us: u64, lead_us_max: u64) -> u64 {
-        let ahead = wall_us.saturating_add(lead_us_max);
+        let believed = if wall_us < WALL_US_MAX { wall_us } else { WALL_US_MAX };
+        let ahead = believed.saturating_add(lead_us_max);
         let highest = if ahead > self.last { ahead } else { self.last };
         if highest < TOKEN_MAX { highest } else { TOKEN_MAX }
     }
 
-    /// Mints the next token, or `None` when there is none below 2^53 (never on an honest clock
-    /// before the year 2255).
+    /// Mints the next token, or `None` when there is none below 2^53, after the year 2255.
     pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {
         let lag_us_max = if self.is_close { 1 } else { JUMP_US };
         if sabotage::removes(Rule::TokenOrder) {
             let token = Token::new(wall_us)?;
             return Some((token, self.travel(token, false)));
         }
-        let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= TOKEN_MAX;
+        let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= WALL_US_MAX;
         let token = Token::new(if jump { wall_us } else { self.last + 1 })?;
         let agree = !jump && self.replicated == self.last;
         Some((token, self.travel(token, agree)))
@@ -276,10 +280,13 @@ mod tests {
         assert_eq!(clock.highest_from_outside(5_000, 700), 5_700);
         assert_eq!(clock.highest_from_outside(5_001, 700), 5_701);
         assert_eq!(clock.highest_from_outside(4_000, 700), 5_700);
-        for wall_us in [TOKEN_MAX, TOKEN_MAX - 1, TOKEN_MAX + 1, u64::MAX] {
-            assert_eq!(clock.highest_from_outside(wall_us, 700), TOKEN_MAX);
+        assert_eq!(clock.highest_from_outside(WALL_US_MAX, 700), WALL_US_MAX + 700);
+        // A clock that cannot be right leaves tokens for others, and none is minted from it.
+        for wall_us in [WALL_US_MAX + 1, TOKEN_MAX - 1, TOKEN_MAX, TOKEN_MAX + 1, u64::MAX] {
+            assert_eq!(clock.highest_from_outside(wall_us, 700), WALL_US_MAX + 700);
+            assert_eq!(mint(&mut clock.clone(), wall_us).0, 5_701);
         }
-        assert_eq!(clock.highest_from_outside(TOKEN_MAX - 701, 700), TOKEN_MAX - 1);
+        assert_eq!(mint(&mut clock, WALL_US_MAX).0, WALL_US_MAX);
     }
 
     #[test]

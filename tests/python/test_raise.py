@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from harness import wall_clock
 from harness.kinds import hold_of, owners_of, take
 from harness.limits import eventually
 from harness.replies import module_info
@@ -112,3 +113,17 @@ def test_replicas_and_files_follow(start_server):
     cli = server.start().connect()
     assert cli("LOCK.FENCE door") == higher
     assert take(cli, "hatch", "carol") > then
+
+
+def test_a_wall_clock_that_cannot_be_right_leaves_tokens_for_all(start_server, tmp_path):
+    # G4: 2^53 - 1 is the last token there is, so whoever raised one to it would end all locks
+    clock = wall_clock.WallClock(wall_clock.build(tmp_path), tmp_path / "clock")
+    clock.set_ahead(300 * 365 * 86_400)
+    cli = start_server(environment=clock.environment).connect()
+    assert take(cli, "door", "alice") == 1
+    for token in (2**53 - 1, 2**53 - 2**49):
+        with refused("ERR", "max-token-lead"):
+            raised(cli, "door", "alice", token)
+    assert take(cli, "gate", "bob") == 2
+    assert raised(cli, "door", "alice", 2**53 - 2**50 - 1) == 1
+    assert take(cli, "hatch", "carol") == 2**53 - 2**50

@@ -396,7 +396,7 @@ impl Judge {
                 (world.forbidden.contains(&client), "forbidden")
             }
             Answer::Refused(WRONG_TYPE) => (keys.iter().any(|at| world.is_other(at)), "told of another type"),
-            Answer::Refused(NO_TOKENS) => (self.newest == TOKEN_MAX, "no tokens"),
+            Answer::Refused(NO_TOKENS) => (world.server.tokens().0 == TOKEN_MAX, "no tokens"),
             Answer::Refused(LONGER_THAN_QUARANTINE) => {
                 (world.is_longer_than_quarantine(pending.lease_ms), "longer than the quarantine")
             }

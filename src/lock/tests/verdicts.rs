@@ -381,7 +381,7 @@ impl Judge {
                 (own.is_some_and(|own| own.count + soon >= count_max(COUNT_MAX)), "held too many times")
             }
             Refusal::TooManyLocks => (false, "too many locks"),
-            Refusal::NoTokens => (self.newest == TOKEN_MAX, "no tokens"),
+            Refusal::NoTokens => (world.server.tokens().0 == TOKEN_MAX, "no tokens"),
         };
         self.see(what);
         must(is_justified, || format!("{owner:?} was refused {keys:?}: {why:?}"))
