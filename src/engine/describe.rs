@@ -154,7 +154,7 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
         let word = |name, word: &str| (name, Value::Text(word.to_owned()));
         let mut fields = vec![
             word("role", if decides { "primary" } else { "replica" }),
-            number("locks", locks as u64),
+            number("locks", table.held() as u64),
             number("holds", table.holds() as u64),
             number("waiters", table.waiters() as u64),
             number("grants", stats.grants),

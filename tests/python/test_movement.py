@@ -450,3 +450,28 @@ def test_the_module_cannot_be_unloaded(server, cli):
     assert bob.waits()
     assert lock_info(cli, "door")["waiters"] == 1
     assert "redislock" in str(cli("MODULE LIST"))
+
+
+def test_info_counts_locks_that_are_held_and_no_empty_ones(start_server):
+    # CONTRACT 8: the same on a primary, on its replica, and when all is loaded anew
+    primary = start_server("--repl-diskless-sync-delay", 0)
+    replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
+    cli = primary.connect()
+    for name, options in (("plain", ""), ("read", "SHARED"), ("pool", "LIMIT 2"), ("swapped", "")):
+        take(cli, name, "alice", options)
+        if name != "swapped":
+            take(cli, f"{name}-stays", "alice", options)
+            cli("RENAME", name, f"{name}-moved")
+    cli("MOVE swapped 1")
+    cli("SELECT 2")
+    take(cli, "other", "alice")
+    take(cli, "others", "alice", "SHARED")
+    cli("SWAPDB 2 3")
+    held = (3, 3)
+    assert (count(cli, "locks"), count(cli, "holds")) == held
+    assert cli("DBSIZE") == 0 and cli("DEBUG RELOAD") == "OK"
+    assert (count(cli, "locks"), count(cli, "holds")) == held
+    there = replica.connect()
+    eventually(lambda: (count(there, "locks"), count(there, "holds")) == held, "the replica has them")
+    there("DEBUG RELOAD")
+    assert (count(there, "locks"), count(there, "holds")) == held

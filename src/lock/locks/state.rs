@@ -96,7 +96,13 @@ impl Locks {
         self.len() == 0
     }
 
-    /// How many are held.
+    /// How many locks are held. Each record beside the lists that is held is a lock, and so is each list.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.holds - self.holder_lists.listed + self.holder_lists.all.len()
+    }
+
+    /// How many holds there are.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.holds - self.holder_lists.detached_holds

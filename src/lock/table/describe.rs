@@ -232,6 +232,12 @@ impl Table {
         self.locks.len()
     }
 
+    /// How many locks are held.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.locks.held()
+    }
+
     /// How many holds there are.
     #[must_use]
     pub const fn holds(&self) -> usize {
