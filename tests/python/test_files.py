@@ -8,6 +8,7 @@ import pytest
 
 from harness.kinds import count, owners_of, take, take_all
 from harness.limits import eventually
+from harness.payload import dump
 from harness.replies import module_info
 from harness.walk import PARTS, assert_it_goes_on, assert_same_leases, leases_of, locks_of, walk
 
@@ -102,3 +103,35 @@ def test_a_file_with_broken_locks_is_not_needed_to_end_them(start_server):
     cli = server.start().connect()
     assert cli("DBSIZE") == 0
     assert (count(cli, "locks"), count(cli, "holds")) == (0, 0)
+
+
+def test_a_file_that_a_client_sends_is_no_import(start_server):
+    # OPERATIONS, "Copy locks to another server": redis-cli --pipe sends the bytes of the file, and nothing else
+    server = start_server(*ALWAYS, *PLAIN)
+    cli = server.connect()
+    take(cli, "door", "alice", "SHARED")
+    rewrite(server)
+    rewritten = take(cli, "door", "bob", "SHARED")
+    asked = take(cli, "gate", "alice")
+    files = sorted((server.directory / "appendonlydir").glob("*.aof"))
+    other = start_server()
+    there = other.connect()
+    for path in files:
+        there.send_bytes(path.read_bytes())
+    there.send("ECHO the-end")
+    replies = []
+    while (reply := there.read_any()) != "the-end":
+        replies.append(reply)
+    refusals = [str(reply) for reply in replies if "clients cannot use it" in str(reply)]
+    assert refusals, replies
+    assert owners_of(there, "door") != owners_of(cli, "door") == ["alice", "bob"]
+    assert there("LOCK.FENCE", "gate") not in (0, asked) and asked > rewritten, "a new grant"
+    # What OPERATIONS names instead.
+    for name, owners in (("door", ["alice", "bob"]), ("gate", ["alice"])):
+        token = cli("LOCK.FENCE", name)
+        there("DEL", name)
+        there("RESTORE", name, 0, dump(cli, name))
+        assert owners_of(there, name) == owners and there("LOCK.FENCE", name) == token
+    stopped = locks_of(cli)
+    server.stop()
+    assert locks_of(server.start().connect()) == stopped
