@@ -93,9 +93,12 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
         return server.reply(Part::Ok);
     }
     first_use::begin(server);
-    if !server.flags().is_fact {
+    let flags = server.flags();
+    if !flags.is_fact {
         return server.reply(Part::Error(error::INTERNAL));
     }
+    // A server that decides is told of a hold only if that moves here with its slot (Valkey): it has begun elsewhere.
+    let arrives = flags.decides();
     let Some(record) = internal::parse_apply(args) else {
         return server.reply(Part::Error(error::BAD_RECORD));
     };
@@ -103,7 +106,13 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
         server.with(|state| state.confirm.all.came_back(server.lock_key(name), &hold.owner, hold.token));
     }
     apply(server, name, |table, now, key_ref, fx| match &record {
-        internal::Apply::Hold(mode, hold) => table.apply_hold(now, key_ref, *mode, hold, fx),
+        internal::Apply::Hold(mode, hold) => {
+            let step = table.apply_hold(now, key_ref, *mode, hold, fx);
+            if arrives {
+                let _not_published = fx.take();
+            }
+            step
+        }
         internal::Apply::Ended(token) => table.apply_ended(now, key_ref, *token, fx),
         internal::Apply::Empty if key_ref.existing == Existing::Nothing => {
             table.apply_empty(now, key_ref.lock_key)

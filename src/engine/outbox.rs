@@ -1,7 +1,7 @@
 //! Publishes what happened to locks, in the order of what happened (G15), and tells the log of locks that were broken.
 
 use super::flags::Level;
-use super::server::{Server, Whose};
+use super::server::{Key, Server, To, Whose};
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
@@ -70,22 +70,35 @@ fn next<S: Server>(server: &S, is_heard: bool) -> Option<Option<Notice>> {
     next.flatten()
 }
 
-fn publish_late<S: Server>(server: &S, Notice { lock_key, event }: Notice) {
+fn publish_late<S: Server>(server: &S, notice: Notice) {
+    let (lock_key, event) = (&notice.lock_key, notice.event);
     let is_broken = event == Event::Broken;
     if server.shared().events_are_heard.is_set() || is_broken && server.flags().is_cluster {
-        let Some(name) = server.name_at(&lock_key) else {
+        let Some(name) = server.name_at(lock_key) else {
             return;
         };
         let name = S::name(&name);
-        // A lock that left with its slot is not broken.
-        if is_broken && server.whose(name) != Whose::Ours {
+        if is_broken && server.flags().is_cluster && has_moved(server, name, &notice) {
+            let _ = server.with(|state| state.table.take_back_broken(&notice));
             return;
         }
         server.publish(name, event);
     }
     if is_broken {
-        let _ = server.with(|state| note_broken(&mut state.pump.broken, lock_key));
+        let _ = server.with(|state| note_broken(&mut state.pump.broken, notice.lock_key));
     }
+}
+
+/// Whether a lock was not broken, but has left with its slot. It may be back: then a hold that it had stands there.
+fn has_moved<S: Server>(server: &S, name: S::Name<'_>, notice: &Notice) -> bool {
+    if server.whose(name) != Whose::Ours {
+        return true;
+    }
+    let Some(token) = notice.broken.1 else {
+        return false;
+    };
+    let existing = server.open(name, To::Read).existing();
+    server.with(|state| state.table.to_replicate(existing, token).is_some()) == Some(true)
 }
 
 fn note_broken(broken: &mut Option<(LockKeyBuf, u64)>, lock_key: LockKeyBuf) {

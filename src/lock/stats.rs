@@ -15,6 +15,8 @@ pub struct Stats {
     pub expirations: u64,
     /// Holds ended from outside: the key was deleted, overwritten, renamed.
     pub broken: u64,
+    /// Live holds that left with their slot.
+    pub left: u64,
     /// Waits that ended at their timeout.
     pub timeouts: u64,
     /// Waits that were refused because they would never have ended.

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from harness.cluster import NODE, WAYS, Cluster, is_up, redirected
+from harness.cluster import NODE, WAYS, Cluster, is_up, redirected, try_to_move
 from harness.kinds import (
     ask, ask_all, close_and_settle, count, hold_of, line_of, owners_of, release, take, take_all,
 )  # fmt: skip
-from harness.limits import eventually
+from harness.limits import A_WHILE_SECONDS, eventually
 from harness.replies import lock_info
 from harness.server import IS_VALKEY
 from harness.walk import assert_same_leases, give_up, leases_of, locks_of
@@ -428,3 +428,61 @@ def state_of_move(node):
     """How far the newest move of slots from here is."""
     newest, *_ = node.admin("CLUSTER", "GETSLOTMIGRATIONS")
     return dict(zip(newest[::2], newest[1::2]))["state"]
+
+
+# What is counted and published of a move
+
+
+def event_listener(node):
+    """A connection that hears of all that is published of locks."""
+    node.admin("CONFIG SET notify-keyspace-events KEA")
+    listener = node.connect()
+    listener("PSUBSCRIBE", "__keyevent@0__:lock.*")
+    return listener
+
+
+def heard(listener):
+    """The events that have arrived, in order."""
+    events = []
+    while listener.has_input(A_WHILE_SECONDS):
+        message = listener.read_any()
+        events.append((message[2].rpartition("lock.")[2], message[3]))
+    return events
+
+
+@by_all_ways
+def test_a_lock_that_moves_is_neither_broken_nor_acquired(cluster, way):
+    # G15: it goes on, and nobody is to be told of it; the alert of MONITORING is for locks that were broken
+    clients = [node.connect() for node in cluster.nodes]
+    fill(clients[0])
+    for holder in range(70):
+        take(clients[0], "{b}many", f"m{holder}", "LIMIT 100")
+    before = locks_of(clients[0], with_ties=False)
+    listeners = [event_listener(node) for node in cluster.nodes]
+    cluster.move(way, "{b}")
+    eventually(lambda: clients[0]("DBSIZE") == 0)
+    eventually(lambda: count(clients[0], "holds") == 0)
+    assert locks_of(clients[1], with_ties=False) == before
+    assert [heard(listener) for listener in listeners] == [[], []]
+    assert [count(client, "broken") for client in clients] == [0, 0]
+    assert not [node for node in cluster.nodes if "broken from outside" in node.log_text()]
+    # One that is deleted there is broken as ever.
+    clients[1]("DEL {b}down")
+    eventually(lambda: count(clients[1], "broken") == len(before["{b}down"][1]))
+    assert heard(listeners[1]) == [("broken", "{b}down")]
+
+
+@by_all_ways
+def test_a_lock_that_moves_away_and_back_at_once_is_not_broken(cluster, way):
+    # G15: what the server frees behind the move is not what stands there now
+    clients = [node.connect() for node in cluster.nodes]
+    fill(clients[0])
+    before = locks_of(clients[0], with_ties=False)
+    listeners = [event_listener(node) for node in cluster.nodes]
+    for turn in range(6):
+        try_to_move(cluster, way, "{b}", turn % 2)
+    eventually(lambda: count(clients[1], "holds") == 0)
+    assert locks_of(clients[0], with_ties=False) == before
+    assert [heard(listener) for listener in listeners] == [[], []]
+    assert [count(client, "broken") for client in clients] == [0, 0]
+    assert not [node for node in cluster.nodes if "broken from outside" in node.log_text()]

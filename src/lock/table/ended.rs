@@ -2,6 +2,7 @@
 
 use super::away::{Away, Dropped};
 use super::noted::{KEPT, note};
+use super::outbox::Notice;
 use super::state::*;
 use crate::lock::locks::Due;
 use crate::lock::queue::Queue;
@@ -247,8 +248,8 @@ impl Table {
     /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
         if let Some(lock_key) = self.locks.first_key(id) {
-            self.stats.broken += holds;
-            self.outbox.push(lock_key, Event::Broken);
+            let token = self.locks.holders(id).map(|(_, hold)| hold.token()).max();
+            self.outbox.push_notice(Notice { lock_key, event: Event::Broken, broken: (holds, token) });
         }
     }
 

@@ -25,7 +25,9 @@ impl Table {
     /// What is to be published next, if this step gives anything: it may only have given back memory. `None`: there is
     /// nothing left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
-        let notice = |gone: &Gone<'_>, event| Some(Notice { lock_key: gone.lock.lock_key()?, event });
+        let notice = |gone: &Gone<'_>, event| {
+            Some(Notice { lock_key: gone.lock.lock_key()?, event, broken: (0, None) })
+        };
         self.next_of_flushed(notice).or_else(|| self.next_entry())
     }
 
@@ -68,11 +70,19 @@ impl Table {
         {
             return Some(step);
         }
-        match next_of(entries) {
-            Some(Entry::Notice(notice)) => Some(Some(notice)),
-            Some(Entry::Detached(detached)) => Some(detached.end()),
-            None => self.next_silent(),
-        }
+        let notice = match next_of(entries) {
+            Some(Entry::Notice(notice)) => Some(notice),
+            Some(Entry::Detached(detached)) => detached.end(),
+            None => return self.next_silent(),
+        };
+        self.stats.broken += notice.as_ref().map_or(0, |notice| notice.broken.0);
+        Some(notice)
+    }
+
+    /// A lock of which a notice says that it was broken has left with its slot: it is not counted.
+    pub fn take_back_broken(&mut self, notice: &Notice) {
+        self.stats.broken -= notice.broken.0;
+        self.stats.left += notice.broken.0;
     }
 
     fn next_silent(&mut self) -> Option<Option<Notice>> {
@@ -85,11 +95,9 @@ impl Table {
 
     /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
     pub(super) fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
-        let holds = self.locks.detach(id);
-        if is_ours {
-            self.stats.broken += holds as u64;
-        }
-        let detached = Detached { lock_key, then: now, is_ours, expired: 0, is_broken: false };
+        let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
+        self.locks.detach(id);
+        let detached = Detached { lock_key, then: now, is_ours, expired: 0, broken: 0, token };
         self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
     }
 
@@ -157,12 +165,14 @@ impl Detached {
         }
         let is_expired = self.expired > 0 && self.is_ours;
         self.expired = self.expired.saturating_sub(1);
-        Some(is_expired.then(|| Notice { lock_key: self.lock_key.clone(), event: Event::Expired }))
+        let notice = |lock_key| Notice { lock_key, event: Event::Expired, broken: (0, None) };
+        Some(is_expired.then(|| notice(self.lock_key.clone())))
     }
 
     /// What is to be published when all its holders are let go: that it was broken, if it was.
     fn end(self) -> Option<Notice> {
-        (self.is_broken && self.is_ours).then_some(Notice { lock_key: self.lock_key, event: Event::Broken })
+        let Self { lock_key, is_ours, broken, token, .. } = self;
+        (broken > 0 && is_ours).then_some(Notice { lock_key, event: Event::Broken, broken: (broken, token) })
     }
 
     /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
@@ -171,10 +181,9 @@ impl Detached {
             return false;
         };
         self.expired += usize::from(is_over);
-        self.is_broken |= !is_over;
+        self.broken += u64::from(!is_over);
         if self.is_ours {
             stats.holds.add(ended.held_ms);
-            stats.broken -= u64::from(is_over);
             stats.expirations += u64::from(is_over);
         }
         true
@@ -215,7 +224,7 @@ mod tests {
             }
             for number in 0..count {
                 assert!(table.has_notices() && table.has_tasks() && table.tasks() == 0);
-                let Notice { lock_key, event } =
+                let Notice { lock_key, event, .. } =
                     table.next_notice().flatten().expect("not all are published");
                 assert_eq!((lock_key.db, &*lock_key.name), (3, format!("lock-{number}").as_bytes()));
                 assert_eq!(event, [Event::Broken, Event::Acquired][number % 2]);
@@ -324,11 +333,11 @@ mod tests {
             let id = with_many(&mut table);
             table.unlinked(later, id, true);
             assert!(table.has_tasks() && !table.is_held(id));
-            assert_eq!((table.holds(), table.locks(), table.stats().broken), (0, 0, 20));
+            assert_eq!((table.holds(), table.locks(), table.stats().broken), (0, 0, 0));
             assert!(table.held_by(later, b"owner-1").is_empty());
             table.publish_later(LockKey { db: 0, name: b"many" }, Event::Acquired);
             let first: Vec<_> = (0..3).map(|_| table.next_notice()).collect();
-            assert!(first.iter().all(Option::is_some) && table.stats().broken > 13, "a few at a time");
+            assert!(first.iter().all(Option::is_some) && table.stats().broken == 0, "a few at a time");
             match interruption {
                 "flush" => {
                     with_lock(&mut table, 0, "other");

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use crate::lock::effect::Event;
 use crate::lock::locks::{Going, Locks};
-use crate::lock::types::{LockKeyBuf, Moment};
+use crate::lock::types::{LockKeyBuf, Moment, Token};
 
 /// Something to be published.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +21,9 @@ pub struct Notice {
     pub lock_key: LockKeyBuf,
     /// What happened.
     pub event: Event,
+    /// How many live holds were broken, which are counted when this is taken out; and the token of one of them, where
+    /// that is known.
+    pub broken: (u64, Option<Token>),
 }
 
 /// What is in an outbox.
@@ -39,8 +42,10 @@ pub(super) struct Detached {
     pub(super) is_ours: bool,
     /// How many leases were found to have been over by then, and are to be published.
     pub(super) expired: usize,
-    /// Whether a hold was found that was live then: the lock was broken. That is published last.
-    pub(super) is_broken: bool,
+    /// How many holds were found that were live then: the lock was broken. That is published last.
+    pub(super) broken: u64,
+    /// The token of a holder.
+    pub(super) token: Option<Token>,
 }
 
 /// All locks of a set that is gone.
@@ -67,7 +72,11 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn push(&mut self, lock_key: LockKeyBuf, event: Event) {
-        self.entries.push_back(Entry::Notice(Notice { lock_key, event }));
+        self.push_notice(Notice { lock_key, event, broken: (0, None) });
+    }
+
+    pub(super) fn push_notice(&mut self, notice: Notice) {
+        self.entries.push_back(Entry::Notice(notice));
     }
 
     /// These locks are gone. `then` says that the ends of their holds are published, which were live at this moment.
@@ -195,7 +204,7 @@ mod tests {
             let mut table = Table::default();
             gone_and_taken(&mut table, "many", "other");
             let mut told: Vec<_> = (0..3).filter_map(|_| next(&mut table)).flatten().collect();
-            assert_eq!((let_go(&table), table.stats().broken), (3, 19), "{name}");
+            assert_eq!((let_go(&table), table.stats().broken), (3, 0), "{name}");
             act(&mut table);
             assert_eq!(let_go(&table), 3, "{name}: no holder goes with it");
             assert_eq!((table.holds(), table.has_notices()), (0, true), "{name}");

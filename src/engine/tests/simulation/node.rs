@@ -287,7 +287,8 @@ impl Node {
     pub(super) fn counted(&self) -> i64 {
         self.table(|table| {
             let stats = table.stats();
-            stats.grants as i64 - (stats.releases + stats.expirations + stats.broken) as i64
+            let ends = stats.releases + stats.expirations + stats.broken + stats.left;
+            stats.grants as i64 - ends as i64
         })
     }
 
