@@ -82,7 +82,6 @@ const NO_DECISIONS: &[(&str, &[&str])] = &[
             "command/slot.rs SLOTS",
             "redis/api.rs UPDATES",
             "command/table.rs BY_PARSER",
-            "redis/events.rs EVENT_SLOTS",
             "redis/events.rs SLOTS_BEGIN_TO_LEAVE",
             "redis/events.rs SLOTS_HAVE_LEFT",
             "redis/events.rs SLOTS_STAY",
