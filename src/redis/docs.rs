@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
+use std::io;
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
@@ -63,8 +64,10 @@ fn categories(command: &Command, has_own: bool) -> CString {
 /// Registers the commands. Once, at load.
 pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
     // SAFETY: within OnLoad. Not on all servers, and then there is no category.
-    let has_category = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), CATEGORY.as_ptr()) }
-        == Some(raw::REDISMODULE_OK as c_int);
+    let added = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), CATEGORY.as_ptr()) };
+    // Redis 8 keeps the category of a load that it has refused.
+    let is_there = || io::Error::last_os_error().kind() == io::ErrorKind::ResourceBusy;
+    let has_category = added.is_some_and(|added| added == raw::REDISMODULE_OK as c_int || is_there());
     for command in &COMMANDS {
         register(ctx, command, has_category)
             .ok_or_else(|| format!("{} could not be registered", command.name.to_string_lossy()))?;

@@ -55,7 +55,7 @@ def live_through_everything(server, cli, leaving):
     assert cli("INFO everything") and cli("COMMAND LIST") and cli("CONFIG GET *")
 
 
-def assert_loads_with_defaults(cli):
+def assert_loads_with_defaults(server, cli):
     """The module can be loaded, and knows nothing of the load that was refused."""
     assert load(cli) == "OK"
     settings = cli("CONFIG GET redislock.*")
@@ -65,6 +65,11 @@ def assert_loads_with_defaults(cli):
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     assert token > 0 and cli("LOCK.FENCE door") == token
     assert cli("LOCK.RELEASE door alice") == 1
+    if at_least(redis=(8, 0), valkey=(8, 1)):
+        cli("ACL SETUSER guest on nopass ~* +@redislock")
+        guest = server.connect()
+        guest("AUTH guest any")
+        assert guest("LOCK.ACQUIRE door guest PX 60000") > token
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def test_a_load_that_its_words_refuse_leaves_nothing_behind(bare, why):
             load(cli, *REFUSED_BY_WORDS[why])
     live_through_everything(bare, cli, leaving)
     assert "redislock" not in names(cli)
-    assert_loads_with_defaults(cli)
+    assert_loads_with_defaults(bare, cli)
 
 
 @pytest.mark.parametrize("why", REFUSED_BY_A_RIVAL)
@@ -117,7 +122,7 @@ def test_a_load_with_an_unknown_setting_ends_well(bare):
     live_through_everything(bare, cli, leaving)
     if at_least(redis=(8, 0), valkey=(99,)):
         assert "redislock" not in names(cli)
-        assert_loads_with_defaults(cli)
+        assert_loads_with_defaults(bare, cli)
     else:
         # Redis 7.0 says that it unloads the module, and does not.
         assert names(cli) == ["redislock"]
