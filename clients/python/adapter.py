@@ -6,7 +6,9 @@ import asyncio
 import ctypes
 import functools
 import importlib
+import itertools
 import json
+import logging
 import os
 import sys
 import threading
@@ -22,7 +24,10 @@ DRIVERS = {
     "valkey-asyncio": "valkey.asyncio",
     "valkey-py": "valkey",
 }
-FEATURES = ["sentinel", "cluster", "independent", "push", "leader", "held", "fence", "stats", "fork"]
+FEATURES = [
+    "sentinel", "cluster", "independent", "push", "leader", "held", "fence", "stats", "fork", "log", "client",
+    "provider",
+]  # fmt: skip
 NAMES = {"redis": ("Redis", "RedisCluster"), "valkey": ("Valkey", "ValkeyCluster")}
 KINDS = [
     "LockTimeout", "LockLost", "Deadlock", "Fenced", "LockKindMismatch", "QueueFull", "Quarantine", "NotConfirmed",
@@ -40,6 +45,35 @@ def say(line: dict[str, Any]) -> None:
     with _OUT:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+
+
+class Forward(logging.Handler):
+    """Passes on what the library logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "info" if record.levelno < logging.WARNING else record.levelname.lower()
+        say({"event": "log", "level": level, "message": record.getMessage()})
+
+
+class ProviderError(Exception):
+    """What the provider of credentials raises."""
+
+
+def provider_of(login: dict[str, Any]) -> Any:
+    """A provider of credentials that fails at these calls."""
+    calls = itertools.count(1)
+
+    class Provider(importlib.import_module("redis").CredentialProvider):  # type: ignore[misc]
+        def get_credentials(self) -> tuple[str, str]:
+            number, fails = next(calls), login.get("fails", [])
+            if number > 1 if fails == "later" else number in fails:
+                raise ProviderError(f"call {number} of the provider fails")
+            return "default", login["password"]
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+    return Provider()
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -65,7 +99,9 @@ def clients_of(request: dict[str, Any], driver: str) -> Any:
     module = importlib.import_module(package)
     single, cluster = NAMES[package.partition(".")[0]]
     places = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in request["addresses"])]
-    pool = {"max_connections": request["pool"]} if request.get("pool") else {}
+    pool: dict[str, Any] = {"max_connections": request["pool"]} if request.get("pool") else {}
+    if "login" in request:
+        pool["credential_provider"] = provider_of(request["login"])
     if request["mode"] == "sentinel":
         sentinel = importlib.import_module(f"{package}.sentinel").Sentinel(places)
         return sentinel.master_for(request["service"], **pool)
@@ -159,6 +195,11 @@ class Common:
         more = ["cancel", "body", "tasks"] if kind is redislock.AsyncLocks else []
         return {"drivers": list(DRIVERS), "features": [*FEATURES, *more]}
 
+    @property
+    def clients(self) -> list[Any]:
+        """The clients of the driver."""
+        return self.client if isinstance(self.client, list) else [self.client]
+
     def lock(self, request: dict[str, Any]) -> Any:
         """The lock that is asked for: the same object for requests that name one."""
         made = lock_of(self.locks, request)
@@ -168,7 +209,12 @@ class Common:
         """A new hold."""
         name = request["hold"]
         self.holds[name] = hold
-        hold.on_lost(lambda reason: say({"event": "lost", "hold": name, "reason": reason}))
+
+        def lost(reason: str) -> None:
+            cause = {"cause": hold.cause} if hold.cause else {}
+            say({"event": "lost", "hold": name, "reason": reason, **cause})
+
+        hold.on_lost(lost)
         return told(hold)
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +236,7 @@ class Tasks(Common):
 
     async def do(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request["op"]
-        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign"):
+        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
             return await getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
             await self.locks.fence(request["name"], request["token"])
@@ -263,6 +309,11 @@ class Tasks(Common):
         await self.leaders.pop(request["leader"]).resign()
         return {}
 
+    async def do_quit(self, _: dict[str, Any]) -> dict[str, Any]:
+        for client in self.clients:
+            await client.aclose()
+        return {}
+
     async def close(self) -> None:
         for leader in list(self.leaders.values()):
             await leader.resign()
@@ -276,7 +327,7 @@ class Threads(Common):
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request["op"]
-        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign"):
+        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
             return getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
             self.locks.fence(request["name"], request["token"])
@@ -342,6 +393,11 @@ class Threads(Common):
 
     def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:
         self.leaders.pop(request["leader"]).resign()
+        return {}
+
+    def do_quit(self, _: dict[str, Any]) -> dict[str, Any]:
+        for client in self.clients:
+            client.close()
         return {}
 
     def close(self) -> None:
@@ -418,6 +474,9 @@ def main() -> None:
     if not line:
         return
     first = json.loads(line)
+    log = logging.getLogger("redislock")
+    log.setLevel(logging.INFO)
+    log.addHandler(Forward())
     driver = first.get("driver") or next(iter(DRIVERS))
     if driver not in DRIVERS:
         say({"id": first["id"], "error": {"kind": "Unsupported", "message": f"there is no driver {driver}"}})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+
+from .servers import Port, eventually
 
 FOLDER = Path(__file__).parents[1]
 README = (FOLDER / "README.md").read_text() + (FOLDER.parents[1] / "README.md").read_text()
@@ -42,3 +46,27 @@ def test_example(number: int, start_server: Any, tmp_path: Path) -> None:
     for server in servers:
         found = server.info("redislock")
         assert (found["redislock_holds"], found["redislock_waiters"]) == ("0", "0")
+
+
+def test_the_server_that_it_starts_leaves_no_file(start_server: Any, tmp_path: Path) -> None:
+    known, port = start_server(), Port()
+    (line,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("redis-server ")]
+    words = shlex.split(line, comments=True)
+    words[0] = known.info("server")["executable"]
+    words[-1] = os.environ.get("REDISLOCK_MODULE", str(FOLDER.parents[1] / "target/release/libredislock.so"))
+    port.give_back()
+    with subprocess.Popen([*words, "--port", str(port.number)], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        with redis.Redis(port=port.number) as client:
+            eventually(lambda: answers(client), "it has started")
+            client.set("k", "v")
+        process.terminate()
+        process.wait(20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def answers(client: redis.Redis) -> bool:
+    """Whether there is a server."""
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False

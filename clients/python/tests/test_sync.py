@@ -119,13 +119,19 @@ def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) ->
             hold.extend(20)
 
 
-def test_a_grant_that_comes_after_its_lease_is_a_loss(locks: redislock.Locks, client: redis.Redis) -> None:
+@pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
+def test_a_grant_that_comes_after_its_lease_is_asked_for_again_while_there_is_time(
+    names: list[str], locks: redislock.Locks, client: redis.Redis
+) -> None:
     with locks.lock("other"):
         pass  # from now on there is a connection
     client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
     with pytest.raises(redislock.LockLost, match="deadline"):
-        locks.lock("k", lease=0.2).acquire()
+        locks.many(names, lease=0.2, wait=0).acquire()
     eventually(lambda: not client.exists("k"), "it is free")
+    client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
+    with locks.many(names, lease=0.2, wait=20) as hold:
+        assert hold.check() > 0
 
 
 def test_a_hold_says_what_it_is(locks: redislock.Locks) -> None:

@@ -19,7 +19,7 @@ import valkey.asyncio
 
 import redislock
 
-from .servers import GROUP, cluster_of_three, eventually, pair_with_sentinels, role_of
+from .servers import GROUP, Meddler, cluster_of_three, eventually, pair_with_sentinels, role_of
 
 NAMES = [f"k{number}" for number in range(12)]
 
@@ -462,3 +462,23 @@ def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
         int(line.split("calls=")[1].split(",")[0]) for line in server.info("commandstats").values() if "calls=" in line
     )
     assert calls < 60, "it asked again and again"
+
+
+def test_a_server_that_refuses_to_raise_its_token_says_why(start_server: Any) -> None:
+    doors = [Meddler(start_server().port) for _ in range(3)]
+    clients = [redis.Redis(port=door.port) for door in doors]
+    said = b"-ERR RAISE must be an integer from 1 to 5 (redislock.some-setting)\r\n"
+    for door in doors:
+        original = door._reply
+
+        def reply(link: Any, frame: bytes, original: Any = original) -> None:
+            is_raise = not frame.startswith(b">") and link.open_calls and "RAISE" in link.open_calls[0].words
+            original(link, said if is_raise else frame)
+
+        door._reply = reply
+    for wait in (0, 2, None):
+        with redislock.Redlock(clients, lease=3) as locks, pytest.raises(redislock.ServerRefused, match="some-setting"):
+            locks.lock("k", wait=wait).acquire()
+    for client, door in zip(clients, doors, strict=True):
+        client.close()
+        door.close()

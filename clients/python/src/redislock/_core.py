@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import hooks as _hooks
 from ._hold import BaseHold, Keeper
 from ._line import Line, Waiter
 from ._link import Broken, Ending, Link, unreached
+from ._many import Several
 from ._resp import Command, ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
@@ -20,6 +22,7 @@ from ._rules import (
     DOUBT,
     FIRST_LEASE_MS,
     KEEP_MS,
+    LONG,
     LONGEST_PAUSE,
     NOBODYS,
     PATIENCE,
@@ -39,10 +42,10 @@ from ._rules import (
     milliseconds,
 )
 from ._servers import Servers
-from ._settings import Settings
+from ._settings import Settings, named
+from ._watch import Watch
 from .errors import (
     ConnectionFailed,
-    LockLost,
     LockTimeout,
     NotConfirmed,
     Quarantine,
@@ -51,8 +54,6 @@ from .errors import (
     translate,
 )
 
-#: How long a wait without an end is asked for in one request over a connection of its own.
-LONG = 60.0
 #: How often a client asks whether it is its turn, where the server may not tell it.
 _POLL = 0.1
 
@@ -64,16 +65,17 @@ class Core(Keeper):
         super().__init__(loop, hooks)
         self.servers = Servers(settings)
         self.servers.on_change = self._on_change
+        self.servers.on_return = lambda where: _hooks.call(self.keeper.hooks, "reconnected", where)
         self.request, self.address = self.servers.request, self.servers.address
-        self._login = settings.login
+        self.login = settings.login
         self._lines: dict[bytes, Line] = {}
         #: The request that came last, by name and owner: what gives up an older request would end the hold of this one.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = waiting
-        self._waiting = asyncio.Semaphore(waiting)
+        self.waiting = asyncio.Semaphore(waiting)
         self._keep_ms = KEEP_MS
-        self._longest_block_ms = 0
-        self._blocked: set[Link] = set()
+        self.longest_block_ms = 0
+        self.blocked: set[Link] = set()
         #: The keeper of the holds that this server tells of.
         self.keeper: Keeper = self
 
@@ -97,24 +99,30 @@ class Core(Keeper):
         after an exception."""
         self._acquiring += 1
         self._succeed(wanted)
+        watch = Watch(self, wanted, began)
         try:
             is_waiting = wait is None or wait > 0
-            if not is_waiting:
-                grant = await self._try(wanted, began + WAIT_MARGIN)
-            elif len(wanted.names) > 1:
-                grant = await self._wait_blocked(wanted, wait, began)
-            else:
-                grant = await self._wait_in_line(wanted, wait, began)
-            if grant is None and is_waiting:
-                grant = await self._try_last(wanted, ask_until(wait, began))
-            if grant is not None:
+            while True:
+                if not is_waiting:
+                    grant = await self.ask(wanted, began + WAIT_MARGIN)
+                elif len(wanted.names) > 1:
+                    grant = await Several(self, wanted, wait, began).grant()
+                else:
+                    grant = await self._wait_in_line(wanted, wait, began)
+                if grant is None and is_waiting:
+                    grant = await self._try_last(wanted, ask_until(wait, began))
+                if grant is None:
+                    break
                 self.refuse_if_closing()
-                return grant
+                is_late = clock() >= deadline(grant.sent, wanted.lease)  # this process stood still, or the server
+                if not (is_late and is_waiting and left_of(wait, began) > 0):
+                    return grant
         except BaseException as error:
             self.give_up(wanted, error)
             raise
         finally:
             self._acquiring -= 1
+            watch.end()
         late = too_late(wanted, wait)
         if is_waiting or wanted.is_doubtful:
             self.give_up(wanted, late)
@@ -150,14 +158,15 @@ class Core(Keeper):
             if self._asked.get((name, wanted.owner)) is wanted:
                 self._asked.pop((name, wanted.owner), None)
 
-    async def _try(self, wanted: Wanted, until: float) -> Grant | None:
+    async def ask(self, wanted: Wanted, until: float) -> Grant | None:
+        """Asks without a wait."""
         answer = await self.request(wanted.names[0], wanted.acquire(), until, wanted)
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
 
     async def _try_last(self, wanted: Wanted, until: float) -> Grant | None:
         """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
         try:
-            return await self._try(wanted, until)
+            return await self.ask(wanted, until)
         except Quarantine:
             raise
         except RedislockError:
@@ -196,7 +205,7 @@ class Core(Keeper):
                 if isinstance(answer.reply, int):
                     if lease_ms >= milliseconds(wanted.lease):
                         return Grant(answer.reply, answer.sent)
-                    grant = await self._begin(wanted, answer.reply, deadline(answer.sent, lease_ms / 1000))
+                    grant = await self.begin_hold(wanted, answer.reply, deadline(answer.sent, lease_ms / 1000))
                     if grant is not None:
                         return grant
                 if (left := left_of(wait, began)) <= 0:
@@ -253,7 +262,7 @@ class Core(Keeper):
         else:
             raise error
 
-    async def _begin(self, wanted: Wanted, token: int, until: float) -> Grant | None:
+    async def begin_hold(self, wanted: Wanted, token: int, until: float) -> Grant | None:
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
         try:
             renewed = await self._renew_all(wanted, wanted.lease, token, until)
@@ -262,89 +271,24 @@ class Core(Keeper):
             raise
         return None if renewed is None else Grant(token, renewed[0])
 
-    async def _renew_all(self, wanted: Wanted, lease: float, token: int, until: float) -> tuple[float, bool] | None:
+    async def _renew_all(
+        self,
+        wanted: Wanted,
+        lease: float,
+        token: int,
+        until: float,
+        failed: Callable[[RedislockError], object] | None = None,
+    ) -> tuple[float, bool] | None:
         """Renews the leases. Returns from when they count, and whether an older request may come late; None if lost."""
         commands = [(name, wanted.renew(name, token, lease=lease)) for name in wanted.names]
-        work = [self.request(name, command, until) for name, command in commands]
+        work = [self.request(name, command, until, failed=failed) for name, command in commands]
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
         if any(answer.reply != 1 for answer in answers):
             return None
         return min(answer.sent for answer in answers), any(answer.may_come_late for answer in answers)
 
-    async def _wait_blocked(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
-        """Waits for several locks at once, over a connection of its own (BLOCK)."""
-        try:
-            if (grant := await self._try(wanted, ask_until(wait, began))) is not None:
-                return grant
-        except Quarantine:
-            pass  # a waiter is let in when it is over
-        _hooks.call(self.hooks, "waiting", wanted.name)
-        lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
-        reached = clock()
-        while (left := left_of(wait, began)) > 0:
-            self.refuse_if_closing()
-            try:
-                async with asyncio.timeout(None if wait is None else left):
-                    await self._waiting.acquire()
-            except TimeoutError:
-                break
-            try:
-                reply = await self._block(wanted, lease_ms, left_of(wait, began))
-            except Broken as error:
-                wanted.doubt()  # it may have been granted unheard
-                self.servers.forget(self.address(wanted.names[0]))
-                if clock() - reached > (PATIENCE if wait is None else wait + WAIT_MARGIN):
-                    raise unreached(error, None) from error.__cause__
-                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left_of(wait, began))))
-                continue
-            finally:
-                self._waiting.release()
-            reached = clock()
-            if isinstance(reply, int):
-                # It was granted at some time of the wait, and may last for this long still.
-                grant = await self._begin(wanted, reply, reached + lease_ms / 1000)
-                if grant is None:
-                    raise LockLost("the locks were lost before they were had", reason="renewal")
-                return grant
-        return None
-
-    async def _block(self, wanted: Wanted, lease_ms: int, left: float) -> Any:
-        """Sends one request that waits. Returns nil also if the server said that another one has to be asked."""
-        name = wanted.names[0]
-        block = min(left, LONG)
-        block_ms = min(milliseconds(block), self._longest_block_ms or milliseconds(block))
-        await self.servers.find_for(name)
-        address = self.address(name)
-        if address is None:
-            raise self.servers.unknown()
-        try:
-            link = await Link.connect(address, self._login)
-        except ReplyError as error:
-            raise translate(str(error)) from None
-        self._blocked.add(link)
-        wanted.is_grantable = True
-        try:
-            reply = await link.call(wanted.acquire(lease_ms=lease_ms, block_ms=block_ms), block + WAIT_MARGIN)
-            wanted.hears(reply)
-        finally:
-            self._blocked.discard(link)
-            link.close()
-        if not isinstance(reply, ReplyError):
-            return reply
-        text, verdict = str(reply), judge(str(reply))
-        if (most := longest_wait_ms(text)) is not None:
-            self._longest_block_ms = most
-        elif self.servers.is_final(verdict):
-            raise translate(text)
-        else:
-            self.servers.leave(address)
-            if verdict.step is Step.MOVED:
-                self.servers.moved(verdict.slot, verdict.address, address)
-            await asyncio.sleep(LONGEST_PAUSE)
-        return None
-
     def call_waiters(self) -> None:
-        for link in list(self._blocked):
+        for link in list(self.blocked):
             link.close()
         for line in self._lines.values():
             for waiter in line.waiters:
@@ -353,13 +297,16 @@ class Core(Keeper):
     # Holding.
 
     async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
+        where = named(self.address(hold._wanted.names[0]))
         try:
-            renewed = await self._renew_all(hold._wanted, lease, hold.token, hold._deadline)
+            renewed = await self._renew_all(hold._wanted, lease, hold.token, hold._deadline, hold._renewal_failed)
         except ServerRefused as error:
             if is_overwritten(error.message):
+                hold._cause = f"{where} answered {error.message}"
                 return None
             raise
         if renewed is None:
+            hold._cause = f"{where} answered 0 to LOCK.RENEW"
             return None
         sent, may_come_late = renewed
         if may_come_late:
@@ -376,7 +323,7 @@ class Core(Keeper):
             except (Broken, ReplyError, RedislockError):
                 reply = None
             if reply == 0 or (isinstance(reply, ReplyError) and is_overwritten(str(reply))):
-                hold._lose("push")
+                hold._lose("push", f"{named(self.address(name))} answered {reply} to LOCK.FENCE")
                 return
             if reply is None or (isinstance(reply, ReplyError) and judge(str(reply)).step is not Step.FAIL):
                 self.servers.forget(self.address(name))
@@ -459,6 +406,12 @@ class Core(Keeper):
         """Whether the token is that of a live hold."""
         until = clock() + WAIT_MARGIN
         return bool((await self.request(name, ("LOCK.FENCE", name, token), until, is_read=True)).reply == 1)
+
+    async def holder(self, name: bytes) -> str:
+        told = (await self.request(name, ("LOCK.INFO", name), clock() + ATTEMPT)).reply
+        holders = told[b"holders"] if isinstance(told, dict) else []
+        owners = [holder[b"owner"].decode(errors="replace") for holder in holders[:3]]
+        return ", ".join(owners) + (f" for {holders[0][b'held-ms'] // 1000} s" if owners else "")
 
     async def held(self, owner: bytes) -> list[bytes]:
         """The names of all locks that this owner holds, on all servers."""

@@ -18,7 +18,7 @@ from ._group import Group
 from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
-from ._rules import ATTEMPT, PAUSE, WAIT_MARGIN, Grant, Step, Wanted, clock, judge
+from ._rules import ATTEMPT, PAUSE, WAIT_MARGIN, Grant, Step, Wanted, clock, deadline, judge
 from ._servers import NOT_ME
 from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
@@ -190,6 +190,8 @@ class Engine:
             if waits:
                 return None  # a waiter may get it all the same, as after a quarantine
             raise
+        if waits and token is not None and clock() >= deadline(sent, request.lease):
+            return None  # it came as late as the lease ends: it is asked for again
         return False if token is None else Grant(token, sent)
 
     def release(self, request: Wanted, token: int) -> bool:

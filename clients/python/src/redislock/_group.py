@@ -15,6 +15,7 @@ from ._resp import Command
 from ._rules import PATIENCE, Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
 from ._servers import Answer
 from ._settings import Settings, named
+from ._watch import Watch
 from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
 
 #: The part of a lease for which each server may take to answer, and the most seconds.
@@ -57,10 +58,12 @@ class Group(Keeper):
         if wanted.kind != "exclusive" or len(wanted.names) > 1:
             raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
         self._acquiring += 1
+        watch = Watch(self, wanted, began)
         try:
             return await self._acquire(wanted, wait, began)
         finally:
             self._acquiring -= 1
+            watch.end()
 
     async def _acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
         is_first = True
@@ -111,6 +114,8 @@ class Group(Keeper):
                 highest = max(granted.values())
                 raise_it = wanted.renew(name, highest, "RAISE")
                 raised = await self._ask(list(granted), wanted.lease, name, raise_it)
+                # What a server has against it is told if it is the end, for it is no lost vote and no time-out.
+                replies |= {core: said for core, said in raised.items() if isinstance(said, ServerRefused)}
                 if list(raised.values()).count(1) >= self._majority and clock() < deadline(sent, wanted.lease):
                     token = highest
                 # The clock of a server may be so far ahead that the others refuse its token: then without it.
@@ -163,6 +168,7 @@ class Group(Keeper):
         if said.count(1) >= self._majority:
             return sent
         if said.count(0) > len(said) - self._majority:
+            hold._cause = f"{said.count(0)} of {len(said)} servers answered 0 to LOCK.RENEW"
             return None
         raise self._too_few(said)
 
@@ -172,7 +178,7 @@ class Group(Keeper):
         replies = await self._ask(self._cores, hold._wanted.lease, name, command)
         said = list(replies.values())
         if said.count(0) > len(said) - self._majority:
-            hold._lose("push")
+            hold._lose("push", f"{said.count(0)} of {len(said)} servers answered 0 to LOCK.FENCE")
 
     async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
         """Whether a majority had it still."""

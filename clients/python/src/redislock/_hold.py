@@ -59,6 +59,11 @@ class BaseHold:
         #: The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
         self._stray = (_NEVER, 0.0)
         self._reason: str | None = None
+        #: Why the server says that it is lost; and how many renewals have failed since the last one that did not, how.
+        self._cause = ""
+        self._failures = 0
+        self._failure: RedislockError | None = None
+        self._has_block = False
         self._listeners: list[Callable[[str], object]] = []
         self._longest_at = grant.sent + longest if longest is not None else _NEVER
         self._is_renewed = renew
@@ -95,8 +100,15 @@ class BaseHold:
         if not self._is_ours():
             return "fork"
         if self._alive and clock() >= self._deadline:
-            self._lose("deadline")
+            self._lose("deadline", is_told=True)
         return self._reason
+
+    @property
+    def cause(self) -> str | None:
+        """How the loss is known: what a server has answered, or why the last renewal failed. None if nothing did."""
+        if self.lost is None:
+            return None
+        return self._cause or (None if self._failure is None else str(self._failure))
 
     def check(self) -> float:
         """The seconds that remain; raises LockLost if the hold is over. Asks no server."""
@@ -106,7 +118,26 @@ class BaseHold:
 
     def _error(self, reason: str) -> LockLost:
         names = ", ".join(name.decode(errors="replace") for name in self._wanted.names)
-        return LockLost(f"the lock {names} is held no more ({reason})", reason=reason)
+        why = f"{reason}: {self.cause}" if self.cause else reason
+        error = LockLost(f"the lock {names} is held no more ({why})", reason=reason)
+        error.__cause__ = self._failure if reason == "deadline" else None
+        return error
+
+    def _renewal_failed(self, failure: RedislockError) -> None:
+        """Notes it, and says so the first time of an outage."""
+        self._failures, self._failure = self._failures + 1, failure
+        _hooks.call(self._keeper.hooks, "renewal_failed", self.name, failure)
+        if self._failures == 1:
+            logger.warning("%r could not be renewed, with %.1f s left: %s", self.name, self.remaining, failure)
+
+    def _renewal_succeeded(self) -> None:
+        if self._failures:
+            logger.warning("%r is renewed again, after %d failed renewals", self.name, self._failures)
+        self._failures, self._failure = 0, None
+
+    def _is_heard(self) -> bool:
+        """Whether something hears of a loss without asking."""
+        return self._has_block or bool(self._listeners)
 
     def _is_ours(self) -> bool:
         """Whether this is the process that got the hold: a child that was forked has none."""
@@ -156,14 +187,22 @@ class BaseHold:
         if self._is_renewed:
             self._keeper.pinned.pop(self, None)
 
-    def _lose(self, reason: str) -> bool:
+    def _lose(self, reason: str, cause: str = "", *, is_told: bool = False) -> bool:
         """Whether this call is the one that ended the hold. Its holder is told, and may still work under what the
         server has: that ends when its holder gives it up, or with its lease."""
         if not self._finish(reason):
             return False
+        self._cause = cause or self._cause
+        self._log_loss(reason, is_told or self._is_heard())
         _hooks.call(self._keeper.hooks, "lost", self.name, clock() - self._granted_at, reason)
         self._tell(reason)
         return True
+
+    def _log_loss(self, reason: str, is_told: bool) -> None:
+        level = logging.INFO if reason == "close" else logging.WARNING if is_told else logging.ERROR
+        held, cause = clock() - self._granted_at, self.cause or "no renewal has failed"
+        nobody = "" if is_told else "; nothing in the program is told before it asks"
+        logger.log(level, "lost %r after %.1f s (%s): %s%s", self.name, held, reason, cause, nobody)
 
     def _give_up(self) -> bool:
         """Whether the server has to be told now: not if it was told before. Raises LockLost if the hold is lost."""
@@ -185,7 +224,8 @@ class BaseHold:
         if was_there:
             _hooks.call(hooks, "released", self.name, held)
             return
-        self._reason = "release"
+        self._reason, self._cause = "release", "the server answered 0 to LOCK.RELEASE"
+        self._log_loss("release", is_told=True)
         _hooks.call(hooks, "lost", self.name, held, "release")
         raise self._error("release")
 
@@ -233,6 +273,8 @@ class Keeper(ABC):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._acquiring = 0
         self._is_closing = False
+        #: What was said in the log of waits, and when.
+        self.said: dict[str, float] = {}
 
     async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
         """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLost if the hold is over.
@@ -252,7 +294,11 @@ class Keeper(ABC):
                     hold.check()
                 else:
                     hold._count_from(sent, lease)
+                    hold._renewal_succeeded()
             except BaseException as error:
+                is_new = error is not hold._failure and not isinstance(error, LockLost)
+                if is_new and isinstance(error, RedislockError):
+                    hold._renewal_failed(error)
                 # It may pass, as a lack of replicas does; the deadline tells if it does not.
                 hold._renew_next(clock() + LONGEST_PAUSE)
                 if isinstance(error, ConnectionFailed):
@@ -268,6 +314,10 @@ class Keeper(ABC):
     @abstractmethod
     async def look(self, hold: BaseHold) -> None:
         """Asks the servers whether the hold lasts, and to tell when that changes."""
+
+    async def holder(self, name: bytes) -> str:
+        """Returns who holds this lock, for people to read; nothing if that is not known."""
+        return ""
 
     @abstractmethod
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:

@@ -127,6 +127,11 @@ class Link(asyncio.Protocol):
             if isinstance(reply, ReplyError):
                 raise _refusal(self.name, command, reply)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a reply is missing."""
+        return bool(self._pending)
+
     def send(self, *command: Any) -> asyncio.Future[Any]:
         """Sends at once and in order; the future has the reply, a ReplyError among them, or Broken."""
         future: asyncio.Future[Any] = self._loop.create_future()

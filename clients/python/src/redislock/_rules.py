@@ -11,6 +11,7 @@ import math
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ DOUBT = 30.0
 #: Milliseconds for which a place in line is kept for a client that does not ask again, and how often it asks in them.
 KEEP_MS = 5000
 ASKS_IN_KEEP = 3
+#: How long a wait without an end keeps its connections, or stands behind others of its process without asking.
+LONG = 60.0
 #: A token that no hold ever has: a release with it ends a wait, and no hold.
 NOBODYS = 1
 #: Milliseconds of the first lease of a client that waited: one that dies before it renews holds up others no longer.
@@ -75,6 +78,15 @@ _HOST = socket.gethostname()
 def new_owner() -> bytes:
     """An owner that nobody had before, and that tells an operator who it is."""
     return f"{_HOST}:{os.getpid()}:{uuid.uuid4()}"[-OWNER_MOST:].encode()
+
+
+def running() -> tuple[int, int]:
+    """Something that tells threads, and tasks in them, from each other for as long as they last."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        task = None
+    return threading.get_ident(), id(task)
 
 
 def deadline(sent: float, lease: float) -> float:
@@ -128,6 +140,8 @@ class Wanted:
     kind: Kind = "exclusive"
     limit: int | None = None
     owner: bytes = field(default_factory=new_owner)
+    #: The thread and the task that asks.
+    by: tuple[int, int] = field(default_factory=running)
     #: Until when a request that went unanswered may reach the server.
     doubtful_until: float = field(default=0.0, init=False)
     #: Whether the latest request is on its way, or was granted.

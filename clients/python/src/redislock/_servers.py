@@ -48,6 +48,7 @@ class Servers:
         self._nodes, self._sentinels = list(settings.addresses), list(settings.sentinels)
         self._slots: dict[int, Address] = {}
         self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
+        self._last: Address | None = None  # the primary that a sentinel has named
         self._links: dict[Address, Link] = {}
         self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
         self._is_closed = False
@@ -101,7 +102,10 @@ class Servers:
         for address, login in list(self._sentinels):
             found = await self._ask(address, login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
             if isinstance(found, list):
-                self._primary = (found[0].decode(), int(found[1]))
+                before, self._primary = self._last, (found[0].decode(), int(found[1]))
+                self._last = self._primary
+                if before not in (None, self._primary):
+                    logger.info("the primary of %s is %s now", self._settings.service, named(self._primary))
                 self._sentinels.sort(key=lambda each: each[0] != address)  # the one that answers is asked first
                 return
 
@@ -258,7 +262,7 @@ class Servers:
                     failure = unreached(error, address)
             except ReplyError as error:
                 verdict, text = judge(str(error)), str(error)
-                failure, heard = ConnectionFailed(self._refusal(address, text, wanted)), clock()
+                failure, heard = ConnectionFailed(self.refusal(address, text, wanted)), clock()
                 if text.startswith(NOT_ME) and self.leave(address):
                     at, asking = None, False
                     continue
@@ -275,7 +279,7 @@ class Servers:
             pause = min(2 * pause, LONGEST_PAUSE)
         raise failure
 
-    def _refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> str:
+    def refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> str:
         """What a server has said, and which. Logs it where somebody waits, once for a while."""
         where = named(address)
         if text.startswith("READONLY"):
@@ -286,7 +290,7 @@ class Servers:
             if known != text[:4] or clock() > since + SILENT:
                 self._refused[address] = text[:4], clock()
                 if wanted is not None:
-                    logger.warning("%s is waited for: %s", wanted.name, said)
+                    logger.warning("waiting for %r: %s", wanted.name, said)
         return said
 
     def _heed(self, verdict: Verdict, address: Address | None) -> bool:

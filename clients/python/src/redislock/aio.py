@@ -127,7 +127,7 @@ class AsyncHold(BaseHold):
 
     def _enter(self) -> None:
         """Makes the running task the body, which is cancelled if the lock is lost."""
-        self._body = asyncio.current_task()
+        self._body, self._has_block = asyncio.current_task(), True
         self._cancelled_before = self._body.cancelling() if self._body is not None else 0
         self._pin()
 
@@ -203,8 +203,8 @@ class AsyncLocks(Kinds[AsyncLock]):
     lease: seconds that a hold lasts unless it is renewed.
 
     waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
-    order. All of them share one connection to each server, but a wait for several locks at once has one of its own: no
-    more of these than `waiting`.
+    order. All of them share one connection to each server, but a wait for several locks at once has two of its own: no
+    more than `waiting` such waits are asked for at once.
     """
 
     def __init__(

@@ -32,6 +32,12 @@ class Hooks:
     def lost(self, name: str, held: float, reason: str) -> None:
         """A hold was lost. It had lasted for `held`."""
 
+    def renewal_failed(self, name: str, error: Exception) -> None:
+        """A renewal failed, and is tried again until the hold's deadline."""
+
+    def reconnected(self, address: str) -> None:
+        """A server (host:port) answers again, after its connection had ended."""
+
     def forgotten(self, name: str, held: float) -> None:
         """A hold was forgotten: nothing refers to it, and it was not given up. Its lease ends it, without a renewal."""
 

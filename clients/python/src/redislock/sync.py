@@ -111,6 +111,9 @@ class Hold(BaseHold):
             self._waiting.remove(ended)
         return self.lost
 
+    def _is_heard(self) -> bool:
+        return super()._is_heard() or bool(self._waiting)
+
     def _finish(self, reason: str | None = None) -> bool:
         is_first = super()._finish(reason)
         for ended in list(self._waiting):
@@ -127,7 +130,7 @@ class Hold(BaseHold):
             # Not in a thread of the event loop's pool: there are few, and it looks up the names of servers in them.
             threading.Thread(target=self._call, args=[call, reason], name="redislock-lost").start()
         except RuntimeError:  # there are too many threads, or the program ends
-            logger.debug("no thread begins: nobody hears of the loss of %s", self.name, exc_info=True)
+            logger.exception("no thread begins: nobody hears of the loss of %s", self.name)
 
     def _call(self, call: Callable[[str], object], reason: str) -> None:
         try:
@@ -173,6 +176,7 @@ class Lock:
         block = self._inside.begin(threading.current_thread())
         try:
             block.hold = self.acquire()
+            block.hold._has_block = True
         except BaseException:
             self._inside.drop(block)
             raise
@@ -192,8 +196,8 @@ class Locks(Kinds[Lock]):
     lease: seconds that a hold lasts unless it is renewed.
 
     waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
-    order. All of them share one connection to each server, but a wait for several locks at once has one of its own: no
-    more of these than `waiting`.
+    order. All of them share one connection to each server, but a wait for several locks at once has two of its own: no
+    more than `waiting` such waits are asked for at once.
     """
 
     def __init__(

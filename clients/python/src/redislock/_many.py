@@ -1,0 +1,149 @@
+"""A wait for several locks at once, over connections of its own: LOCK.MACQUIRE knows no QUEUE."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from . import hooks as _hooks
+from ._link import Broken, Link, unreached
+from ._resp import ReplyError
+from ._rules import (
+    ASKS_IN_KEEP,
+    ATTEMPT,
+    FIRST_LEASE_MS,
+    KEEP_MS,
+    LONG,
+    LONGEST_PAUSE,
+    PATIENCE,
+    WAIT_MARGIN,
+    Address,
+    Grant,
+    Step,
+    Wanted,
+    ask_until,
+    clock,
+    judge,
+    left_of,
+    longest_wait_ms,
+    milliseconds,
+)
+from .errors import Quarantine, translate
+
+if TYPE_CHECKING:
+    from ._core import Core
+
+#: Seconds after which the request is sent again.
+_BETWEEN = KEEP_MS / 1000 / ASKS_IN_KEEP
+
+
+class Several:
+    """One such wait.
+
+    The request is sent again and again, over two connections in turn. The newer one takes over the place of the older
+    one, which is answered then: so each connection shows that it works, and a grant that was swallowed is found.
+    """
+
+    def __init__(self, core: Core, wanted: Wanted, wait: float | None, began: float) -> None:
+        self._core, self._wanted, self._wait, self._began = core, wanted, wait, began
+        self._lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
+        self._reached = clock()  # when a server has replied last
+        self._links: list[Link] = []
+
+    async def grant(self) -> Grant | None:
+        """The grant; None if the time is over."""
+        core, wanted, wait, began = self._core, self._wanted, self._wait, self._began
+        try:
+            if (grant := await core.ask(wanted, ask_until(wait, began))) is not None:
+                return grant
+        except Quarantine:
+            pass  # a waiter is let in when it is over
+        _hooks.call(core.hooks, "waiting", wanted.name)
+        self._reached = clock()
+        while (left := left_of(wait, began)) > 0:
+            core.refuse_if_closing()
+            try:
+                async with asyncio.timeout(None if wait is None else left):
+                    await core.waiting.acquire()
+            except TimeoutError:
+                break
+            try:
+                reply = await self._stay(clock() + min(left_of(wait, began), LONG))
+            except Broken as error:
+                wanted.doubt()  # it may have been granted unheard
+                address = core.address(wanted.names[0])
+                core.servers.forget(address)
+                silent, left = clock() - self._reached, left_of(wait, began)
+                if silent > PATIENCE if wait is None else (left <= 0 and silent > ATTEMPT):
+                    raise unreached(error, address) from error.__cause__
+                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
+                continue
+            finally:
+                core.waiting.release()
+                self._close()
+            if isinstance(reply, int):
+                # It was granted at some time of the wait, and may last for this long still. If it is lost, asks again.
+                grant = await core.begin_hold(wanted, reply, clock() + self._lease_ms / 1000)
+                if grant is not None:
+                    return grant
+        return None
+
+    async def _stay(self, until: float) -> Any:
+        """Keeps the place in the queues until then. Returns nil also if the server said that another is to be asked."""
+        core, wanted = self._core, self._wanted
+        await core.servers.find_for(wanted.names[0])
+        address = core.address(wanted.names[0])
+        if address is None:
+            raise core.servers.unknown()
+        while True:
+            link = await self._next_link(address)
+            left = max(until - clock(), 0.001)
+            block_ms = min(milliseconds(left), core.longest_block_ms or KEEP_MS, KEEP_MS)
+            wanted.is_grantable = True
+            future = link.send(*wanted.acquire(lease_ms=self._lease_ms, block_ms=block_ms))
+            is_last = left < 2 * _BETWEEN
+            await asyncio.wait({future}, timeout=left + WAIT_MARGIN if is_last else _BETWEEN)
+            if future.done():
+                wanted.hears(reply := future.result())
+                self._reached = clock()
+                return await self._heed(reply, address) if isinstance(reply, ReplyError) else reply
+            if is_last:
+                raise Broken(f"no reply from {link.name} for {left + WAIT_MARGIN:.1f} s")
+
+    async def _next_link(self, address: Address) -> Link:
+        if len(self._links) < 2:
+            try:
+                link = await Link.connect(address, self._core.login)
+            except ReplyError as error:
+                raise translate(str(error)) from None
+            self._core.blocked.add(link)
+        else:
+            link = self._links.pop(0)
+            if link.is_busy or not link.is_open:
+                link.close()
+                self._core.blocked.discard(link)
+                raise Broken(f"no reply from {link.name} for {2 * _BETWEEN:.1f} s")
+            self._reached = clock()
+        self._links.append(link)
+        return link
+
+    async def _heed(self, error: ReplyError, address: Address) -> None:
+        """Learns from an error of the server; raises what will not pass."""
+        core, text = self._core, str(error)
+        verdict = judge(text)
+        if (most := longest_wait_ms(text)) is not None:
+            core.longest_block_ms = most
+        elif core.servers.is_final(verdict):
+            raise translate(text)
+        else:
+            core.servers.refusal(address, text, self._wanted)
+            core.servers.leave(address)
+            if verdict.step is Step.MOVED:
+                core.servers.moved(verdict.slot, verdict.address, address)
+            await asyncio.sleep(LONGEST_PAUSE)
+
+    def _close(self) -> None:
+        for link in self._links:
+            link.close()
+            self._core.blocked.discard(link)
+        self._links.clear()

@@ -1,0 +1,75 @@
+"""A wait for several locks: it lasts as long as it should, and no connection that goes silent ends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+
+import redislock
+
+from .servers import eventually
+
+
+def waits(locks: redislock.Locks, wait: float | None) -> tuple[threading.Thread, list[Any]]:
+    """A thread that waits for a and b, and what it gets."""
+    got: list[Any] = []
+
+    def run() -> None:
+        try:
+            got.append(locks.many(["a", "b"], wait=wait).acquire())
+        except redislock.RedislockError as error:
+            got.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, got
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_without_an_end_outlasts_a_cut_connection(meddler: Any, client: redis.Redis) -> None:
+    client.execute_command("LOCK.ACQUIRE", "a", "somebody", "PX", 60_000)
+    with redis.Redis(port=meddler.port) as through, redislock.Locks(through) as locks:
+        thread, got = waits(locks, None)
+        time.sleep(12)
+        meddler.cut()
+        time.sleep(1)
+        assert not got
+        client.execute_command("LOCK.RELEASE", "a", "somebody")
+        thread.join(10)
+        got[0].release()
+
+
+@pytest.mark.timeout(60)
+def test_a_grant_that_is_swallowed_is_found(meddler: Any, client: redis.Redis) -> None:
+    client.execute_command("LOCK.ACQUIRE", "a", "somebody", "PX", 60_000)
+    with redis.Redis(port=meddler.port) as through, redislock.Locks(through) as locks:
+        thread, got = waits(locks, 30)
+        eventually(lambda: any(call.has("BLOCK") for call in meddler.calls("LOCK.MACQUIRE")), "it waits")
+        meddler.drop(lambda call: call.is_granted(), then="silent")
+        client.execute_command("LOCK.RELEASE", "a", "somebody")
+        eventually(meddler.has_dropped, "the grant is swallowed")
+        thread.join(10)
+        got[0].release()
+
+
+@pytest.mark.timeout(90)
+def test_a_wait_makes_no_more_than_two_connections_and_keeps_its_place(meddler: Any, client: redis.Redis) -> None:
+    client.execute_command("LOCK.ACQUIRE", "a", "somebody", "PX", 60_000)
+    with redis.Redis(port=meddler.port) as through, redislock.Locks(through) as locks:
+        thread, got = waits(locks, 60)
+        eventually(lambda: any(call.has("BLOCK") for call in meddler.calls("LOCK.MACQUIRE")), "it waits")
+        with locks.lock("c"):
+            behind = client.execute_command("LOCK.ACQUIRE", "b", "another", "PX", 60_000, "QUEUE", 60_000)
+            before = meddler.numbered
+            time.sleep(9)
+            assert meddler.numbered - before <= 1
+        assert behind is None
+        client.execute_command("LOCK.RELEASE", "a", "somebody")
+        thread.join(10)
+        assert got[0].check() > 0, "the other one stands behind it still"
+        got[0].release()
+        client.execute_command("LOCK.RELEASE", "b", "another")
