@@ -17,7 +17,8 @@ import uuid
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 LEASE_MS, WORK_SECONDS, WAIT_MS = 500, 1.5, 30_000
 
 
@@ -62,5 +63,6 @@ def main(options):
 
 
 if __name__ == "__main__":
+    may_write()
     without = "--without-tie" in sys.argv[1:]
     sys.exit(0 if main([] if without else ["KEEPALIVE", "EPHEMERAL", 0]) else 1)

@@ -18,7 +18,8 @@ import uuid
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 TURNED_AWAY = 3  # exit code of a worker whose write was refused
 
 
@@ -80,4 +81,5 @@ def main(with_exec):
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main(with_exec="--without-exec" not in sys.argv[1:]) else 1)

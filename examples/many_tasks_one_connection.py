@@ -6,13 +6,13 @@ is reserved for it. So the tasks come in the order in which they first asked, on
 """
 
 import asyncio
-import os
 import sys
 import uuid
 
 import redis.asyncio
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 TASKS = 100
 LEASE_MS = 10_000
 KEEP_MS = 5_000  # how long a place is kept for a task that does not ask again
@@ -62,4 +62,5 @@ async def run():
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if asyncio.run(run()) else 1)

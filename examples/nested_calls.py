@@ -9,14 +9,14 @@ outer function's lock.
     python nested_calls.py --without-reentrant   somebody does
 """
 
-import os
 import sys
 import uuid
 from contextlib import contextmanager
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 LEASE_MS = 60_000
 
 
@@ -65,5 +65,6 @@ def main(options):
 
 
 if __name__ == "__main__":
+    may_write()
     without = "--without-reentrant" in sys.argv[1:]
     sys.exit(0 if main([] if without else ["REENTRANT"]) else 1)

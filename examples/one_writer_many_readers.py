@@ -8,7 +8,6 @@ served in order, so a stream of readers does not keep the writer out.
 """
 
 import multiprocessing
-import os
 import sqlite3
 import sys
 import tempfile
@@ -17,7 +16,8 @@ import uuid
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 READERS, WRITES = 4, 30
 LEASE_MS, WAIT_MS = 10_000, 60_000
 
@@ -70,7 +70,7 @@ def read(path, name, start, is_over, halves):
 def main(with_lock):
     name = f"book:{uuid.uuid4()}" if with_lock else None
     with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "book.db")
+        path = f"{directory}/book.db"
         database = sqlite3.connect(path, isolation_level=None)
         database.execute("CREATE TABLE half (id INTEGER PRIMARY KEY, value INTEGER)")
         database.execute("INSERT INTO half VALUES (1, 0), (2, 0)")
@@ -95,4 +95,5 @@ def main(with_lock):
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main(with_lock="--without-lock" not in sys.argv[1:]) else 1)

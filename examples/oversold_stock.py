@@ -20,7 +20,8 @@ import uuid
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 ITEMS, PROCESSES, BUYERS_PER_PROCESS = 10, 5, 10
 LEASE_MS, WAIT_MS = 10_000, 60_000
 
@@ -94,4 +95,5 @@ def main(with_lock):
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main(with_lock="--without-lock" not in sys.argv[1:]) else 1)

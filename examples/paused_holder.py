@@ -21,7 +21,8 @@ import uuid
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 TURNED_AWAY = 3  # exit code of a worker whose write was refused
 
 
@@ -86,4 +87,5 @@ def main(with_fence):
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main(with_fence="--without-fence" not in sys.argv[1:]) else 1)

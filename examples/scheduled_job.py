@@ -19,7 +19,8 @@ from datetime import datetime, timedelta
 
 import redis
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+from playground import REDIS_URL, may_write
+
 INSTANCES = 6
 LEASE_SECONDS = 60  # longer than the clocks of two instances can differ
 
@@ -77,4 +78,5 @@ def main():
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main() else 1)

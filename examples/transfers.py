@@ -9,7 +9,6 @@ other could wait for one that took them in the other order, and that one for it.
 
 import itertools
 import multiprocessing
-import os
 import random
 import sqlite3
 import sys
@@ -18,8 +17,8 @@ import time
 import uuid
 
 import redis
+from playground import REDIS_URL, may_write
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 ACCOUNTS, BALANCE, PROCESSES, TRANSFERS = 4, 100, 6, 15
 LEASE_MS, WAIT_MS = 10_000, 60_000
 
@@ -64,7 +63,7 @@ def main(with_lock):
     # One hash tag: in a cluster, one slot.
     name = f"account:{{{uuid.uuid4()}}}" if with_lock else None
     with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "bank.db")
+        path = f"{directory}/bank.db"
         database = sqlite3.connect(path, isolation_level=None)
         database.execute("CREATE TABLE account (id INTEGER, balance INTEGER)")
         for account in range(ACCOUNTS):
@@ -96,4 +95,5 @@ def balances_due():
 
 
 if __name__ == "__main__":
+    may_write()
     sys.exit(0 if main(with_lock="--without-lock" not in sys.argv[1:]) else 1)

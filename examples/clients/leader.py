@@ -43,4 +43,7 @@ def main():
 
 
 if __name__ == "__main__":
+    print(f"writes to {REDIS_URL.rpartition('@')[2]}", file=sys.stderr)
+    if redis.Redis.from_url(REDIS_URL).dbsize() and os.environ.get("REDISLOCK_EXAMPLES") != "anywhere":
+        sys.exit("it has keys already: name an empty server by REDIS_URL, or set REDISLOCK_EXAMPLES=anywhere")
     sys.exit(0 if main() else 1)

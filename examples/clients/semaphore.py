@@ -49,5 +49,8 @@ async def main(with_lock):
 
 
 if __name__ == "__main__":
+    print(f"writes to {REDIS_URL.rpartition('@')[2]}", file=sys.stderr)
+    if redis.Redis.from_url(REDIS_URL).dbsize() and os.environ.get("REDISLOCK_EXAMPLES") != "anywhere":
+        sys.exit("it has keys already: name an empty server by REDIS_URL, or set REDISLOCK_EXAMPLES=anywhere")
     is_right = asyncio.run(main(with_lock="--without-lock" not in sys.argv[1:]))
     sys.exit(0 if is_right else 1)

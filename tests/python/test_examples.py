@@ -135,6 +135,27 @@ def test_an_example_fails_where_there_are_no_locks(start_server, name):
     assert "unknown command" in output
 
 
+@pytest.mark.parametrize(
+    "path", sorted({*EXAMPLES.glob("**/*.py")} - {EXAMPLES / "redlock.py"}), ids=lambda path: path.name
+)
+def test_an_example_refuses_a_server_that_is_in_use(server, path):
+    server.admin("SET", "somebody", "else's")
+    code, output = run(server, path)
+    assert code != 0, output
+    assert "keys already" in output and "REDISLOCK_EXAMPLES" in output, output
+    assert f"127.0.0.1:{server.port}" in output, output
+    assert server.admin("KEYS", "*") == ["somebody"]
+
+
+def test_an_example_writes_beside_other_keys_if_it_is_told_to(server, monkeypatch):
+    monkeypatch.setenv("REDISLOCK_EXAMPLES", "anywhere")
+    server.admin("SET", "somebody", "else's")
+    code, output = run(server, "nested_calls.py")
+    assert code == 0, output
+    assert f"writes to 127.0.0.1:{server.port}" in output
+    assert server.admin("KEYS", "*") == ["somebody"]
+
+
 @pytest.mark.parametrize("path", sorted(OVER_CLIENTS.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_over_the_client_fails_where_there_are_no_locks(start_server, path):
     code, output = run(start_server(with_module=False), path)
