@@ -2,7 +2,7 @@
  *
  *   loadmodule rival.so [command NAME] [type NAME] [files COUNT]
  *
- * It registers a command or a data type of this name, or keeps so many descriptors open.
+ * With `command` it registers a command of this name, with `type` a data type. With `files` it keeps descriptors open.
  *
  *   CONFIG SET rival.level NUMBER
  *
