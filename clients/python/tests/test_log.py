@@ -126,7 +126,7 @@ def test_a_long_wait_is_told_at_each_doubling_with_who_holds_it(
     with redislock.Locks(client) as locks:
         with pytest.raises(redislock.LockTimeout):
             locks.many(names, wait=4).acquire()
-    lines = log("waiting for 'k' for", "WARNING")
+    lines = log(f"waiting for '{', '.join(names)}' for", "WARNING")
     assert len(lines) == 2
     assert all("held by somebody" in line for line in lines)
     client.execute_command("LOCK.RELEASE", "k", "somebody")

@@ -438,12 +438,8 @@ class Core(Keeper):
 
 def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
     """The error of a caller that did not get the lock."""
-    names = _names(wanted)
+    names = wanted.all_names
     if wait:
         return LockTimeout(f"{names} was not to be had in {wait} s")
     which = names if len(wanted.names) == 1 else f"one of {names}"
     return LockTimeout(f"{which} is held by another, and the request was not to wait")
-
-
-def _names(wanted: Wanted) -> str:
-    return ", ".join(name.decode(errors="replace") for name in wanted.names)

@@ -117,7 +117,7 @@ class BaseHold:
         return self.remaining
 
     def _error(self, reason: str) -> LockLost:
-        names = ", ".join(name.decode(errors="replace") for name in self._wanted.names)
+        names = self._wanted.all_names
         why = f"{reason}: {self.cause}" if self.cause else reason
         error = LockLost(f"the lock {names} is held no more ({why})", reason=reason)
         error.__cause__ = self._failure if reason == "deadline" else None

@@ -169,6 +169,11 @@ class Wanted:
         return self.names[0].decode(errors="replace")
 
     @property
+    def all_names(self) -> str:
+        """The names of all locks, for people to read."""
+        return ", ".join(name.decode(errors="replace") for name in self.names)
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether a request that went unanswered may reach the server still."""
         return clock() < self.doubtful_until

@@ -290,7 +290,7 @@ class Servers:
             if known != text[:4] or clock() > since + SILENT:
                 self._refused[address] = text[:4], clock()
                 if wanted is not None:
-                    logger.warning("waiting for %r: %s", wanted.name, said)
+                    logger.warning("waiting for %r: %s", wanted.all_names, said)
         return said
 
     def _heed(self, verdict: Verdict, address: Address | None) -> bool:

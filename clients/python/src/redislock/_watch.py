@@ -39,7 +39,7 @@ class Watch:
             if is_same or self._is_first("its own"):
                 what = "the very thread or task that waits for it" if is_same else "these very locks"
                 level = logging.WARNING if is_same else logging.INFO
-                logger.log(level, "waiting for %r, which %s hold, as %s", hold.name, what, hold.owner)
+                logger.log(level, "waiting for %r, which %s hold, as %s", wanted.all_names, what, hold.owner)
             return
 
     def _tell(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class Watch:
 
     def _is_first(self, what: str) -> bool:
         """Whether nobody who waits for this lock has said so for a while."""
-        said, key, now = self._keeper.said, what + self._wanted.name, clock()
+        said, key, now = self._keeper.said, f"{what} {self._wanted.names}", clock()
         for old in [name for name, at in said.items() if now >= at + _LONG * 0.9]:
             del said[old]
         is_first = key not in said
@@ -62,6 +62,6 @@ class Watch:
             try:
                 who = who or await self._keeper.holder(name)
             except Exception:  # it need not be allowed
-                logger.debug("who holds %r is not known", self._wanted.name, exc_info=True)
+                logger.debug("who holds %r is not known", name, exc_info=True)
         held = f", held by {who}" if who else ""
-        logger.warning("waiting for %r for %.0f s%s", self._wanted.name, seconds, held)
+        logger.warning("waiting for %r for %.0f s%s", self._wanted.all_names, seconds, held)
