@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -73,3 +76,29 @@ def test_a_wait_makes_no_more_than_two_connections_and_keeps_its_place(meddler: 
         assert got[0].check() > 0, "the other one stands behind it still"
         got[0].release()
         client.execute_command("LOCK.RELEASE", "b", "another")
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one", "many"])
+def test_a_program_that_stood_still_across_its_grant_asks_again(names: str, server: Any, client: redis.Redis) -> None:
+    program = (
+        "import redis, redislock, sys\n"
+        "locks = redislock.Locks(redis.Redis(port=int(sys.argv[1])))\n"
+        "with locks.many(list(sys.argv[2]), wait=60) as hold:\n"
+        "    print(hold.check() > 0)\n"
+    )
+    client.execute_command("LOCK.ACQUIRE", "a", "somebody", "PX", 60_000)
+    command = [sys.executable, "-c", program, str(server.port), names]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        eventually(lambda: server.info("redislock")["redislock_waiters"] != "0", "it waits")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGSTOP)
+        client.execute_command("LOCK.RELEASE", "a", "somebody")
+        if len(names) > 1:
+            eventually(lambda: client.exists("a"), "it is granted")
+            eventually(lambda: not client.exists("a"), "the grant ends")
+        else:
+            time.sleep(6)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate(timeout=40)
+    assert said == "True\n"
