@@ -85,8 +85,9 @@ def a_wait_for_long_is_logged(stage):
     asked["several"] = adapter.ask("acquire", hold="several", names=["accounts", "orders"], wait_ms=80_000)
     began = time.monotonic()
     # Each line stands for the wait of one of them.
-    adapter.logged("invoices", owner, limit=LONG_WAIT + LATE)
-    adapter.logged("orders", "kit-ann", count=2, limit=LATE)
+    adapter.logged("orders", "kit-ann", limit=LONG_WAIT + LATE)
+    adapter.logged("accounts", "kit-ann", limit=LATE)
+    adapter.logged("invoices", owner, limit=LATE)
     after = time.monotonic() - began
     assert after >= LONG_WAIT - 2, f"logged after {after:.1f} s"
     for hold, each in asked.items():
