@@ -173,6 +173,7 @@ impl Engine {
             return Err(Error::invalid(format!("{text}: `longest` and the first lease bound this hold")));
         };
         held.may_count_from(Moment::now(), lease);
+        let until = until.min(held.deadline());
         self.keeper.refile(held);
         let renewed = if self.is_group() {
             group::renew(self, held, lease).await
@@ -277,7 +278,7 @@ impl Engine {
         if self.keeper.finish(held, End::Released) {
             self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
             self.abandon(&held.wanted, Some(held.token));
-        } else if matches!(held.end(), Some(End::Lost(_))) && held.gives_up() {
+        } else if matches!(held.end(), Some(End::Lost(reason)) if reason != Loss::Close) && held.gives_up() {
             self.abandon(&held.wanted, Some(held.token));
         }
     }

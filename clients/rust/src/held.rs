@@ -121,6 +121,7 @@ impl Held {
         times.deadline = sent + sure(surely);
         times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
         let (failures, _) = (mem::take(&mut times.failures), times.cause.take());
+        drop(times);
         if failures > 0 {
             warn!("renewed lock '{}' again, after {failures} failed renewals", self.wanted.label());
         }

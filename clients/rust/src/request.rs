@@ -133,7 +133,11 @@ impl Servers {
         let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
         let link = match at_once {
             Some(link) => link,
-            None => self.link_in(left.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?,
+            None => {
+                // A renewal is told why it fails before its time is over.
+                let most = if ask.failed.is_some() { left / 2 } else { left };
+                self.link_in(most.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?
+            }
         };
         // A node that has the slot only half tells of nothing.
         let before = ask.before.filter(|_| link.is_told() && node.is_none());
@@ -194,8 +198,13 @@ impl Servers {
                 None => self.link(name).await,
             }
         };
-        let late = |_| Err(Failure::broken(TOO_LATE));
-        timeout(most, linking).await.unwrap_or_else(late)
+        if let Ok(linked) = timeout(most, linking).await {
+            return linked;
+        }
+        // While it waited for its turn: what the last one who tried was told.
+        let address = node.cloned().or_else(|| self.address(name));
+        let failure = address.and_then(|address| self.door(&address).failure());
+        Err(failure.unwrap_or_else(|| Failure::broken(TOO_LATE)))
     }
 }
 

@@ -42,11 +42,17 @@ pub(crate) struct Door {
     /// How many connections were tried since the server did what only a primary does, and whether it ever did.
     pub(crate) tries: AtomicU32,
     pub(crate) has_served: AtomicBool,
+    /// Why the last attempt to connect failed, if none succeeded since.
+    failure: Mutex<Option<Failure>>,
 }
 
 impl Door {
     fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
         lock(&self.link)
+    }
+
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.failure).clone()
     }
 
     /// Waits longer before each connection that follows one in vain.
@@ -211,11 +217,14 @@ impl Servers {
             _ => return Err(format!("this sentinel watches no primary named {service}")),
         };
         let address = address.ok_or("its reply is no address")?;
-        let mut known = self.known();
-        if let Some(last) = known.last.replace(address.clone()).filter(|last| *last != address) {
+        let last = {
+            let mut known = self.known();
+            known.primary = Some(address.clone());
+            known.last.replace(address.clone())
+        };
+        if let Some(last) = last.filter(|last| *last != address) {
             info!("the primary of {service} is {address} now, not {last}");
         }
-        known.primary = Some(address);
         Ok(())
     }
 
@@ -285,13 +294,21 @@ impl Servers {
         if let Some(link) = door.ready() {
             return Ok(link);
         }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Failure::broken("these locks were closed"));
-        }
         door.back_off().await;
+        let is_closed = || self.closed.load(Ordering::Acquire);
+        let closed = || Failure::broken("these locks were closed");
+        if is_closed() {
+            return Err(closed());
+        }
         let info = at(self.topology.login(), address);
-        let link = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address))?;
+        let made = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address));
+        *lock(&door.failure) = made.as_ref().err().cloned();
+        let link = made?;
         *door.link() = Some(link.clone());
+        if is_closed() {
+            link.close(); // while it was made
+            return Err(closed());
+        }
         self.hears();
         Ok(link)
     }

@@ -102,6 +102,25 @@ async fn a_replica_that_lacks_the_lock_shows_no_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_quarantine_of_a_server_that_was_the_primary_is_left() {
+    let (old, new, door) = pair();
+    let locks = door.locks();
+    locks.lock("k").acquire().await.unwrap().release().await.unwrap();
+    new.lead();
+    door.lead(&new);
+    old.ask::<String>(&["CONFIG", "SET", "redislock.quarantine", "600000"]);
+    old.follow(&new);
+    old.lead();
+    let refused = old.locks().lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::Quarantine { .. }), "{refused:?}");
+    for lock in [locks.lock("k"), locks.many(["k", "l"])] {
+        let guard = lock.wait(Duration::ZERO).acquire().await.unwrap();
+        assert!(new.is_held("k"));
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waits_on_a_demoted_server_make_few_connections() {
     let (old, new, door) = pair();
     let (locks, holder) = (door.locks(), old.locks().lock("k").acquire().await.unwrap());
