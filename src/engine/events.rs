@@ -106,32 +106,6 @@ pub fn loaded<S: Server>(server: &S) {
     note(server, |state| state.table.note_everything());
 }
 
-/// What becomes of a data set that a replica loads beside its own, while which clients may read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beside {
-    /// It begins to be loaded.
-    Begun,
-    /// All is loaded, and the databases have changed places.
-    Completed,
-    /// That has failed, and what was loaded is about to be freed.
-    Aborted,
-}
-
-/// Something becomes of a staged data set that is served.
-pub fn loaded_staged<S: Server>(server: &S, what: Beside) {
-    if what == Beside::Begun {
-        server.shared().expect_facts();
-    }
-    let _ = work::after(server, |state| {
-        match what {
-            Beside::Begun => state.table.begin_staged(),
-            Beside::Completed => state.table.complete_staged(),
-            Beside::Aborted => state.table.abort_staged(),
-        }
-        state.rearm();
-    });
-}
-
 /// Warns if the data set that was loaded is far ahead of the wall clock. A file is believed, because tokens must not
 /// go back when the wall clock does.
 fn warn_of_lead<S: Server>(server: &S) {

@@ -5,10 +5,8 @@
 pub struct Flags {
     /// It follows a primary.
     pub is_replica: bool,
-    /// A data set is being loaded, perhaps beside the one that is served.
+    /// A data set is being loaded.
     pub is_loading: bool,
-    /// A data set is being loaded, and no commands are served meanwhile.
-    pub is_loading_only: bool,
     /// The running command is a fact from a primary or from a file.
     pub is_fact: bool,
     /// It is a node of a cluster.

@@ -24,24 +24,21 @@ pub fn load<S: Server>(
     let lead_us_max = server.shared().settings.token_lead_us_max();
     let loaded = server.with(|state| {
         if let Some(saved) = saved
-            && !flags.is_loading_only
+            && !flags.is_loading
         {
             // A payload that somebody sends, not a file or a primary: it must not run away with the clock of tokens
-            // (G14), nor a series of them step by step. While a data set is loaded beside the one that is served,
-            // nobody can tell which it is. What that data set brings is not above the clock at its head. What a
-            // primary sends to its replica has passed the primary's own bound, whatever it is set to.
+            // (G14), nor a series of them step by step. What a primary sends to its replica has passed the primary's
+            // own bound, whatever it is set to.
             let lead_max = if flags.is_replica { LEAD_OF_ANY_PRIMARY_US } else { lead_us_max };
-            let highest = state.table.loaded_clock().highest_from_outside(now.wall_us, lead_max);
+            let highest = state.table.clock().highest_from_outside(now.wall_us, lead_max);
             let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
             if newest > highest {
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
         let lock = state.table.load(now.boot, lock_key, saved).ok_or("there are too many locks")?;
-        if !state.table.has_staged() {
-            let holds = saved.into_iter().flat_map(|saved| &saved.holds);
-            holds.for_each(|hold| state.confirm.all.came_back(lock_key, &hold.owner, hold.token));
-        }
+        let holds = saved.into_iter().flat_map(|saved| &saved.holds);
+        holds.for_each(|hold| state.confirm.all.came_back(lock_key, &hold.owner, hold.token));
         Ok(lock)
     });
     let loaded = loaded.unwrap_or(Err("the table is in use"));
@@ -112,6 +109,6 @@ pub fn load_clock<S: Server>(server: &S, last: u64, replicated: u64) -> Result<(
         return Err("the clock of tokens is beyond 2^53");
     }
     first_use::begin(server);
-    let _ = server.with(|state| state.table.loaded_clock().adopt(last, replicated));
+    let _ = server.with(|state| state.table.clock().adopt(last, replicated));
     Ok(())
 }

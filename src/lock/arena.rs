@@ -101,7 +101,6 @@ pub struct Arena<T> {
     /// The page that became empty last.
     spare: Option<usize>,
     len: usize,
-    /// Of one parity: see [`Self::staged`].
     generation: u32,
 }
 
@@ -112,14 +111,7 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// An empty store. None of its numbers is or was one of this store's: generations are counted on from here, odd
-    /// ones in the one and even ones in the other.
-    #[must_use]
-    pub fn staged(&self) -> Self {
-        Self { generation: (self.generation + 1) & GENERATION_MAX, ..Self::default() }
-    }
-
-    /// An empty store that takes the place of this one: its generations are counted on from here, in the same parity.
+    /// An empty store that takes the place of this one: its generations are counted on from here.
     #[must_use]
     pub fn successor(&self) -> Self {
         Self { generation: self.generation, ..Self::default() }
@@ -139,19 +131,6 @@ impl<T> Arena<T> {
         None
     }
 
-    /// Whether this number may be one of this store's, and not one of the staged store's.
-    #[must_use]
-    pub const fn is_own(&self, id: Id<T>) -> bool {
-        (id.number >> 32) & 1 == self.generation as u64 & 1
-    }
-
-    /// The store beside this one goes: none of its numbers is given out again.
-    pub const fn absorb(&mut self, other: &Self) {
-        if other.generation > self.generation {
-            self.generation = other.generation + 1;
-        }
-    }
-
     /// How many records there are.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -169,8 +148,7 @@ impl<T> Arena<T> {
         let page_number = self.open_page();
         // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with
         // the highest bit, which tells other numbers from these.
-        self.generation =
-            if self.generation >= GENERATION_MAX - 1 { 2 | self.generation & 1 } else { self.generation + 2 };
+        self.generation = if self.generation >= GENERATION_MAX { 1 } else { self.generation + 1 };
         let birth = self.generation;
         let page = self.pages[page_number as usize]
             .get_or_insert_with(|| Page { slots: Vec::new(), vacant: Vec::new() });
@@ -322,30 +300,17 @@ mod tests {
     }
 
     #[test]
-    fn served_and_staged_stores_never_share_a_number() {
-        for generation in
-            [0, 1, 6, 7, GENERATION_MAX - 9, GENERATION_MAX - 8, GENERATION_MAX - 1, GENERATION_MAX]
-        {
-            let mut served = Arena { generation, ..Arena::default() };
+    fn a_store_and_those_that_take_its_place_never_share_a_number() {
+        for generation in [0, 1, 6, GENERATION_MAX - 9, GENERATION_MAX - 1, GENERATION_MAX] {
+            let mut arena = Arena { generation, ..Arena::default() };
             let mut all = std::collections::BTreeSet::new();
             for round in 0..4 {
-                let mut staged = served.staged();
                 for record in 0..3 {
-                    for (own, other) in [(true, false), (false, true)] {
-                        let id = if own { served.insert(record) } else { staged.insert(record) };
-                        assert_eq!((served.is_own(id), staged.is_own(id)), (own, other));
-                        assert!(id.number() >> 63 == 0 && id.number() >> 32 != 0);
-                        // Until generations begin anew, a billion later.
-                        let is_new = all.insert(id.number());
-                        assert!(is_new || generation > 7, "{id:?} in round {round}, from {generation}");
-                    }
+                    let id = arena.insert(record);
+                    assert!(id.number() >> 63 == 0 && id.number() >> 32 != 0);
+                    assert!(all.insert(id.number()), "{id:?} in round {round}, from {generation}");
                 }
-                if round % 2 == 0 {
-                    staged.absorb(&served);
-                    served = staged;
-                } else {
-                    served.absorb(&staged);
-                }
+                arena = arena.successor();
             }
         }
     }

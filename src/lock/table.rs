@@ -12,7 +12,6 @@
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`noted`], [`tasks`]: what the pump is to look at.
 //! * [`restored`]: owners that wait for what a RESTORE made them hold.
-//! * [`staged`]: a data set that is loaded while another one is served.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`untold`]: grants that are taken back, because their owners were not told of them.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
@@ -36,7 +35,6 @@ mod notices;
 mod outbox;
 mod quarantine;
 mod restored;
-mod staged;
 mod state;
 mod tasks;
 mod terms;

@@ -141,28 +141,6 @@ impl TokenClock {
         self.replicated = 0;
     }
 
-    /// The clock of a data set that begins to load beside the one that is served.
-    #[must_use]
-    pub fn staged(&self) -> Self {
-        let mut staged = self.clone();
-        staged.begin_load();
-        staged
-    }
-
-    /// Takes the place of the clock of an old data set: what that one knew is not minted again, and a file that was
-    /// begun meanwhile knows nothing yet.
-    pub fn replace(&mut self, old: &Self) {
-        self.absorb(old);
-        self.must_be_explicit |= old.must_be_explicit;
-    }
-
-    /// Takes over what the clock of a data set knew that goes: it is not minted again. What readers count from stays.
-    pub const fn absorb(&mut self, other: &Self) {
-        if other.last > self.last {
-            self.last = other.last;
-        }
-    }
-
     /// The head of a snapshot or of a file: how far its writer was. Never lowers `last`.
     pub fn adopt(&mut self, last: u64, replicated: u64) {
         self.last = self.last.max(last.min(TOKEN_MAX));
@@ -194,19 +172,6 @@ mod tests {
         assert_eq!(mint(&mut clock, 5_000_001), (5_000_002, Travel::Implicit));
         assert_eq!(mint(&mut clock, 4_000_000), (5_000_003, Travel::Implicit));
         assert_eq!(mint(&mut clock, 5_000_009), (5_000_009, Travel::Explicit));
-    }
-
-    #[test]
-    fn the_clock_of_a_staged_data_set_knows_all_but_what_its_stream_counts_from() {
-        let mut clock = TokenClock::default();
-        clock.follow_closely();
-        clock.adopt(5_000_000, 5_000_000);
-        let mut staged = clock.staged();
-        assert_eq!((staged.last_token(), staged.replicated_token()), (5_000_000, 0));
-        // Closely, too; and nothing that it mints could be counted to.
-        assert_eq!(mint(&mut staged, 5_000_009), (5_000_009, Travel::Explicit));
-        clock.absorb(&staged);
-        assert_eq!((clock.last_token(), clock.replicated_token()), (5_000_009, 5_000_000));
     }
 
     #[test]

@@ -175,9 +175,6 @@ impl Ctx {
     /// Tells the server what this module can do, and when it tells watchers of a key that it changed.
     pub(crate) fn set_options(&self, signals: Signals) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
-        if kind::kind().can_load_staged() {
-            options |= raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD as c_int;
-        }
         if signals == Signals::Never {
             options |= raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
         }

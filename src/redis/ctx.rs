@@ -71,8 +71,7 @@ impl Server for Ctx {
         let has = |bit: u32| bits & bit != 0;
         Flags {
             is_replica: has(raw::REDISMODULE_CTX_FLAGS_SLAVE),
-            is_loading: has(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING),
-            is_loading_only: has(raw::REDISMODULE_CTX_FLAGS_LOADING),
+            is_loading: has(raw::REDISMODULE_CTX_FLAGS_LOADING),
             is_fact: has(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING),
             is_cluster: has(raw::REDISMODULE_CTX_FLAGS_CLUSTER),
             has_aof: has(raw::REDISMODULE_CTX_FLAGS_AOF),

@@ -7,7 +7,6 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::{exec, guard, kind, legacy};
-use crate::engine::events::Beside;
 use crate::engine::flags::Level;
 use crate::engine::server::Server;
 use crate::engine::{answers, confirm, events, first_use, work};
@@ -34,10 +33,6 @@ const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
 const SLOTS_STAY: u64 = 3;
 const SLOTS_HAVE_LEFT: u64 = 5;
 
-/// This event is always listened to. It may be the first that ever happens, and nothing that comes later tells that a
-/// data set is loaded beside the one that is served.
-const BESIDE: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, "ReplAsyncLoad", on_staged);
-
 /// A command that sets settings has succeeded.
 const CONFIG: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config);
 
@@ -49,7 +44,7 @@ const TURNS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_EVENTLOOP, "EventLo
 
 /// Sees to it that the server can tell what has to be known, and does not have most of it told yet.
 pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
-    for (id, name, callback) in EVENTS.into_iter().chain([TURNS, BESIDE]) {
+    for (id, name, callback) in EVENTS.into_iter().chain([TURNS]) {
         if !subscribe(ctx, id, Some(callback)) {
             return Err(format!("the server does not tell about {name}"));
         }
@@ -63,7 +58,7 @@ pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
 /// Unsubscribes from everything. Redis 7.0 would go on telling a module whose load has failed.
 pub(super) fn end(ctx: &Ctx) {
     let slots = kind::kind().announces_slots().then_some(SLOTS);
-    for (id, _, callback) in EVENTS.into_iter().chain([TURNS, BESIDE, REPLICAS]).chain(slots) {
+    for (id, _, callback) in EVENTS.into_iter().chain([TURNS, REPLICAS]).chain(slots) {
         // Where there is no subscription, taking it back would make one without a callback.
         if subscribe(ctx, id, Some(callback)) {
             subscribe(ctx, id, None);
@@ -185,13 +180,6 @@ callback!(on_swap, |ctx, _, data| {
 callback!(on_loading, |ctx, sub, _| match sub {
     raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => events::loaded(ctx),
     _ => events::loading(ctx),
-});
-
-callback!(on_staged, |ctx, sub, _| match sub {
-    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => events::loaded_staged(ctx, Beside::Begun),
-    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => events::loaded_staged(ctx, Beside::Completed),
-    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => events::loaded_staged(ctx, Beside::Aborted),
-    _ => {}
 });
 
 callback!(on_role, |ctx, sub, _| match sub {

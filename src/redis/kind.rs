@@ -58,16 +58,6 @@ impl Kind {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Whether a replica may load beside its old data. Redis before 7.4 says of each key that it loads so that it is in
-    /// database 0. Redis 8.0 ends itself when the link breaks while it reads a value of a module: it takes what it has
-    /// not got for the name of an unknown type. In 8.6 that is mended.
-    pub(crate) const fn can_load_staged(self) -> bool {
-        if self.is_valkey {
-            return self.valkey_major >= 8;
-        }
-        self.version >= 0x07_0400 && self.version < 0x08_0000 || self.version >= 0x08_0600
-    }
-
     /// Whether a module can write "nothing" at the head of an RDB file.
     pub(crate) const fn has_optional_aux(self) -> bool {
         self.version >= 0x07_0200

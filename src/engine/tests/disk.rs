@@ -2,7 +2,7 @@
 
 use super::inside::{At, Entry, Told, Value};
 use super::world::World;
-use crate::engine::events::{self, Beside};
+use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::values;
 use crate::lock::codec::SavedLock;
@@ -90,38 +90,10 @@ impl World {
             .for_each(|lock| values::freed(&self.sim, lock));
     }
 
-    /// Loads a snapshot beside what it has, which then goes; or what was loaded goes, where that is not completed.
-    pub(super) fn synchronise_staged(
-        &mut self,
-        snapshot: &Snapshot,
-        is_complete: bool,
-    ) -> Result<(), String> {
-        let before = self.sim.flags.get();
-        self.sim.flags.set(Flags { is_loading: true, ..before });
-        events::loaded_staged(&self.sim, Beside::Begun);
-        events::loading(&self.sim);
-        let own = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
-        let is_loaded = self.load(snapshot);
-        let loaded = std::mem::replace(&mut self.sim.inside.borrow_mut().keys, own);
-        is_loaded?;
-        let gone = if is_complete {
-            let gone = std::mem::replace(&mut self.sim.inside.borrow_mut().keys, loaded);
-            events::loaded_staged(&self.sim, Beside::Completed);
-            self.end_load(before);
-            gone
-        } else {
-            self.end_load(before);
-            events::loaded_staged(&self.sim, Beside::Aborted);
-            loaded
-        };
-        self.leave_to_thread(gone.into_values().map(|entry| entry.value));
-        Ok(())
-    }
-
     fn begin_to_load(&self) -> Flags {
         let before = self.sim.flags.get();
         events::loading(&self.sim);
-        self.sim.flags.set(Flags { is_loading: true, is_loading_only: true, ..before });
+        self.sim.flags.set(Flags { is_loading: true, ..before });
         before
     }
 

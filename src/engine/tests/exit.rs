@@ -224,12 +224,6 @@ fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
         assert!(!is_left(&mut world));
         world.synchronise(&snapshot).expect("it loads");
         assert!(is_left(&mut world));
-        // The locks of before, and the locks that came beside them.
-        for is_complete in [false, true] {
-            world.synchronise_staged(&snapshot, is_complete).expect("it loads");
-            world.free_late();
-            assert!(is_left(&mut world));
-        }
         let flush = Flags { is_fact: is_replica, ..world.sim.flags.get() };
         assert_eq!(world.told_as(flush, words("FLUSHALL ASYNC")), [PartBuf::Ok]);
         assert!(is_left(&mut world), "they are not freed yet");

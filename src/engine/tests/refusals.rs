@@ -14,7 +14,6 @@ use crate::engine::server::Server;
 const WITHIN_A_SCRIPT: Flags = Flags {
     is_replica: false,
     is_loading: false,
-    is_loading_only: false,
     is_fact: false,
     is_cluster: false,
     has_aof: false,

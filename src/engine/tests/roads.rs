@@ -61,7 +61,7 @@ fn listeners_are_looked_for_once_the_first_data_set_is_loaded() {
     let mut world = World::started();
     world.sim.inside.borrow_mut().is_unheard = true;
     events::loading(&world.sim);
-    let loading = Flags { is_loading: true, is_loading_only: true, is_fact: true, ..Flags::default() };
+    let loading = Flags { is_loading: true, is_fact: true, ..Flags::default() };
     assert_eq!(world.told_as(loading, words("LOCK.TICK 7 7")), [PartBuf::Ok]);
     assert_eq!(listens(&world), 1);
     assert!(world.sim.shared().events_are_heard.is_set(), "nobody has looked");
@@ -84,16 +84,4 @@ fn where_nobody_hears_events_none_are_published() {
     let others =
         inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
     assert_eq!(others.count(), 0);
-}
-
-#[test]
-fn each_command_is_looked_at_while_a_second_data_set_is_loaded() {
-    let mut world = with_clients(1);
-    for (what, is_looked_at) in [(events::Beside::Begun, true), (events::Beside::Aborted, false)] {
-        world.number("LOCK.ACQUIRE k alice PX 30000");
-        world.number("LOCK.RELEASE k alice");
-        world.sim.shared().note_role(Flags::default());
-        events::loaded_staged(&world.sim, what);
-        assert_eq!(world.sim.shared().hears_clients_only(), !is_looked_at, "{what:?}");
-    }
 }

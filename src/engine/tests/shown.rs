@@ -123,7 +123,7 @@ fn a_payload_does_not_run_away_with_the_clock_of_tokens() {
     };
     let (primary, replica) =
         (Flags::default(), Flags { is_replica: true, is_fact: true, ..Flags::default() });
-    let loading = Flags { is_loading: true, is_loading_only: true, is_fact: true, ..Flags::default() };
+    let loading = Flags { is_loading: true, is_fact: true, ..Flags::default() };
     let close = |world: &World| world.sets("max-token-lead", 59_999);
     assert!(taken_by(primary, &|_| ()), "just as far as it may be");
     assert!(!taken_by(primary, &close));

@@ -94,7 +94,7 @@ impl Sim {
         let mut inside = self.inside.borrow_mut();
         inside.offset += 1;
         // What is read from a file is told to nobody.
-        if self.flags.get().is_loading_only {
+        if self.flags.get().is_loading {
             return;
         }
         if self.flags.get().has_aof {
@@ -147,7 +147,7 @@ impl Sim {
         let flags = self.flags.get();
         let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);
         // While a file is read, nothing is over.
-        let must_stay = !flags.is_loading_only && (is_others || self.is_paused.get());
+        let must_stay = !flags.is_loading && (is_others || self.is_paused.get());
         must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
     }
 

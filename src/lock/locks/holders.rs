@@ -67,11 +67,6 @@ pub(super) struct HolderLists {
 }
 
 impl HolderLists {
-    /// No lists of holders, for a set of locks beside this one.
-    pub(super) fn staged(&self) -> Self {
-        Self { all: self.all.staged(), ..Self::default() }
-    }
-
     /// None yet, with numbers that none of these had or has: they take the place of these.
     pub(super) fn successor(&self) -> Self {
         Self { all: self.all.successor(), ..Self::default() }

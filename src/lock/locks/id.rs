@@ -54,8 +54,8 @@ impl LockId {
     }
 }
 
-/// Which set of locks a record is of. A staged data set has a set of its own, and no number of the one finds anything
-/// in the other, nor in a later one.
+/// Which set of locks a record is of. After a flush there is another set, and no number of an older one finds anything
+/// in it.
 ///
 /// Shifted to where it stands in a number: above the generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct Epoch(u32);
 
 impl Epoch {
     const SHIFT: u32 = 8;
-    /// How many there are before they begin anew: four million loads.
+    /// How many there are before they begin anew: four million flushes.
     const COUNT: u32 = 1 << 22;
 
     pub(super) const fn new(number: u32) -> Self {

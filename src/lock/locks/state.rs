@@ -56,28 +56,10 @@ pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
 }
 
 impl Locks {
-    /// An empty set, the `number`th, for a data set that is loaded beside this one.
-    #[must_use]
-    pub fn staged(&self, number: u32) -> Self {
-        Self { epoch: Epoch::new(number), holder_lists: self.holder_lists.staged(), ..Self::default() }
-    }
-
-    /// Whether this number may be one of this set's, and not one of the set's beside it.
-    #[must_use]
-    pub fn is_own(&self, id: LockId) -> bool {
-        id.holders().map_or(id.epoch() == self.epoch, |holders| self.holder_lists.all.is_own(holders))
-    }
-
     /// Whether this number may be one of this set's now.
     #[must_use]
     pub fn may_know(&self, id: LockId) -> bool {
-        self.is_own(id) && (!id.is_list() || self.holder_lists.get(id).is_some())
-    }
-
-    /// The set beside this one goes: none of its numbers is given out again.
-    pub fn absorb(&mut self, other: &Self) {
-        self.newest_client = self.newest_client.max(other.newest_client);
-        self.holder_lists.all.absorb(&other.holder_lists.all);
+        if id.is_list() { self.holder_lists.get(id).is_some() } else { id.epoch() == self.epoch }
     }
 
     pub(super) const fn id(&self, index: u32, generation: u8) -> LockId {

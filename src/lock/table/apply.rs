@@ -272,9 +272,6 @@ impl Table {
     /// A lock was read from a file or a payload; the key that will hold its number comes after. `None`: there
     /// are too many locks.
     pub fn load(&mut self, now: Moment, lock_key: LockKey<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
-        if self.has_staged() {
-            return self.within_staged(|table| table.take_in(now, lock_key, saved));
-        }
         let lock = self.take_in(now, lock_key, saved)?;
         if saved.is_some() {
             // Its owner may be waiting here: it does not wait for what it holds.
@@ -311,9 +308,8 @@ impl Table {
     /// What a file or a payload says of a lock; `None` for an empty one.
     #[must_use]
     pub fn save(&self, now: Moment, id: LockId) -> Option<SavedLock> {
-        let locks = self.locks_of(id);
-        let mode = locks.mode(id)?;
-        let holds = locks.holders(id).map(|(_, hold)| saved(now, hold)).collect();
+        let mode = self.locks.mode(id)?;
+        let holds = self.locks.holders(id).map(|(_, hold)| saved(now, hold)).collect();
         Some(SavedLock { mode, holds })
     }
 

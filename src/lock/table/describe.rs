@@ -123,7 +123,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn is_held(&self, id: LockId) -> bool {
-        self.locks_of(id).mode(id).is_some()
+        self.locks.mode(id).is_some()
     }
 
     /// Describes the lock at a key, with at most this many of the holders and of the waiters. `None` if nobody holds
@@ -271,7 +271,7 @@ impl Table {
     /// Bytes that a lock occupies, its key not counted.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
-        self.locks_of(id).memory_of(id)
+        self.locks.memory_of(id)
     }
 
     /// Tells what is wrong with the table, if anything is: what is true after every step.
@@ -281,7 +281,7 @@ impl Table {
         let (mut held, mut count) = (0, 0);
         for (lock_key, id) in keys {
             count += 1;
-            if !id.is_list() && self.locks.is_own(id) {
+            if !id.is_list() && self.locks.may_know(id) {
                 self.locks.get(id).ok_or_else(|| format!("{lock_key:?} holds a dead number"))?;
             } else if self.locks.holders_of(id) == 0 {
                 // Several held it under another name, or its database changed places: an empty lock, which is not counted.
@@ -327,7 +327,6 @@ impl Table {
             ));
         }
         self.locks.check()?;
-        self.check_staged()?;
         self.away.iter().try_for_each(Away::check)?;
         self.check_notes()?;
         self.queues.check()

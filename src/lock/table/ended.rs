@@ -157,15 +157,10 @@ impl Table {
     ///
     /// `is_ours` says that this server decides: then the waiters are next.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) {
-        self.among_its_own(id, |table| table.unlink(now, id, is_ours));
-    }
-
-    fn unlink(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if self.locks.holders_of(id) == 0 {
             return;
         }
         if self.locks.is_large(id)
-            && self.staged.is_none()
             && let Some(lock_key) = self.locks.first_key(id)
         {
             self.detach(now, id, lock_key.clone(), is_ours);
@@ -192,19 +187,17 @@ impl Table {
     /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
     #[inline]
     pub fn forget_free(&mut self, id: LockId) -> bool {
-        self.among_its_own(id, |table| table.locks.remove_free(id))
+        self.locks.remove_free(id)
     }
 
     /// The value of a key is gone for good: its number dies. If it was held, it went with a slot as a whole, by a way
     /// that names no key. `is_ours` says that this server decides, and so counts and publishes that.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
-        self.among_its_own(id, |table| {
-            if is_ours {
-                table.count_broken(id, table.locks.holders_of(id) as u64);
-            }
-            table.break_hold(now, id, false);
-            table.locks.remove(id, now);
-        });
+        if is_ours {
+            self.count_broken(id, self.locks.holders_of(id) as u64);
+        }
+        self.break_hold(now, id, false);
+        self.locks.remove(id, now);
     }
 
     /// A value that was never a key's is gone, and its lock with it: it was read from a payload with a time to live

@@ -149,11 +149,17 @@ impl Table {
         true
     }
 
-    /// A data set begins to load instead of the one that was served. What was thrown away for it, a moment ago, was not
-    /// broken (DEBUG RELOAD): the locks come back. And what is loaded needs the memory.
-    pub(super) fn drop_what_is_loaded_anew(&mut self) {
+    /// A data set begins to load. What was thrown away for it, a moment ago, was not broken (DEBUG RELOAD): the locks
+    /// come back. And what is loaded needs the memory.
+    pub fn begin_load(&mut self) {
         self.stats.broken -= self.outbox.take_back_flush() as u64;
         self.outbox.silent.clear();
+        self.clock.begin_load();
+    }
+
+    /// Keeps those of these numbers that may still stand for a lock.
+    pub fn keep_known(&self, numbers: &mut Vec<LockId>) {
+        numbers.retain(|&id| self.locks.may_know(id));
     }
 }
 
@@ -328,7 +334,7 @@ mod tests {
     fn the_holders_of_a_lock_that_very_many_held_are_let_go_one_by_one() {
         let later = NOW.plus_ms(1_000);
         let ends = [vec![Event::Expired; 7], vec![Event::Broken, Event::Acquired]].concat();
-        for interruption in ["none", "flush", "load beside", "leases"] {
+        for interruption in ["none", "flush", "leases"] {
             let mut table = Table::default();
             let id = with_many(&mut table);
             table.unlinked(later, id, true);
@@ -343,7 +349,6 @@ mod tests {
                     with_lock(&mut table, 0, "other");
                     table.flushed(later, None, true);
                 }
-                "load beside" => table.begin_staged(),
                 "leases" => {
                     // The leases of holders that are not let go yet run out on the wheel.
                     let end = NOW.plus_ms(10_000);

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn holders_of_a_lock_that_is_gone_go_one_by_one_also_when_all_locks_go_before_the_last() {
         type Act = fn(&mut Table);
-        let acts: [(&str, bool, Act); 7] = [
+        let acts: [(&str, bool, Act); 5] = [
             ("flush", true, |table| table.flushed(LATER, None, true)),
             ("flush of its database", true, |table| table.flushed(LATER, Some(0), true)),
             ("swap", true, |table| table.swapped(LATER, 0, 1, true)),
@@ -188,16 +188,6 @@ mod tests {
             ("load anew", false, |table| {
                 table.flushed(LATER, None, true);
                 table.begin_load();
-            }),
-            ("load beside", false, |table| {
-                table.begin_staged();
-                with_holders(table, "served", 1);
-                table.complete_staged();
-            }),
-            ("load beside that fails", false, |table| {
-                table.begin_staged();
-                table.abort_staged();
-                table.flushed(LATER, None, false);
             }),
         ];
         for (name, is_broken, act) in acts {

@@ -35,9 +35,7 @@ pub struct Table {
     pub(super) locks: Locks,
     pub(super) queues: Queues,
     pub(super) clock: TokenClock,
-    /// A data set that is being loaded, and not served yet.
-    pub(super) staged: Option<Box<Staged>>,
-    /// How many sets of locks were begun beside another one.
+    /// How many sets of locks were set aside.
     pub(super) epochs: u32,
     /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
     pub(super) epochs_then: u32,
@@ -283,12 +281,6 @@ pub(super) fn begin_hold(
             Some((id, Change::Stored(id)))
         }
     }
-}
-
-/// What is loaded beside what is served.
-pub(super) struct Staged {
-    pub(super) locks: Locks,
-    pub(super) clock: TokenClock,
 }
 
 /// While a server that may have forgotten locks grants none.

@@ -52,7 +52,6 @@ mod restored;
 mod rules;
 mod scenario;
 pub(crate) mod server;
-mod staged;
 mod unconfirmed;
 mod undone;
 mod untold;

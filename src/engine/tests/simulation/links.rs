@@ -33,9 +33,9 @@ impl Group {
             },
             None => Ok(()),
             Some(_) if self.plan.changes_sides && self.random.percent(20) => self.change_sides(n),
-            // By their numbers: so the dice fall as they would without.
             Some((_, link)) if self.nodes[n].synchronisation.is_some() && link % 8 == 5 => {
-                self.give_up_synchronisation(n)
+                self.give_up_synchronisation(n);
+                Ok(())
             }
             Some(_) if self.nodes[n].synchronisation.is_some() => self.end_synchronisation(n),
             // Replicas that lag on purpose.
@@ -129,17 +129,11 @@ impl Group {
         Ok(())
     }
 
-    /// The link breaks while the snapshot is loaded beside the own data: what was loaded is dropped.
-    fn give_up_synchronisation(&mut self, n: usize) -> Verdict {
-        self.see(Point::GivenUpStaged);
-        self.note(|| format!("n{n} drops what it has loaded"));
-        self.enter(n);
-        let node = &mut self.nodes[n];
-        node.link = None;
-        if let Some(dropped) = node.synchronisation.take() {
-            node.world.synchronise_staged(&dropped.snapshot, false)?;
-        }
-        self.collect(n)
+    /// The link breaks before the snapshot has arrived as a whole: the replica keeps what it has.
+    fn give_up_synchronisation(&mut self, n: usize) {
+        self.see(Point::GivenUpSynchronisation);
+        self.note(|| format!("n{n} has received a part of a snapshot"));
+        (self.nodes[n].link, self.nodes[n].synchronisation) = (None, None);
     }
 
     /// A replica's connection, as its primary sees it.

@@ -452,13 +452,7 @@ impl Group {
         Synchronisation { snapshot, position }: Synchronisation,
     ) -> Verdict {
         self.enter(n);
-        let world = &mut self.nodes[n].world;
-        if self.numbers.links.is_multiple_of(2) {
-            world.synchronise_staged(&snapshot, true)?;
-            self.seen.see(Point::LoadedStaged);
-        } else {
-            world.synchronise(&snapshot)?;
-        }
+        self.nodes[n].world.synchronise(&snapshot)?;
         self.collect(n)?;
         let node = &mut self.nodes[n];
         node.position = Some(position);

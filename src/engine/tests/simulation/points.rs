@@ -24,7 +24,7 @@ points! {
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
     BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes PlaceKept
-    PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice LoadedStaged GivenUpStaged StoryTold
+    PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice GivenUpSynchronisation StoryTold
 }
 
 /// How often each has happened.
