@@ -48,11 +48,6 @@ impl<'a, S: Server> Admission<'a, S> {
         self.asked
     }
 
-    /// Counts something that took as long as `grants` grants.
-    pub const fn count_also(&mut self, grants: usize) {
-        self.asked += grants;
-    }
-
     /// Asks about one grant.
     pub fn admit(&mut self, who: Candidate<'_>) -> Decision {
         self.asked += 1;

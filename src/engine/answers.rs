@@ -6,7 +6,7 @@ use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
-use crate::lock::table::{Refusal, Table};
+use crate::lock::table::Table;
 use crate::lock::types::ClientId;
 use crate::sabotage::{self, Rule};
 
@@ -212,7 +212,7 @@ fn undelivered<S: Server>(server: &S, reply: Reply) {
 
 /// What a blocked client reads.
 pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
-    use crate::command::error::{DEMOTED, REPLACED, refusal};
+    use crate::command::error::{DEMOTED, REPLACED};
     let answer = match reply {
         Some(Reply::Renewed) => return server.reply(Part::Integer(1)),
         Some(Reply::Answer(answer)) => Some(answer),
@@ -229,8 +229,6 @@ pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
         Some(Answer::Replaced) => server.reply(Part::Error(REPLACED)),
         Some(Answer::Demoted) => server.reply(Part::Error(DEMOTED)),
         Some(Answer::Refused(text)) => server.reply(Part::Error(text)),
-        Some(Answer::OtherKind(mode)) => server.reply(Part::Error(&refusal(Refusal::OtherKind(*mode), &[]))),
-        Some(Answer::Deadlock(cycle)) => server.reply(Part::Error(&refusal(Refusal::Deadlock, cycle))),
         Some(Answer::Moved(text)) => server.reply(Part::Error(text)),
     }
 }

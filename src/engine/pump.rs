@@ -359,15 +359,10 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
             Task::Expire(_, lock) => table.settle(now, key_ref, Some(*lock), &mut admission, fx),
             _ => table.settle(now, key_ref, None, &mut admission, fx),
         };
-        let has_searched = table.take_searched();
         let fx = state.after_step(step.change, existing);
-        (step, fx, has_searched)
+        (step, fx)
     });
-    if let Some((step, fx, has_searched)) = done {
-        if has_searched {
-            // It may have taken a millisecond: the time is looked at next.
-            admission.count_also(STEPS_BETWEEN_LOOKS);
-        }
+    if let Some((step, fx)) = done {
         step::carry_out(server, name, key, existing, &step, fx);
     }
 }

@@ -23,7 +23,6 @@ use hashbrown::HashMap;
 pub use self::effort::STEPS_MAX;
 use self::usual::{lock_of, may_close_one};
 use super::locks::{LockId, Locks};
-use super::queue::anew::Anew;
 use super::queue::{Queues, Waiter, WaiterId};
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
@@ -93,9 +92,6 @@ pub struct Scope<'a> {
     pub holders_max: usize,
     /// Requests that count as gone, by those that stand for all: they are about to be replaced.
     pub but: &'a [WaiterId],
-    /// Whether the request is decided anew, and so are others of its kind: of two upgrades one has to go. Any other
-    /// request may count on that.
-    pub is_anew: bool,
 }
 
 struct Graph<'a> {
@@ -207,6 +203,9 @@ impl<'a> Graph<'a> {
         let (queues, first_entry, begin) =
             (self.scope.queues, self.requests[number].first_entry, self.conditions.len());
         let multi = queues.waiter(first_entry).and_then(|waiter| queues.multi(waiter.multi?));
+        if queues.entries(first_entry).any(|entry| self.is_about_to_end(entry)) {
+            return;
+        }
         match multi {
             // It counts once for each of its keys, for each is the work of a request for one lock.
             Some(multi) => {
@@ -223,10 +222,19 @@ impl<'a> Graph<'a> {
         self.requests[number].conditions = begin..self.conditions.len();
     }
 
+    /// Whether the pump is about to end this wait, because a lock has come to its key.
+    fn is_about_to_end(&self, entry: WaiterId) -> bool {
+        let Scope { queues, locks, now, .. } = self.scope;
+        let queue = queues.waiter(entry).and_then(|waiter| queues.queue(waiter.queue));
+        let arrived = queue.filter(|queue| queue.arrived.is_some() && queue.arrived == queue.lock);
+        let lock = arrived.and_then(|queue| lock_of(queue, locks));
+        lock.is_some_and(|lock| locks.holders(lock).any(|(_, hold)| !hold.is_over(now)))
+    }
+
     /// Finds out what a request waits for in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
         effort::count(1);
-        let Scope { queues, locks, now, holders_max, is_anew, .. } = self.scope;
+        let Scope { queues, locks, now, holders_max, .. } = self.scope;
         let Some(waiter) = queues.waiter(entry) else {
             return;
         };
@@ -235,26 +243,16 @@ impl<'a> Graph<'a> {
         };
         let lock = lock_of(queue, locks);
         // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
-        let own = lock.and_then(|lock| locks.hold_of(lock, &waiter.request.owner));
-        let (holds, held_as) = (own.is_some(), lock.and_then(|lock| locks.mode(lock)));
-        let live_as = held_as.filter(|_| own.is_some_and(|(_, hold)| !hold.is_over(now)));
-        let anew = live_as.and_then(|live_as| waiter.anew(live_as));
-        let is_upgrade = anew == Some(Anew::Upgrade);
-        if anew.is_some() && !(is_anew && is_upgrade) {
-            // The pump is about to decide it. Then it waits no longer, or is searched for deadlocks itself.
-            return;
-        }
+        let holds = lock.is_some_and(|lock| locks.hold_of(lock, &waiter.request.owner).is_some());
+        let held_as = lock.and_then(|lock| locks.mode(lock));
         let begin = self.blockers.len();
         let has_multis = queue.multis > usize::from(waiter.multi.is_some());
-        // An upgrade is about to stand ahead of them.
-        let is_behind_exclusive = !is_upgrade && self.ahead(entry, waiter, holds, has_multis);
+        let is_behind_exclusive = self.ahead(entry, waiter, holds, has_multis);
         self.close_condition(entry, request, false, begin);
         let Some((lock, held_as)) = lock.zip(held_as) else {
             return;
         };
         let is_any = match waiter.request.mode {
-            // Of another kind it is after a RESTORE only: then all of them are in the way.
-            Mode::Limit(_) if held_as != waiter.request.mode => false,
             Mode::Limit(limit) if locks.holders_of(lock) < limit as usize => return,
             Mode::Limit(_) => true,
             // There is room beside the others, or will be when any of them goes.

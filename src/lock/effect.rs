@@ -4,8 +4,7 @@
 //! and what replicas and files get. It appends [`Effect`]s: who is answered what, which events to publish. The edge
 //! carries them out in one fixed order: key, record, events, answers.
 
-use super::deadlock::Link;
-use super::types::{ClientId, LockKeyBuf, Mode, Moment, OwnerBuf, Token};
+use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 
 pub use super::locks::LockId;
 pub use super::queue::WaiterId;
@@ -145,10 +144,6 @@ pub enum Answer {
     Demoted,
     /// The wait was ended for this reason, the text of an error.
     Refused(&'static str),
-    /// The request was decided anew, and the lock is held in this way, which excludes it.
-    OtherKind(Mode),
-    /// The request was decided anew, and its wait would never end: it would close this cycle.
-    Deadlock(Vec<Link>),
     /// The lock now lives on another server: the text of the redirection.
     Moved(String),
 }

@@ -5,7 +5,6 @@
 //! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
 //! that nobody waits for leaves nothing behind.
 
-pub mod anew;
 mod check;
 mod multi;
 mod owners;
@@ -119,8 +118,8 @@ pub struct Queue {
     pub multis: usize,
     /// When to look whether the lock is free, because nobody will tell.
     look_at: Option<Moment>,
-    /// This one and those ahead of it may hold the lock that they wait for, because it was loaded.
-    undecided: Option<WaiterId>,
+    /// A lock that came to this key other than by a grant, since anything was decided here. It ends all waits here.
+    pub arrived: Option<LockId>,
     /// Everybody here wants the whole lock, and nothing else.
     is_plain: bool,
     /// Where reservations stand; begins with the first one.
@@ -301,6 +300,13 @@ impl Queues {
         self.queues.get(queue).is_none_or(|queue| queue.is_plain)
     }
 
+    /// Notes that this lock came to the key of a queue other than by a grant.
+    pub fn set_arrived(&mut self, queue: QueueId, lock: LockId) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            (queue.arrived, queue.lock, queue.is_plain) = (Some(lock), Some(lock), false);
+        }
+    }
+
     /// Whether somebody left a queue whose going may let others in.
     #[inline]
     #[must_use]
@@ -323,7 +329,7 @@ impl Queues {
                 lock: None,
                 multis: 0,
                 look_at: None,
-                undecided: None,
+                arrived: None,
                 is_plain: true,
                 ranks: None,
                 head: None,
@@ -446,14 +452,10 @@ impl Queues {
         self.link(waiter.queue, waiter.ahead, waiter.behind);
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
-            if queue.undecided == Some(id) {
-                queue.undecided = waiter.ahead;
-            }
             queue.multis -= usize::from(waiter.multi.is_some());
-            // A waiter for the whole lock comes in when a hold ends. But a RESTORE may have made one of them the only holder
-            // of a list. Thousands are let into one lock in one step.
-            let may_let_in = !queue.is_plain || queue.lock.is_some_and(LockId::is_list);
-            if queue.len > 0 && may_let_in && self.left.last() != Some(&waiter.queue) {
+            // Where all wait for the whole lock, one of them comes in when a hold ends. Thousands are let into one lock in
+            // one step.
+            if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }
             queue.len == 0

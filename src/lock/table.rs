@@ -11,7 +11,6 @@
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`noted`], [`tasks`]: what the pump is to look at.
-//! * [`restored`]: owners that wait for what a RESTORE made them hold.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`untold`]: grants that are taken back, because their owners were not told of them.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
@@ -34,7 +33,6 @@ mod noted;
 mod notices;
 mod outbox;
 mod quarantine;
-mod restored;
 mod state;
 mod tasks;
 mod terms;
@@ -45,6 +43,6 @@ pub use describe::{Description, HoldView, Possession, WaiterView};
 pub use outbox::Notice;
 pub use state::Table;
 pub use terms::{
-    Acquired, Admission, Ask, Block, Candidate, Decision, Granted, KeyRef, Limits, NO_PERMISSION,
+    ARRIVED, Acquired, Admission, Ask, Block, Candidate, Decision, Granted, KeyRef, Limits, NO_PERMISSION,
     NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, Refusal, Release, Renewal, Steps, TOO_MANY_LOCKS, WRONG_TYPE, Wait,
 };

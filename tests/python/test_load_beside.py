@@ -30,7 +30,7 @@ def net(primary):
 def primary(start_server):
     server = start_server(*PRIMARY)
     # A data set that takes its time.
-    server.admin.pipeline(*(f"SET filler-{number} {'x' * 5000}" for number in range(250)))
+    server.connect().pipeline(*(f"SET filler-{number} {'x' * 5000}" for number in range(250)))
     return server
 
 

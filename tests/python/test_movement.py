@@ -210,18 +210,56 @@ def test_a_restored_lease_hands_the_lock_on_when_it_ends(server, cli):
     assert isinstance(bob.answer(), int)
 
 
-def test_restore_replace_while_somebody_waits_leaves_one_holder(server, cli):
-    # G1, G6: no matter who holds it, the waiter gets it next
+ARRIVED = ("UNBLOCKED", "a lock came to this key")
+
+
+def test_a_restored_lock_ends_all_waits_at_its_key(server, cli):
+    # G1, G7, G9: whoever waits there, and whoever holds it now
+    cli("LOCK.ACQUIRE door alice PX 60000")
+    payload = dump(cli, "door")
+    cli("DEL door")
+    cli("LOCK.ACQUIRE door bob PX 60000")
+    waiters = [server.ask(f"LOCK.ACQUIRE door {owner} PX 60000 BLOCK 0") for owner in ("carol", "alice")]
+    both = server.ask("LOCK.MACQUIRE 2 door gate dave PX 60000 BLOCK 0")
+    behind = server.ask("LOCK.ACQUIRE gate erin PX 60000 BLOCK 0")
+    assert cli("LOCK.ACQUIRE door fay PX 60000 QUEUE 60000") is None
+    assert behind.waits()
+    cli("RESTORE", "door", 0, payload, "REPLACE")
+    for waiter in (*waiters, both):
+        with refused(*ARRIVED):
+            waiter.answer()
+    assert isinstance(behind.answer(), int), "it waited behind the one for both"
+    assert owner_of(cli, "door") == "alice" and queue_of(cli, "door") == []
+    # Nobody has a position kept.
+    assert cli("LOCK.RELEASE door alice") == 1
+    assert isinstance(cli("LOCK.ACQUIRE door carol PX 60000"), int)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([("RESTORE", "REPLACE"), ("DEL",)], id="deleted in the same transaction"),
+        pytest.param([("RESTORE", "REPLACE", "ABSTTL", "IN THE PAST")], id="with a time in the past"),
+        pytest.param([("DEL",), ("RENAME", "elsewhere")], id="an empty lock"),
+    ],
+)
+def test_no_wait_ends_where_no_held_lock_has_come_to_stay(server, cli, steps):
+    # G6: the next waiter is granted
+    cli("LOCK.ACQUIRE elsewhere alice PX 60000")
     cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
-    cli("RESTORE", "door", 0, payload, "REPLACE")
-    if bob.waits():
-        assert owner_of(cli, "door") == "alice"
-        assert cli("LOCK.RELEASE door alice") == 1
-    token = bob.answer()
-    assert owner_of(cli, "door") == "bob"
-    assert cli("LOCK.FENCE", "door", token) == 1
+    words = {
+        "RESTORE": lambda *options: ["RESTORE", "door", 0, payload, *options],
+        "DEL": lambda: ["DEL", "door"],
+        "RENAME": lambda key: ["RENAME", key, "door"],
+    }
+    commands = [words[step](*rest) for step, *rest in steps]
+    for command in commands:
+        if command[-1] == "IN THE PAST":
+            command[2:] = [1, payload, "REPLACE", "ABSTTL"]
+    cli.pipeline("MULTI", *commands, "EXEC")
+    assert isinstance(bob.answer(), int)
 
 
 def test_restore_without_replace_is_refused_while_the_lock_is_held(cli):
@@ -303,21 +341,6 @@ def test_restored_leases_end_one_by_one(cli):
     eventually(lambda: owners_of(cli, "door") == ["long"])
 
 
-def test_a_restored_holder_does_not_wait_for_itself(server, cli):
-    # G9
-    limited(cli)
-    payload = dump(cli, "door")
-    cli("DEL door")
-    for n in range(4):
-        take(cli, "door", f"x{n}", "LIMIT 4")
-    waiter = ask(server, "door", "p1", "LIMIT 4")
-    assert waiter.waits()
-    cli("RESTORE", "door", 0, payload, "REPLACE")
-    assert isinstance(waiter.answer(), int)
-    assert owners_of(cli, "door").count("p1") == 1
-    assert len(owners_of(cli, "door")) <= 4
-
-
 def test_migrate_carries_all_holders(cli, lock, start_server):
     target = start_server()
     other = target.connect()
@@ -363,16 +386,18 @@ def test_a_reloaded_lease_ends(cli):
     eventually(lambda: cli("DBSIZE") == 0, "the reloaded lease ends")
 
 
-def test_a_waiter_goes_on_waiting_over_a_reload(server, cli):
-    # G1, G6: the keys are gone for a moment, but nothing is granted while loading
+@pytest.mark.parametrize("way", ["RELOAD", "LOADAOF"])
+def test_a_wait_ends_where_a_file_brings_the_lock_back(start_server, way):
+    # G1, G7: the keys are gone for a moment, but nothing is granted while loading
+    server = start_server("--appendonly", "yes", "--aof-use-rdb-preamble", "no")
+    cli = server.connect()
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
-    cli("DEBUG RELOAD")
+    cli("DEBUG", way)
+    with refused(*ARRIVED):
+        bob.answer()
     assert cli("LOCK.FENCE", "door", token) == 1
-    assert bob.waits()
-    assert queue_of(cli, "door") == ["bob"]
-    assert cli("LOCK.RELEASE door alice") == 1
-    assert bob.answer() > token
+    assert queue_of(cli, "door") == []
 
 
 def test_an_empty_lock_is_empty_after_a_reload_too(cli):

@@ -21,7 +21,6 @@
 //! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
 //! | `undone.rs` | what is undone of a hold whose owner asked twice |
 //! | `one_step.rs` | what is undone where one step grants an owner twice |
-//! | `restored.rs` | what a RESTORE makes of those who wait |
 //! | `moved.rs` | slots that leave, and what came with them |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -44,7 +43,6 @@ mod play;
 mod preset;
 mod refusals;
 mod replies;
-mod restored;
 mod returned;
 mod roads;
 mod shown;

@@ -4,7 +4,6 @@ use super::given::with_clients;
 use super::inside::{PartBuf, Published};
 use super::world::{World, at};
 use crate::command::error::DEMOTED;
-use crate::engine::admission::Admission;
 use crate::engine::clients::{REPLIES_PER_TURN, Stage};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
@@ -45,15 +44,6 @@ fn a_run_that_takes_long_lets_the_event_loop_go_on_and_comes_back() {
     }
     world.sim.us_per_look.set(0);
     assert!(world.rests());
-}
-
-#[test]
-fn what_takes_as_long_as_some_grants_brings_the_next_look_at_the_time_as_near() {
-    let world = with_clients(1);
-    let mut admission = Admission::of_pump(&world.sim);
-    admission.count_also(3);
-    admission.count_also(2);
-    assert_eq!(admission.asked(), 5);
 }
 
 #[test]

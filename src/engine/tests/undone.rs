@@ -467,21 +467,3 @@ fn who_waits_for_replicas_of_a_server_that_is_demoted_is_told_so_some_in_a_turn(
         assert_eq!(pending(&world), (0, 14), "what they hold is not undone here");
     }
 }
-
-#[test]
-fn what_a_payload_lets_an_owner_hold_once_more_is_undone_if_nobody_confirms_it() {
-    let mut from = with_clients(1);
-    from.number("LOCK.ACQUIRE k alice PX 30000");
-    let payload = from.dump(&at(0, "k")).expect("it is there");
-    let mut world = that_confirms();
-    world.waits(2, "LOCK.ACQUIRE k bob PX 30000");
-    acknowledges(&mut world);
-    world.answers.clear();
-    let waiter = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 REENTRANT BLOCK 0");
-    world.send(3, 0, &format!("RESTORE k {payload}"));
-    assert!(world.rests());
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
-    passes(&mut world, 1_001);
-    assert!(is_refused(&world, waiter));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
-}

@@ -225,16 +225,8 @@ impl Table {
                 self.time_out(id, fx);
                 continue;
             }
-            if self.waits_for_own(now.boot, ctx, waiter) {
-                ctx.served += 1;
-                if !self.answer_holder(now, ctx, id, admission, fx) {
-                    break;
-                }
-                continue;
-            }
             let Some(candidate) = candidate(request, ctx.key_ref.lock_key, None) else {
-                // Nobody passes one that wants the whole lock. A waiter behind the others may fit beside them, also
-                // if they have no turn now: a holder of the lock may stand there, to hold less.
+                // Nobody passes one that wants the whole lock. A waiter behind the others may fit beside them.
                 if request.mode == Mode::Exclusive {
                     break;
                 }

@@ -104,6 +104,7 @@ impl Table {
         let new = NewHold { owner, token, lease_ms, client: None, binding };
         self.make_way(now, ctx, mode, &new, fx);
         let record = self.begin(now, ctx, mode, &new)?;
+        ctx.lock.into_iter().for_each(|lock| self.note_arrived(ctx.key_ref.lock_key, lock));
         fx.publish(Event::Acquired);
         Some(record)
     }
@@ -210,6 +211,7 @@ impl Table {
         if self.begin(now, &mut ctx, mode, &new).is_none() {
             return Step::unchanged(());
         }
+        ctx.lock.into_iter().for_each(|lock| self.note_arrived(key_ref.lock_key, lock));
         if let Some(holder) = self.own(&ctx, &saved.owner).map(|(holder, _)| holder) {
             self.locks.set_count(holder, saved.count);
         }
@@ -274,12 +276,7 @@ impl Table {
     pub fn load(&mut self, now: Moment, lock_key: LockKey<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
         let lock = self.take_in(now, lock_key, saved)?;
         if saved.is_some() {
-            // Its owner may be waiting here: it does not wait for what it holds.
-            self.note(lock_key);
-            self.set_lock_of_queue(&StepContext::new(KeyRef { lock_key, existing: Existing::Lock(lock) }));
-            if let Some(queue) = self.queues.at(lock_key) {
-                self.queues.set_undecided(queue, self.queues.tail(queue));
-            }
+            self.note_arrived(lock_key, lock);
         }
         Some(lock)
     }

@@ -17,6 +17,44 @@ pub(super) struct StepContext<'a> {
     pub(super) served: usize,
 }
 
+impl Table {
+    /// Begins a step at this key: nothing is decided there before waits have ended that a lock has made void.
+    pub(super) fn open_step<'a>(
+        &mut self,
+        now: Moment,
+        key_ref: KeyRef<'a>,
+        fx: &mut Effects,
+    ) -> StepContext<'a> {
+        self.leave_quarantine(now);
+        self.end_waits_for_arrived(now, key_ref, fx);
+        StepContext::new(key_ref)
+    }
+
+    /// Ends all waits and reservations at a key where a lock with a live hold has arrived other than by a grant.
+    pub(super) fn end_waits_for_arrived(&mut self, now: Moment, key_ref: KeyRef<'_>, fx: &mut Effects) {
+        // The usual case.
+        if self.queues.waiters() == 0 {
+            return;
+        }
+        let queue = self.queues.at(key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue));
+        let Some(arrived) = queue.and_then(|queue| queue.arrived.take()) else {
+            return;
+        };
+        let is_live = |(_, hold): (LockId, Hold<'_>)| !hold.is_over(now);
+        if key_ref.existing == Existing::Lock(arrived) && self.locks.holders(arrived).any(is_live) {
+            self.dismiss(key_ref.lock_key, &Answer::Refused(ARRIVED), fx);
+        }
+    }
+
+    /// Notes that this lock came to a key other than by a grant: the pump ends the waits there, if it stays.
+    pub(super) fn note_arrived(&mut self, lock_key: LockKey<'_>, lock: LockId) {
+        if let Some(queue) = self.queues.at(lock_key) {
+            self.queues.set_arrived(queue, lock);
+            self.note_queue(queue);
+        }
+    }
+}
+
 impl<'a> StepContext<'a> {
     pub(super) const fn new(key_ref: KeyRef<'a>) -> Self {
         let lock = match key_ref.existing {

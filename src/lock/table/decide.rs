@@ -217,23 +217,11 @@ impl Table {
     /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
     /// are gone; then it is taken out again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
-        self.closes_cycle(now, waiter, but, false)
-    }
-
-    /// Whether a request would wait for itself, as [`Self::would_never_end`] says. `is_anew`: it is decided anew,
-    /// because of what a RESTORE brought.
-    pub(super) fn closes_cycle(
-        &mut self,
-        now: Moment,
-        waiter: WaiterId,
-        but: &[WaiterId],
-        is_anew: bool,
-    ) -> bool {
         if sabotage::removes(Rule::Deadlock) {
             return false;
         }
         let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
-        let scope = Scope { queues, locks, now, holders_max, but, is_anew };
+        let scope = Scope { queues, locks, now, holders_max, but };
         let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
             return false;
         };
@@ -306,6 +294,7 @@ impl Table {
             self.dismiss_from_other(key_ref, fx);
             return Step::unchanged(None);
         }
+        self.end_waits_for_arrived(now.boot, key_ref, fx);
         let queue = self.queues.at(key_ref.lock_key);
         if let Some(waiter) = queue.and_then(|queue| self.queues.of_owner(queue, release.owner)) {
             self.answer(waiter, Answer::Withdrawn, fx);

@@ -81,15 +81,8 @@ impl Table {
             return self.pass_on(now, key_ref, Record::Ended(over), admission, fx);
         }
         let KeyRef { lock_key, existing } = key_ref;
-        if let Some((lock, hold)) = self.live(now.boot, existing) {
-            let Some(queue) = self.queues.at(lock_key) else {
-                return Step::unchanged(());
-            };
-            if self.queues.of_owner(queue, &hold.owner()).is_some() {
-                // It is to hold what it asked for.
-                return self.settle_any(now, key_ref, due, admission, fx);
-            }
-            if let Some(queue) = self.queues.queue_mut(queue) {
+        if let Some((lock, _)) = self.live(now.boot, existing) {
+            if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
                 queue.lock = Some(lock);
             }
             return Step::unchanged(());

@@ -26,8 +26,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Acquired> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         if self.refuses_unconfirmed(ask, false) {
             return Step::unchanged(Refused(Refusal::Unconfirmable));
         }
@@ -248,11 +247,6 @@ impl Table {
         }
         self.locks.note_acknowledged(holder, ask.client);
         ctx.replicate(Record::Holder(holders, holder), fx);
-        let queue = self.queues.at(ctx.key_ref.lock_key);
-        if let Some(queue) = queue.filter(|&queue| self.queues.of_owner(queue, ask.owner).is_some()) {
-            // Its older request may wait for just this, further back than anybody is let in.
-            self.note_queue(queue);
-        }
         Granted(token)
     }
 
@@ -355,8 +349,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
         let Release { owner, token } = *release;
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         if ctx.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
             ctx.end_legacy();
             self.stats.releases += 1;
@@ -408,8 +401,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<Option<bool>> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         if let Some(legacy) = ctx.legacy {
             let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
             if !is_own {
@@ -455,18 +447,14 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
             // What else there is to do here comes behind the rest of them.
             self.note(key_ref.lock_key);
             return Step::unchanged(());
         }
         self.end_overs(now.boot, &mut ctx, None, due, fx);
-        self.answer_holders(now, &mut ctx, admission, fx);
-        if self.decide_anew(now, &mut ctx, admission, fx) {
-            self.admit_queue(now, &mut ctx, admission, fx);
-        }
+        self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }
 }

@@ -20,7 +20,7 @@ impl Table {
         if self.refuses_unconfirmed(ask, false) {
             return (Refused(Refusal::Unconfirmable), refs.iter().map(|_| Step::unchanged(())).collect());
         }
-        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
+        let mut ctxs = self.open_steps(now.boot, refs, fx);
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, Some(ask.owner), None, fx);
         }
@@ -30,6 +30,15 @@ impl Table {
             self.admit_queues(now, &mut ctxs, admission, fx);
         }
         (reply, self.close_all(&ctxs))
+    }
+
+    fn open_steps<'a>(
+        &mut self,
+        now: Moment,
+        refs: &[KeyRef<'a>],
+        fx: &mut [Effects],
+    ) -> Vec<StepContext<'a>> {
+        refs.iter().zip(fx).map(|(&key_ref, fx)| self.open_step(now, key_ref, fx)).collect()
     }
 
     fn close_all(&mut self, ctxs: &[StepContext<'_>]) -> Vec<Step<()>> {
@@ -310,8 +319,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut [Effects],
     ) -> Vec<Step<()>> {
-        self.leave_quarantine(now.boot);
-        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
+        let mut ctxs = self.open_steps(now.boot, refs, fx);
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, None, None, fx);
             self.dismiss_from_other(ctx.key_ref, fx);

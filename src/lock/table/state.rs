@@ -65,8 +65,6 @@ pub struct Table {
     pub(super) cycle: Vec<Link>,
     /// How much the search for it looked at last.
     pub(super) looked: Looked,
-    /// Whether the pump has waited for such a search.
-    pub(super) has_searched: bool,
     /// Clients that wait in vain, and were not told so yet.
     pub(super) away: VecDeque<Away>,
 }

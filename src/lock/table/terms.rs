@@ -65,6 +65,10 @@ pub const NO_PERMISSION_FOR_SEVERAL: &str =
 /// What is said where a key holds a value of another type, in the server's own words.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// What a waiter is told when a lock comes to its key other than by a grant.
+pub const ARRIVED: &str =
+    "UNBLOCKED a lock came to this key by RESTORE, a migration or a loaded file; ask again to wait for it";
+
 /// What is said when no token is left below 2^53.
 pub const NO_TOKENS: &str =
     "ERR no fencing token is left below 2^53: the token clock was set too far ahead by a loaded file";

@@ -72,8 +72,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         self.end_overs(now.boot, &mut ctx, None, None, fx);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         let held = held.filter(|(_, hold)| hold.is_of(&undo.owner) && !hold.is_over(now.boot));

@@ -56,8 +56,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
-        self.leave_quarantine(now.boot);
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
         match ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).and_then(not_told) {
             Some(holder) => self.end_untold(now.boot, &mut ctx, holder, fx),
             None => self.forget_untold(&mut ctx, token, fx),

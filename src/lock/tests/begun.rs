@@ -103,7 +103,7 @@ impl Judge {
         earlier.for_each(|begun| begun.token = token);
     }
 
-    /// G9: an owner that holds what it waits for is told of that as if it asked only now.
+    /// G9: an owner that asks again in the step that granted its older request holds what both asked for.
     pub(super) fn hold_as_asked(&mut self, pending: &Pending, world: &World) {
         let Some((at, before)) =
             pending.keys.first().and_then(|at| Some((at, self.own(at, pending.owner, world)?)))
@@ -121,10 +121,6 @@ impl Judge {
         self.untold.push(at, before, &after, client);
         if after.count > before.count {
             self.begun.push(Begun { at, token: after.token, owner, counts: true, is_upgrade: false });
-        }
-        self.see("told of its own hold, and holds more");
-        if after.mode != before.mode {
-            self.see("told of its own hold, and shares it");
         }
         self.promise(at, after);
     }

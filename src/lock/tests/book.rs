@@ -1,6 +1,8 @@
 //! What a hold is worth, and whether a wait can end: what the [judge](super::judge) and the
 //! [oracle](super::oracle) both have to know, as plainly as it can be said.
 
+use std::collections::BTreeSet;
+
 use super::input::Keys;
 use super::lowered::count_max;
 use super::server::{At, Name};
@@ -144,49 +146,12 @@ pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_
     }
 }
 
-/// What a hold makes of the request of its owner that waits, where a RESTORE brought the hold (G9).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Anew {
-    /// It is told of its hold, which is as it asked.
-    Told,
-    /// It wants to hold alone, ahead of everybody.
-    Upgrade,
-    /// The lock is of another kind.
-    OtherKind,
-}
-
-impl Anew {
-    /// An upgrade is one already, and a reservation for another mode asks for nothing yet.
-    pub(super) fn of(held: Mode, asked: Mode, (is_upgrade, is_reservation): (bool, bool)) -> Option<Self> {
-        match (held, asked) {
-            (held, asked) if held == asked => Some(Self::Told),
-            _ if is_reservation => None,
-            (Mode::Exclusive, Mode::Shared) => Some(Self::Told),
-            (Mode::Shared, Mode::Exclusive) => (!is_upgrade).then_some(Self::Upgrade),
-            _ => Some(Self::OtherKind),
-        }
-    }
-}
-
 /// A request in the queues of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) owner: Name,
     pub(super) keys: Keys,
     pub(super) mode: Mode,
-    pub(super) is_upgrade: bool,
-    /// Its owner asks for it anew now and then.
-    pub(super) is_reservation: bool,
-}
-
-/// What is assumed of shared holders that wait for the whole lock, because a RESTORE made them hold it. The pump lets each
-/// stand ahead of everybody, or tells it of a deadlock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Undecided {
-    /// They wait no longer: whoever waits with them may hope so.
-    Told,
-    /// They wait ahead of everybody: a request that stands in their way may be refused.
-    Raised,
 }
 
 /// The book of who holds what, and who waits for what: upgrades first, the others in the order in which they came.
@@ -194,6 +159,8 @@ pub(super) enum Undecided {
 pub(super) struct Scene {
     pub(super) holds: Vec<(At, Name, Mode)>,
     pub(super) wishes: Vec<Wish>,
+    /// Where a lock has arrived, and nothing was decided since: all waits there are about to end.
+    pub(super) arrived: BTreeSet<At>,
     pub(super) holders_max: usize,
 }
 
@@ -216,7 +183,7 @@ impl Scene {
     /// waiting for.
     ///
     /// It is acted out. Nobody's going ever stands in another one's way, so any order will do.
-    pub(super) fn comes_true(&self, wish: usize, undecided: Undecided) -> bool {
+    pub(super) fn comes_true(&self, wish: usize) -> bool {
         let mut left = self.clone();
         // What came true is struck out, so that the others keep their numbers.
         let mut is_done = vec![false; self.wishes.len()];
@@ -226,7 +193,7 @@ impl Scene {
             let free: Vec<Name> =
                 left.holds.iter().map(|hold| hold.1).filter(|&owner| !waits(owner)).collect();
             left.holds.retain(|(_, owner, _)| !free.contains(owner));
-            let can_have = |&number: &usize| !is_done[number] && left.can_have(number, &is_done, undecided);
+            let can_have = |&number: &usize| !is_done[number] && left.can_have(number, &is_done);
             let now: Vec<usize> = (0..left.wishes.len()).filter(can_have).collect();
             if now.is_empty() && free.is_empty() {
                 return false;
@@ -241,14 +208,6 @@ impl Scene {
         }
     }
 
-    /// What becomes of a wish for one lock, if its owner holds that.
-    fn anew(&self, number: usize) -> Option<Anew> {
-        let Wish { owner, keys, mode, is_upgrade, is_reservation } = self.wishes[number];
-        let at = keys.first().filter(|_| keys.len() == 1)?;
-        let held = self.holds.iter().find(|hold| (hold.0, hold.1) == (at, owner))?.2;
-        Anew::of(held, mode, (is_upgrade, is_reservation))
-    }
-
     /// The wishes that stand ahead of this one somewhere and have not come true.
     fn ahead_of(&self, number: usize, is_done: &[bool]) -> impl Iterator<Item = usize> {
         let is_near = move |other: &usize| {
@@ -258,21 +217,14 @@ impl Scene {
         (0..number).filter(is_near)
     }
 
-    fn can_have(&self, number: usize, is_done: &[bool], undecided: Undecided) -> bool {
+    fn can_have(&self, number: usize, is_done: &[bool]) -> bool {
         let Wish { owner, keys, mode, .. } = self.wishes[number];
-        let anew = self.anew(number);
-        let will_lead = anew == Some(Anew::Upgrade) && undecided == Undecided::Raised;
-        // Of two holders that wait for the whole lock one is told of a deadlock.
-        let is_upgrade =
-            |other: usize| self.wishes[other].is_upgrade || self.anew(other) == Some(Anew::Upgrade);
-        // Somebody made it hold what it waits for, or hold it in another way: it will be told.
-        if anew.is_some() && (!will_lead || self.ahead_of(number, is_done).any(is_upgrade)) {
+        let is_held = |at: At| self.holds.iter().any(|hold| hold.0 == at);
+        if keys.iter().any(|at| self.arrived.contains(&at) && is_held(at)) {
             return true;
         }
         keys.iter().all(|at| {
-            // A holder that waits for the whole lock will stand ahead of everybody.
-            let is_first = will_lead
-                || !self.ahead_of(number, is_done).any(|ahead| self.wishes[ahead].keys.contains(at));
+            let is_first = !self.ahead_of(number, is_done).any(|ahead| self.wishes[ahead].keys.contains(at));
             let others: Vec<Mode> = self
                 .holds
                 .iter()
@@ -310,16 +262,7 @@ pub(super) struct Pending {
 impl Pending {
     pub(super) const fn wish(&self) -> Wish {
         let Self { owner, keys, mode, .. } = *self;
-        let is_upgrade = self.is_upgrade && !self.has_lost_hold;
-        Wish { owner, keys, mode, is_upgrade, is_reservation: self.is_reservation() }
-    }
-
-    /// What becomes of it where its owner holds the lock like this.
-    pub(super) fn anew(&self, held: Mode) -> Option<Anew> {
-        if self.keys.len() > 1 {
-            return None;
-        }
-        Anew::of(held, self.mode, (self.is_upgrade && !self.has_lost_hold, self.is_reservation()))
+        Wish { owner, keys, mode }
     }
 
     pub(super) const fn is_reservation(&self) -> bool {

@@ -8,16 +8,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::anew::told_of_its_own;
 pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
-use super::input::{Answered, Begun, Input, Outcome, Reply};
+use super::input::{Answered, Begun, Input, Outcome, Reply, Writes};
 use super::server::{At, Key, Name, Outside};
 use super::untold::Untold;
 use super::world::World;
 use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView};
+use crate::lock::table::{
+    ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView,
+};
 use crate::lock::types::{Mode, TOKEN_MAX};
 
 /// See the [module](self).
@@ -34,10 +35,10 @@ pub(super) struct Judge {
     quarantine: Option<(u64, u64)>,
     /// Grants by which holds went on, and of which nobody knows whether their owners are told.
     pub(super) untold: Untold,
-    /// The requests that the running pump has made upgrades, and the numbers that they had before.
-    pub(super) raised: BTreeMap<u64, u64>,
-    /// Those of them that could still be granted when the pump began.
-    pub(super) hopeful: BTreeSet<u64>,
+    /// Where a RESTORE has brought a lock, and nothing was decided since.
+    pub(super) arrived: BTreeSet<At>,
+    /// Where all waits have ended in the running step, because a lock had arrived.
+    ended: BTreeSet<At>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
@@ -57,12 +58,12 @@ impl Judge {
     /// Judges one step. `world` is as it is after it.
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
-        self.raised.clear();
-        self.hopeful.clear();
         self.begun.clear();
+        let arrivals = self.arrivals;
         for what in &out.outside {
             self.outside(what, world);
         }
+        self.end_for_arrived(input, out, world);
         match *input {
             Input::Quarantine(length_ms, true) => self.quarantine = Some((world.time, length_ms)),
             // One that is over does not come back.
@@ -82,19 +83,15 @@ impl Judge {
                 self.settle_untold(world);
                 self.take_back(world);
                 out.undone.iter().for_each(|begun| self.undone(begun, world));
-                self.decide_anew(world);
             }
             _ => {}
         }
         // An owner that came in behind the one that asked, because of it, has a newer token.
         let came_behind = self.came_behind(input, out, world);
-        let unclear = self.leave_deadlocks(out, world)?;
-        let is_before = |told: &&Answered| !told.is_deadlock() && !came_behind(told);
-        for answered in out.answers.iter().filter(is_before) {
+        for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
             self.answered(input, answered, world)?;
         }
         self.drop_lapsed(world);
-        self.were_deadlocks(&unclear, world)?;
         if matches!(input, Input::Acquire { .. } | Input::AcquireMany { .. }) {
             self.acquired(input, out, world)?;
         }
@@ -113,6 +110,8 @@ impl Judge {
         self.drop_lapsed(world);
         self.check_begun(out, world)?;
         self.settle_untold(world);
+        let left = self.ended.iter().flat_map(|&at| self.queue(at)).find(|own| own.number <= arrivals);
+        must(left.is_none(), || format!("G9: {left:?} goes on waiting where a lock has arrived"))?;
         self.check(world)
     }
 
@@ -235,7 +234,8 @@ impl Judge {
         wishes.insert(lock_key, wish);
         let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
         let holds = at_all.map(|(at, hold)| (at, hold.owner, hold.mode)).collect();
-        (Scene { holds, wishes, holders_max: world.limits.holders_max }, lock_key)
+        let arrived = self.arrived.clone();
+        (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, lock_key)
     }
 
     /// Somebody did something to keys: the holds there are broken, and no others (CONTRACT 5).
@@ -269,6 +269,9 @@ impl Judge {
             // A hold is bound to its name.
             Outside::Restore(at, (name, Some(_))) if name != at.name => drop(self.empties.insert(at)),
             Outside::Restore(at, (_, Some(ref saved))) => {
+                if !self.queue(at).is_empty() {
+                    self.arrived.insert(at);
+                }
                 for hold in &saved.holds {
                     self.newest = self.newest.max(hold.token.get());
                     if let Some(owner) = world.owner(&hold.owner) {
@@ -314,19 +317,43 @@ impl Judge {
         }
     }
 
-    /// A reservation that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
-    /// one whose owner a RESTORE has made hold the lock, and one where something else was written.
-    fn drop_lapsed(&mut self, world: &World) {
-        let promises = &self.promises;
-        let is_needless = |at: At, lock_key: &Pending| {
-            let mut holds = promises.get(&at).into_iter().flatten();
-            holds.any(|hold| {
-                hold.is_live(world.time) && (hold.owner, hold.mode) == (lock_key.owner, lock_key.mode)
-            })
+    /// Where a lock has arrived, all waits end before anything is decided: reservations without a word.
+    fn end_for_arrived(&mut self, input: &Input, out: &Outcome, world: &World) {
+        let keys: Vec<At> = match *input {
+            _ if matches!(out.reply, Reply::None) && !matches!(input, Input::Pump) => Vec::new(),
+            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. } => vec![at],
+            Input::AcquireMany { keys, .. } => keys.iter().collect(),
+            Input::Pump if world.writes == Writes::Allowed => {
+                self.arrived.iter().copied().filter(|&at| !world.is_left_alone(at)).collect()
+            }
+            // While nothing may be written the pump decides where a lease is over, and nowhere else.
+            Input::Pump => {
+                let is_told = |told: &&Answered| told.answer == Answer::Refused(ARRIVED);
+                let told = out.answers.iter().filter(is_told).filter_map(|told| {
+                    self.queues.values().flatten().find(|pending| pending.wait == told.wait)
+                });
+                told.flat_map(|pending| pending.keys.iter()).collect()
+            }
+            _ => Vec::new(),
         };
+        self.ended.clear();
+        for at in keys {
+            if self.arrived.remove(&at) && self.live(at, world).next().is_some() {
+                self.ended.insert(at);
+                self.see("ended where a lock had arrived");
+                self.queues.entry(at).or_default().retain(|pending| !pending.is_reservation());
+            }
+        }
+    }
+
+    /// A reservation that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
+    /// one where something else was written, or where a lock has arrived.
+    fn drop_lapsed(&mut self, world: &World) {
+        let arrived = &self.arrived;
         let is_late = |lock_key: &Pending| lock_key.until.is_some_and(|until| until <= world.time);
-        let may_go =
-            |at, p: &Pending| p.is_reservation() && (is_late(p) || is_needless(at, p) || world.is_other(at));
+        let may_go = |at, p: &Pending| {
+            p.is_reservation() && (is_late(p) || arrived.contains(&at) || world.is_other(at))
+        };
         for (&at, queue) in &mut self.queues {
             if !queue.iter().any(|pending| may_go(at, pending)) {
                 continue;
@@ -358,8 +385,9 @@ impl Judge {
         let Pending { owner, keys, .. } = pending;
         if let Answer::Granted { token, .. } = *answer {
             if let Some(own) = self.own(at, owner, world).filter(|own| own.token == token) {
-                told_of_its_own(input, &pending, &own)?;
-                self.see("told of its own hold");
+                // Its owner asks again in this very step, and was told before.
+                let is_again = matches!(*input, Input::Acquire { owner, .. } if owner == pending.owner);
+                must(is_again, || format!("G9: {pending:?} was told of {own:?}"))?;
                 self.strike(&pending);
                 self.hold_as_asked(&pending, world);
                 return Ok(());
@@ -403,10 +431,9 @@ impl Judge {
             Answer::Refused(KEPT_UNCONFIRMED) => {
                 (world.confirms && pending.binding.is_keepalive, "kept where leases are confirmed")
             }
-            Answer::OtherKind(other) => {
-                (self.is_of_other_kind(at, &pending, other, world), "another kind by a restored hold")
+            Answer::Refused(ARRIVED) => {
+                (keys.iter().any(|at| self.ended.contains(&at)), "told of a lock that arrived")
             }
-            Answer::Deadlock(_) => (false, "deadlock"),
             Answer::Refused(_) => (false, "refused"),
             Answer::Demoted => (matches!(input, Input::Promote(_)), "demoted"),
             Answer::Moved(_) => (keys.iter().any(|at| world.elsewhere.contains(&at)), "sent on"),

@@ -1,6 +1,6 @@
 //! What the [oracle](super::oracle) makes of bounds that are lowered.
 
-use super::book::{Hold, Scene, Undecided, Wish};
+use super::book::{Hold, Scene, Wish};
 use super::input::Reply;
 use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
@@ -19,19 +19,16 @@ impl Oracle {
         let holds =
             self.keys.iter().flat_map(|key| live(key.0)).map(|(at, h)| (at, h.owner, h.mode)).collect();
         let wish = |w: &Waiter| {
-            let Waiter { owner, keys, mode, is_upgrade, .. } = *w;
-            Wish { owner, keys, mode, is_upgrade, is_reservation: w.client.is_none() }
+            let Waiter { owner, keys, mode, .. } = *w;
+            Wish { owner, keys, mode }
         };
         // One whose time is over waits for nothing: the pump is about to say so.
         let is_late = |w: &Waiter| w.until.is_some_and(|until| until <= self.time);
         let ahead = self.waiters[..waiter].iter().filter(|w| !is_late(w)).count();
         let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
         let wishes = all.map(|(_, w)| wish(w)).collect();
-        let scene = Scene { holds, wishes, holders_max: self.holders_max };
-        let can_come_true = scene.comes_true(ahead, Undecided::Told);
-        // If that depends on what the pump will decide, the server may refuse it or let it wait for the pump.
-        let is_sure = scene.comes_true(ahead, Undecided::Raised);
-        can_come_true && (is_sure || *reply != Reply::Refused(Refusal::Deadlock))
+        let arrived = self.arrived.clone();
+        Scene { holds, wishes, arrived, holders_max: self.holders_max }.comes_true(ahead)
     }
 
     /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that

@@ -8,13 +8,11 @@
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs`, `pumped.rs` | the rules of locking once more, naively |
 //! | `book.rs`, `untold.rs` | what a hold is worth, whether a wait can end, what is taken back, for both |
-//! | `anew.rs` | requests that are decided anew because of a RESTORE, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `minted.rs` | tokens that were minted and are nobody's |
-//! | `restored.rs` | how much a step does about those who wait for what they hold |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
 //! | `world.rs`, `asks.rs`, `input.rs` | a primary with its clients, run by the engine that ships |
 //! | `server.rs`, `reader.rs` | a simulated server of `src/engine/tests`; replicas and files, fed by the stream |
@@ -25,7 +23,6 @@
 //! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
-mod anew;
 mod asks;
 mod begun;
 mod book;
@@ -48,7 +45,6 @@ mod pumped;
 pub(crate) mod random;
 mod reader;
 mod regression;
-mod restored;
 mod rules;
 mod scenario;
 pub(crate) mod server;

@@ -15,7 +15,7 @@ use super::world::{TOKEN_LEAD_US_MAX, World};
 use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
-use crate::lock::table::{NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
+use crate::lock::table::{ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode, Token};
 
@@ -73,8 +73,8 @@ pub(super) struct Oracle {
     pub(super) minted: Vec<u64>,
     /// How many requests the running step has let in, refused or dropped.
     pub(super) served: usize,
-    /// The reservations that the core has dropped in this run of the pump, at which it need not look at any queue.
-    pub(super) dropped: Vec<(At, Name)>,
+    /// Where a RESTORE has brought a lock, and nothing was decided since.
+    pub(super) arrived: BTreeSet<At>,
     /// The holds that went on under newer tokens in the running step.
     pub(super) went_on: Vec<WentOn>,
     pub(super) untold: Untold,
@@ -97,7 +97,6 @@ impl Oracle {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
         self.served = 0;
         self.went_on.clear();
-        self.dropped = self.dropped_unasked(world);
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -130,6 +129,7 @@ impl Oracle {
             Input::AcquireMany { keys, .. } => keys,
             _ => return Reply::None,
         };
+        keys.iter().for_each(|at| self.end_for_arrived(at));
         keys.iter().for_each(|at| self.look(at, out));
         let before = (self.waiters.clone(), self.answers.clone());
         let reply = if matches!(input, Input::Acquire { .. }) {
@@ -455,6 +455,9 @@ impl Oracle {
         if newest > self.last_token.max(self.wall_us + TOKEN_LEAD_US_MAX) {
             return Reply::Bool(false);
         }
+        if !holds.is_empty() {
+            self.arrived.insert(at);
+        }
         self.put(at, Some(Value::Lock(holds)));
         self.last_token = self.last_token.max(newest);
         Reply::Bool(true)
@@ -480,8 +483,7 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(LONGER_THAN_QUARANTINE) => "too long",
         Answer::Refused(KEPT_UNCONFIRMED) => "kept",
-        Answer::Deadlock(_) => "deadlock",
-        Answer::OtherKind(_) => "other kind",
+        Answer::Refused(ARRIVED) => "arrived",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",
     }

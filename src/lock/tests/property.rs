@@ -412,14 +412,12 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 34] = [
-    "a deadlock by a restored hold",
-    "an upgrade by a restored hold",
-    "another kind by a restored hold",
+const SOMETIMES_OF_ALL_KINDS: [&str; 30] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
     "downgraded",
+    "ended where a lock had arrived",
     "granted beside others",
     "granted several at once",
     "granted several out of the line",
@@ -436,10 +434,8 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 34] = [
     "refused, older request kept",
     "retried after an undelivered grant",
     "taken back, an earlier hold goes on",
+    "told of a lock that arrived",
     "told of another type",
-    "told of its own hold",
-    "told of its own hold, and holds more",
-    "told of its own hold, and shares it",
     "took its place",
     "undone, an upgrade",
     "undone, one count",

@@ -7,7 +7,7 @@ use super::oracle::{Oracle, Value, Waiter};
 use super::server::{At, Name};
 use super::world::World;
 use crate::lock::effect::Answer;
-use crate::lock::table::WRONG_TYPE;
+use crate::lock::table::{ARRIVED, WRONG_TYPE};
 use crate::lock::types::{Mode, Token};
 
 /// A hold went on under a newer token.
@@ -39,20 +39,24 @@ impl Oracle {
             // Where something else was written in its time, it may be told that instead.
             let is_other = self.waiters[late].keys.iter().any(|at| self.is_other(at));
             let told = out.answers.iter().find(|told| told.wait == self.waiters[late].wait);
-            let is_told = told.is_some_and(|told| told.answer == Answer::Refused(WRONG_TYPE));
-            // Or, where a RESTORE made it hold the lock, what follows from that.
-            let word = match self.told_late(&self.waiters[late], told.map(|told| &told.answer)) {
-                _ if is_other && is_told => "wrong type",
-                Some(word) => word,
-                None => "timed out",
+            let is_told = |text| told.is_some_and(|told| told.answer == Answer::Refused(text));
+            let word = match () {
+                () if is_other && is_told(WRONG_TYPE) => "wrong type",
+                () if is_told(ARRIVED) && self.waiters[late].keys.iter().any(|at| self.is_arrived(at)) => {
+                    "arrived"
+                }
+                () => "timed out",
             };
-            if word == "granted" {
-                self.hold_as_asked(late);
-            }
             self.strike(late, word);
         }
         if self.writes == Writes::Paused {
             return Reply::None;
+        }
+        for at in self.arrived.clone() {
+            // While nothing may be written it decides where a lease is over, and nowhere else.
+            if self.writes == Writes::Allowed || !world.server.table().is_waited_for(at.lock_key()) {
+                self.end_for_arrived(at);
+            }
         }
         // What nobody was told of is taken back when it may be.
         let may_write = self.writes == Writes::Allowed;
@@ -77,16 +81,11 @@ impl Oracle {
         // An owner that comes in, or leaves a queue, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
-            // One for several locks may come in before a holder behind it stands ahead of everybody.
             self.admit_multis(out, |waiter| out.answers.iter().any(|told| told.wait == waiter.wait));
             let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
             for at in lock_keys {
                 // While nothing may be written it looks at nobody, but where a lease is over.
                 let looks = self.writes == Writes::Allowed;
-                if looks {
-                    self.answer_holders(at, |_| true);
-                    self.raise_holders(at, out);
-                }
                 self.admit(at, looks && !self.is_other(at), out);
             }
             self.admit_multis(out, |_| true);
@@ -94,6 +93,11 @@ impl Oracle {
                 return Reply::None;
             }
         }
+    }
+
+    /// Whether a lock has arrived here, and ends all waits as soon as anything is decided.
+    fn is_arrived(&self, at: At) -> bool {
+        self.arrived.contains(&at) && self.holds(at).iter().any(|hold| hold.is_live(self.time))
     }
 
     /// Whether the owner of this hold, which is to be taken back, was granted more before that. Then the hold went on.
@@ -106,35 +110,6 @@ impl Oracle {
         let asked = Asked { lease_ms, binding, client, is_reentrant };
         // A hold that ended, and one that its owner was granted after that, may look just so. Readers are told of the end.
         !has_ended(at, hold.token, out) && is_there(at, &hold.goes_on(*token, mode, self.time, asked), world)
-    }
-
-    /// The reservations that the core has dropped while nothing may be written, because their owners hold what they are
-    /// for. Then the pump looks at a queue only where a lease is over, so the oracle learns of it.
-    pub(super) fn dropped_unasked(&self, world: &World) -> Vec<(At, Name)> {
-        if self.writes == Writes::Allowed || !self.is_pumping {
-            return Vec::new();
-        }
-        let reservations = self.waiters.iter().filter(|waiter| waiter.client.is_none());
-        let all = reservations.flat_map(|waiter| waiter.keys.iter().map(|at| (at, waiter.owner)));
-        all.filter(|&(at, owner)| {
-            let described = world.server.described(at, usize::MAX);
-            let mut there = described.into_iter().flat_map(|described| described.queue);
-            !there.any(|view| view.owner == owner.as_bytes())
-        })
-        .collect()
-    }
-
-    /// This waiter holds what it waits for, and is told so. A reservation asks for nothing yet.
-    pub(super) fn hold_as_asked(&mut self, waiter: usize) {
-        let Waiter { owner, keys, client, lease_ms, mode, binding, is_reentrant, .. } = self.waiters[waiter];
-        let (Some(at), Some(client), time) = (keys.first(), client, self.time) else { return };
-        let asked = Asked { lease_ms, binding, client: Some(client), is_reentrant };
-        let Some(hold) = self.own(at, owner) else { return };
-        let before = *hold;
-        if let Some(after) = before.as_asked(mode, time, asked) {
-            *hold = after;
-            self.untold.push(at, before, &after, client);
-        }
     }
 
     /// G8: what nobody was told of is taken back, and what its owner held before goes on.
@@ -183,6 +158,7 @@ impl Oracle {
         if self.writes == Writes::Paused {
             return;
         }
+        self.end_for_arrived(at);
         self.end_overs(at);
         // Another undoing may have made it this owner's turn to hold alone: its hold goes on under a newer token.
         let token = self.newest_token(at, owner, token);

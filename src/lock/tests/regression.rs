@@ -74,28 +74,6 @@ fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     live(&[&told[..], &[Input::Close(2), Input::Pump]].concat())
 }
 
-/// Bob waits to hold alone, and a RESTORE makes him hold twice, one of two. He is told of the other kind. What he holds
-/// goes on when carol, the other, goes, and takes as many releases as before (G2, G10).
-#[test]
-fn a_restored_hold_of_another_kind_goes_on() -> Result<(), String> {
-    let token = Token::new(2_000_000).ok_or("no token")?;
-    let how = How { is_reentrant: true, ..How::of(Mode::Limit(2)) };
-    let beside = Some("carol");
-    let payload = Input::Payload { name: "k", owner: "bob", token, left_ms: 30_000, how, beside };
-    let release = |owner| Input::Release { at: K, owner, token: None };
-    // Carol holds twice, too.
-    let told = [
-        acquire("alice", 1),
-        acquire("bob", 2),
-        payload,
-        Input::Restore(K),
-        Input::Pump,
-        release("carol"),
-        release("carol"),
-    ];
-    live(&[&told[..], &[release("bob"), Input::Pump]].concat())
-}
-
 /// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step.
 /// The hold is bound to the newer connection, and does not end with the older one.
 #[test]
@@ -214,38 +192,6 @@ fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Resul
 const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
     let how = How::of(Mode::Shared);
     Input::Acquire { at: K, owner, lease_ms: 30_000, wait, client, minted: false, how }
-}
-
-/// Bob and carol wait to read, and a RESTORE makes bob hold alone. So both are let in, and his answer gets lost. He
-/// goes on under the token that the payload has, but beside carol, as he himself asked for (G1, G8).
-#[test]
-fn a_reader_that_held_alone_before_goes_on_beside_others() -> Result<(), String> {
-    let waits = [acquire("alice", 1), read("bob", 2, Some(0)), read("carol", 3, Some(0))];
-    let restored = [alone("bob")?, Input::Restore(K), Input::Pump];
-    let release = Input::Release { at: K, owner: "carol", token: None };
-    live(&[&waits[..], &restored[..], &[Input::Close(2), Input::Pump, release]].concat())
-}
-
-/// A payload of another server, by which this owner holds alone.
-fn alone(owner: &'static str) -> Result<Input, String> {
-    let token = Token::new(2_000_000).ok_or("no token")?;
-    Ok(Input::Payload { name: "k", owner, token, left_ms: 30_000, how: How::PLAIN, beside: None })
-}
-
-/// Alice reads, and waits to hold alone. A RESTORE makes her: she is told of that hold (G9), and does not get another
-/// token for the same.
-#[test]
-fn a_waiting_upgrade_is_told_of_its_restored_hold() -> Result<(), String> {
-    let all = [read("alice", 1, None), read("bob", 2, None), acquire("alice", 3)];
-    live(&[&all[..], &[alone("alice")?, Input::Restore(K), Input::Pump]].concat())
-}
-
-/// Carol waits to read, behind bob who would hold alone. A RESTORE makes her hold alone, and she asks to read on
-/// another connection: her older request is answered, too, though it is not its turn (G9).
-#[test]
-fn a_downgrade_answers_the_owners_older_request_to_read() -> Result<(), String> {
-    let all = [acquire("alice", 1), acquire("bob", 2), read("carol", 3, Some(0))];
-    live(&[&all[..], &[alone("carol")?, Input::Restore(K), Input::Pump, read("carol", 4, None)]].concat())
 }
 
 /// Dave holds, carol has a reservation for reading, alice waits behind it, and then dave for this lock and another one, to

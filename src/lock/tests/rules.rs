@@ -262,6 +262,7 @@ impl Oracle {
             self.dismiss(at);
             return Reply::Refused(Refusal::WrongType);
         }
+        self.end_for_arrived(at);
         if let Some(own) = self.waiters.iter().position(|w| w.keys.contains(at) && w.owner == owner) {
             self.strike(own, "withdrawn");
         }
@@ -288,6 +289,7 @@ impl Oracle {
             self.dismiss(at);
             return Reply::Refused(Refusal::WrongType);
         }
+        self.end_for_arrived(at);
         let is_freed = self.end_overs(at);
         let time = self.time;
         let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
@@ -335,8 +337,20 @@ impl Oracle {
 
     /// Something else was written here: it stays, and nobody waits for it.
     pub(super) fn dismiss(&mut self, at: At) {
+        self.strike_all(at, "wrong type");
+    }
+
+    fn strike_all(&mut self, at: At, word: &'static str) {
         while let Some(waiter) = self.waiters.iter().position(|waiter| waiter.keys.contains(at)) {
-            self.strike(waiter, "wrong type");
+            self.strike(waiter, word);
+        }
+    }
+
+    /// Where a RESTORE has brought a lock all waits end, if it is still there when anything is decided.
+    pub(super) fn end_for_arrived(&mut self, at: At) {
+        let time = self.time;
+        if self.arrived.remove(&at) && self.holds(at).iter().any(|hold| hold.is_live(time)) {
+            self.strike_all(at, "arrived");
         }
     }
 
@@ -367,16 +381,6 @@ impl Oracle {
     /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
     /// not look before the pump runs, nor behind the waiters that one step serves.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
-        let is_told = |waiter: &Waiter| {
-            let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
-            told.is_some_and(|told| {
-                matches!(
-                    told.answer,
-                    Answer::Granted { .. } | Answer::Refused(_) | Answer::OtherKind(_) | Answer::Deadlock(_)
-                )
-            })
-        };
-        self.answer_holders(at, is_told);
         if self.is_other(at) {
             return if is_freed {
                 self.dismiss(at)
@@ -402,14 +406,6 @@ impl Oracle {
                 self.served += 1;
                 continue;
             }
-            if self.is_needless(at, &waiter) && !is_late {
-                if is_full {
-                    return;
-                }
-                if self.drop_seen(at, index, reserved) {
-                    continue;
-                }
-            }
             if is_late || is_multi || (waiter.client.is_none() && waiter.mode == Mode::Exclusive) {
                 return;
             }
@@ -434,25 +430,6 @@ impl Oracle {
                 return;
             }
         }
-    }
-
-    /// Whether this is a reservation whose owner holds what it is for, because a RESTORE brought that.
-    fn is_needless(&self, at: At, waiter: &Waiter) -> bool {
-        let is_own = |hold: &Hold| (hold.owner, hold.mode) == (waiter.owner, waiter.mode);
-        waiter.client.is_none() && self.holds(at).iter().any(is_own)
-    }
-
-    /// Drops such a reservation, if the core does so in this step. The core looks at the first entry and at those that
-    /// nobody passes. It leaves the others to the pump.
-    fn drop_seen(&mut self, at: At, index: usize, reserved_ahead: usize) -> bool {
-        let Waiter { owner, mode, .. } = self.waiters[index];
-        let is_seen = self.is_pumping || reserved_ahead == 0 || mode == Mode::Exclusive;
-        let drops = is_seen && (self.writes == Writes::Allowed || self.dropped.contains(&(at, owner)));
-        if drops {
-            self.waiters.remove(index);
-            self.served += 1;
-        }
-        drops
     }
 
     pub(super) fn grant(&mut self, index: usize, out: &Outcome) {

@@ -1,10 +1,10 @@
 //! What the [judge](super::judge) says of replies to those who ask for a lock, give it up or renew it, and of what the
 //! pump and a promotion leave behind.
 
-use super::book::{Hold, Undecided, Wish};
+use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
-use super::lowered::count_max;
+use super::lowered::{self, count_max};
 use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
@@ -113,12 +113,7 @@ impl Judge {
             // A reservation that was not refreshed in time is lost.
             let is_lapsed =
                 |other: &Pending| other.is_reservation() && other.until.is_some_and(|u| u <= world.time);
-            // Or one for several was granted before the other one has become an upgrade, in this run of the pump.
-            let is_later = |other: &Pending| {
-                let was = self.raised.get(&other.number);
-                keys.len() > 1 && was.is_some_and(|&was| was > pending.number)
-            };
-            let ahead: Vec<&Pending> = ahead.filter(|other| !is_lapsed(other) && !is_later(other)).collect();
+            let ahead: Vec<&Pending> = ahead.filter(|other| !is_lapsed(other)).collect();
             // a reservation for somebody stays kept.
             let is_first = ahead.iter().all(|other| other.is_reserved() && pending.mode != Mode::Exclusive);
             must(is_first, || format!("G5: {owner:?} was granted {at} before {ahead:?}"))?;
@@ -318,6 +313,19 @@ impl Judge {
         if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, is_upgrade, world) }
     }
 
+    /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
+    fn will_not_wait_for_itself(&mut self, asked: &Pending, is_upgrade: bool, world: &World) -> Verdict {
+        let Pending { owner, keys, mode, number, .. } = *asked;
+        let wish = Wish { owner, keys, mode };
+        let (scene, lock_key) = self.scene(wish, is_upgrade, number, world);
+        let comes_true = scene.comes_true(lock_key);
+        if !comes_true && lowered::has_search_ended_early() {
+            self.see("deadlock beyond the search");
+            return Ok(());
+        }
+        must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
+    }
+
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
         let Pending { owner, keys, mode, .. } = *asked;
         must(self.taken_over.is_empty(), || {
@@ -365,9 +373,9 @@ impl Judge {
             Refusal::Deadlock => {
                 let held = keys.first().and_then(|at| self.own(at, owner, world));
                 let is_upgrade = keys.len() == 1 && held.is_some();
-                let wish = Wish { owner, keys, mode, is_upgrade, is_reservation: false };
+                let wish = Wish { owner, keys, mode };
                 let (scene, lock_key) = without.scene(wish, is_upgrade, u64::MAX, world);
-                must(!scene.comes_true(lock_key, Undecided::Raised), || {
+                must(!scene.comes_true(lock_key), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;
                 let mut links = cycle.iter().zip(cycle.iter().cycle().skip(1));
@@ -419,7 +427,6 @@ impl Judge {
             must(!world.server.is_live(at, token), || format!("G8: {at} is held by nobody"))?;
             self.see("taken back");
         }
-        self.all_are_decided_anew(world)?;
         let forgotten = self.queues.values().flatten().find(|pending| {
             !pending.is_reservation() && pending.keys.iter().all(|at| self.is_next(at, pending, world))
         });

@@ -3,12 +3,10 @@
 use super::input::{Answered, Begun, How, Keys, Writes};
 use super::judge::Pending;
 use super::server::{At, Name};
-use crate::command::error::refusal;
 use crate::engine::tests::single::Record;
 use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Event};
-use crate::lock::table::Refusal;
 use crate::lock::types::{Mode, Token};
 
 /// A hold: whose, with what token, and how much is left of it.
@@ -92,8 +90,6 @@ pub(super) fn answered(answer: &Answer) -> String {
             format!("granted {token} as {}", String::from_utf8_lossy(owner))
         }
         Answer::Refused(why) => format!("refused: {why}"),
-        Answer::OtherKind(mode) => format!("refused: {}", refusal(Refusal::OtherKind(*mode), &[])),
-        Answer::Deadlock(cycle) => format!("refused: {}", refusal(Refusal::Deadlock, cycle)),
         Answer::Moved(where_to) => where_to.clone(),
         Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),
     }

@@ -3,8 +3,7 @@
     for step in walk(server):
         compare(step)
 
-Between two steps nothing is under way: nobody is about to be granted, no lease is about
-to end. Those who wait go on waiting.
+Between two steps nothing is under way: nobody waits on a connection, and no lease is about to end.
 """
 
 from .kinds import ask, ask_all, close_and_settle, count, line_of, owners_of, release, take, take_all
@@ -38,15 +37,14 @@ def readers(server, cli):
     yield "the reader whose lease ended comes again"
     release(cli, "read", "brief")
     upgrade = ask(server, "read", "r1")
-    yield "an upgrade waits"
     release(cli, "read", "r2")
     upgrade.answer()
     yield "an upgrade is granted"
     waiters = [ask(server, "read", name, "SHARED") for name in ("b1", "b2")]
-    writer = ask(server, "read", "w")
     take(cli, "read", "r1", "SHARED")
     comes_to(cli, "read", "r1", "b1", "b2")
     yield "a downgrade lets readers in"
+    writer = ask(server, "read", "w")
     for name in ("r1", "b1", "b2"):
         release(cli, "read", name)
     writer.answer()
@@ -94,9 +92,9 @@ def several(server, cli):
     take_all(cli, "m1 m2 m3", "all")
     yield "three locks at once"
     take_all(cli, "m1 m2 m3", "all", lease_ms=3_600_000)
-    waiter = ask_all(server, "m3 m4 m2", "next")
     release(cli, "m2", "all")
     yield "one of three is given up"
+    waiter = ask_all(server, "m3 m4 m2", "next")
     release(cli, "m3", "all")
     waiter.answer()
     yield "three locks are granted after a wait"
