@@ -162,9 +162,10 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// The error for a request that cannot be served; `cycle` is why it would have waited for itself, if it would.
+/// The error for a request that cannot be served. `key` is the one that it is refused for, and `cycle` why it would have
+/// waited for itself, if it would.
 #[must_use]
-pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
+pub fn refusal(refusal: Refusal, key: &[u8], cycle: &[Link]) -> Cow<'static, str> {
     match refusal {
         Refusal::WrongType => WRONG_TYPE.into(),
         Refusal::QueueIsFull(max) => {
@@ -178,6 +179,12 @@ pub fn refusal(refusal: Refusal, cycle: &[Link]) -> Cow<'static, str> {
             format!("LOCKKIND this lock is {} now; all its holders and waiters must use that kind", kind(mode))
                 .into()
         }
+        Refusal::Held(_) => format!(
+            "LOCKHELD '{}' is held by this owner already, and not as it is asked for now: release every key that this \
+             request names, then ask again",
+            shown(key)
+        )
+        .into(),
         Refusal::Quarantine(left_ms) => format!(
             "QUARANTINE {left_ms} milliseconds are left in which this server grants no new lock: it may have lost some"
         )
@@ -349,8 +356,8 @@ mod tests {
         assert_eq!(number.to_string(), "ERR PX must be an integer from 1 to 3600000 (milliseconds)");
         let token = Invalid::Number { what: "token", unit: "", min: 1, max: 9 };
         assert_eq!(token.to_string(), "ERR token must be an integer from 1 to 9");
-        assert!(refusal(Refusal::QueueIsFull(7), &[]).starts_with("LOCKQUEUE 7 "));
-        assert!(refusal(Refusal::WrongType, &[]).starts_with("WRONGTYPE "));
+        assert!(refusal(Refusal::QueueIsFull(7), b"k", &[]).starts_with("LOCKQUEUE 7 "));
+        assert!(refusal(Refusal::WrongType, b"k", &[]).starts_with("WRONGTYPE "));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
 use crate::lock::effect::{Answer, Effects, Existing};
-use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Refusal, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LockKeyBuf, Mode, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
@@ -215,7 +215,9 @@ fn reply_otherwise<S: Server>(
         Some(Acquired::Busy) => server.reply(Part::Null),
         Some(Acquired::Refused(refusal)) => {
             let cycle = server.with(|state| state.table.take_cycle()).unwrap_or_default();
-            server.reply(Part::Error(&error::refusal(refusal, &cycle)));
+            let key = if let Refusal::Held(key) = refusal { key } else { 0 };
+            let key = names.get(key).map_or(&[][..], AsRef::as_ref);
+            server.reply(Part::Error(&error::refusal(refusal, key, &cycle)));
         }
         Some(Acquired::Granted(token)) => {
             if let Some(owner) = minted_owner {

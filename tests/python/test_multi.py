@@ -256,29 +256,33 @@ def test_the_repeated_request_has_its_own_timeout(server, cli):
     assert count(cli, "waiters") == 0
 
 
-def test_a_holder_of_one_lock_gets_all_under_one_token(cli):
-    # G9, G12: its own hold stands in nobody's way, and is not doubled
-    old = take(cli, "a", "alice")
-    token = take_all(cli, "a b", "alice")
-    assert token >= old
-    assert cli("LOCK.FENCE", "b", token) == 1
-    assert cli("LOCK.FENCE", "a", token) == 1, "one token"
-    assert owners_of(cli, "a") == owners_of(cli, "b") == ["alice"]
-    release(cli, "a", "alice")
-    release(cli, "b", "alice")
-    assert cli("DBSIZE") == 0
+HELD = [
+    pytest.param(["LOCK.ACQUIRE b alice PX 60000"], "", "b", id="one of them alone"),
+    pytest.param(["LOCK.ACQUIRE b alice PX 60000 SHARED"], "SHARED", "b", id="one of them, shared"),
+    pytest.param(["LOCK.ACQUIRE a alice PX 60000", "LOCK.ACQUIRE b alice PX 60000"], "", "a", id="under two tokens"),
+    pytest.param(["LOCK.MACQUIRE 2 a b alice PX 60000"], "SHARED", "a", id="all of them alone, to share them"),
+    pytest.param(["LOCK.MACQUIRE 2 a b alice PX 60000 SHARED"], "", "a", id="all of them shared, to have them alone"),
+]
 
 
-def test_a_holder_of_one_lock_keeps_it_while_it_waits_for_all(server, cli):
-    # G10
-    own = take(cli, "a", "alice")
-    take(cli, "b", "bob")
-    alice = ask_all(server, "a b", "alice")
-    assert alice.waits()
-    assert cli("LOCK.FENCE", "a", own) == 1
-    release(cli, "b", "bob")
-    token = alice.answer()
-    assert [cli("LOCK.FENCE", key, token) for key in "ab"] == [1, 1]
+@pytest.mark.parametrize(("commands", "mode", "key"), HELD)
+@pytest.mark.parametrize("wait", ["", "BLOCK 0"])
+def test_a_holder_of_some_is_refused_and_keeps_what_it_holds(cli, commands, mode, key, wait):
+    # G9, G12: the first key that it holds otherwise is named
+    for command in commands:
+        cli(command)
+    before = [hold_of(cli, name, "alice") and hold_of(cli, name, "alice")["token"] for name in "ab"]
+    with refused("LOCKHELD", f"'{key}'", "release every key"):
+        take_all(cli, "a b", "alice", mode, wait, lease_ms=600_000)
+    for name, token in zip("ab", before, strict=True):
+        own = hold_of(cli, name, "alice")
+        assert token == (own and own["token"])
+        assert own is None or own["lease-left-ms"] <= 60_000
+    assert all(line_of(cli, name) == [] for name in "ab")
+    # What the error says helps.
+    for name in "ab":
+        cli("LOCK.RELEASE", name, "alice")
+    assert isinstance(take_all(cli, "a b", "alice", mode, wait), int)
 
 
 # Shared
@@ -319,17 +323,6 @@ def test_readers_that_wait_for_several_come_in_together(server, cli):
     assert sorted(owners_of(cli, "a")) == ["r1", "r2", "r3"]
     assert sorted(owners_of(cli, "b")) == ["r1", "r3", "r4"]
     assert writer.waits()
-
-
-def test_several_locks_at_once_do_not_shorten_a_lease(cli):
-    take(cli, "a", "alice", lease_ms=60_000)
-    take_all(cli, "a b", "alice", lease_ms=1000)
-    assert hold_of(cli, "a", "alice")["lease-left-ms"] > 1000
-
-
-def test_a_downgrade_of_several_locks_keeps_their_one_token(server, cli):
-    token = cli("LOCK.MACQUIRE 2 a b alice PX 60000")
-    assert cli("LOCK.MACQUIRE 2 a b alice PX 60000 SHARED") == token
 
 
 @pytest.mark.parametrize("shared", ["", "SHARED"])

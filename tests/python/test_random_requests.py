@@ -16,7 +16,7 @@ from harness.wire import ServerError
 
 KEYS = [f"k{n}" for n in range(10)]
 OWNERS = [f"o{n}" for n in range(5)]
-EXPECTED_ERRORS = {"LOCKKIND", "DEADLOCK", "UNBLOCKED"}
+EXPECTED_ERRORS = {"LOCKKIND", "LOCKHELD", "DEADLOCK", "UNBLOCKED"}
 LEASES_MS = [5, 20, 50, 3_000_000, 3_600_000]
 MODES = ["", "", "SHARED", "SHARED", "LIMIT 3"]
 

@@ -223,11 +223,3 @@ def test_an_upgrade_that_waited_counts_as_one_at_once_does(server, cli):
     release(cli, "door", "bob")
     upgrade.answer()
     assert hold_of(cli, "door", "alice")["count"] == 2
-
-
-@pytest.mark.parametrize("kind", KINDS[:2])
-def test_several_locks_at_once_leave_the_count_of_what_is_held_alone(cli, kind):
-    for _ in range(2):
-        take(cli, "a", "alice", kind, "REENTRANT")
-    assert isinstance(take_all(cli, "a b", "alice", kind), int)
-    assert hold_of(cli, "a", "alice")["count"] == 2, "as with one lock, and as by an upgrade"

@@ -40,44 +40,6 @@ fn a_hold_ends_that_began_and_was_upgraded_in_one_step_if_nobody_confirms_either
 }
 
 #[test]
-fn a_hold_ends_that_began_and_was_taken_with_others_in_one_step_if_nobody_confirms_either() {
-    // CONTRACT 6
-    let mut world = bob_holds("k", 1_000, "");
-    let one = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
-    assert!(world.rests());
-    world.passes(1_001);
-    let both = world.waits(3, "LOCK.MACQUIRE 2 k l alice PX 30000 BLOCK 0");
-    assert_eq!(owners(&world, "l"), ["alice"]);
-    passes(&mut world, 1_002);
-    assert!(is_refused(&world, one) && is_refused(&world, both), "{:?}", world.answers);
-    assert_eq!((owners(&world, "k"), owners(&world, "l")), (vec![], vec![]));
-}
-
-#[test]
-fn what_an_upgrade_is_told_of_is_not_undone_with_an_earlier_request() {
-    // G1: two owners were told that they hold one lock alone.
-    let mut world = bob_holds("k", 700, "SHARED");
-    let shared = world.waits(2, "LOCK.ACQUIRE k alice PX 60000 SHARED");
-    let alone = world.waits(3, "LOCK.ACQUIRE k alice PX 60000 BLOCK 0");
-    world.turn();
-    world.passes(901);
-    // In this step bob's lease ends, the upgrade is granted, and the hold goes on once more.
-    world.waits(4, "LOCK.MACQUIRE 2 k l alice PX 60000");
-    world.turn();
-    world.close(4);
-    world.passes(200);
-    world.connect(5);
-    let carol = world.waits(5, "LOCK.ACQUIRE k carol PX 60000 BLOCK 0");
-    for _ in 0..5 {
-        world.turn();
-    }
-    assert!(is_refused(&world, shared), "its time is over: {:?}", world.answers);
-    acknowledges(&mut world);
-    assert!(is_granted(&world, alone) && !is_granted(&world, carol), "{:?}", world.answers);
-    assert_eq!(owners(&world, "k"), ["alice"]);
-}
-
-#[test]
 fn a_renewal_in_whose_step_an_upgrade_is_granted_keeps_the_hold() {
     // CONTRACT 6: it was answered 1, and nobody held the lock by then.
     let mut world = bob_holds("k", 700, "SHARED");

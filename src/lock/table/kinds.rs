@@ -214,7 +214,7 @@ impl Table {
     }
 
     /// An exclusive holder lets others in beside it.
-    pub(super) fn downgrade(
+    fn downgrade(
         &mut self,
         now: Now,
         ctx: &mut StepContext<'_>,

@@ -17,9 +17,6 @@ impl Table {
         fx: &mut [Effects],
     ) -> Steps<Acquired> {
         self.leave_quarantine(now.boot);
-        if self.refuses_unconfirmed(ask, false) {
-            return (Refused(Refusal::Unconfirmable), refs.iter().map(|_| Step::unchanged(())).collect());
-        }
         let mut ctxs = self.open_steps(now.boot, refs, fx);
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, Some(ask.owner), None, fx);
@@ -68,28 +65,26 @@ impl Table {
         ask: &Ask<'_>,
         fx: &mut [Effects],
     ) -> Acquired {
-        // An owner that holds some of them may have to wait in their queues, too.
-        let held = self.holds_all(ctxs, ask.owner, ask.mode);
-        for ctx in &*ctxs {
-            if let Some(other) = self.other_kind(ctx, ask, held.is_some()) {
-                return Refused(Refusal::OtherKind(other));
-            }
-            if self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other {
-                return Refused(Refusal::WrongType);
-            }
+        let is_other =
+            |ctx: &StepContext<'_>| self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other;
+        if ctxs.iter().any(is_other) {
+            return Refused(Refusal::WrongType);
         }
-        let is_own = held.is_some() || self.holds_all(ctxs, ask.owner, Mode::Exclusive).is_some();
-        if self.refuses_unconfirmed(ask, is_own) {
+        let held = self.holds_all(ctxs, ask.owner, ask.mode);
+        if let Some(other) = ctxs.iter().find_map(|ctx| self.other_kind(ctx, ask, held.is_some())) {
+            return Refused(Refusal::OtherKind(other));
+        }
+        let is_own = |ctx: &StepContext<'_>| self.own(ctx, ask.owner).is_some();
+        if held.is_none()
+            && let Some(key) = ctxs.iter().position(is_own)
+        {
+            return Refused(Refusal::Held(key));
+        }
+        if self.refuses_unconfirmed(ask, held.is_some()) {
             return Refused(Refusal::Unconfirmable);
         }
         if let Some(token) = held {
             return self.hold_all_again(now, ctxs, ask, token, fx);
-        }
-        if ask.mode == Mode::Shared
-            && self.locks.has_room()
-            && let Some(token) = self.holds_all(ctxs, ask.owner, Mode::Exclusive)
-        {
-            return self.downgrade_all(now, ctxs, ask, token, fx);
         }
         if self.is_leaving {
             return Refused(Refusal::Leaving);
@@ -163,23 +158,6 @@ impl Table {
         Granted(token)
     }
 
-    /// Makes all of these locks, which the owner holds alone, shared: others may come in beside it.
-    fn downgrade_all(
-        &mut self,
-        now: Now,
-        ctxs: &mut [StepContext<'_>],
-        ask: &Ask<'_>,
-        token: Token,
-        fx: &mut [Effects],
-    ) -> Acquired {
-        for (ctx, fx) in ctxs.iter_mut().zip(fx) {
-            if let Some((holder, _)) = self.own(ctx, ask.owner) {
-                self.downgrade(now, ctx, holder, ask, fx);
-            }
-        }
-        Granted(token)
-    }
-
     /// This owner's waiting request for just these locks, in the same way.
     fn own_multi(&self, ctxs: &[StepContext<'_>], ask: &Ask<'_>) -> Option<WaiterId> {
         let of_owner =
@@ -205,9 +183,8 @@ impl Table {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
-        // Nor if it holds some of them already: readers cannot see what becomes of those holds.
-        let is_new = !ctxs.iter().any(|ctx| ctx.replicates() || self.own(ctx, ask.owner).is_some());
-        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && is_new;
+        let is_told = ctxs.iter().any(StepContext::replicates);
+        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !is_told;
         self.begin_all(now, ctxs, &ask.grant(token), as_asked, fx);
         Granted(token)
     }

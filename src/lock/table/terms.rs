@@ -143,6 +143,8 @@ pub enum Acquired {
 pub enum Refusal {
     /// The lock is held, or waited for, in a way that excludes this one.
     OtherKind(Mode),
+    /// The owner holds the lock at this place among the keys already, in another way than it asks for.
+    Held(usize),
     /// The server may have forgotten locks, and grants none for this many milliseconds.
     Quarantine(u64),
     /// Nothing could be confirmed, so nothing was done.

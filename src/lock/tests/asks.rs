@@ -21,7 +21,7 @@ fn number_in<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 /// Why a request is refused, as its client reads it.
-fn refusal(text: &str) -> Option<Refusal> {
+fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
     Some(match text.split(' ').next()? {
         "LOCKQUEUE" if text.contains("for this lock") => Refusal::QueueIsFull(number_in(text)?),
         "LOCKQUEUE" => Refusal::ServerIsFull(number_in(text)?),
@@ -29,6 +29,7 @@ fn refusal(text: &str) -> Option<Refusal> {
             Refusal::OtherKind(Mode::Limit(number_in(&text.replace(';', " "))?))
         }
         "LOCKKIND" => Refusal::OtherKind(Mode::Shared),
+        "LOCKHELD" => Refusal::Held(keys.iter().position(|at| text.contains(&format!("'{}'", at.name)))?),
         "QUARANTINE" => Refusal::Quarantine(number_in(text)?),
         "DEADLOCK" => Refusal::Deadlock,
         _ if text == WRONG_TYPE => Refusal::WrongType,
@@ -104,7 +105,7 @@ impl World {
             Replied::Later(handle) => self.blocks(handle, at, owner, client),
             Replied::Error(text) => {
                 out.cycle = cycle(at.db, &text);
-                refusal(&text).map(Reply::Refused).ok_or(format!("{words:?} is replied {text}"))
+                refusal(keys, &text).map(Reply::Refused).ok_or(format!("{words:?} is replied {text}"))
             }
             other => Err(format!("{words:?} is replied {other:?}")),
         }

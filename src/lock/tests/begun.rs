@@ -42,8 +42,7 @@ impl Judge {
         let before = self.own(at, owner, world);
         // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
         let is_upgrade = |before: Hold| (before.mode, mode) == (Mode::Shared, Mode::Exclusive);
-        let is_new =
-            before.is_none_or(|before| is_upgrade(before) || before.is_ownerless || asked.keys.len() > 1);
+        let is_new = before.is_none_or(|before| is_upgrade(before) || before.is_ownerless);
         must(is_new, || format!("G9: {owner:?} held {before:?} and got {token}"))?;
         let others = self.promises.entry(at).or_default();
         let was_over = others.iter().any(|promise| !promise.is_live(world.time));

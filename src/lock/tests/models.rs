@@ -348,13 +348,13 @@ fn both_or_none_states(states: usize, sometimes: &[&str]) -> Result<(), String> 
 
 #[test]
 fn both_or_none() -> Result<(), String> {
-    both_or_none_states(8360, &["deadlock"])
+    both_or_none_states(4119, &["deadlock"])
 }
 
 /// Both or none, where a search for deadlocks ends after three holders or requests, and misses some.
 #[test]
 fn both_or_none_with_searches_of_three_steps() -> Result<(), String> {
-    Lowered::steps(3).during(|| both_or_none_states(17_741, &["deadlock", "deadlock beyond the search"]))
+    Lowered::steps(3).during(|| both_or_none_states(4854, &["deadlock", "deadlock beyond the search"]))
 }
 
 /// Two owners with two connections each, whose holds are bound to them; the server is lost, and a replica comes up.

@@ -412,7 +412,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 30] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 31] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
@@ -422,6 +422,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 30] = [
     "granted several at once",
     "granted several out of the line",
     "held once more",
+    "held otherwise",
     "held too many times",
     "kept by another life",
     "kept until here",

@@ -1,6 +1,6 @@
 //! What the [oracle](super::oracle) does when clients ask.
 
-use super::book::{Asked, Hold};
+use super::book::Hold;
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
 use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
@@ -170,22 +170,20 @@ impl Oracle {
             return Reply::None;
         };
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
-        let holds = |at: At| self.holds(at).iter().find(|hold| hold.owner == owner);
-        let held = |at: At| holds(at).filter(|own| own.mode == mode).map(|own| own.token);
-        let first = keys.first().and_then(held);
-        let is_again = first.is_some() && keys.iter().all(|at| held(at) == first);
-        for at in keys.iter() {
-            if let Some(refused) = self.is_of_other_kind(at, is_again, mode) {
-                return refused;
-            }
-            if self.holds(at).is_empty() && self.is_other(at) {
-                return Reply::Refused(Refusal::WrongType);
-            }
+        if keys.iter().any(|at| self.holds(at).is_empty() && self.is_other(at)) {
+            return Reply::Refused(Refusal::WrongType);
         }
-        let tokens =
-            keys.iter().map(|at| self.own(at, owner).filter(|own| own.mode == mode).map(|own| own.token));
-        let tokens: Vec<Option<Token>> = tokens.collect();
-        if let Some(token) = tokens[0].filter(|_| tokens.iter().all(|token| *token == tokens[0])) {
+        let own: Vec<Option<Hold>> = keys.iter().map(|at| self.own(at, owner).copied()).collect();
+        let token = own[0].map(|own| own.token);
+        let is_it = |own: &Option<Hold>| own.is_some_and(|own| Some(own.token) == token && own.mode == mode);
+        let is_again = own.iter().all(is_it);
+        if let Some(refused) = keys.iter().find_map(|at| self.is_of_other_kind(at, is_again, mode)) {
+            return refused;
+        }
+        if let Some(key) = own.iter().position(Option::is_some).filter(|_| !is_again) {
+            return Reply::Refused(Refusal::Held(key));
+        }
+        if let Some(token) = token {
             let time = self.time;
             for at in keys.iter() {
                 if let Some(hold) = self.own(at, owner) {
@@ -197,10 +195,6 @@ impl Oracle {
             }
             keys.iter().for_each(|at| self.admit(at, false, out));
             return Reply::Granted(token);
-        }
-        let again = Asked { lease_ms, binding: Binding::NONE, client: Some(client), is_reentrant: false };
-        if let Some(reply) = self.downgrade_all(keys, owner, again, mode, out) {
-            return reply;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
         let (binding, client_in_queue) = (Binding::NONE, Some(client));
@@ -232,29 +226,6 @@ impl Oracle {
             return self.take(asked, client, out);
         }
         self.wait(asked, own_same.or(own), own_same.is_some(), wait.is_some(), out)
-    }
-
-    /// An owner that holds all of them alone, under one token, lets others in beside it.
-    fn downgrade_all(
-        &mut self,
-        keys: Keys,
-        owner: Name,
-        asked: Asked,
-        mode: Mode,
-        out: &Outcome,
-    ) -> Option<Reply> {
-        let holds: Vec<Hold> = keys.iter().filter_map(|at| self.own(at, owner).copied()).collect();
-        let token = holds.first()?.token;
-        let is_one = |hold: &Hold| (hold.token, hold.mode) == (token, Mode::Exclusive);
-        if mode != Mode::Shared || holds.len() != keys.len() || !holds.iter().all(is_one) {
-            return None;
-        }
-        for (at, hold) in keys.iter().zip(holds) {
-            let hold = hold.goes_on(token, mode, self.time, asked);
-            self.put(at, Some(Value::Lock(vec![hold])));
-        }
-        keys.iter().for_each(|at| self.admit(at, true, out));
-        Some(Reply::Granted(token))
     }
 
     pub(super) fn release(&mut self, at: At, owner: Name, token: Option<Token>, out: &Outcome) -> Reply {

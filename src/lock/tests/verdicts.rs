@@ -367,6 +367,11 @@ impl Judge {
                 };
                 (keys.iter().any(is_other), "other kind")
             }
+            Refusal::Held(key) => {
+                let held = keys.iter().nth(key).filter(|&at| self.own(at, owner, world).is_some());
+                let others = keys.iter().take(key).any(|at| self.own(at, owner, world).is_some());
+                (held.is_some() && !others && keys.len() > 1, "held otherwise")
+            }
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Leaving => (false, "leaving"),
             Refusal::Unconfirmable => (false, "unconfirmable"),

@@ -30,7 +30,7 @@ COUNTED = {
 ENDS = {"lock.released", "lock.expired", "lock.broken"}
 #: What a newer request of the same owner is answered where it has to leave the older one in peace. (WRONGTYPE is told to
 #: requests that wait, too: then the newer one had taken the place before somebody wrote over the lock.)
-REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "ERR"}
+REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "LOCKHELD", "ERR"}
 
 
 # Copies

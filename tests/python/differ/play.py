@@ -24,7 +24,8 @@ ENDING_MS = 60_000
 MARKS = "marks"
 #: Errors that a random script can meet; the server's own ones are told by words.
 KNOWN = {
-    "ERR", "WRONGTYPE", "LOCKKIND", "LOCKQUEUE", "DEADLOCK", "FENCED", "UNBLOCKED", "BUSYKEY", "EXECABORT", "READONLY",
+    "ERR", "WRONGTYPE", "LOCKKIND", "LOCKHELD", "LOCKQUEUE", "DEADLOCK", "FENCED", "UNBLOCKED", "BUSYKEY", "EXECABORT",
+    "READONLY",
 }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def permits(server, cli):
 
 
 def several(server, cli):
-    """LOCK.MACQUIRE: at once, after a wait, shared, in parts."""
+    """LOCK.MACQUIRE: at once, after a wait, shared."""
     take_all(cli, "m1 m2 m3", "all")
     yield "three locks at once"
     take_all(cli, "m1 m2 m3", "all", lease_ms=3_600_000)
@@ -101,25 +101,6 @@ def several(server, cli):
     take_all(cli, "s1 s2", "r1", "SHARED")
     take_all(cli, "s2 s3", "r2", "SHARED")
     yield "shared locks of two"
-    take(cli, "h1", "own")
-    take_all(cli, "h1 h2", "own")
-    yield "a holder of one takes two"
-    # In one packet: then the stream carries the request, not the outcome.
-    cli.pipeline(
-        "LOCK.ACQUIRE twice own PX 3600000 SHARED REENTRANT", "LOCK.ACQUIRE twice own PX 3600000 SHARED REENTRANT",
-        "LOCK.MACQUIRE 2 twice twice2 own PX 3600000",
-    )  # fmt: skip
-    yield "an owner that reads twice takes it alone with another"
-    cli.pipeline(
-        "LOCK.ACQUIRE excl own PX 3600000 REENTRANT", "LOCK.ACQUIRE excl own PX 3600000 REENTRANT",
-        "LOCK.MACQUIRE 2 excl excl2 own PX 3600000",
-    )  # fmt: skip
-    yield "an owner that holds one twice takes it with another"
-    cli.pipeline(
-        "LOCK.ACQUIRE down own PX 3600000 REENTRANT", "LOCK.ACQUIRE down own PX 3600000 REENTRANT",
-        "LOCK.MACQUIRE 2 down down2 own PX 3600000 SHARED",
-    )  # fmt: skip
-    yield "an owner that holds one alone reads it with another"
     owner, _ = take_all(cli, "o1 o2", "*")
     assert owners_of(cli, "o1") == [owner]
     yield "several for an owner that the server made"

@@ -108,6 +108,8 @@ pub(super) enum Outcome {
     Unconfirmable,
     /// Its owner holds the lock as often as can be counted.
     TooManyTimes,
+    /// Its owner holds one of the locks in another way.
+    HeldOtherwise,
 }
 
 /// A reply on its way.
@@ -226,6 +228,7 @@ impl Group {
             Outcome::Busy if is_reservation => self.see(Point::PlaceKept),
             Outcome::Quarantined => self.see(Point::Quarantined),
             Outcome::TooManyTimes => self.see(Point::HeldTooManyTimes),
+            Outcome::HeldOtherwise => self.see(Point::HeldOtherwise),
             _ => {}
         }
         match (said, outcome) {
@@ -261,6 +264,7 @@ impl Group {
             [PartBuf::Error(text)] if text.ends_with("times already (REENTRANT)") && request.is_reentrant => {
                 Outcome::TooManyTimes
             }
+            [PartBuf::Error(text)] if text.starts_with("LOCKHELD ") => Outcome::HeldOtherwise,
             [PartBuf::Error(text)] => return Err(format!("{request:?} is refused: {text}")),
             _ => match Sent::of(request, parts)? {
                 Sent::Granted(token) if !self.nodes[n].confirms() => Outcome::Granted(token),

@@ -23,7 +23,7 @@ points! {
     TwoPrimaries Demoted DemotedWithWaiters SentAwayLater PromotedWithWaiters Frozen CutOff LinkBroken ContinuedStream ContinuedWithHeir
     Synchronised LateAcknowledgement ConnectedTwice WallClockSet MachineRestarted ComparedReplica
     MoveBegun Moved MovedHeld MovedWaitedFor SentOn GrantedWhileMoving StrangerDeleted Deleted Flushed
-    BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes PlaceKept
+    BrokenBeforeWaiters MadeMortal Raised KeptAlive Ephemeral Retold CountedAgain CountedDown HeldTooManyTimes HeldOtherwise PlaceKept
     PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice GivenUpSynchronisation StoryTold
 }
 

@@ -185,7 +185,7 @@ def early_nils(evidence):
 
 EXPECTED = {
     "acquire": {LOST, UNANSWERED, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
-    "macquire": {LOST, UNANSWERED, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
+    "macquire": {LOST, UNANSWERED, "LOCKKIND", "LOCKHELD", "DEADLOCK", "UNBLOCKED"},
     "count": {"FENCED", UNANSWERED},
     "write": {"FENCED", UNANSWERED},
 }
@@ -199,6 +199,10 @@ def strange_errors(evidence):
         expected = EXPECTED.get(request.command, {UNANSWERED})
         if request.error and request.code not in expected:
             found.append(f"strange error: {request}")
+        if request.code == "LOCKHELD" and request.owner not in evidence.unheard:
+            holds = (h for h in evidence.holds if h.owner == request.owner and h.lock in request.keys)
+            if not any(hold.born <= request.answered for hold in holds):
+                found.append(f"it held none of them: {request}")
         if request.code == "UNBLOCKED":
             own = (r for key in request.keys for r in asked[key, request.owner])
             others = [r for r in own if r is not request and r.answered >= request.sent]
