@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
-use super::input::{Answered, Begun, Input, Outcome, Reply, Writes};
+use super::input::{Answered, Begun, Input, Outcome, Reply};
+use super::lowered;
 use super::server::{At, Key, Name, Outside};
 use super::untold::Untold;
 use super::world::World;
@@ -38,7 +39,7 @@ pub(super) struct Judge {
     /// Where a RESTORE has brought a lock, and nothing was decided since.
     pub(super) arrived: BTreeSet<At>,
     /// Where all waits have ended in the running step, because a lock had arrived.
-    ended: BTreeSet<At>,
+    pub(super) ended: BTreeSet<At>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
     /// What the running step must say has begun, if that has to be confirmed.
@@ -238,6 +239,24 @@ impl Judge {
         (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, lock_key)
     }
 
+    /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
+    pub(super) fn will_not_wait_for_itself(
+        &mut self,
+        asked: &Pending,
+        is_upgrade: bool,
+        world: &World,
+    ) -> Verdict {
+        let Pending { owner, keys, mode, number, .. } = *asked;
+        let wish = Wish { owner, keys, mode };
+        let (scene, lock_key) = self.scene(wish, is_upgrade, number, world);
+        let comes_true = scene.comes_true(lock_key);
+        if !comes_true && lowered::has_search_ended_early() {
+            self.see("deadlock beyond the search");
+            return Ok(());
+        }
+        must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
+    }
+
     /// Somebody did something to keys: the holds there are broken, and no others (CONTRACT 5).
     fn outside(&mut self, what: &Outside, world: &World) {
         let is_broken = |at: &At| match *what {
@@ -313,35 +332,6 @@ impl Judge {
             if promise.is_paused() && promise.client.is_none() {
                 self.seen.insert("kept by another life");
                 promise.untied(world.time, false);
-            }
-        }
-    }
-
-    /// Where a lock has arrived, all waits end before anything is decided: reservations without a word.
-    fn end_for_arrived(&mut self, input: &Input, out: &Outcome, world: &World) {
-        let keys: Vec<At> = match *input {
-            _ if matches!(out.reply, Reply::None) && !matches!(input, Input::Pump) => Vec::new(),
-            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. } => vec![at],
-            Input::AcquireMany { keys, .. } => keys.iter().collect(),
-            Input::Pump if world.writes == Writes::Allowed => {
-                self.arrived.iter().copied().filter(|&at| !world.is_left_alone(at)).collect()
-            }
-            // While nothing may be written the pump decides where a lease is over, and nowhere else.
-            Input::Pump => {
-                let is_told = |told: &&Answered| told.answer == Answer::Refused(ARRIVED);
-                let told = out.answers.iter().filter(is_told).filter_map(|told| {
-                    self.queues.values().flatten().find(|pending| pending.wait == told.wait)
-                });
-                told.flat_map(|pending| pending.keys.iter()).collect()
-            }
-            _ => Vec::new(),
-        };
-        self.ended.clear();
-        for at in keys {
-            if self.arrived.remove(&at) && self.live(at, world).next().is_some() {
-                self.ended.insert(at);
-                self.see("ended where a lock had arrived");
-                self.queues.entry(at).or_default().retain(|pending| !pending.is_reservation());
             }
         }
     }

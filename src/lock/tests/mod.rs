@@ -14,6 +14,7 @@
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `minted.rs` | tokens that were minted and are nobody's |
 //! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
+//! | `arrived.rs` | locks that come other than by a grant, for judge and oracle |
 //! | `world.rs`, `asks.rs`, `input.rs` | a primary with its clients, run by the engine that ships |
 //! | `server.rs`, `reader.rs` | a simulated server of `src/engine/tests`; replicas and files, fed by the stream |
 //! | `facts.rs` | what a reader makes of what it is told |
@@ -23,6 +24,7 @@
 //! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
+mod arrived;
 mod asks;
 mod begun;
 mod book;

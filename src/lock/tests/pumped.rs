@@ -95,11 +95,6 @@ impl Oracle {
         }
     }
 
-    /// Whether a lock has arrived here, and ends all waits as soon as anything is decided.
-    fn is_arrived(&self, at: At) -> bool {
-        self.arrived.contains(&at) && self.holds(at).iter().any(|hold| hold.is_live(self.time))
-    }
-
     /// Whether the owner of this hold, which is to be taken back, was granted more before that. Then the hold went on.
     fn goes_on_first(&self, at: At, hold: &Hold, out: &Outcome, world: &World) -> bool {
         let is_its = |waiter: &&Waiter| waiter.owner == hold.owner && waiter.keys.contains(at);

@@ -311,17 +311,9 @@ impl Oracle {
         self.strike_all(at, "wrong type");
     }
 
-    fn strike_all(&mut self, at: At, word: &'static str) {
+    pub(super) fn strike_all(&mut self, at: At, word: &'static str) {
         while let Some(waiter) = self.waiters.iter().position(|waiter| waiter.keys.contains(at)) {
             self.strike(waiter, word);
-        }
-    }
-
-    /// Where a RESTORE has brought a lock all waits end, if it is still there when anything is decided.
-    pub(super) fn end_for_arrived(&mut self, at: At) {
-        let time = self.time;
-        if self.arrived.remove(&at) && self.holds(at).iter().any(|hold| hold.is_live(time)) {
-            self.strike_all(at, "arrived");
         }
     }
 

@@ -4,7 +4,7 @@
 use super::book::{Hold, Wish};
 use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
-use super::lowered::{self, count_max};
+use super::lowered::count_max;
 use super::server::{At, Name};
 use super::world::World;
 use crate::lock::codec::SavedHold;
@@ -313,17 +313,9 @@ impl Judge {
         if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, is_upgrade, world) }
     }
 
-    /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
-    fn will_not_wait_for_itself(&mut self, asked: &Pending, is_upgrade: bool, world: &World) -> Verdict {
-        let Pending { owner, keys, mode, number, .. } = *asked;
-        let wish = Wish { owner, keys, mode };
-        let (scene, lock_key) = self.scene(wish, is_upgrade, number, world);
-        let comes_true = scene.comes_true(lock_key);
-        if !comes_true && lowered::has_search_ended_early() {
-            self.see("deadlock beyond the search");
-            return Ok(());
-        }
-        must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
+    /// The place of the first of these keys that their owner holds.
+    fn first_own(&self, keys: Keys, owner: Name, world: &World) -> Option<usize> {
+        keys.iter().position(|at| self.own(at, owner, world).is_some())
     }
 
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
@@ -367,11 +359,7 @@ impl Judge {
                 };
                 (keys.iter().any(is_other), "other kind")
             }
-            Refusal::Held(key) => {
-                let held = keys.iter().nth(key).filter(|&at| self.own(at, owner, world).is_some());
-                let others = keys.iter().take(key).any(|at| self.own(at, owner, world).is_some());
-                (held.is_some() && !others && keys.len() > 1, "held otherwise")
-            }
+            Refusal::Held(key) => (self.first_own(keys, owner, world) == Some(key), "held otherwise"),
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Leaving => (false, "leaving"),
             Refusal::Unconfirmable => (false, "unconfirmable"),

@@ -1,0 +1,57 @@
+//! Locks that came other than by a grant, and end all waits at their keys: for the [judge](super::judge) and the
+//! [oracle](super::oracle).
+
+use super::input::{Answered, Input, Outcome, Reply, Writes};
+use super::judge::Judge;
+use super::oracle::Oracle;
+use super::server::At;
+use super::world::World;
+use crate::lock::effect::Answer;
+use crate::lock::table::ARRIVED;
+
+impl Judge {
+    /// Where a lock has arrived, all waits end before anything is decided: reservations without a word.
+    pub(super) fn end_for_arrived(&mut self, input: &Input, out: &Outcome, world: &World) {
+        let keys: Vec<At> = match *input {
+            _ if matches!(out.reply, Reply::None) && !matches!(input, Input::Pump) => Vec::new(),
+            Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. } => vec![at],
+            Input::AcquireMany { keys, .. } => keys.iter().collect(),
+            Input::Pump if world.writes == Writes::Allowed => {
+                self.arrived.iter().copied().filter(|&at| !world.is_left_alone(at)).collect()
+            }
+            // While nothing may be written the pump decides where a lease is over, and nowhere else.
+            Input::Pump => {
+                let is_told = |told: &&Answered| told.answer == Answer::Refused(ARRIVED);
+                let told = out.answers.iter().filter(is_told).filter_map(|told| {
+                    self.queues.values().flatten().find(|pending| pending.wait == told.wait)
+                });
+                told.flat_map(|pending| pending.keys.iter()).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.ended.clear();
+        for at in keys {
+            if self.arrived.remove(&at) && self.live(at, world).next().is_some() {
+                self.ended.insert(at);
+                self.see("ended where a lock had arrived");
+                self.queues.entry(at).or_default().retain(|pending| !pending.is_reservation());
+            }
+        }
+    }
+}
+
+impl Oracle {
+    /// Whether a lock has arrived here, and ends all waits as soon as anything is decided.
+    pub(super) fn is_arrived(&self, at: At) -> bool {
+        self.arrived.contains(&at) && self.holds(at).iter().any(|hold| hold.is_live(self.time))
+    }
+
+    /// Where a RESTORE has brought a lock all waits end, if it is still there when anything is decided.
+    pub(super) fn end_for_arrived(&mut self, at: At) {
+        let ends = self.is_arrived(at);
+        self.arrived.remove(&at);
+        if ends {
+            self.strike_all(at, "arrived");
+        }
+    }
+}
