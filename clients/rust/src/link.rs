@@ -103,12 +103,12 @@ impl Failure {
     pub(crate) fn told(self, address: Option<&Address>) -> Error {
         let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
         match self {
-            Self::Broken(why, source) => Error::ConnectionFailed {
+            Self::Broken(why, source) if judge(&why) == Step::Fail => Error::ConnectionFailed {
                 message: format!("no server answered in time: {at}{why}"),
                 source: source.map(|source| Arc::new(source) as Cause),
             },
             Self::Refused(text) if judge(&text) == Step::Fail => Error::from_reply(&text),
-            Self::Refused(text) => {
+            Self::Refused(text) | Self::Broken(text, _) => {
                 let server = address.map_or("this server".to_owned(), Address::to_string);
                 let hint = match judge(&text) {
                     Step::Elsewhere if text.starts_with("READONLY") => {
@@ -185,6 +185,8 @@ pub(crate) struct Link {
     given_up: AtomicBool,
     /// Whether the server has done what only a primary does.
     served: AtomicBool,
+    /// What the server refused to one of those who share this, who closed it then.
+    refusal: Mutex<Option<String>>,
     born: Moment,
     on_change: Option<OnChange>,
     /// Whether the server tells of what becomes of the keys that were read here.
@@ -231,6 +233,7 @@ impl Link {
             closed,
             given_up: AtomicBool::default(),
             served: AtomicBool::default(),
+            refusal: Mutex::default(),
             born: Moment::now(),
             on_change,
             is_told,
@@ -296,12 +299,23 @@ impl Link {
         }
     }
 
+    /// Ends the connection, and tells all who wait for a reply what the server refused to one of them.
+    pub(crate) fn leave(&self, refusal: &str) {
+        lock(&self.refusal).get_or_insert_with(|| refusal.to_owned());
+        self.close();
+    }
+
+    fn ended(&self) -> Failure {
+        let refusal = lock(&self.refusal).clone();
+        Failure::Broken(refusal.unwrap_or_else(|| "the connection was closed".to_owned()), None)
+    }
+
     /// Sends this behind all that was sent; the reply, and the number of the request.
     ///
     /// Once it was polled, the request is on its way behind all that were polled before. If it is dropped then, it still
     /// is or is never sent, but does not come later.
     pub(crate) async fn send(&self, request: &Request<'_>) -> Result<(Value, u64), Failure> {
-        let Some(connection) = lock(&self.connection).clone() else { return Err(ended()) };
+        let Some(connection) = lock(&self.connection).clone() else { return Err(self.ended()) };
         let mut sending: Option<Pin<Box<Exchange<'_>>>> = None;
         let mut number = 0;
         let reply = poll_fn(|context| {
@@ -341,7 +355,7 @@ impl Link {
             tokio::select! {
                 biased;
                 reply = self.send(request) => reply,
-                _ = closed.wait_for(|closed| *closed) => Err(ended()),
+                _ = closed.wait_for(|closed| *closed) => Err(self.ended()),
             }
         };
         match timeout(most, reply).await {
@@ -394,10 +408,6 @@ fn text_of(error: &redis::ServerError) -> String {
         Some(details) => format!("{} {details}", error.code()),
         None => error.code().to_owned(),
     }
-}
-
-fn ended() -> Failure {
-    Failure::broken("the connection was closed")
 }
 
 /// What a push says; it has no names when all was flushed.

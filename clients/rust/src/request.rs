@@ -212,7 +212,7 @@ impl Servers {
 fn leave(link: &Link, text: String) -> Failure {
     let is_long = text.starts_with("LOADING") && link.age() > LONGEST_RECONNECT;
     if is_long || judge(&text) == Step::Elsewhere {
-        link.close();
+        link.leave(&text);
     } else if text.starts_with("QUARANTINE") && (link.has_served() || link.age() > 3 * KEEP) {
         // It was the primary, and its address may lead to another server since.
         link.close();
