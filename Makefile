@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
+.PHONY: help tool build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -39,6 +39,7 @@ help:
 	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
 	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
 	@echo "                   (some minutes; scripts/clients python|node|rust|kit)"
+	@echo "make tool          the command-line tool, by its own check (a minute or two; tool/check --lint)"
 	@echo "make lint          formatting, clippy, links of comments, dependency audit, figures, plain sentences"
 	@echo "make build         the module alone: target/release/libredislock.so"
 	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
@@ -120,6 +121,9 @@ monitoring:
 
 clients:
 	@scripts/clients
+
+tool:
+	@tool/check
 
 lint:
 	@scripts/lint

@@ -1,0 +1,350 @@
+//! The checks, in the order in which they are shown.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use redislock_client::redis::Value;
+
+use super::Level::{Error, Warning};
+use super::facts::{Facts, Known};
+use super::{Finding, Level};
+use crate::options::Doctor;
+use crate::values::shown;
+
+/// How far wall clocks and tokens may be apart before it is said.
+const CLOCKS_APART_MS: i128 = 1000;
+/// Above this part of a bound, a server is nearly full.
+const FULL_PERCENT: u64 = 90;
+
+const CONTRACT: &str = "docs/CONTRACT.md";
+const INSTALL: &str = "docs/OPERATIONS.md#install";
+const FAILOVER: &str = "docs/GUARANTEES.md#failover";
+const QUARANTINE: &str = "docs/GUARANTEES.md#with-a-quarantine";
+const CONFIRM: &str = "docs/GUARANTEES.md#with-confirmations";
+const RESTARTS: &str = "docs/GUARANTEES.md#restarts";
+const SETTINGS: &str = "redis.conf.example";
+const SECURITY: &str = "SECURITY.md";
+const TIME: &str = "docs/GUARANTEES.md#time";
+
+pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
+    let mut found = vec![module(known), settings(known)];
+    found.extend(primaries(known).map(eviction));
+    found.extend(primaries(known).map(confirmed));
+    found.extend(primaries(known).map(|node| quarantine(node, options)));
+    found.extend(primaries(known).map(persistence));
+    found.extend(
+        known.nodes.iter_mut().filter(|node| node.is_primary).map(|node| rights(node, &options.prefix)),
+    );
+    found.extend(primaries(known).map(limits));
+    found.extend(known.down_after_ms.map(|down_after_ms| sentinel(down_after_ms, options.lease)));
+    found.extend(primaries(known).map(|node| round_trips(node, options.lease)));
+    found.extend(known.nodes.iter().map(one_server));
+    found.extend(known.nodes.iter_mut().filter(|node| node.is_primary).map(renamed));
+    found.push(clocks(known));
+    found
+}
+
+fn primaries(known: &Known) -> impl Iterator<Item = &Facts> {
+    known.nodes.iter().filter(|node| node.is_primary)
+}
+
+/// The module and its version on every node, also on those that may become the primary.
+fn module(known: &Known) -> Finding {
+    const CHECK: &str = "module";
+    if let Some((address, why)) = known.silent.first() {
+        let advice = ("Start it, or take it out of the group", FAILOVER);
+        return Finding::new(Error, CHECK, format!("{address} does not answer: {why}"), advice);
+    }
+    if known.nodes.iter().any(|node| node.info.is_none()) {
+        return Finding::skipped(CHECK, "this user may not run INFO");
+    }
+    let without: Vec<_> =
+        known.nodes.iter().filter(|node| node.field("redislock_version").is_none()).collect();
+    if let Some(node) = without.first() {
+        let advice = ("Load it on every node, replicas too", INSTALL);
+        return Finding::new(Error, CHECK, format!("{} has no module redislock", node.address), advice);
+    }
+    let versions: BTreeSet<_> =
+        known.nodes.iter().filter_map(|node| node.field("redislock_version")).collect();
+    let names = versions.iter().copied().collect::<Vec<_>>().join(", ");
+    if versions.len() > 1 {
+        let advice = ("End the upgrade", "docs/OPERATIONS.md#upgrade");
+        return Finding::new(Warning, CHECK, format!("several versions: {names}"), advice);
+    }
+    Finding::ok(CHECK, format!("redislock {names} on {} of {0} nodes", known.nodes.len()))
+}
+
+/// The same settings everywhere: a failover must change no rule.
+fn settings(known: &Known) -> Finding {
+    const CHECK: &str = "settings";
+    if known.nodes.iter().any(|node| node.config.is_none()) {
+        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    }
+    let ours = |node: &Facts| -> BTreeSet<String> {
+        let config = node.config.iter().flatten();
+        config.map(|(name, _)| name).filter(|name| name.starts_with("redislock.")).cloned().collect()
+    };
+    let names: BTreeSet<String> = known.nodes.iter().flat_map(ours).collect();
+    for name in &names {
+        let values: BTreeSet<_> = known.nodes.iter().map(|node| node.setting(name).unwrap_or("-")).collect();
+        if values.len() > 1 {
+            let values = values.into_iter().collect::<Vec<_>>().join(", ");
+            let advice = ("Set it alike on every node, with CONFIG REWRITE", SETTINGS);
+            return Finding::new(Error, CHECK, format!("{name} differs between nodes: {values}"), advice);
+        }
+    }
+    Finding::ok(CHECK, format!("{} settings are the same on every node", names.len()))
+}
+
+fn eviction(node: &Facts) -> Finding {
+    const CHECK: &str = "eviction";
+    let (Some(most), Some(policy)) = (node.number("maxmemory"), node.setting("maxmemory-policy")) else {
+        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    };
+    if most == 0 || policy == "noeviction" {
+        return Finding::ok(CHECK, format!("{} evicts no lock", node.address));
+    }
+    let advice = ("Set maxmemory-policy noeviction", SETTINGS);
+    let text = format!("{} may evict keys ({policy})", node.address);
+    let is_allowed = node.setting("redislock.allow-eviction") == Some("yes");
+    let (level, rest) = if is_allowed { (Warning, "and so locks") } else { (Error, "and so grants no lock") };
+    Finding::new(level, CHECK, format!("{text}, {rest}"), advice)
+}
+
+fn confirmed(node: &Facts) -> Finding {
+    const CHECK: &str = "confirm";
+    let Some(confirm) = node.field("redislock_confirm") else {
+        return Finding::skipped(CHECK, "INFO shows no redislock_confirm");
+    };
+    let address = &node.address;
+    let missing = node.count("redislock_confirm_replicas_missing");
+    if missing > 0 {
+        let advice = ("Connect them: until then it grants nothing", CONFIRM);
+        return Finding::new(
+            Error,
+            CHECK,
+            format!("{address} lacks {missing} replicas (confirm {confirm})"),
+            advice,
+        );
+    }
+    if node.count("redislock_confirm_replicas_too_many") > 0 {
+        let advice = ("Set redislock.group-size to the number of data nodes", CONFIRM);
+        return Finding::new(
+            Error,
+            CHECK,
+            format!("{address} has more replicas than its group-size says"),
+            advice,
+        );
+    }
+    let replicas = node.count("connected_slaves");
+    if confirm == "local" && replicas > 0 {
+        let advice = ("Pass the fencing token on, or set redislock.confirm", FAILOVER);
+        let text = format!("a failover of {address} can lose the last grants (confirm local)");
+        return Finding::new(Warning, CHECK, text, advice);
+    }
+    Finding::ok(CHECK, format!("{address}: confirm {confirm}, {replicas} replicas"))
+}
+
+fn quarantine(node: &Facts, options: &Doctor) -> Finding {
+    const CHECK: &str = "leases";
+    let (Some(quarantine), Some(most)) =
+        (node.number("redislock.quarantine"), node.number("redislock.max-lease"))
+    else {
+        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    };
+    let bound = Duration::from_millis(if quarantine > 0 { quarantine.min(most) } else { most });
+    for (option, asked) in [("--lease", options.lease), ("--min-hold", options.min_hold)] {
+        if asked > bound {
+            let advice = ("Ask for less, or raise redislock.max-lease and redislock.quarantine", CONTRACT);
+            let text = format!(
+                "{option} {} is above the longest lease of {}, {}",
+                shown(asked),
+                node.address,
+                shown(bound)
+            );
+            return Finding::new(Error, CHECK, text, advice);
+        }
+    }
+    let left = node.count("redislock_quarantine_left_ms");
+    if left > 0 {
+        let left = shown(Duration::from_millis(left));
+        let advice = ("Wait for its end", QUARANTINE);
+        return Finding::new(Warning, CHECK, format!("{} is in quarantine for {left}", node.address), advice);
+    }
+    Finding::ok(CHECK, format!("{} takes leases of up to {}", node.address, shown(bound)))
+}
+
+/// What a restart forgets, unless a quarantine covers it.
+fn persistence(node: &Facts) -> Finding {
+    const CHECK: &str = "persistence";
+    let (Some(file), Some(sync), Some(quarantine)) =
+        (node.setting("appendonly"), node.setting("appendfsync"), node.number("redislock.quarantine"))
+    else {
+        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    };
+    let advice = ("Set redislock.quarantine to the longest lease", RESTARTS);
+    match (quarantine, file, sync) {
+        (1.., ..) => Finding::ok(CHECK, format!("a quarantine covers a restart of {}", node.address)),
+        (0, "yes", "always") => Finding::ok(CHECK, format!("{} writes each grant to its file", node.address)),
+        (0, "yes", _) => {
+            let text = format!("a crash of {} forgets the last grants (appendfsync {sync})", node.address);
+            Finding::new(Warning, CHECK, text, advice)
+        }
+        _ => {
+            let text =
+                format!("a restart of {} can forget locks (appendonly no, no quarantine)", node.address);
+            Finding::new(Warning, CHECK, text, advice)
+        }
+    }
+}
+
+/// The rights of this user, for each command that the tool and the client libraries send.
+fn rights(node: &mut Facts, prefix: &str) -> Finding {
+    const CHECK: &str = "rights";
+    let Ok(user) = node.node.text(&["ACL", "WHOAMI"]) else {
+        return Finding::skipped(CHECK, "this user may not run ACL WHOAMI");
+    };
+    let key = format!("{prefix}doctor");
+    let needed: [(&[&str], Level); 8] = [
+        (&["LOCK.ACQUIRE", &key, "owner", "PX", "1000"], Error),
+        (&["LOCK.RENEW", &key, "owner", "PX", "1000"], Error),
+        (&["LOCK.RELEASE", &key, "owner"], Error),
+        (&["LOCK.FENCE", &key], Warning),
+        (&["LOCK.INFO", &key], Warning),
+        (&["LOCK.HELDBY", "owner"], Warning),
+        (&["CLIENT", "TRACKING", "ON"], Warning),
+        (&["SCAN", "0"], Warning),
+    ];
+    let mut worst: Option<(Level, String)> = None;
+    for (words, level) in needed {
+        let asked: Vec<&str> = ["ACL", "DRYRUN", &user].into_iter().chain(words.iter().copied()).collect();
+        match node.node.text(&asked) {
+            Ok(text) if text == "OK" => {}
+            Ok(text) => {
+                if worst.as_ref().is_none_or(|(known, _)| *known < level) {
+                    worst = Some((level, format!("{}: {text}", words[0])));
+                }
+            }
+            Err(refusal) if refusal.text().contains("not found") => {} // the module is missing
+            Err(_) => return Finding::skipped(CHECK, "this user may not run ACL DRYRUN"),
+        }
+    }
+    match worst {
+        Some((level, text)) => {
+            let advice = ("Give the right to the user", SECURITY);
+            Finding::new(level, CHECK, format!("{}: user {user}: {text}", node.address), advice)
+        }
+        None => Finding::ok(CHECK, format!("{}: user {user} may run all commands", node.address)),
+    }
+}
+
+fn limits(node: &Facts) -> Finding {
+    const CHECK: &str = "limits";
+    let (Some(timeout), Some(keepalive)) = (node.number("timeout"), node.number("tcp-keepalive")) else {
+        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    };
+    let (address, warn) =
+        (&node.address, |text: String, what| Finding::new(Warning, CHECK, text, (what, SETTINGS)));
+    if timeout > 0 {
+        return warn(format!("{address} cuts idle connections after {timeout} s"), "Set timeout 0");
+    }
+    if keepalive == 0 {
+        let text = format!("{address} never notices that a client's machine is gone (tcp-keepalive 0)");
+        return warn(text, "Set tcp-keepalive 60");
+    }
+    let nearly = |used: u64, most: u64| most > 0 && used.saturating_mul(100) / most >= FULL_PERCENT;
+    let (clients, most) = (node.count("connected_clients"), node.number("maxclients").unwrap_or_default());
+    if nearly(clients, most) {
+        return warn(format!("{address} has {clients} of at most {most} clients"), "Raise maxclients");
+    }
+    let (used, most) = (node.count("used_memory"), node.number("maxmemory").unwrap_or_default());
+    if nearly(used, most) {
+        return warn(
+            format!("{address} uses {used} of {most} bytes"),
+            "Raise maxmemory: a full server grants nothing",
+        );
+    }
+    Finding::ok(CHECK, format!("{address} has room, and cuts no idle connection"))
+}
+
+fn sentinel(down_after_ms: u64, lease: Duration) -> Finding {
+    const CHECK: &str = "sentinel";
+    let (down_after, third) = (Duration::from_millis(down_after_ms), lease / 3);
+    let text = format!("down-after-milliseconds is {}", shown(down_after));
+    if down_after > third {
+        let advice = ("Lower it below a third of the lease, or each failover ends all commands", FAILOVER);
+        return Finding::new(Warning, CHECK, text, advice);
+    }
+    Finding::ok(CHECK, text)
+}
+
+fn round_trips(node: &Facts, lease: Duration) -> Finding {
+    const CHECK: &str = "round-trips";
+    let text = format!("p99 to {} is {}", node.address, humantime::format_duration(node.round_trip));
+    if node.round_trip > lease / 30 {
+        let advice = ("Take a longer lease, or a server that is nearer", "docs/TOOL.md");
+        return Finding::new(Warning, CHECK, text + ", above a thirtieth of the lease", advice);
+    }
+    Finding::ok(CHECK, text)
+}
+
+/// One address, one server: behind a proxy or a moving address there may be several.
+fn one_server(node: &Facts) -> Finding {
+    const CHECK: &str = "address";
+    match node.run_ids.len() {
+        0 => Finding::skipped(CHECK, "INFO shows no run_id"),
+        1 => Finding::ok(CHECK, format!("{} leads to one server", node.address)),
+        many => {
+            let advice = ("Connect to the primary itself, or through Sentinel", FAILOVER);
+            Finding::new(Error, CHECK, format!("{} leads to {many} servers", node.address), advice)
+        }
+    }
+}
+
+fn renamed(node: &mut Facts) -> Finding {
+    const CHECK: &str = "commands";
+    let names = ["SCAN", "DEL", "CLIENT", "INFO", "DBSIZE", "TIME"];
+    let words: Vec<&str> = ["COMMAND", "INFO"].into_iter().chain(names).collect();
+    let Ok(Value::Array(found)) = node.node.words(&words) else {
+        return Finding::skipped(CHECK, "this user may not run COMMAND INFO");
+    };
+    let missing = |found: &Value| match found {
+        Value::Nil => true,
+        Value::Array(words) => words.is_empty(),
+        _ => false,
+    };
+    let lacking: Vec<_> =
+        names.iter().zip(&found).filter(|(_, found)| missing(found)).map(|(name, _)| *name).collect();
+    if lacking.is_empty() {
+        return Finding::ok(CHECK, format!("{} knows all commands by their names", node.address));
+    }
+    let advice = ("Restrict commands by ACL rules, not by rename-command", SECURITY);
+    Finding::new(Warning, CHECK, format!("{} lacks {}", node.address, lacking.join(", ")), advice)
+}
+
+fn clocks(known: &Known) -> Finding {
+    const CHECK: &str = "clocks";
+    for node in &known.nodes {
+        let lead_us = node.count("redislock_token_lead_us");
+        if i128::from(lead_us / 1000) > CLOCKS_APART_MS {
+            let lead = shown(Duration::from_micros(lead_us));
+            let advice = ("Find out which clock was wrong", TIME);
+            return Finding::new(
+                Warning,
+                CHECK,
+                format!("tokens of {} are {lead} ahead of its clock", node.address),
+                advice,
+            );
+        }
+    }
+    let ahead: Vec<i128> = known.nodes.iter().filter_map(|node| node.clock_ahead_ms).collect();
+    let (Some(least), Some(most)) = (ahead.iter().min(), ahead.iter().max()) else {
+        return Finding::skipped(CHECK, "this user may not run TIME");
+    };
+    let farthest = ahead.iter().map(|ms| ms.abs()).max().unwrap_or_default();
+    if farthest.max(most - least) > CLOCKS_APART_MS {
+        let advice = ("Run an NTP client on every machine: --min-hold counts on it", TIME);
+        return Finding::new(Warning, CHECK, format!("clocks differ by up to {farthest} ms"), advice);
+    }
+    Finding::ok(CHECK, "wall clocks agree within a second")
+}

@@ -1,0 +1,149 @@
+//! What the servers say about themselves.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redislock_client::redis::{ConnectionInfo, Value};
+
+use crate::exit::Failure;
+use crate::nodes::{Member, Node, Refusal, members};
+use crate::target::Place;
+
+/// How many round trips are measured.
+const PINGS: usize = 100;
+/// How many connections are compared.
+const CONNECTIONS: usize = 4;
+
+/// What one server says; a part is missing if the user may not see it.
+pub struct Facts {
+    pub address: String,
+    pub is_primary: bool,
+    pub node: Node,
+    pub info: Option<HashMap<String, String>>,
+    pub config: Option<HashMap<String, String>>,
+    /// The different `run_id`s that several connections to this address have shown.
+    pub run_ids: Vec<String>,
+    /// The slowest of a hundred round trips, but one.
+    pub round_trip: Duration,
+    /// By how much its wall clock is ahead of this machine's, in milliseconds.
+    pub clock_ahead_ms: Option<i128>,
+}
+
+impl Facts {
+    /// A field of INFO.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.info.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// A number in INFO; 0 where it is missing.
+    pub fn count(&self, name: &str) -> u64 {
+        self.field(name).and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// A setting; `None` also if the user may not read it.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.config.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// A setting that is a number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.setting(name)?.parse().ok()
+    }
+}
+
+/// All that is known.
+pub struct Known {
+    pub nodes: Vec<Facts>,
+    /// Nodes that gave no answer, and why.
+    pub silent: Vec<(String, String)>,
+    /// Sentinel's down-after, in milliseconds.
+    pub down_after_ms: Option<u64>,
+}
+
+/// Asks every node. An error if none is known.
+pub fn gather(place: &Place) -> Result<Known, Failure> {
+    let (mut nodes, mut silent) = (Vec::new(), Vec::new());
+    for Member { info, is_primary } in members(place)? {
+        match facts_of(&info, is_primary) {
+            Ok(facts) => nodes.push(facts),
+            Err(refusal) => silent.push((info.addr().to_string(), Failure::from(refusal).message)),
+        }
+    }
+    Ok(Known { nodes, silent, down_after_ms: down_after(place) })
+}
+
+fn facts_of(at: &ConnectionInfo, is_primary: bool) -> Result<Facts, Refusal> {
+    let mut node = Node::open(at)?;
+    let info = node.text(&["INFO", "everything"]).ok().map(|text| fields(&text));
+    let config = match node.words(&["CONFIG", "GET", "*"]) {
+        Ok(value) => Some(settings(value)),
+        Err(Refusal::Reply(_)) => None,
+        Err(broken) => return Err(broken),
+    };
+    let mut took = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let began = Instant::now();
+        node.words(&["PING"])?;
+        took.push(began.elapsed());
+    }
+    took.sort();
+    let clock_ahead_ms = clock_ahead(&mut node);
+    let run_ids = run_ids(at, info.as_ref());
+    let round_trip = took[PINGS - 2];
+    let address = node.address.clone();
+    Ok(Facts { address, is_primary, node, info, config, run_ids, round_trip, clock_ahead_ms })
+}
+
+fn fields(text: &str) -> HashMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
+}
+
+fn settings(value: Value) -> HashMap<String, String> {
+    let words = match value {
+        Value::Array(words) => words,
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).collect(),
+        _ => Vec::new(),
+    };
+    let words: Vec<String> = words
+        .into_iter()
+        .map(|word| match word {
+            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Value::SimpleString(text) => text,
+            _ => String::new(),
+        })
+        .collect();
+    words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+fn clock_ahead(node: &mut Node) -> Option<i128> {
+    let Ok(Value::Array(time)) = node.words(&["TIME"]) else { return None };
+    let number = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).parse::<i128>().ok(),
+        _ => None,
+    };
+    let [seconds, microseconds] = &time[..] else { return None };
+    let theirs = number(seconds)? * 1000 + number(microseconds)? / 1000;
+    let ours = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_millis();
+    Some(theirs - i128::try_from(ours).ok()?)
+}
+
+fn run_ids(at: &ConnectionInfo, info: Option<&HashMap<String, String>>) -> Vec<String> {
+    let mut found: Vec<String> = info.and_then(|info| info.get("run_id")).cloned().into_iter().collect();
+    for _ in 1..CONNECTIONS {
+        let text = Node::open(at).and_then(|mut node| node.text(&["INFO", "server"])).unwrap_or_default();
+        found.extend(fields(&text).remove("run_id"));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// What the first sentinel that answers says.
+fn down_after(place: &Place) -> Option<u64> {
+    let Place::Sentinel { sentinels, service, .. } = place else { return None };
+    sentinels.iter().find_map(|sentinel| {
+        let reply = Node::open(sentinel).ok()?.words(&["SENTINEL", "MASTER", service]).ok()?;
+        settings(reply).get("down-after-milliseconds")?.parse().ok()
+    })
+}

@@ -1,0 +1,237 @@
+//! The command line, from which the man page and the completions are made, too.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::values::{self, Wait};
+
+const EXAMPLES: &str = "\
+Run a job once on many machines:
+  * * * * * redislock run --on-busy skip --min-hold 30s nightly /usr/local/bin/job
+
+Exit codes of run: the command's own. 64 usage, 69 no server grants, 75 busy, 77 not allowed,
+78 set-up, 79 lost. 124 --max-hold, 125 failed itself, 126 cannot run, 127 not found.
+Works on Linux.";
+
+/// Runs a command while it holds a lock in Redis or Valkey, and shows who holds what.
+#[derive(Parser)]
+#[command(name = "redislock", version, after_help = EXAMPLES, disable_help_subcommand = true, max_term_width = 100)]
+pub struct Options {
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+#[derive(Subcommand)]
+pub enum Action {
+    /// Run a command while holding a lock
+    Run(Box<Run>),
+    /// List the locks, the longest waited for first
+    Ls(Ls),
+    /// Show who holds a lock, and who waits for it
+    Info(Info),
+    /// List what an owner holds and waits for
+    HeldBy(HeldBy),
+    /// End a hold, after showing it
+    Break(Break),
+    /// Find what is wrong beforehand
+    Doctor(Doctor),
+    /// Print the man page
+    #[command(hide = true)]
+    Manual,
+    /// Print the completions of a shell
+    #[command(hide = true)]
+    Completions { shell: Shell },
+}
+
+/// Which servers, and how to log in.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Server")]
+pub struct Server {
+    /// Where the locks are: redis[s]://[user@]host:port[/db], redis+sentinel://host:port,.../service,
+    /// redis+cluster://host:port,..., unix:///path
+    #[arg(long, env = "REDISLOCK_URL", default_value = "redis://127.0.0.1:6379", hide_env_values = true)]
+    pub url: String,
+    /// Read the password from this file, which only its owner may read
+    #[arg(long, value_name = "FILE", env = "REDISLOCK_PASSWORD_FILE")]
+    pub password_file: Option<PathBuf>,
+    /// The authority that signed the server's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// The client's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// The client's private key (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnBusy {
+    /// Exit with --busy-code
+    Fail,
+    /// Exit with 0, silently
+    Skip,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnLoss {
+    /// SIGTERM, then SIGKILL after --kill-after
+    Term,
+    /// SIGKILL
+    Kill,
+    /// Let the command run
+    Warn,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redislock run [OPTIONS] NAME [--] COMMAND [ARG...]",
+    after_help = "Everything behind NAME is the command. It gets REDISLOCK_NAME, REDISLOCK_TOKEN, REDISLOCK_OWNER."
+)]
+pub struct Run {
+    /// How long to wait for the lock: a duration, or forever
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::wait)]
+    pub wait: Wait,
+    /// What to do if another holds the lock
+    #[arg(long, value_name = "fail|skip", default_value = "fail", hide_possible_values = true)]
+    pub on_busy: OnBusy,
+    /// Exit code if another holds the lock
+    #[arg(long, value_name = "N", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
+    pub busy_code: u8,
+    /// How long the lock stays taken if this machine dies
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::lease)]
+    pub lease: Duration,
+    /// The lock stays taken this long, though the command ends sooner
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
+    pub min_hold: Duration,
+    /// End the command after this time
+    #[arg(long, value_name = "TIME", value_parser = values::positive)]
+    pub max_hold: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL, at most a third of the lease
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    pub kill_after: Duration,
+    /// What to do when the lock is lost
+    #[arg(long, value_name = "term|kill|warn", default_value = "term", hide_possible_values = true)]
+    pub on_loss: OnLoss,
+    /// Be one of at most N holders
+    #[arg(long, value_name = "N", conflicts_with = "shared", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub semaphore: Option<u32>,
+    /// Share the lock with other --shared holders
+    #[arg(long)]
+    pub shared: bool,
+    /// Put P before NAME
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    pub prefix: OsString,
+    /// A word in the owner, for those who look
+    #[arg(long, value_name = "L", value_parser = values::label)]
+    pub label: Option<String>,
+    /// Do not wait for what the command leaves behind
+    #[arg(long)]
+    pub leave_children: bool,
+    /// Print errors only
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print grants, renewals and releases, too
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Print events as lines of JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: Server,
+    /// The lock, and the command with its arguments
+    #[arg(
+        value_name = "NAME [--] COMMAND [ARG]",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        hide = true
+    )]
+    pub words: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct Ls {
+    /// Only names that match this pattern, as SCAN takes it
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub pattern: OsString,
+    /// Show the list again after this time, 2s if none is said
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", require_equals = true,
+          value_parser = values::positive)]
+    pub watch: Option<Duration>,
+    /// Look at this many keys on each server at most
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1..))]
+    pub budget: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: Server,
+}
+
+#[derive(Args)]
+pub struct Info {
+    /// The lock
+    pub name: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: Server,
+}
+
+#[derive(Args)]
+pub struct HeldBy {
+    /// The owner
+    pub owner: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: Server,
+}
+
+#[derive(Args)]
+pub struct Break {
+    /// The lock
+    pub name: OsString,
+    /// End the hold of this owner, if there are several
+    #[arg(long, conflicts_with = "force")]
+    pub owner: Option<OsString>,
+    /// Delete the key, and with it all holds
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub server: Server,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 all is well, 1 warnings, 2 errors. It only reads, unless --active is given."
+)]
+pub struct Doctor {
+    /// Take, renew, check and release a lock on each primary, too
+    #[arg(long)]
+    pub active: bool,
+    /// Put P before the names of locks
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// The lease that will be used
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::lease)]
+    pub lease: Duration,
+    /// The --min-hold that will be used
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
+    pub min_hold: Duration,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: Server,
+}
