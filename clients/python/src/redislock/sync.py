@@ -196,8 +196,8 @@ class Locks(Kinds[Lock]):
     lease: seconds that a hold lasts unless it is renewed.
 
     waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
-    order. All of them share one connection to each server, but a wait for several locks at once has two of its own: no
-    more than `waiting` such waits are asked for at once.
+    order. All of them share one connection to each server, but a wait for several locks at once has two of its own.
+    No more than `waiting` such waits are asked for at once.
     """
 
     def __init__(
