@@ -13,7 +13,7 @@ from typing import Any
 from . import hooks as _hooks
 from ._hold import BaseHold, Keeper
 from ._line import Line, Waiter
-from ._link import Broken, Ending, Link, unreached
+from ._link import Broken, Link, unreached
 from ._many import Several
 from ._resp import Command, ReplyError
 from ._rules import (
@@ -390,8 +390,6 @@ class Core(Keeper):
                 # What was sent and not answered may still arrive: then it is given up a little later.
                 if not (token is None and wanted.is_doubtful) or self._is_closing:
                     return
-            except Ending:
-                return
             except ServerRefused as error:
                 if self._is_closing or not may_pass(error.message):
                     return
@@ -431,8 +429,8 @@ class Core(Keeper):
             names += [row[0] for row in rows if row[1] == b"held"]
         return names
 
-    async def close(self, *, gives_up: bool = True) -> None:
-        await self._end_all(gives_up)
+    async def close(self, until: float, *, gives_up: bool = True) -> None:
+        await self._end_all(until, gives_up)
         self.servers.close()
 
 

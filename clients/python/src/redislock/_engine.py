@@ -7,7 +7,6 @@ import atexit
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from ._group import Group
 from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
-from ._rules import ATTEMPT, PAUSE, WAIT_MARGIN, Grant, Step, Wanted, clock, deadline, judge
+from ._rules import ATTEMPT, CLOSE, PAUSE, Grant, Step, Wanted, clock, deadline, judge
 from ._servers import NOT_ME
 from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
@@ -46,7 +45,7 @@ class _Background:
                 # What the program wrote runs here, too: a provider of passwords, say. Else all threads would hang.
                 logger.exception("something wanted to end the thread that renews all locks")
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
         try:
             self.refuse_itself()
@@ -55,7 +54,7 @@ class _Background:
             raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result()
+            return future.result(timeout)
         except BaseException:
             future.cancel()
             raise
@@ -124,8 +123,6 @@ class Engine:
         self.background = _the_background()
         self.pool: Pool | None = None
         self.busy = _Busy()
-        #: Threads that take a lock, until the hold is kept.
-        self.taking: set[object] = set()
         loop = self.background.loop
         self.core: Core | Group
         if isinstance(settings, list):
@@ -133,6 +130,7 @@ class Engine:
         else:
             self.core = Core(loop, settings, hooks, waiting)
             self.pool = Pool(settings.login, settings.pool)
+        self.taking = self.core.taking
 
     def once(self, name: bytes, command: Command) -> Any:
         """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
@@ -214,25 +212,25 @@ class Engine:
             self.core.is_over(request)
         return all(reply == 1 for reply in replies)
 
-    def close(self) -> None:
-        """Gives up all holds and all waits, ends all connections."""
-        if self.pid != os.getpid():
-            inherited.append(self)
-            return
-        self.background.run(self.core.stop_waiting())
-        # A thread that was granted something is to be told.
-        until = clock() + WAIT_MARGIN
-        while self.taking and clock() < until:
-            time.sleep(PAUSE)
-        for wanted, token in self.core.end_holds():
-            # Here, not in the event loop, which can make no new connections when the program is about to end.
-            try:
-                self.release(wanted, token)
-            except RedislockError as error:
-                logger.warning("%s was not given up: %s", wanted.name, error)
-        self.background.run(self.core.close(gives_up=False))
-        if self.pool is not None:
-            self.pool.close()
+
+def close_all(engines: Sequence[Engine], timeout: float) -> None:
+    """Gives up all holds and all waits, ends all connections: side by side, in `timeout` seconds."""
+    inherited.extend(engine for engine in engines if engine.pid != os.getpid())
+    ours = [engine for engine in engines if engine.pid == os.getpid()]
+    for engine in ours:
+        if engine.pool is not None:
+            engine.pool.close()
+    if ours:
+        until = clock() + timeout
+        try:
+            # A hook that waits holds up the event loop.
+            ours[0].background.run(_close_each(ours, until), timeout + PAUSE)
+        except TimeoutError:
+            logger.warning("closing was cut short after %g s", timeout)
+
+
+async def _close_each(engines: Sequence[Engine], until: float) -> None:
+    await asyncio.gather(*(engine.core.close(until) for engine in engines))
 
 
 def close_later(engines: list[Engine]) -> None:
@@ -249,11 +247,10 @@ def close_later(engines: list[Engine]) -> None:
 @atexit.register
 def _close_all() -> None:
     """Gives up what a program still holds or waits for when it ends."""
-    for engine in list(_engines):
-        try:
-            engine.close()
-        except Exception:
-            logger.debug("locks were not given up", exc_info=True)
+    try:
+        close_all(list(_engines), CLOSE)
+    except Exception:
+        logger.debug("locks were not given up", exc_info=True)
 
 
 def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> Engine:

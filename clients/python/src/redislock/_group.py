@@ -226,9 +226,9 @@ class Group(Keeper):
     async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def close(self, *, gives_up: bool = True) -> None:
-        await self._end_all(gives_up)
-        await asyncio.gather(*(core.close() for core in self._cores))
+    async def close(self, until: float, *, gives_up: bool = True) -> None:
+        await self._end_all(until, gives_up)
+        await asyncio.gather(*(core.close(until) for core in self._cores))
 
 
 def _reply_of(reply: Any, is_of_hold: bool) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._rules import (
+    CLOSE,
     DOUBT,
     LONGEST_PAUSE,
     NAP,
@@ -272,6 +273,8 @@ class Keeper(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._acquiring = 0
+        #: Threads that take a lock, until the hold is kept.
+        self.taking: set[object] = set()
         self._is_closing = False
         #: What was said in the log of waits, and when.
         self.said: dict[str, float] = {}
@@ -328,13 +331,17 @@ class Keeper(ABC):
         """Lets all who wait look around."""
 
     @abstractmethod
-    async def close(self, *, gives_up: bool = True) -> None:
-        """Gives up all holds and waits, ends all connections."""
+    async def release(self, wanted: Wanted, token: int) -> bool:
+        """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
+
+    @abstractmethod
+    async def close(self, until: float, *, gives_up: bool = True) -> None:
+        """Gives up all holds and waits, ends all connections. It has ended by then, whatever the servers do."""
 
     def close_later(self) -> None:
         """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
         if self.pid == os.getpid():
-            self.soon(lambda: self.begin(self.close(gives_up=False)))
+            self.soon(lambda: self.begin(self.close(clock() + CLOSE, gives_up=False)))
         else:
             inherited.append(self)
 
@@ -342,12 +349,11 @@ class Keeper(ABC):
         if self._is_closing:
             raise ConnectionFailed("these locks were closed")
 
-    async def stop_waiting(self) -> None:
-        """Refuses all who wait, and waits until they have gone."""
+    async def _stop_waiting(self, until: float) -> None:
+        """Refuses all who wait, and waits until they have gone, and until who was granted something has it."""
         self._is_closing = True
         self._find_forgotten()
-        until = clock() + WAIT_MARGIN
-        while self._acquiring and clock() < until:
+        while (self._acquiring or self.taking) and clock() < until:
             self.call_waiters()
             await asyncio.sleep(PAUSE)
 
@@ -357,13 +363,25 @@ class Keeper(ABC):
             hold._lose("close")
         return [(kept.wanted, kept.token) for kept in list(self._left.values()) if clock() < kept.left_until]
 
-    async def _end_all(self, gives_up: bool) -> None:
-        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted."""
-        await self.stop_waiting()
-        for wanted, token in self.end_holds():
-            if gives_up:
-                self.abandon(wanted, token)
-        await self._stop()
+    async def _end_all(self, until: float, gives_up: bool) -> None:
+        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted, side by side."""
+        await self._stop_waiting(min(until, clock() + WAIT_MARGIN))
+        left = self.end_holds()
+        if gives_up:
+            await asyncio.gather(*(self._release_at_end(wanted, token, until) for wanted, token in left))
+        await self._stop(until)
+
+    async def _release_at_end(self, wanted: Wanted, token: int, until: float) -> None:
+        failure = "no time was left"
+        try:
+            async with asyncio.timeout(until - clock()):
+                await self.release(wanted, token)
+                return
+        except RedislockError as error:
+            failure = str(error)
+        except TimeoutError:
+            pass
+        logger.warning("%s was not given up: %s", wanted.name, failure)
 
     def keep(self, hold: BaseHold) -> None:
         """Looks after the hold from now on. Any thread may call this."""
@@ -483,11 +501,11 @@ class Keeper(ABC):
         if hold._alive:
             self._alarm(hold)
 
-    async def _stop(self) -> None:
+    async def _stop(self, until: float) -> None:
         """Ends the scheduler, after all that has begun."""
         if self._timer is not None:
             self._timer.cancel()
         if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=2.0)
+            _, late = await asyncio.wait(set(self._tasks), timeout=max(0.0, min(until - clock(), WAIT_MARGIN)))
             for task in late:
                 task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import threading
@@ -30,10 +31,6 @@ class Broken(Exception):
     was_sent = False
 
 
-class Ending(ConnectionFailed):
-    """The program ends. asyncio looks host names up in a pool of threads, which ends before all else."""
-
-
 def unreached(error: BaseException, address: Address | None) -> ConnectionFailed:
     """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
     text = str(error) or f"no connection to {named(address)} in time"
@@ -45,6 +42,41 @@ def unreached(error: BaseException, address: Address | None) -> ConnectionFailed
 def _no_password(name: str, error: Exception) -> Broken:
     """What is said of a provider that failed. It is asked again for the next connection."""
     return Broken(f"the provider of credentials for {name} failed: {type(error).__name__}: {error}")
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a host, at least one.
+
+    A thread of its own looks them up, or this one if no thread can be begun any more. asyncio has them looked up by an
+    executor, which ends before the last threads of a program do, or when the program ends it.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[str]] = loop.create_future()
+
+    def look_up() -> None:
+        answer: list[str] | OSError
+        try:
+            # In the order in which they came, and each once.
+            every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer = list(dict.fromkeys(str(info[4][0]) for info in every))
+        except OSError as error:
+            answer = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, answer)
+
+    def settle(answer: list[str] | OSError) -> None:
+        if found.done():
+            return
+        if isinstance(answer, OSError):
+            found.set_exception(answer)
+        else:
+            found.set_result(answer)
+
+    try:
+        threading.Thread(target=look_up, name="redislock-names", daemon=True).start()
+    except RuntimeError:
+        look_up()
+    return await found
 
 
 def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
@@ -87,7 +119,7 @@ class Link(asyncio.Protocol):
     ) -> Link:
         """A new connection.
 
-        Raises Broken if there is none in time, ReplyError if the server refuses the login, Ending at the program's end.
+        Raises Broken if there is none in time, ReplyError if the server refuses the login.
         """
         link = cls(named(address), on_push, on_end)
         try:
@@ -96,13 +128,10 @@ class Link(asyncio.Protocol):
                 if is_told:
                     told = await link.send("CLIENT", "TRACKING", "ON")
                     link.is_told = not isinstance(told, ReplyError)
-        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             link.close()
             reason = str(error) or f"no connection within {login.timeout:g} s"
             raise Broken(f"{link.name} does not answer: {reason}") from error
-        except RuntimeError as error:
-            link.close()
-            raise Ending(f"no new connection to {link.name}: {error}") from error
         except BaseException:
             link.close()
             raise
@@ -114,7 +143,13 @@ class Link(asyncio.Protocol):
             await self._loop.create_unix_connection(lambda: self, host)
         else:
             name = host if login.tls is not None else None
-            await self._loop.create_connection(lambda: self, host, port, ssl=login.tls, server_hostname=name)
+            *first, last = await _addresses(host, port)
+            for each in first:
+                with contextlib.suppress(OSError):
+                    await self._loop.create_connection(lambda: self, each, port, ssl=login.tls, server_hostname=name)
+                    break
+            else:
+                await self._loop.create_connection(lambda: self, last, port, ssl=login.tls, server_hostname=name)
         try:
             commands = await login.begin()
         except Exception as error:

@@ -35,6 +35,8 @@ RENEW_AT = 1 / 3
 #: Most waiters of a process that stand in the line of one lock; the others stand behind them in the process. So a
 #: process with a thousand waiters does not keep another one out. Also the most connections that wait (BLOCK).
 WAITING = 16
+#: Seconds that closing takes at most, whatever is held.
+CLOSE = 5.0
 #: Seconds beyond its wait after which a request that is not answered fails.
 WAIT_MARGIN = 2.0
 #: Seconds for which a server may be out of reach, where a wait has no end.

@@ -32,6 +32,7 @@ from ._options import (
 )
 from ._rules import (
     AFTER_FAILURE,
+    CLOSE,
     LEASE,
     LONGEST_PAUSE,
     WAITING,
@@ -41,6 +42,7 @@ from ._rules import (
     Wanted,
     as_bytes,
     check_lease,
+    check_seconds,
     clock,
 )
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
@@ -301,12 +303,14 @@ class AsyncLocks(Kinds[AsyncLock]):
         names = await self._core().held(as_bytes(owner))
         return [name.decode(errors="replace") for name in names]
 
-    async def close(self) -> None:
+    async def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close". If the event loop has ended, nothing can be
+        A hold that was not given up is lost, with the reason "close". It takes no longer than `timeout` seconds: what
+        the servers have not given up by then ends with its lease. If the event loop has ended, nothing can be
         given up any more: leases end what is left.
         """
+        check_seconds("timeout", timeout, 0.0)
         kept = self._kept
         is_ours = kept is not None and kept.pid == os.getpid()
         if kept is not None and is_ours and not kept.loop.is_closed() and kept.loop is not asyncio.get_running_loop():
@@ -317,7 +321,7 @@ class AsyncLocks(Kinds[AsyncLock]):
         if kept.loop.is_closed():
             kept.end_holds()
         else:
-            await kept.close()
+            await kept.close(clock() + timeout)
 
     async def __aenter__(self) -> AsyncLocks:
         return self

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
-from ._engine import Engine, close_later, current
+from ._engine import Engine, close_all, close_later, current
 from ._hold import BaseHold
 from ._inside import Inside
 from ._kinds import Kinds
@@ -35,6 +35,7 @@ from ._options import (
 )
 from ._rules import (
     AFTER_FAILURE,
+    CLOSE,
     LEASE,
     LONGEST_PAUSE,
     WAITING,
@@ -44,6 +45,7 @@ from ._rules import (
     Wanted,
     as_bytes,
     check_lease,
+    check_seconds,
     clock,
 )
 from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
@@ -293,16 +295,18 @@ class Locks(Kinds[Lock]):
         names = engine.background.run(engine.core.held(as_bytes(owner)))
         return [name.decode(errors="replace") for name in names]
 
-    def close(self) -> None:
+    def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close".
+        A hold that was not given up is lost, with the reason "close". It takes no longer than `timeout` seconds: what
+        the servers have not given up by then ends with its lease.
         """
+        check_seconds("timeout", timeout, 0.0)
         for engine in self._engines:
             engine.background.refuse_itself()
         self._is_closed = True
-        while self._engines:
-            self._engines.pop().close()
+        engines, self._engines[:] = list(self._engines), []
+        close_all(engines, timeout)
 
     def __enter__(self) -> Locks:
         return self
