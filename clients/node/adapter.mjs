@@ -6,7 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import { IndependentLocks, LockError, Locks } from "redislock";
 
-import { connect, DRIVERS } from "./test/clients.mjs";
+import { asksForLogin, connect, DRIVERS } from "./test/clients.mjs";
 
 const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 
@@ -32,6 +32,21 @@ const hooks = {
   released: count("releases"),
   waiting: count("waits"),
 };
+
+/** Tells what the library logs, and its warnings. */
+const tell = (level) => (message) => say({ event: "log", level, message });
+const logger = { debug: () => undefined, info: tell("info"), warn: tell("warning"), error: tell("error") };
+process.on("warning", ({ name, message }) => name === "RedislockWarning" && logger.warn(message));
+
+/** How a driver is told to log in, by a function that fails at some of its calls. */
+function loginOf({ password, fails = [] }) {
+  let calls = 0;
+  return async () => {
+    calls++;
+    if (fails === "later" ? calls > 1 : fails.includes(calls)) throw new RangeError(`VAULT is sealed: call ${calls}`);
+    return { username: "default", password };
+  };
+}
 
 /** The lock that is asked for: the same object for requests that name one. */
 function lockOf(request) {
@@ -64,14 +79,16 @@ function optionsOf(request) {
 
 /** Tells of the loss of a hold. */
 function watch(id, hold) {
-  const tell = () => hold.loss && say({ event: "lost", hold: id, reason: hold.loss.reason });
+  const tell = () => {
+    if (hold.loss) say({ event: "lost", hold: id, reason: hold.loss.reason, cause: hold.loss.cause?.message });
+  };
   if (hold.signal.aborted) tell();
   else hold.signal.addEventListener("abort", tell, { once: true });
 }
 
 const ops = {
-  async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0] }) {
-    const options = { lease: lease_ms, hooks };
+  async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0], login }) {
+    const options = { lease: lease_ms, hooks, logger };
     if (mode === "independent") {
       state.clients = await Promise.all(addresses.map((each) => connect(driver, "single", [each])));
       state.locks = new IndependentLocks(
@@ -79,10 +96,12 @@ const ops = {
         options,
       );
     } else {
-      state.clients = [await connect(driver, mode, addresses, service)];
+      state.clients = [await connect(driver, mode, addresses, service, login && loginOf(login))];
       state.locks = new Locks(state.clients[0].client, { ...options, waitingConnections: waiting_connections });
     }
     const features = ["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
+    features.push("log", "client");
+    if (asksForLogin(driver)) features.push("provider");
     if (mode !== "independent") features.push("held", "fence");
     // The versions 5 of both drivers are tried by the client's own tests.
     return { drivers: DRIVERS.slice(0, 2), features };
@@ -168,6 +187,11 @@ const ops = {
     const status = readFileSync("/proc/self/status", "utf8");
     const number = (word) => Number(new RegExp(`${word}:\\s+(\\d+)`).exec(status)[1]);
     return { threads: number("Threads"), connections: connections(), memory_kb: number("VmRSS") };
+  },
+  async quit() {
+    await Promise.all(state.clients.map(({ close }) => close()));
+    state.clients = [];
+    return {};
   },
   async close() {
     await close();

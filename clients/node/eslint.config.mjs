@@ -34,7 +34,7 @@ export default defineConfig(
     extends: [js.configs.recommended],
     languageOptions: {
       globals: Object.fromEntries(
-        ["AbortController", "Buffer", "URL", "console", "performance", "process", "setTimeout"].map((name) => [
+        ["AbortController", "Buffer", "clearTimeout", "URL", "console", "performance", "process", "setTimeout"].map((name) => [
           name,
           "readonly",
         ]),

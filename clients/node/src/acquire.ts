@@ -7,9 +7,8 @@
  * again.
  */
 
-import { now, pauseBefore } from "./clock.js";
-import { acquireCommand, freshOwner, type How, type Request, releaseCommand, routingKey, tokenOf } from "./commands.js";
-import type { Driver } from "./driver.js";
+import { deadlineOf, now, pauseBefore } from "./clock.js";
+import { acquireCommand, freshOwner, type How, type Request, routingKey, tokenOf } from "./commands.js";
 import {
   Cancelled,
   ConnectionFailed,
@@ -22,36 +21,52 @@ import {
   ofLease,
   Quarantine,
 } from "./errors.js";
+import { givingUp } from "./give-up.js";
 import type { Grant } from "./hold.js";
+import { isReply, type Journal, quoted, textOf } from "./journal.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
 import type { LooseEnds, Taken } from "./loose.js";
-import { pause, scheduler, sleep } from "./scheduler.js";
+import { type Command, isNotMe, type Route, SILENT_MS } from "./route.js";
+import { pause, scheduler } from "./scheduler.js";
 import { onAbort } from "./signals.js";
+import { Stop } from "./stop.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
 const PLACE_MS = 5000;
 const PLACE_AGAIN_MS = PLACE_MS / 3;
-/** How long one BLOCK request is believed in; then the place is asked for anew. */
-const BELIEVED_MS = 15_000;
-/** What a reply may take, beside the time that the request waits by itself. */
-const MARGIN_MS = 2000;
+/** How long one BLOCK request is believed in; then the place is asked for anew, in case its connection is silent. */
+const BELIEVED_MS = 8000;
+/** What the reply to a BLOCK request may take, beside the time that the request waits by itself. */
+const MARGIN_MS = 1000;
+/** How long after its wait an attempt may end, and how long one that does not wait may take. */
+const OVERTIME_MS = 1900;
+/** What is left of that for the last request. */
+const ASK_MS = 700;
+/** Thrown when the client is silent for as long as another way is tried. It never leaves this file. */
+const SILENT = new Error("the client is silent");
 /** A token that no hold ever has: a release with it ends a wait, and no hold. */
 const NOBODYS = 1;
 
+const lateReply = (): Error => new ConnectionFailed("no answer in time");
+
+/** What came of a request: a grant, one whose lease is over, a wait, or nothing. */
+type Answer = Grant | "over" | "taken" | "failed";
+
 /** What all attempts of one `Locks` share. */
 export interface Context {
-  readonly driver: Driver;
+  readonly route: Route;
   readonly lines: Lines;
   readonly lineUp: LineUp;
-  /** How long a server may be out of reach, where the caller does not wait. */
+  /** How long no server may answer until a wait without an end fails. */
   readonly timeout: number;
   readonly attempts: Set<Attempt>;
   readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
   /** Whether the program has a hold of this owner and token. */
   readonly holds: (owner: string, token: number) => boolean;
+  readonly journal: Journal;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
   readonly most: { queue: number; block: number };
@@ -62,12 +77,11 @@ export class Attempt {
   #request: Request;
   readonly #key: string;
   readonly #began = now();
-  /** When the caller's wait is over. */
+  /** When the caller's wait is over, and when the attempt ends whatever happens. */
   readonly #until: number;
+  readonly #end: number;
   readonly #waits: boolean;
-  /** Why it was stopped, and who is to be told. */
-  #stopError: Error | undefined;
-  #onStop: ((error: Error) => void) | undefined;
+  readonly #stop = new Stop();
   /** Whether a grant may be tied to the connection that waited for it. */
   #tied = false;
   /** Whether the server may know of this owner. */
@@ -83,11 +97,14 @@ export class Attempt {
   #overtaken: Promise<boolean> | undefined;
   /** The one request that the server may have granted, if all before it were answered. */
   #underway: Promise<unknown> | undefined;
-  /** Since when no server answers, and whether that was told. */
-  #unheardSince: number | undefined;
+  /** Whether its owner may have other requests on their way over the client, which it must not overtake. */
+  #isBound = false;
+  /** When a server replied last, and whether it was told that none does. */
+  #heardAt = now();
   #isTold = false;
-  /** Why the last request failed: what a caller is told if the wait was in vain. */
+  /** Why the last request failed, and what a server refused last: what a caller is told if the wait was in vain. */
   #trouble: unknown;
+  #refusal: Error | undefined;
   /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
   readonly #late = new Set<Promise<unknown>>();
   readonly #taken: Taken = new Set();
@@ -97,13 +114,15 @@ export class Attempt {
     context: Context,
     request: Request,
     wait: number | undefined,
-    readonly troubled: (error: Error) => void,
+    /** Is told once that no server answers; without it, the attempt fails then. */
+    readonly troubled: ((error: Error) => void) | undefined,
   ) {
     this.#context = context;
     this.#request = request;
     this.#key = routingKey(request.names);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
+    this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.timeout, OVERTIME_MS));
   }
 
   /** What was asked last. */
@@ -113,9 +132,8 @@ export class Attempt {
 
   /** Ends the attempt, which then fails with this error. */
   stop(error: Error): void {
-    this.#stopError ??= error;
     this.#loosen();
-    this.#onStop?.(this.#stopError);
+    this.#stop.because(error);
   }
 
   async run(signal: AbortSignal | undefined): Promise<Grant> {
@@ -124,7 +142,7 @@ export class Attempt {
     const detach = signal && onAbort(signal, cancel);
     this.#context.attempts.add(this);
     const { names, owner } = this.#request;
-    if (this.#context.loose.take(owner, names)) this.#known = true;
+    if (this.#context.loose.take(owner, names)) this.#known = this.#isBound = true;
     try {
       const answer = await this.#ask();
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
@@ -148,8 +166,7 @@ export class Attempt {
     this.#giveUp(this.#known && underway === undefined ? undefined : NOBODYS);
     // Its reply says what was granted, which is given up by its token. Without a reply nobody knows that.
     underway?.catch((error: unknown) => {
-      const isReply = error instanceof Error && codeOf(error.message) !== undefined;
-      if (!isReply) this.#giveUp();
+      if (!isReply(error)) this.#giveUp();
     });
   }
 
@@ -164,23 +181,28 @@ export class Attempt {
   }
 
   /** Asks and waits until it is granted; the first answer is there. */
-  async #untilGranted(first: "taken" | "failed"): Promise<Grant> {
-    for (let answer: Grant | "taken" | "failed" = first, failures = 0; ; answer = await this.#ask()) {
+  async #untilGranted(first: Answer): Promise<Grant> {
+    for (let answer = first, failures = 0; ; answer = await this.#ask(failures)) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
-        if (!this.#isTold && now() - (this.#unheardSince ?? now()) >= this.#context.timeout) {
-          this.#isTold = true;
-          this.troubled(this.#unreached());
-        }
+        if (now() - this.#heardAt >= this.#context.timeout) this.#unheard();
         await this.#pause(failures++);
         continue;
       }
       failures = 0;
+      if (answer === "over") continue;
       if (this.#left() <= 0) throw this.#tooLate();
       if (!this.#hasWaited) this.#context.waits(this.#request);
       this.#hasWaited = true;
       await this.#wait();
     }
+  }
+
+  /** No server has replied for long: the end of a wait without an end, unless somebody wants only to be told. */
+  #unheard(): void {
+    if (this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY) throw this.#unreached();
+    if (!this.#isTold) this.troubled?.(this.#unreached());
+    this.#isTold = true;
   }
 
   #left(): number {
@@ -189,41 +211,44 @@ export class Attempt {
 
   #tooLate(): Error {
     if (this.#trouble instanceof Quarantine) return this.#trouble;
-    const { names } = this.#request;
-    const seconds = ((now() - this.#began) / 1000).toFixed(1);
-    return new LockTimeout(`${names.join(", ")} was not to be had in ${seconds} s`, this.#trouble);
+    return new LockTimeout(this.#inVain(), this.#trouble);
   }
 
-  /** Asks over the user's client. */
-  async #ask(): Promise<Grant | "taken" | "failed"> {
+  /** What a caller is told first if it was in vain. */
+  #inVain(): string {
+    return `could not acquire ${quoted(this.#request.names)} within ${((now() - this.#began) / 1000).toFixed(1)} s`;
+  }
+
+  /** Asks over the user's client, or around it: see `Route`. */
+  async #ask(failures = 0): Promise<Answer> {
+    const { route, most, timeout } = this.#context;
+    if (route.isClosed) throw new ConnectionFailed(this.#closedClient());
     const single = this.#request.names.length === 1;
     const how: How = {
-      queue: single && this.#waits && this.#left() > 0 ? this.#context.most.queue : undefined,
+      queue: single && this.#waits && this.#left() > 0 ? most.queue : undefined,
       // A grant over a waiting connection ended with it; this ends the tie.
       ephemeral: this.#tied ? this.#request.lease : undefined,
     };
-    const { timeout } = this.#context;
     const sentAt = now();
     // A request that does not wait has this time for all its repetitions together.
-    const until = this.#waits
-      ? sentAt + Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout)
-      : this.#began + timeout;
+    const until = this.#waits ? Math.min(sentAt + timeout, this.#end) : this.#end;
     const before = this.#known;
     this.#known = true;
-    const asking = this.#context.driver.send(this.#key, acquireCommand(this.#request, how));
+    const command = () => this.#unstopped(acquireCommand(this.#request, how));
+    const isOver = this.#isBound || (route.isFit && !(route.driver.isCluster && failures % 2 === 1));
+    const asking = isOver ? route.over(this.#key, command) : route.around(this.#key, command);
     this.#underway = before ? undefined : asking;
     const overtaken = this.#overtaken;
     let token: number | undefined;
     try {
-      token = tokenOf(await this.#inTime(asking, until));
+      token = tokenOf(await this.#firstReply(asking, command, until, isOver && !this.#isBound));
       this.#underway = undefined;
-      this.#trouble = undefined;
-      this.#unheardSince = undefined;
+      this.#trouble = this.#refusal = undefined;
+      this.#heardAt = now();
       this.#isTold = false;
     } catch (error) {
       this.#heedLater(asking);
       if (!(error instanceof Cancelled)) this.#underway = undefined;
-      this.#unheardSince ??= sentAt;
       // What is refused is not granted, and a release would end what the owner holds by another request.
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
@@ -234,7 +259,46 @@ export class Attempt {
       this.#hasPlace ||= how.queue !== undefined;
       return "taken";
     }
-    return overtaken === undefined ? { token, sentAt } : this.#askAnew(overtaken);
+    if (overtaken !== undefined) return this.#askAnew(overtaken);
+    // The reply took as long as the lease. The server may hold it still, so the same owner asks again.
+    const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.#request.lease) && this.#left() > 0;
+    return isOverdue ? "over" : { token, sentAt };
+  }
+
+  #closedClient(): string {
+    const { route } = this.#context;
+    return `${this.#inVain()}: the client of ${route.where(this.#key)} is closed, or was never connected`;
+  }
+
+  /** Lets nothing be sent when the caller has left. */
+  #unstopped<T>(words: T): T {
+    if (this.#stop.error !== undefined) throw this.#stop.error;
+    if (!this.#context.attempts.has(this)) throw new ConnectionFailed("the request has ended");
+    return words;
+  }
+
+  /** The reply; where the client is silent, the request also goes around it, and the first reply counts. */
+  async #firstReply(asking: Promise<unknown>, command: Command, until: number, mayGoAround: boolean): Promise<unknown> {
+    const { route } = this.#context;
+    if (!mayGoAround || route.driver.isCluster) return this.#inTime(asking, until);
+    try {
+      return await this.#inTime(asking, Math.min(until, now() + SILENT_MS), () => SILENT);
+    } catch (error) {
+      if (error !== SILENT) throw error;
+      if (now() >= until) throw lateReply();
+    }
+    const around = route.around(this.#key, command);
+    this.#heedLater(asking);
+    this.#heedLater(around);
+    const first = Promise.race([
+      asking.catch(() => around),
+      // While the client connects, it has nothing to say.
+      around.catch((error: unknown) => {
+        if (route.driver.state !== "ready") throw error;
+        return asking;
+      }),
+    ]);
+    return this.#inTime(first, until);
   }
 
   /**
@@ -242,8 +306,11 @@ export class Attempt {
    * the grant to that connection, and end it with that. So it asks again when that request is answered. If it is not,
    * another owner asks, whom it does not concern.
    */
-  async #askAnew(overtaken: Promise<boolean>): Promise<Grant | "taken" | "failed"> {
-    const isAnswered = await this.#unlessStopped(overtaken);
+  async #askAnew(overtaken: Promise<boolean>): Promise<Answer> {
+    const isAnswered = await this.#inTime(overtaken, this.#end - ASK_MS, () => SILENT).catch((error: unknown) => {
+      if (error !== SILENT) throw error;
+      return false;
+    });
     this.#overtaken = undefined;
     if (!isAnswered && !this.#request.isNamed) {
       this.#giveUp();
@@ -256,33 +323,52 @@ export class Attempt {
   /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
   #failed(error: unknown): "taken" | "failed" {
     if (error instanceof Cancelled) throw error;
-    const meaning = meaningOf(error, this.#context.driver.server !== undefined);
+    const { most, route } = this.#context;
+    const meaning = meaningOf(error, route.driver.server !== undefined);
     this.#trouble = meaning === "again" ? error : meaning;
-    const { most } = this.#context;
+    if (isReply(error)) {
+      this.#heardAt = now();
+      this.#refusal = error;
+    }
     const queue = highestFor("QUEUE", error);
     const block = highestFor("BLOCK", error);
     if (queue !== undefined && queue < most.queue) most.queue = queue;
     else if (block !== undefined && block < most.block) most.block = block;
-    else if (meaning instanceof Quarantine && this.#waits) return "taken";
+    else if (meaning instanceof Quarantine && this.#waits) return this.#report("taken");
     else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw ofLease(meaning, this.#request.lease);
-    if (error instanceof Error && error.message.startsWith("READONLY ")) this.#context.driver.stale(this.#key);
+    else if (this.#waits && isReply(error)) return this.#report("failed");
     return "failed";
+  }
+
+  /** Logs what a server refuses for now. */
+  #report<T>(answer: T): T {
+    const { route, journal } = this.#context;
+    const said = textOf(this.#refusal);
+    const where = route.where(this.#key);
+    journal.once(`${where} ${codeOf(said)}`, `still asking for ${quoted(this.#request.names)}: ${where} says: ${said}`);
+    return answer;
   }
 
   /** Pauses before the request is repeated; throws if there is no time left for that. */
   async #pause(failures: number): Promise<void> {
-    const until = this.#waits ? this.#until : this.#began + this.#context.timeout;
+    const until = this.#waits ? this.#until : this.#end;
     const left = until - now();
     if (left <= 0) throw this.#unreached();
-    await this.#unlessStopped(sleep(Math.min(pauseBefore(failures), left)));
+    await this.#stop.unless(pause(Math.min(pauseBefore(failures), left)));
     // A request that waits may ask once more when its wait is over. For another one no reply would come in time.
     if (!this.#waits && until <= now()) throw this.#unreached();
   }
 
+  /** What a server has refused comes first, for it will not change by itself. */
   #unreached(): Error {
+    const where = this.#context.route.where(this.#key);
     const trouble = this.#trouble;
-    const why = trouble instanceof Error ? trouble.message : String(trouble);
-    return new ConnectionFailed(`${this.#key}: no server answered in time: ${why}`, trouble);
+    if (this.#refusal !== undefined) {
+      return new ConnectionFailed(`${this.#refusal.message}: ${this.#inVain()} at ${where}`, this.#refusal);
+    }
+    const silence = ((now() - this.#heardAt) / 1000).toFixed(1);
+    const why = `no reply from ${where} for ${silence} s: ${textOf(trouble)}`;
+    return new ConnectionFailed(`${this.#inVain()}: ${why}; the client is ${this.#context.route.driver.state}`, trouble);
   }
 
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
@@ -310,9 +396,9 @@ export class Attempt {
       this.#context.lineUp.join(this.#seat);
     }
     const seat = this.#seat;
-    const entry = scheduler.at(Math.min(this.#until, now() + PLACE_AGAIN_MS), () => seat.turn(), true);
+    const entry = scheduler.at(Math.min(this.#until, now() + PLACE_AGAIN_MS), () => seat.turn());
     try {
-      await this.#unlessStopped(seat.next());
+      await this.#stop.unless(seat.next());
     } finally {
       scheduler.cancel(entry);
     }
@@ -320,14 +406,14 @@ export class Attempt {
 
   /** Waits over a connection of its own, which may be kept for it. */
   async #block(isKept = false): Promise<void> {
-    const { lines, most } = this.#context;
+    const { lines, most, timeout } = this.#context;
     const { names } = this.#request;
     this.#isSilent = false;
-    const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, this.#context.timeout);
+    const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout, BELIEVED_MS);
     const taking = lines.take(this.#key, limit, isKept);
     let line: Line;
     try {
-      line = await this.#unlessStopped(taking);
+      line = await this.#stop.unless(taking);
     } catch (error) {
       taking.then(
         (unused) => lines.give(unused),
@@ -354,8 +440,14 @@ export class Attempt {
       this.#underway = undefined;
       // It had taken over the position, which has ended with it.
       this.#known = tokenOf(reply) !== undefined;
+      this.#heardAt = now();
       lines.give(line);
     } catch (error) {
+      if (isNotMe(error)) {
+        // What the address leads to has changed, so the next connection is a new one.
+        line.close();
+        lines.closeIdle();
+      }
       // An unanswered request is answered soon after its place was asked for anew, or given up.
       const settling = lines.settle(line, waiting);
       this.#context.background(settling);
@@ -383,24 +475,10 @@ export class Attempt {
 
   /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
   #giveUp(token?: number, request = this.#request): void {
-    const { driver, background } = this.#context;
-    const { names, owner, lease } = request;
-    const until = now() + lease;
-    const giveUp = async (name: string) => {
-      for (let attempt = 0; !this.#taken.has(name); attempt++) {
-        try {
-          return await driver.send(name, releaseCommand(name, owner, token));
-        } catch (error) {
-          if (!mayPass(meaningOf(error)) || now() >= until) return undefined;
-          await pause(pauseBefore(attempt));
-        }
-      }
-      return undefined;
-    };
-    for (const name of names) {
-      const givingUp = giveUp(name);
-      background(givingUp);
-      this.#untilDone(givingUp);
+    const { route, background } = this.#context;
+    for (const work of givingUp(route, request, { token, taken: this.#taken, isBound: this.#isBound })) {
+      background(work);
+      this.#untilDone(work);
     }
   }
 
@@ -409,42 +487,19 @@ export class Attempt {
     this.#late.add(done);
   }
 
-  #unlessStopped<T>(promise: Promise<T>): Promise<T> {
-    return this.#inTime(promise, Number.POSITIVE_INFINITY);
-  }
-
   /** The promise's outcome; `ConnectionFailed` if it takes too long, `Cancelled` if the caller cancels. */
-  #inTime<T>(promise: Promise<T>, at: number): Promise<T> {
-    return new Promise<T>((resolve, reject) => {
-      let isOpen = true;
-      // True for the first that settles it.
-      const close = (): boolean => {
-        if (!isOpen) return false;
-        isOpen = false;
-        this.#onStop = undefined;
-        scheduler.cancel(entry);
-        return true;
-      };
-      const leave = (error: Error) => {
-        if (close()) reject(error);
-      };
-      const late = () => leave(new ConnectionFailed(`no answer in time; the client is ${this.#context.driver.state}`));
-      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, late);
-      this.#onStop = leave;
-      if (this.#stopError !== undefined) leave(this.#stopError);
-      promise.then(
-        (value) => close() && resolve(value),
-        (error: unknown) => close() && reject(error),
-      );
-    });
+  #inTime<T>(promise: Promise<T>, at: number, late = lateReply): Promise<T> {
+    return this.#stop.inTime(promise, at, late);
   }
 
   /** Gives up a grant that comes after all, if nobody waits for it any more. */
   #heedLater(asking: Promise<unknown>): void {
     const request = this.#request;
-    const heeding = asking.then((reply) => {
+    const heeding = asking.then(async (reply) => {
       const token = tokenOf(reply);
-      const isInVain = request !== this.#request || (!this.#isGranted && !this.#context.attempts.has(this));
+      // What was granted just now becomes a hold first.
+      await new Promise((resolve) => setImmediate(resolve));
+      const isInVain = request !== this.#request || !this.#context.attempts.has(this);
       // The token tells it from a later grant to the same owner, and from what the owner held before.
       if (token === undefined || !isInVain || this.#context.holds(request.owner, token)) return;
       this.#giveUp(token, request);

@@ -3,10 +3,21 @@
 import { now } from "./clock.js";
 import type { Kind } from "./commands.js";
 import { Cancelled, isAbort, LockLost, LockTimeout } from "./errors.js";
-import { type Grant, Hold, type Keeper, type Life, lifeOf, type Terms, type Told } from "./hold.js";
+import { type Grant, Hold, type Keeper, type Life, lifeOf, type Told } from "./hold.js";
+import { Journal, type Logger, quoted } from "./journal.js";
 import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
-import { checked, checkHooks, checkLease, checkNames, checkOptions, checkOwner } from "./rules.js";
-import { scheduler } from "./scheduler.js";
+import {
+  checked,
+  checkHooks,
+  checkLease,
+  checkLogger,
+  checkName,
+  checkNames,
+  checkOptions,
+  checkRequest,
+} from "./rules.js";
+import { awake, pause, scheduler } from "./scheduler.js";
+import { Vigil } from "./vigil.js";
 
 /** What a program may want to count. All are called synchronously; what they throw or reject is ignored. */
 export interface Hooks {
@@ -22,17 +33,23 @@ export interface Hooks {
   released?(event: { hold: Hold; heldMs: number }): void;
   /** A hold was collected, though it was not given up: it is renewed no more, and ends with its lease. */
   forgotten?(event: { names: readonly string[]; owner: string; token: number }): void;
+  /** A renewal has failed. It is repeated until the lease is over. */
+  renewalFailed?(event: { hold: Hold; error: Error }): void;
+  /** A server answers again whose connection was lost. */
+  reconnected?(event: { address: string }): void;
 }
 
 export interface BaseOptions {
   /** The lease in milliseconds: from 100 to the server's `redislock.max-lease`. Default: 30,000. */
   readonly lease?: number | undefined;
   /**
-   * For how many milliseconds a server may be out of reach before a request that does not wait fails: 1 or more.
-   * Default: 5,000.
+   * For how many milliseconds no server may answer until a wait without an end fails: 1 or more. A request that does
+   * not wait fails after 2 s at the latest. Default: 10,000.
    */
   readonly timeout?: number | undefined;
   readonly hooks?: Hooks | undefined;
+  /** Gets a line for each event that an operator should know. Without it, `NODE_DEBUG=redislock` shows them. */
+  readonly logger?: Logger | undefined;
 }
 
 export interface AcquireOptions {
@@ -48,7 +65,7 @@ export interface AcquireOptions {
   readonly signal?: AbortSignal | undefined;
   /** False leaves the lease to its end. Default: true. */
   readonly renew?: boolean | undefined;
-  /** The longest hold, in milliseconds: it is renewed no more after that. Default: without end. */
+  /** The longest hold, in milliseconds: 100 or more. It ends then, whatever happens. Default: without end. */
   readonly longest?: number | undefined;
   /** An owner of your own, 1 to 256 bytes, but not `*`. Default: a fresh one, as host:pid:uuid. */
   readonly owner?: string | undefined;
@@ -57,7 +74,7 @@ export interface AcquireOptions {
 /** What the body of `using` may use of its hold. */
 export type Body<T> = (hold: Hold) => Promise<T> | T;
 
-/** Called once, when no server has answered a waiting request for the time after which one that does not wait fails. */
+/** Called once, when no server has answered a waiting request for so long that it would fail without this. */
 export type Troubled = (error: Error) => void;
 
 /** What is wanted. */
@@ -97,7 +114,7 @@ export class Lock {
     return this.#locks.take(this.#wanted, options, troubled);
   }
 
-  /** @internal */
+  /** @internal The process stays alive for the request and the release, and for the body as long as that sees to it. */
   async run<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
     const [options, body] = typeof first === "function" ? [{}, first] : [first, second];
     if (typeof first === "function" && second !== undefined) {
@@ -115,11 +132,9 @@ export class Lock {
     }
     detach?.();
     await hold.letGo();
-    if ("value" in outcome) {
-      if (hold.loss !== undefined) throw hold.loss;
-      return outcome.value;
-    }
-    throw reasonOf(outcome.error, hold);
+    if ("error" in outcome) throw reasonOf(outcome.error, hold);
+    if (hold.loss !== undefined) throw hold.loss;
+    return outcome.value;
   }
 }
 
@@ -130,12 +145,11 @@ function reasonOf(error: unknown, hold: Hold): unknown {
   return isAbort(error) ? new LockLost(loss.message, loss.reason, error) : error;
 }
 
-const BASE_OPTIONS = ["lease", "timeout", "hooks"];
-const OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
+const BASE_OPTIONS = ["lease", "timeout", "hooks", "logger"];
 const LEASE_MS = 30_000;
-const TIMEOUT_MS = 5000;
-/** How long close() waits for what goes on in the background. */
-const CLOSE_MS = 3000;
+const TIMEOUT_MS = 10_000;
+/** How long close() takes at most. */
+const CLOSE_MS = 5000;
 
 export abstract class Base implements AsyncDisposable {
   protected readonly lease: number;
@@ -145,7 +159,8 @@ export abstract class Base implements AsyncDisposable {
   readonly #leaders = new Set<Leader>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #told: Told;
-  #closed = false;
+  protected readonly journal: Journal;
+  #closing: Promise<void> | undefined;
 
   /** `more` are the options that it has beside those of all locks. */
   protected constructor(options: BaseOptions, more: readonly string[] = []) {
@@ -156,10 +171,23 @@ export abstract class Base implements AsyncDisposable {
     checkLease(this.lease);
     checked("timeout", this.timeout, 1);
     checkHooks(this.#hooks);
+    checkLogger(options.logger);
+    this.journal = new Journal(options.logger, (address) => this.#call(() => this.#hooks.reconnected?.({ address })));
     this.#told = {
-      lost: (hold, error) => {
+      lost: (hold, error, isWatched) => {
         this.#lives.delete(lifeOf(hold));
         this.#call(() => this.#hooks.lost?.({ hold, error }));
+        const isTold = isWatched || this.#hooks.lost !== undefined || ["release", "close"].includes(error.reason);
+        if (isTold) this.journal.log("warn", error.message);
+        else this.journal.alarm("error", `${error.message}; nothing in the program asks for hold.signal or hold.check()`);
+      },
+      renewalFailed: (hold, error, failures) => {
+        this.#call(() => this.#hooks.renewalFailed?.({ hold, error }));
+        if (failures === 1) this.journal.log("warn", `could not renew ${quoted(hold.names)}: ${error.message}`);
+      },
+      renewedAgain: (hold, failures) => {
+        const { where } = lifeOf(hold).keeper;
+        this.journal.log("warn", `renewed ${quoted(hold.names)} at ${where} after ${failures} failed renewals`);
       },
       released: (hold) => {
         this.#lives.delete(lifeOf(hold));
@@ -172,6 +200,7 @@ export abstract class Base implements AsyncDisposable {
 
   /** The exclusive lock of this name. */
   lock(name: string): Lock {
+    checkName(name);
     return new Lock(this, { names: [name], kind: "exclusive" });
   }
 
@@ -201,26 +230,35 @@ export abstract class Base implements AsyncDisposable {
 
   /**
    * Gives up all holds and requests, and closes the library's own connections. Your client stays open. A hold that was
-   * still held is lost, with the reason "close".
+   * still held is lost, with the reason "close". Takes `timeout` milliseconds at most: what no server has confirmed by
+   * then is free when its lease is over. Calling it again changes nothing.
    */
-  async close(): Promise<void> {
-    this.#closed = true;
+  close(timeout = CLOSE_MS): Promise<void> {
+    checked("timeout", timeout, 0);
+    this.#closing ??= awake(() => this.#close(timeout));
+    return this.#closing;
+  }
+
+  async #close(timeout: number): Promise<void> {
+    const end = now() + timeout;
     this.stopAttempts(new Cancelled("the locks were closed"));
-    const holds: Hold[] = [];
-    for (const life of this.#lives) {
-      const { hold } = life;
-      if (hold === undefined) this.background(life.giveUp(0));
-      else holds.push(hold);
+    const unconfirmed = new Set<Life>();
+    for (const life of [...this.#lives]) {
+      unconfirmed.add(life);
+      const ending = life.hold?.close() ?? life.giveUp(0);
+      this.background(ending.finally(() => unconfirmed.delete(life)));
     }
-    await Promise.all(holds.map((hold) => hold.close()));
-    await Promise.all([...this.#leaders].map((leader) => leader.resign()));
-    const background = Promise.allSettled(this.#background);
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, CLOSE_MS);
-    });
-    await Promise.race([background, late]);
-    clearTimeout(timer);
+    // A leader that is lost with its hold says so before it resigns.
+    await new Promise((resolve) => setImmediate(resolve));
+    for (const leader of this.#leaders) this.background(leader.resign());
+    while (this.#background.size > 0 && now() < end) {
+      await Promise.race([Promise.all(this.#background), pause(end - now())]);
+    }
+    if (unconfirmed.size > 0) {
+      const names = quoted([...unconfirmed].flatMap(({ keeper }) => keeper.names));
+      const seconds = timeout / 1000;
+      this.journal.log("warn", `no server confirmed the release of ${names} within ${seconds} s: each ends with its lease`);
+    }
     this.closeConnections();
   }
 
@@ -229,18 +267,20 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** @internal */
-  async take(wanted: Wanted, options: AcquireOptions, troubled: Troubled = () => undefined): Promise<Hold> {
-    if (this.#closed) throw new Cancelled("the locks were closed");
+  take(wanted: Wanted, options: AcquireOptions, troubled?: Troubled): Promise<Hold> {
+    return awake(() => this.#take(wanted, options, troubled));
+  }
+
+  async #take(wanted: Wanted, options: AcquireOptions, troubled: Troubled | undefined): Promise<Hold> {
     const { names } = wanted;
     checkNames(names);
-    checkOptions(options, OPTIONS);
-    const lease = options.lease ?? this.lease;
-    checkLease(lease);
-    if (options.owner !== undefined) checkOwner(options.owner);
-    if (options.wait !== undefined) checked("wait", options.wait, 0);
-    if (options.longest !== undefined) checked("longest", options.longest, 0);
+    checkRequest(options);
+    if (this.#closing !== undefined) throw new Cancelled("the locks were closed");
+    const { renew = true, longest } = options;
+    const lease = Math.min(options.lease ?? this.lease, longest ?? Number.POSITIVE_INFINITY);
     const began = now();
     const { keeper, granting } = this.request(wanted, lease, options, troubled);
+    const vigil = options.wait === 0 ? undefined : this.#watch(names);
     let grant: Grant;
     try {
       grant = await granting;
@@ -249,24 +289,31 @@ export abstract class Base implements AsyncDisposable {
         this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs: now() - began }));
       }
       throw error;
+    } finally {
+      vigil?.end();
     }
-    const { renew = true, longest } = options;
-    const terms: Terms = { lease, renew, longest };
-    const hold = new Hold(keeper, grant, terms, this.#told);
+    const hold = new Hold(keeper, grant, { lease, renew, longest }, this.#told);
     this.#lives.add(lifeOf(hold));
     const { owner, token } = hold;
     this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
-    if (this.#closed) {
+    if (this.#closing !== undefined) {
       await hold.letGo();
       throw new Cancelled("the locks were closed");
     }
-    try {
-      hold.check(); // the reply may have taken as long as the lease
-    } catch (error) {
+    // The reply may have taken as long as the lease. The caller is told.
+    if (hold.remaining === 0) {
+      hold.keep();
       await hold.letGo();
-      throw error;
+      hold.check();
     }
     return hold;
+  }
+
+  /** Logs a long wait. */
+  #watch(names: readonly string[]): Vigil {
+    const ownHold = () =>
+      [...this.#lives].find(({ keeper }) => keeper.names.some((name) => names.includes(name)))?.keeper.owner;
+    return new Vigil(this.journal, names, { ownHold, holder: (name) => this.holderOf(name) });
   }
 
   /** Asks for a grant, and says who will keep it. */
@@ -274,10 +321,12 @@ export abstract class Base implements AsyncDisposable {
     wanted: Wanted,
     lease: number,
     options: AcquireOptions,
-    troubled: Troubled,
+    troubled: Troubled | undefined,
   ): { keeper: Keeper; granting: Promise<Grant> };
   protected abstract stopAttempts(error: Error): void;
   protected abstract closeConnections(): void;
+  /** Who holds this lock, where that can be asked. */
+  protected abstract holderOf(name: string): Promise<string | undefined>;
 
   /** Whether the program has a hold of this owner and token. */
   protected holds(owner: string, token: number): boolean {
@@ -300,8 +349,8 @@ export abstract class Base implements AsyncDisposable {
   /** Tells of it. The program may still work under the lock, so that it is left to its lease. */
   #forgotten(life: Life): void {
     const { names, owner } = life.keeper;
-    const what = `the hold of ${names.join(", ")} was forgotten: nothing refers to it any more, so it is not renewed`;
-    process.emitWarning(`${what}. Keep the hold until you release it, or use locks.using().`, "RedislockWarning");
+    const what = `the hold of ${quoted(names)} was forgotten: nothing refers to it any more, so it is not renewed`;
+    this.journal.alarm("warn", `${what}. Keep the hold until you release it, or use locks.using().`);
     this.#call(() => this.#hooks.forgotten?.({ names, owner, token: life.token }));
     life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
   }

@@ -8,10 +8,14 @@ export interface Driver {
   readonly name: DriverName;
   /** The address of the client's one server; undefined for a cluster and for Sentinel. */
   readonly server?: string | undefined;
+  /** Whether the client has the nodes of a cluster, and finds the one of a key by itself. */
+  readonly isCluster: boolean;
   /** Sends a command to the primary that has this key, over the user's client. */
   send(key: string, words: readonly string[]): Promise<unknown>;
   /** Where the primary that has this key is now. Rejects if the client does not know. */
   endpoint(key: string): Promise<Endpoint>;
+  /** The address of the server that has this key, as far as it is known; for messages. */
+  where(key: string): string;
   /** Sends a command to each primary. */
   sendToAll(words: readonly string[]): Promise<unknown[]>;
   /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */

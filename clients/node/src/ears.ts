@@ -5,10 +5,11 @@
 
 import { now, pauseBefore } from "./clock.js";
 import { fenceCommand } from "./commands.js";
-import type { Driver } from "./driver.js";
-import { codeOf, ConnectionFailed, meaningOf } from "./errors.js";
-import { Line, placeOf } from "./line.js";
+import { codeOf, ConnectionFailed, meaningOf, Refused } from "./errors.js";
+import { textOf } from "./journal.js";
+import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import type { Push, Reply } from "./resp.js";
+import type { Route } from "./route.js";
 import { type Entry, pause, scheduler, within } from "./scheduler.js";
 
 /** Somebody who wants to know of a lock. */
@@ -34,12 +35,21 @@ class Ear {
   constructor(readonly line: Line) {}
 
   /** The reply. If none comes in time, the connection is closed. */
-  async ask(words: readonly string[]): Promise<Reply> {
+  ask(words: readonly string[]): Promise<Reply> {
+    return this.#inTime(this.line.ask(words));
+  }
+
+  /** Rejects unless the server is a primary. */
+  seePrimary(): Promise<void> {
+    return this.#inTime(this.line.seePrimary());
+  }
+
+  #inTime<T>(reply: Promise<T>): Promise<T> {
     const late = () => {
       this.line.close();
       return new ConnectionFailed("no answer in time");
     };
-    return within(this.line.ask(words), now() + ANSWER_MS, late);
+    return within(reply, now() + ANSWER_MS, late);
   }
 
   /** Asks from time to time whether the server is there, until the connection has ended. */
@@ -64,7 +74,7 @@ export class Ears {
   #lines = new Set<Line>();
   #closed = false;
 
-  constructor(readonly driver: Driver) {}
+  constructor(readonly route: Route) {}
 
   /** Tells this listener from now on; returns how to stop. */
   listen(listener: Listener): () => void {
@@ -102,25 +112,35 @@ export class Ears {
 
   /** The connection to the server of this name; nothing if it does not let us track keys. */
   async #ear(name: string): Promise<Ear | undefined> {
-    const endpoint = await this.driver.endpoint(name);
+    const endpoint = await this.route.endpoint(name);
     const where = placeOf(endpoint);
     let opening = this.#ears.get(where);
     if (opening === undefined) {
-      opening = Line.open(endpoint, OPEN_MS).then((line) => this.#track(line, where));
+      opening = Line.open(endpoint, OPEN_MS).then(
+        (line) => this.#track(line, where),
+        (error: unknown) => this.#unheard(endpoint, error),
+      );
       this.#ears.set(where, opening);
       opening.catch(() => this.#ears.delete(where));
     }
     return opening;
   }
 
+  /** A server, or a proxy, that knows no RESP3 will not learn it. Throws what may pass. */
+  #unheard(endpoint: Endpoint, error: unknown): undefined {
+    if (!(error instanceof Refused) || !error.message.includes("HELLO")) throw error;
+    this.route.journal.log("warn", `losses at ${nameOf(endpoint)} are noticed by renewals alone: ${error.message}`);
+    return undefined;
+  }
+
   async #track(line: Line, where: string): Promise<Ear | undefined> {
     if (this.#closed) line.close();
     const ear = new Ear(line);
-    line.keepAlive(false);
     this.#lines.add(line);
     line.onPush = (push) => this.#pushed(ear, push);
     line.onEnd = () => {
       ear.stop();
+      if (!this.#closed) this.route.journal.lost(nameOf(line.endpoint));
       this.#lines.delete(line);
       this.#ears.delete(where);
       for (const [name, listeners] of ear.names) void this.#place(name, [...listeners], 0);
@@ -128,14 +148,17 @@ export class Ears {
     try {
       await ear.ask(["CLIENT", "TRACKING", "ON"]);
       ear.watch();
+      this.route.journal.found(nameOf(line.endpoint));
       return ear;
     } catch (error) {
       const isRefused = line.isOpen && meaningOf(error) !== "again";
       // Where it is not allowed, renewals and deadlines tell of losses, and waiters ask from time to time.
       if (isRefused) line.onEnd = () => this.#lines.delete(line);
       line.close();
-      if (isRefused) return undefined;
-      throw error;
+      if (!isRefused) throw error;
+      const server = nameOf(line.endpoint);
+      this.route.journal.log("info", `losses at ${server} are noticed by renewals alone: ${textOf(error)}`);
+      return undefined;
     }
   }
 
@@ -163,18 +186,33 @@ export class Ears {
     for (const [token, same] of tokens) {
       ear.ask(fenceCommand(name, token)).then(
         (reply) => {
-          if (token !== undefined && reply !== 0) return;
-          for (const each of same) if (this.#listeners.get(name)?.has(each)) each.told();
+          if (token === undefined) this.#tell(name, same);
+          else if (reply === 0) void this.#confirm(ear, name, token, same);
         },
         (error: unknown) => this.#refused(ear, name, same, error),
       );
     }
   }
 
+  #tell(name: string, listeners: readonly Listener[]): void {
+    for (const each of listeners) if (this.#listeners.get(name)?.has(each)) each.told();
+  }
+
+  /** Only a primary knows that a hold has ended: a replica that is just being synchronized knows of none. */
+  async #confirm(ear: Ear, name: string, token: number, listeners: readonly Listener[]): Promise<void> {
+    try {
+      await ear.seePrimary();
+      if ((await ear.ask(fenceCommand(name, token))) === 0) this.#tell(name, listeners);
+    } catch {
+      // Its end lets all listeners look for the primary by the address.
+      ear.line.close();
+    }
+  }
+
   #refused(ear: Ear, name: string, listeners: Listener[], error: unknown): void {
     const code = error instanceof Error ? codeOf(error.message) : undefined;
     if (code === "WRONGTYPE") {
-      for (const each of listeners) if (this.#listeners.get(name)?.has(each)) each.told();
+      this.#tell(name, listeners);
     } else if (meaningOf(error) === "again" && ear.line.isOpen) {
       // The slot has moved, or the server is loading. What the connection's end loses, its onEnd looks after.
       void pause(pauseBefore(0)).then(() => this.#place(name, listeners, 1));

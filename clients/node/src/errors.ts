@@ -166,6 +166,13 @@ export function meaningOf(error: unknown, isAlone = false): LockError | "again" 
   return new Kind(message, error);
 }
 
+/** An error of the library's own: this one, or one that has it as its cause, and names the server. */
+export function ownOf(error: unknown, where: string): LockError {
+  if (error instanceof LockError) return error;
+  const said = error instanceof Error ? error.message || error.name : String(error);
+  return new ConnectionFailed(`${said} (${where})`, error);
+}
+
 /** Refusals that pass by themselves: too few replicas, no disk, no memory, or a script that runs for long. */
 const PASSING = new Set(["NOREPLICAS", "MISCONF", "OOM", "BUSY"]);
 

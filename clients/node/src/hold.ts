@@ -1,8 +1,19 @@
 /** A lock that is held: its deadline, its renewals, and its loss, which is told once. */
 
-import { deadlineOf, now, renewalOf } from "./clock.js";
-import { ConnectionFailed, isOverwritten, LockError, LockLost, type LossReason, mayPass, meaningOf } from "./errors.js";
-import { type Entry, pause, scheduler, within } from "./scheduler.js";
+import { allowance, deadlineOf, now, renewalOf } from "./clock.js";
+import {
+  ConnectionFailed,
+  isOverwritten,
+  LockError,
+  LockLost,
+  type LossReason,
+  mayPass,
+  meaningOf,
+  ownOf,
+} from "./errors.js";
+import { quoted } from "./journal.js";
+import { SHORTEST_LEASE_MS } from "./rules.js";
+import { awake, type Entry, pause, scheduler, within } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
@@ -17,6 +28,10 @@ export interface Keeper {
   loosen(): () => void;
   /** How often a driver may have repeated a request unasked. */
   readonly cuts: number;
+  /** Which servers are asked, for messages. */
+  readonly where: string;
+  /** Whether no server can be asked any more, because the user has closed the client. */
+  readonly isClosed: boolean;
   /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
   listen(token: number, told: () => void): () => void;
 }
@@ -35,7 +50,12 @@ export interface Terms {
 
 /** What a hold tells its maker. */
 export interface Told {
-  lost(hold: Hold, error: LockLost): void;
+  /** `isWatched`: the program asks for the loss, or is told of it by the hold. */
+  lost(hold: Hold, error: LockLost, isWatched: boolean): void;
+  /** A renewal has failed; `failures`: how many have in a row. */
+  renewalFailed(hold: Hold, error: Error, failures: number): void;
+  /** A renewal has succeeded after that many failed ones. */
+  renewedAgain(hold: Hold, failures: number): void;
   released(hold: Hold): void;
   /** Nothing refers to the hold any more, and it was not given up. */
   forgotten(life: Life): void;
@@ -115,6 +135,7 @@ export class Life {
     const { cuts } = this.keeper;
     const settle = this.keeper.loosen();
     for (let attempt = attempts; !isFinal(await this.tryRelease(attempt, cuts)) && now() < this.deadline; attempt++) {
+      if (this.keeper.isClosed) break;
       await pause(releasePause(attempt));
     }
     settle();
@@ -122,7 +143,7 @@ export class Life {
 
   /** Asks the servers once. */
   async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
-    const late = () => new ConnectionFailed("no answer to a release");
+    const late = () => new ConnectionFailed(`no reply from ${this.keeper.where} to a release`);
     try {
       const held = await within(this.keeper.release(this.token, attempt), Math.min(now() + ANSWER_MS, until), late);
       // A repeated release finds nothing if the first one's reply was lost.
@@ -160,8 +181,13 @@ export class Hold implements AsyncDisposable {
   /** Whether it lasts until its end, though nothing refers to it. */
   #isKept: boolean;
   #renewing = false;
-  /** Renewals that failed in a row. */
+  /** Renewals that failed in a row, and how the last one did. */
   #failures = 0;
+  #trouble: unknown;
+  /** When the longest hold is over. */
+  readonly #end: number;
+  /** Whether the program is told of a loss, or asks for it. */
+  #isWatched = false;
   #abort: AbortController | undefined;
   #loss: LockLost | undefined;
   #releasing: Promise<boolean> | undefined;
@@ -179,6 +205,7 @@ export class Hold implements AsyncDisposable {
     this.token = grant.token;
     this.owner = keeper.owner;
     this.names = keeper.names;
+    this.#end = grant.sentAt + (terms.longest ?? Number.POSITIVE_INFINITY);
     this.#life = new Life(this, keeper, told, grant, terms.lease);
     // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
     this.#isKept = !terms.renew;
@@ -207,7 +234,7 @@ export class Hold implements AsyncDisposable {
 
   /** @internal Makes it last until its end, though nothing may refer to it. */
   keep(): void {
-    this.#isKept = true;
+    this.#isKept = this.#isWatched = true;
     this.#life.keep(this);
   }
 
@@ -221,23 +248,31 @@ export class Hold implements AsyncDisposable {
 
   /** Why it is lost; undefined while it is not. */
   get loss(): LockLost | undefined {
+    this.#isWatched = true;
     this.#notice();
     return this.#loss;
   }
 
   /** Throws `LockLost` if the lock is held no more, also if it was given up. Asks no server. */
   check(): void {
+    this.#isWatched = true;
     this.#notice();
     if (this.#loss !== undefined) throw this.#loss;
     if (this.#releasing !== undefined) {
-      throw new LockLost(`the hold of ${this.names.join(", ")} was given up`, "release");
+      throw new LockLost(`the hold of ${quoted(this.names)} was given up`, "release");
     }
   }
 
   /** Notices that the lease is over. The timer may be late, where the program is busy. */
   #notice(): void {
     if (this.#loss !== undefined || this.#releasing !== undefined || now() < this.#life.deadline) return;
-    this.#lose("deadline", "its lease ended before it was renewed");
+    this.#expire();
+  }
+
+  #expire(): void {
+    const isLongest = this.#life.deadline >= this.#end - allowance(this.#terms.lease);
+    if (isLongest) this.#lose("deadline", "its longest hold is over");
+    else this.#lose("deadline", "its lease ended before it could be renewed", this.#trouble);
   }
 
   /**
@@ -247,7 +282,7 @@ export class Hold implements AsyncDisposable {
    */
   release(): Promise<boolean> {
     if (this.#releasing === undefined) {
-      this.#releasing = this.#release();
+      this.#releasing = awake(() => this.#release());
       // A rejection that nobody handles would end the process.
       this.#releasing.catch(() => undefined);
     }
@@ -264,9 +299,11 @@ export class Hold implements AsyncDisposable {
   }
 
   /** @internal Gives the lock up because its locks are closed, and tells the holder. */
-  async close(): Promise<void> {
-    if (this.#releasing === undefined) this.#lose("close", "its locks were closed");
-    await this.letGo();
+  close(): Promise<void> {
+    if (this.#releasing !== undefined) return this.letGo();
+    this.#lose("close", "its locks were closed");
+    this.#releasing = Promise.resolve(false);
+    return this.#life.giveUp(0);
   }
 
   /** Made when somebody asks for it: most holds are over before that. */
@@ -282,7 +319,7 @@ export class Hold implements AsyncDisposable {
     const life = this.#life;
     this.#stop();
     // The timer may be late, where the program was busy until now.
-    if (now() >= life.deadline) this.#lose("deadline", "its lease ended before it was renewed");
+    if (now() >= life.deadline) this.#expire();
     if (this.#loss !== undefined) {
       // The names that were not lost, and what the server still counts as held.
       this.#told.background(life.giveUp(0));
@@ -293,7 +330,7 @@ export class Hold implements AsyncDisposable {
     const settle = this.#keeper.loosen();
     let attempt = 0;
     let verdict = await life.tryRelease(attempt, cuts, until);
-    while (verdict === "again" && now() < Math.min(until, life.deadline)) {
+    while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
       await pause(releasePause(attempt));
       verdict = await life.tryRelease(++attempt, cuts, until);
     }
@@ -315,7 +352,7 @@ export class Hold implements AsyncDisposable {
   static #due(hold: Hold): void {
     const time = now();
     if (time >= hold.#life.deadline) {
-      hold.#lose("deadline", "its lease ended before it was renewed");
+      hold.#expire();
       return;
     }
     if (time >= hold.#listenAt) {
@@ -335,14 +372,18 @@ export class Hold implements AsyncDisposable {
   }
 
   async #renew(): Promise<void> {
-    const { lease, longest } = this.#terms;
     const sentAt = now();
+    // The last lease ends with the longest hold.
+    const lease = Math.min(this.#terms.lease, Math.floor(this.#end - sentAt));
     this.#renewAt = Number.POSITIVE_INFINITY;
-    if (longest !== undefined && sentAt >= this.#since + longest) return;
+    if (lease < SHORTEST_LEASE_MS) return;
     this.#renewing = true;
-    const late = () => new Error("no answer to a renewal");
     // A reply that is lost must leave time for another attempt.
     const until = sentAt + Math.max(lease / 6, RENEW_PAUSE_MS);
+    const late = () => {
+      const seconds = ((now() - sentAt) / 1000).toFixed(1);
+      return new ConnectionFailed(`no reply from ${this.#keeper.where} for ${seconds} s`);
+    };
     try {
       const held = await within(this.#keeper.renew(lease, this.token, this.#failures), until, late);
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
@@ -350,17 +391,22 @@ export class Hold implements AsyncDisposable {
         this.#lose("renewal", "the server says that it has ended");
         return;
       }
+      if (this.#failures > 0) this.#told.renewedAgain(this, this.#failures);
       this.#failures = 0;
+      this.#trouble = undefined;
       this.#life.deadline = Math.max(this.#life.deadline, deadlineOf(sentAt, lease));
       this.#renewAt = renewalOf(sentAt, lease);
     } catch (error) {
       if (this.#loss !== undefined || this.#releasing !== undefined) return;
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) {
-        this.#lose("renewal", "another value was written over it", error);
+        this.#lose("renewal", "another value was written over it", meaning);
         return;
       }
       this.#failures++;
+      const trouble = ownOf(error, this.#keeper.where);
+      this.#trouble = trouble;
+      this.#told.renewalFailed(this, trouble, this.#failures);
       this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + lease / 12, now() + 1000));
     } finally {
       this.#renewing = false;
@@ -369,7 +415,8 @@ export class Hold implements AsyncDisposable {
   }
 
   #lossOf(reason: LossReason, why: string, cause?: unknown): LockLost {
-    return new LockLost(`the lock ${this.names.join(", ")} is lost: ${why}`, reason, cause);
+    const because = cause instanceof Error ? `: ${cause.message}` : "";
+    return new LockLost(`lost ${quoted(this.names)}: ${why}${because}`, reason, cause);
   }
 
   /** Remembers and tells the loss, once. */
@@ -379,7 +426,7 @@ export class Hold implements AsyncDisposable {
     this.#loss = this.#lossOf(reason, why, cause);
     this.#stop();
     this.#abort?.abort(this.#loss);
-    this.#told.lost(this, this.#loss);
+    this.#told.lost(this, this.#loss, this.#isWatched);
     return this.#loss;
   }
 

@@ -1,6 +1,7 @@
 /** One lock over servers that know nothing of each other: an owner that has a majority of them has the lock. */
 
 import { randomUUID } from "node:crypto";
+import { inspect } from "node:util";
 
 import { type AcquireOptions, Base, type BaseOptions, type Troubled, type Wanted } from "./base.js";
 import { deadlineOf, now } from "./clock.js";
@@ -14,7 +15,7 @@ import {
   renewCommand,
   tokenOf,
 } from "./commands.js";
-import type { Client, Driver } from "./driver.js";
+import type { Client } from "./driver.js";
 import { Ears } from "./ears.js";
 import {
   Cancelled,
@@ -29,9 +30,12 @@ import {
   QueueFull,
 } from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
+import { quoted, textOf } from "./journal.js";
 import { driverOf } from "./locks.js";
-import { sleep, within } from "./scheduler.js";
+import { Route } from "./route.js";
+import { pause, within } from "./scheduler.js";
 import { onAbort } from "./signals.js";
+import { Stop } from "./stop.js";
 
 /** How long one server may take to answer: much less than a lease, so that one that is away costs little. */
 const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);
@@ -51,31 +55,8 @@ function beginningOf(owner: string): string {
 interface Server {
   /** What it is called where two are mixed up. */
   readonly label: string;
-  readonly driver: Driver;
+  readonly route: Route;
   readonly ears: Ears;
-}
-
-/**
- * Ends a request, whatever it waits for at that time. Not a promise that it races each time: such a promise would keep
- * what each race came to, for as long as the request waits.
- */
-class Stop {
-  #error: Error | undefined;
-  #tell: ((error: Error) => void) | undefined;
-
-  because(error: Error): void {
-    this.#error ??= error;
-    this.#tell?.(this.#error);
-  }
-
-  /** The promise's outcome, or the error that ends the request. */
-  unless<T>(promise: Promise<T>): Promise<T> {
-    return new Promise((resolve, reject) => {
-      this.#tell = reject;
-      if (this.#error !== undefined) reject(this.#error);
-      promise.then(resolve, reject);
-    });
-  }
 }
 
 /** Resolves with whether at least `needed` of these turn out true, as soon as that is sure. */
@@ -115,7 +96,15 @@ class MajorityKeeper implements Keeper {
   }
 
   get cuts(): number {
-    return this.servers.reduce((sum, { driver }) => sum + driver.cuts, 0);
+    return this.servers.reduce((sum, { route }) => sum + route.driver.cuts, 0);
+  }
+
+  get where(): string {
+    return addressesOf(this.servers);
+  }
+
+  get isClosed(): boolean {
+    return isOutOfReach(this.servers);
   }
 
   renew(lease: number, token: number): Promise<boolean> {
@@ -159,15 +148,24 @@ class MajorityKeeper implements Keeper {
     if (yes >= this.#needed) return true;
     // Servers that did not answer may hold it still: then the deadline decides.
     if (no >= this.#needed) return false;
-    const few = `too few of ${servers.length} servers answered for ${this.#name}`;
+    const few = `too few of the servers ${this.where} answered for '${this.#name}'`;
     throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailed(few, troubles.at(-1));
   }
 }
 
-function ask({ driver }: Server, name: string, words: string[], lease: number): Promise<unknown> {
-  const late = () => new ConnectionFailed("no answer in time");
-  return within(driver.send(name, words), now() + answerTime(lease), late);
+function ask({ route }: Server, name: string, words: string[], lease: number): Promise<unknown> {
+  const limit = answerTime(lease);
+  const late = () => new ConnectionFailed(`no reply from ${route.where(name)} for ${limit / 1000} s`);
+  // Not around a client that is only silent: a release must not overtake the request that it ends.
+  const asking = route.isClosed ? route.around(name, () => words) : route.over(name, () => words);
+  return within(asking, now() + limit, late);
 }
+
+const addressesOf = (servers: readonly Server[]): string => servers.map(({ route }) => route.where("")).join(", ");
+
+/** Whether the user has closed so many clients that the others are no majority. */
+const isOutOfReach = (servers: readonly Server[]): boolean =>
+  servers.filter(({ route }) => route.isClosed).length > servers.length / 2;
 
 /**
  * Locks by majority (docs/REDLOCK.md): exclusive ones, with one token that only rises. Nobody waits in line; a
@@ -181,6 +179,7 @@ export class IndependentLocks extends Base {
   /** Takes one client for each server: an odd number, three or more. */
   constructor(clients: readonly Client[], options: BaseOptions = {}) {
     super(options);
+    if (!(clients instanceof Array)) throw new TypeError(`an array of clients is needed: ${inspect(clients, { depth: 0 })}`);
     if (clients.length < 3 || clients.length % 2 === 0) {
       throw new TypeError(`an odd number of servers is needed, three or more: ${clients.length}`);
     }
@@ -188,12 +187,13 @@ export class IndependentLocks extends Base {
     refuseTwice(drivers.map(({ server }) => server));
     this.#servers = drivers.map((driver, number) => {
       const address = driver.server === undefined ? "" : ` (${driver.server})`;
-      return { label: `clients[${number}]${address}`, driver, ears: new Ears(driver) };
+      const route = new Route(driver, this.journal);
+      return { label: `clients[${number}]${address}`, route, ears: new Ears(route) };
     });
     this.#needed = Math.floor(clients.length / 2) + 1;
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled: Troubled) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
     // A release names no token here, where servers may have another one. It must not end the owner's next hold.
     const owner = options.owner === undefined ? freshOwner() : `${beginningOf(options.owner)}:${randomUUID()}`;
     const request: Request = { ...wanted, owner, isNamed: false, lease };
@@ -207,13 +207,21 @@ export class IndependentLocks extends Base {
   }
 
   protected closeConnections(): void {
-    for (const { ears } of this.#servers) ears.close();
+    for (const { ears, route } of this.#servers) {
+      ears.close();
+      route.close();
+    }
+  }
+
+  /** A majority holds, of which each server knows its own part. */
+  protected async holderOf(): Promise<undefined> {
+    return undefined;
   }
 
   async #untilGranted(
     keeper: MajorityKeeper,
     { wait, signal }: AcquireOptions,
-    troubled: Troubled,
+    troubled: Troubled | undefined,
   ): Promise<Grant> {
     const stop = new Stop();
     const cancel = () => stop.because(new Cancelled("the request was cancelled", signal?.reason));
@@ -236,13 +244,16 @@ export class IndependentLocks extends Base {
     keeper: MajorityKeeper,
     wait: number | undefined,
     stop: Stop,
-    troubled: Troubled,
+    troubled: Troubled | undefined,
   ): Promise<Grant> {
     const until = now() + (wait ?? Number.POSITIVE_INFINITY);
     const { names, owner } = keeper.request;
     let heardAt = now();
     for (let number = 0; ; number++) {
       // What an earlier attempt left behind, or a late release of it, must not touch this one.
+      if (isOutOfReach(this.#servers)) {
+        throw new ConnectionFailed(`could not acquire '${names[0] ?? ""}': most clients are closed, or were never connected`);
+      }
       if (number > 0) keeper.request = { ...keeper.request, owner: `${owner}:${number}` };
       const outcome = await stop.unless(this.#attempt(keeper.request));
       if ("token" in outcome) return outcome;
@@ -255,12 +266,12 @@ export class IndependentLocks extends Base {
       if (now() >= until) throw this.#late(names, outcome);
       if (outcome.answered >= this.#needed) heardAt = now();
       if (now() - heardAt >= this.timeout) {
+        if (troubled === undefined && wait === undefined) throw this.#late(names, outcome);
         heardAt = Number.POSITIVE_INFINITY; // it is told once
-        troubled(this.#late(names, outcome));
+        troubled?.(this.#late(names, outcome));
       }
       if (number === 0) this.waits(names, owner);
-      const pause = Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0));
-      await stop.unless(sleep(pause));
+      await stop.unless(pause(Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0))));
     }
   }
 
@@ -287,15 +298,26 @@ export class IndependentLocks extends Base {
       tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }])),
     );
     granted.sort((one, other) => other.token - one.token);
+    const raises = new Map<Server, unknown>();
     // A server whose clock is ahead of all others has a token that they refuse: then without it.
     for (; granted.length >= this.#needed; granted.shift()) {
       const token = granted[0]?.token ?? 0;
       const words = raiseCommand(name, owner, lease, token);
-      const votes = granted.map(async ({ server }) => Number(await ask(server, name, words, lease)) === 1);
+      const votes = granted.map(async ({ server }) => {
+        try {
+          return Number(await ask(server, name, words, lease)) === 1;
+        } catch (error) {
+          raises.set(server, error);
+          throw error;
+        }
+      });
       if (await majorityOf(votes, this.#needed)) {
         return now() < deadlineOf(sentAt, lease) ? { token, sentAt } : vote;
       }
     }
+    // What a server refuses to raise is no vote that somebody else has.
+    vote.answered -= raises.size;
+    vote.troubles.push(...raises.values());
     return vote;
   }
 
@@ -337,10 +359,11 @@ export class IndependentLocks extends Base {
 
   /** Why there was no lock in time: somebody else has it, if a majority has answered. */
   #late(names: readonly string[], { answered, troubles }: Vote): Error {
-    const what = names.join(", ");
+    const what = `could not acquire ${quoted(names)} in time`;
     const last = troubles.at(-1);
-    if (answered >= this.#needed) return new LockTimeout(`${what} was not to be had in time`, last);
-    const few = `${what}: too few of ${this.#servers.length} servers answered in time`;
+    if (answered >= this.#needed) return new LockTimeout(what, last);
+    const why = last === undefined ? "" : `: ${textOf(last)}`;
+    const few = `${what}: too few of the servers ${addressesOf(this.#servers)} answered${why}`;
     return refusalOfMost(troubles, this.#servers.length) ?? new ConnectionFailed(few, last);
   }
 

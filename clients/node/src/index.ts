@@ -21,6 +21,7 @@ export {
 } from "./errors.js";
 export { Hold } from "./hold.js";
 export { IndependentLocks } from "./independent.js";
+export type { Logger } from "./journal.js";
 export type { LeaderOptions } from "./leader.js";
 export { Leader } from "./leader.js";
 export type { LocksOptions } from "./locks.js";

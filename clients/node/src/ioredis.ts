@@ -23,7 +23,9 @@ interface Redis extends IoredisClient {
     readonly password?: string | null;
     readonly db?: number;
     readonly tls?: ConnectionOptions;
-    readonly sentinels?: readonly unknown[] | null;
+    readonly sentinels?: readonly Endpoint[] | null;
+    /** What the sentinels call the primary. */
+    readonly name?: string;
   };
 }
 
@@ -81,6 +83,7 @@ function cutsOf(redis: Redis): Cut {
 
 class IoredisDriver implements Driver {
   readonly name = "ioredis";
+  readonly isCluster = false;
   readonly #cut: Cut;
   #staleAt = Number.NEGATIVE_INFINITY;
 
@@ -100,6 +103,16 @@ class IoredisDriver implements Driver {
     return this.redis.status;
   }
 
+  where(): string {
+    const { sentinels, name = "" } = this.redis.options;
+    try {
+      return nameOf(endpointOf(this.redis));
+    } catch {
+      // The primary is not known at this moment.
+      return `${name} of the sentinels ${(sentinels ?? []).map(nameOf).join(", ")}`;
+    }
+  }
+
   send(_key: string, words: readonly string[]): Promise<unknown> {
     return call(this.redis, words);
   }
@@ -116,7 +129,8 @@ class IoredisDriver implements Driver {
   }
 
   stale(): void {
-    if (!this.redis.options.sentinels?.length || now() - this.#staleAt < STALE_AGAIN) return;
+    const { options, status } = this.redis;
+    if (!options.sentinels?.length || status !== "ready" || now() - this.#staleAt < STALE_AGAIN) return;
     this.#staleAt = now();
     // It asks the sentinels again when it reconnects.
     this.redis.disconnect(true);
@@ -125,12 +139,17 @@ class IoredisDriver implements Driver {
 
 class IoredisClusterDriver implements Driver {
   readonly name = "ioredis";
+  readonly isCluster = true;
   /** The nodes' connections repeat nothing. */
   readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
 
   get state(): string {
     return this.cluster.status;
+  }
+
+  where(key: string): string {
+    return this.cluster.slots[slotOf(key)]?.[0] ?? `a node for '${key}'`;
   }
 
   async send(key: string, words: readonly string[]): Promise<unknown> {

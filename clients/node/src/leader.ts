@@ -4,10 +4,10 @@ import { inspect } from "node:util";
 
 import type { AcquireOptions, Lock } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { Cancelled, isAbort, type LossReason } from "./errors.js";
+import { Cancelled, ConnectionFailed, isAbort, type LossReason } from "./errors.js";
 import type { Hold } from "./hold.js";
 import { checkCallback, checkLease, checkOptions, checkOwner } from "./rules.js";
-import { scheduler } from "./scheduler.js";
+import { awake, scheduler } from "./scheduler.js";
 
 export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   /**
@@ -44,6 +44,8 @@ export class Leader implements AsyncDisposable {
   #stop = new AbortController();
   #hold: Hold | undefined;
   #running: Promise<void>;
+  /** Whether it was told that no server can be asked. */
+  #isCutOff = false;
 
   /** @internal */
   constructor(lock: Lock, options: LeaderOptions, resigned: () => void) {
@@ -64,8 +66,10 @@ export class Leader implements AsyncDisposable {
   /** Gives up, for good. Resolves when somebody else can lead. */
   async resign(): Promise<void> {
     this.#stop.abort();
-    await this.#hold?.letGo();
-    await this.#running;
+    await awake(async () => {
+      await this.#hold?.letGo();
+      await this.#running;
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -79,6 +83,7 @@ export class Leader implements AsyncDisposable {
       try {
         const hold = await this.#lock.stand({ lease, owner, signal }, (error) => this.#tell(error));
         this.#hold = hold;
+        this.#isCutOff = false;
         hold.keep();
         if (signal.aborted) break;
         await this.#lead(hold);
@@ -91,7 +96,9 @@ export class Leader implements AsyncDisposable {
         const isOver = signal.aborted || (this.#hold === undefined && error instanceof Cancelled);
         // A callback of the program may have failed: a leader without it would lock out the others.
         const yielding = this.#yield();
-        if (!isOver) this.#tell(error);
+        const isKnown = this.#isCutOff && error instanceof ConnectionFailed;
+        this.#isCutOff = error instanceof ConnectionFailed;
+        if (!isOver && !isKnown) this.#tell(error);
         await yielding;
         if (isOver) break;
         await aborted(after(pauseBefore(failures++)), signal);

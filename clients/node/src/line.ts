@@ -9,7 +9,7 @@ import { connect as connectPlain, type Socket } from "node:net";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 
 import { now } from "./clock.js";
-import { ConnectionFailed } from "./errors.js";
+import { ConnectionFailed, Refused } from "./errors.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./scheduler.js";
 
@@ -30,6 +30,14 @@ export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoi
 
 /** The name of a database of a server: one database has one name. */
 export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${endpoint.database ?? 0}`;
+
+/** Whether the server, or a proxy before it, does not know HELLO or RESP3. */
+const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /unknown command|NOPROTO/i.test(error.message);
+
+function noHello(address: string, cause: unknown): Refused {
+  const why = `${address} does not know HELLO 3, as a proxy may not`;
+  return new Refused(`${why}: waiting and pushes need RESP3. Connect to the server itself, or use wait: 0`, cause);
+}
 
 interface Waiting {
   resolve: (reply: Reply) => void;
@@ -52,6 +60,8 @@ export class Line {
   ) {
     this.#socket = socket;
     socket.setNoDelay(true);
+    // The process stays alive for what a caller awaits (`awake`), not for a connection.
+    socket.unref();
     socket.setKeepAlive(true, 10_000);
     socket.on("data", (chunk) => this.#hear(chunk));
     socket.on("error", (error) => this.#end(error));
@@ -65,7 +75,7 @@ export class Line {
     const socket = tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where });
     const line = new Line(socket, endpoint);
     try {
-      const late = () => new ConnectionFailed(`${nameOf(endpoint)} did not answer in time`);
+      const late = () => new ConnectionFailed(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
       await within(line.#logIn(endpoint), now() + limit, late);
       return line;
     } catch (error) {
@@ -81,11 +91,23 @@ export class Line {
     const hello = this.ask([...words, "SETNAME", "redislock"]);
     const selected = database ? this.ask(["SELECT", String(database)]) : undefined;
     selected?.catch(() => undefined);
-    const greeting = await hello;
-    const items = Array.isArray(greeting) ? greeting : [];
-    const role = items[items.indexOf("role") + 1];
-    if (role !== "master") throw new ConnectionFailed(`${nameOf(endpoint)} is a ${String(role)}, not the primary`);
+    this.#refuseReplica(
+      await hello.catch((error: unknown) => {
+        throw isUnknown(error) ? noHello(nameOf(endpoint), error) : error;
+      }),
+    );
     await selected;
+  }
+
+  /** Rejects unless the server is a primary at this moment. */
+  async seePrimary(): Promise<void> {
+    this.#refuseReplica(await this.ask(["HELLO"]));
+  }
+
+  #refuseReplica(greeting: Reply): void {
+    const items = Array.isArray(greeting) ? greeting : [];
+    if (items[items.indexOf("role") + 1] === "master") return;
+    throw new ReplyError(`READONLY the address ${nameOf(this.endpoint)} leads to a replica, not to the primary`);
   }
 
   /** Sends a command; resolves with its reply, rejects with the server's error or that of the connection. */
@@ -99,12 +121,6 @@ export class Line {
 
   get isOpen(): boolean {
     return this.#ended === undefined;
-  }
-
-  /** Whether the process stays alive for this connection. */
-  keepAlive(keeps: boolean): void {
-    if (keeps) this.#socket.ref();
-    else this.#socket.unref();
   }
 
   close(): void {

@@ -1,8 +1,8 @@
 /** The connections that wait: at most `most` of them, handed out in order, kept for a while when idle. */
 
 import { now } from "./clock.js";
-import type { Driver } from "./driver.js";
 import { Line, placeOf } from "./line.js";
+import type { Route } from "./route.js";
 import { type Entry, scheduler, within } from "./scheduler.js";
 
 /** How long a connection is kept that nobody waits over. */
@@ -19,7 +19,7 @@ export class Lines {
   #queue: (() => void)[] = [];
 
   constructor(
-    readonly driver: Driver,
+    readonly route: Route,
     readonly most: number,
   ) {}
 
@@ -32,12 +32,11 @@ export class Lines {
   async take(key: string, limit: number, isKept = false): Promise<Line> {
     if (!isKept) this.#busy++;
     try {
-      const endpoint = await this.driver.endpoint(key);
+      const endpoint = await this.route.endpoint(key);
       for (const [line, entry] of this.#idle) {
         if (placeOf(line.endpoint) !== placeOf(endpoint)) continue;
         scheduler.cancel(entry);
         this.#idle.delete(line);
-        line.keepAlive(true);
         return line;
       }
       // An idle one to another server makes room for this one.
@@ -75,7 +74,6 @@ export class Lines {
   /** Gives a connection back. */
   give(line: Line): void {
     if (line.isOpen) {
-      line.keepAlive(false);
       this.#idle.set(
         line,
         scheduler.at(now() + IDLE_MS, () => line.close()),
@@ -96,6 +94,11 @@ export class Lines {
     if (!isAnswered) line.close();
     this.give(line);
     return isAnswered;
+  }
+
+  /** Closes those that are idle: what their address leads to may have changed. */
+  closeIdle(): void {
+    for (const line of [...this.#idle.keys()]) line.close();
   }
 
   /** Closes all. */

@@ -5,19 +5,20 @@ import { inspect } from "node:util";
 import { Attempt, type Context } from "./acquire.js";
 import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand } from "./commands.js";
+import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { ConnectionFailed, Fenced, meaningOf } from "./errors.js";
+import { ConnectionFailed, Fenced, meaningOf, ownOf } from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
 import { overIoredis } from "./ioredis.js";
-import { type Endpoint, Line } from "./line.js";
+import type { Endpoint } from "./line.js";
 import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
-import { checkCount, checkNames } from "./rules.js";
-import { sleep, within } from "./scheduler.js";
+import { isNotMe, Route } from "./route.js";
+import { checkCount, checkLogin, checkName, checkNames, checkOwner, checkToken, MOST_PERMITS } from "./rules.js";
+import { awake, pause, within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
   /**
@@ -29,18 +30,19 @@ export interface LocksOptions extends BaseOptions {
   readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;
 }
 
-/** Which driver a client is of. */
+/** Which driver a client is of. An object that only looks like a client would fail later, in each request. */
 export function driverOf(client: Client, login: Endpoint = {}): Driver {
-  if (typeof (client as IoredisClient | undefined)?.call === "function") return overIoredis(client as IoredisClient);
-  const { sendCommand } = (client ?? {}) as { sendCommand?: unknown };
-  if (typeof sendCommand !== "function") {
-    throw new TypeError(`a client of ioredis or node-redis is needed: ${inspect(client, { depth: 0 })}`);
-  }
-  if ("totalClients" in client) {
+  const { call, status, sendCommand, connect, isOpen } = (client ?? {}) as unknown as Record<string, unknown>;
+  if (typeof call === "function" && typeof status === "string") return overIoredis(client as IoredisClient);
+  if (typeof client === "object" && "totalClients" in client) {
     // Requests over several connections overtake each other, and a pool does not say where its server is.
     throw new TypeError("a client of node-redis is needed, not a pool of them: many tasks can use one client");
   }
-  return overNodeRedis(client as NodeRedisClient, login);
+  if (typeof sendCommand === "function" && typeof connect === "function" && typeof isOpen === "boolean") {
+    return overNodeRedis(client as NodeRedisClient, login);
+  }
+  const hint = "as new Redis() or createClient() gives it, not legacy() or a pipeline of it";
+  throw new TypeError(`a client of ioredis or node-redis is needed, ${hint}: ${inspect(client, { depth: 0 })}`);
 }
 
 /** Asks the servers for one hold. */
@@ -49,13 +51,21 @@ class ServerKeeper implements Keeper {
 
   constructor(
     readonly attempt: Attempt,
-    readonly driver: Driver,
+    readonly route: Route,
     readonly ears: Ears,
     readonly loose: LooseEnds,
   ) {}
 
   get cuts(): number {
-    return this.driver.cuts;
+    return this.route.driver.cuts;
+  }
+
+  get where(): string {
+    return this.route.where(routingKey(this.names));
+  }
+
+  get isClosed(): boolean {
+    return this.route.isClosed;
   }
 
   get names(): readonly string[] {
@@ -87,46 +97,26 @@ class ServerKeeper implements Keeper {
   }
 
   /** Sends a command for each name, unless there is none by then; whether all were answered with 1. */
-  #each(command: Command, attempt: number): Promise<boolean> {
-    const { names } = this;
-    const [only] = names;
-    if (names.length === 1 && only !== undefined) return this.#send(only, command, attempt).then(isOne);
-    const replies = Promise.all(names.map((name) => this.#send(name, command, attempt)));
-    return replies.then((all) => all.every(isOne));
-  }
-
-  /** Every second attempt goes over a connection of its own: the client's may be silent for long. */
-  async #send(name: string, command: Command, attempt: number): Promise<unknown> {
-    if (attempt % 2 === 1) return sendOnce(this.driver, name, command);
-    const words = command(name);
-    return words === undefined ? 1 : this.driver.send(name, words);
+  async #each(command: (name: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
+    const send = (name: string) => this.route.send(name, () => command(name), attempt);
+    const [only] = this.names;
+    if (this.names.length === 1 && only !== undefined) return isOne(await send(only));
+    return (await Promise.all(this.names.map(send))).every(isOne);
   }
 }
-
-/** What is to be sent for a name. It is asked just before that. */
-type Command = (name: string) => string[] | undefined;
 
 const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
-/** Sends one command over a fresh connection. */
-async function sendOnce(driver: Driver, name: string, command: Command): Promise<unknown> {
-  const line = await Line.open(await driver.endpoint(name), ONCE_MS);
-  try {
-    const words = command(name);
-    if (words === undefined) return 1;
-    return await within(line.ask(words), now() + ONCE_MS, () => new ConnectionFailed("no answer in time"));
-  } finally {
-    line.close();
-  }
-}
-
-/** How long a connection for one command may take to open, and its reply to come. */
-const ONCE_MS = 2000;
+/** How long a server may take to say who holds a lock. */
+const HOLDER_MS = 2000;
 const WAITING_CONNECTIONS = 16;
 const PLACE_MS = 5000;
+/** How long a question may take at most, and one attempt to ask it. */
+const ASKED_MS = 8000;
+const ANSWER_MS = 2000;
 
 export class Locks extends Base {
-  readonly #driver: Driver;
+  readonly #route: Route;
   readonly #ears: Ears;
   readonly #loose = new LooseEnds();
   readonly #context: Context;
@@ -136,11 +126,13 @@ export class Locks extends Base {
     super(options, ["waitingConnections", "login"]);
     const waitingConnections = options.waitingConnections ?? WAITING_CONNECTIONS;
     checkCount("waitingConnections", waitingConnections);
-    this.#driver = driverOf(client, options.login);
-    this.#ears = new Ears(this.#driver);
+    checkLogin(options.login);
+    this.#route = new Route(driverOf(client, options.login), this.journal);
+    this.#ears = new Ears(this.#route);
     this.#context = {
-      driver: this.#driver,
-      lines: new Lines(this.#driver, waitingConnections),
+      route: this.#route,
+      journal: this.journal,
+      lines: new Lines(this.#route, waitingConnections),
       lineUp: new LineUp(this.#ears),
       timeout: this.timeout,
       attempts: new Set(),
@@ -154,16 +146,20 @@ export class Locks extends Base {
 
   /** The lock of this name, to hold beside other readers. */
   read(name: string): Lock {
+    checkName(name);
     return new Lock(this, { names: [name], kind: "read" });
   }
 
   /** The lock of this name, to hold alone, beside no reader. */
   write(name: string): Lock {
+    checkName(name);
     return new Lock(this, { names: [name], kind: "write" });
   }
 
   /** One of `limit` permits of this name. All who use the name must say the same limit. */
   semaphore(name: string, limit: number): Lock {
+    checkName(name);
+    checkCount("limit", limit, MOST_PERMITS);
     return new Lock(this, { names: [name], kind: "semaphore", limit });
   }
 
@@ -176,24 +172,36 @@ export class Locks extends Base {
 
   /** Throws `Fenced` unless the token is that of a live hold of the lock. */
   async fence(name: string, token: number): Promise<void> {
-    const reply = await this.#asked(() => this.#driver.send(name, fenceCommand(name, token)));
-    if (Number(reply) !== 1) throw new Fenced(`the token ${token} is not that of a live hold of ${name}`);
+    checkName(name);
+    checkToken(token);
+    const route = this.#route;
+    const words = () => fenceCommand(name, token);
+    let reply = await this.#asked(name, (attempt) => route.send(name, words, attempt));
+    // A replica answers, too, and knows of no locks while it is synchronized.
+    if (Number(reply) !== 1 && route.driver.server !== undefined) {
+      reply = await awake(() => route.ofPrimary(name, words)).catch((error: unknown) => {
+        if (isNotMe(error)) throw ownOf(error, route.where(name));
+        return reply;
+      });
+    }
+    if (Number(reply) !== 1) throw new Fenced(`the token ${token} is not that of a live hold of '${name}'`);
   }
 
   /** The names of all locks that this owner holds, on all primaries of a cluster. */
   async heldBy(owner: string): Promise<string[]> {
-    const replies = await this.#asked(() => this.#driver.sendToAll(["LOCK.HELDBY", owner]));
+    checkOwner(owner);
+    const replies = await this.#asked("", () => this.#route.driver.sendToAll(["LOCK.HELDBY", owner]));
     // A client of node-redis may give bytes in place of text.
     const rows = (replies as unknown[][]).flat() as [unknown, unknown][];
     return rows.filter(([, state]) => String(state) === "held").map(([name]) => String(name));
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled: Troubled) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
     const { owner = freshOwner(), wait, signal } = options;
     const { names, kind, limit } = wanted;
     const request: Request = { names, kind, limit, owner, isNamed: options.owner !== undefined, lease };
     const attempt = new Attempt(this.#context, request, wait, troubled);
-    const keeper: Keeper = new ServerKeeper(attempt, this.#driver, this.#ears, this.#loose);
+    const keeper: Keeper = new ServerKeeper(attempt, this.#route, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };
   }
@@ -205,25 +213,41 @@ export class Locks extends Base {
   protected closeConnections(): void {
     this.#context.lines.close();
     this.#ears.close();
+    this.#route.close();
   }
 
-  /** The reply. Asks again while no server answers, until the `timeout` of the locks is over. */
-  async #asked<T>(ask: () => Promise<T>): Promise<T> {
-    const driver = this.#driver;
-    const until = now() + this.timeout;
-    for (let attempt = 0; ; attempt++) {
-      let trouble: unknown;
-      try {
-        return await within(ask(), until, () => new ConnectionFailed(`no answer; the client is ${driver.state}`));
-      } catch (error) {
-        const meaning = meaningOf(error, driver.server !== undefined);
-        if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
-        trouble = error;
-      }
-      await sleep(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));
-      if (now() < until) continue;
-      const why = trouble instanceof Error ? trouble.message : String(trouble);
-      throw new ConnectionFailed(`no server answered in time: ${why}`, trouble);
-    }
+  protected async holderOf(name: string): Promise<string | undefined> {
+    const asking = this.#route.send(name, () => ["LOCK.INFO", name]);
+    const info = await within(asking, now() + HOLDER_MS, () => new ConnectionFailed("no answer in time"));
+    const [first] = fieldOf(info, "holders") as unknown[];
+    return `${String(fieldOf(first, "owner"))} for ${Number(fieldOf(first, "held-ms")) / 1000} s`;
   }
+
+  /** The reply. Asks again while no server answers, until the `timeout` of the locks is over, 8 s at most. */
+  #asked<T>(key: string, ask: (attempt: number) => Promise<T>): Promise<T> {
+    return awake(async () => {
+      const route = this.#route;
+      const until = now() + Math.min(this.timeout, ASKED_MS);
+      for (let attempt = 0; ; attempt++) {
+        let trouble: unknown;
+        try {
+          const late = () => new ConnectionFailed(`no reply from ${route.where(key)}; the client is ${route.driver.state}`);
+          return await within(ask(attempt), Math.min(until, now() + ANSWER_MS), late);
+        } catch (error) {
+          const meaning = meaningOf(error, route.driver.server !== undefined);
+          if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
+          trouble = error;
+        }
+        if (!route.isClosed) await pause(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));
+        if (now() >= until || route.isClosed) throw ownOf(trouble, route.where(key));
+      }
+    });
+  }
+}
+
+/** A field of a reply, which is a map in RESP3 and an array in RESP2. */
+function fieldOf(reply: unknown, field: string): unknown {
+  if (Array.isArray(reply)) return reply[reply.findIndex((each) => String(each) === field) + 1];
+  if (reply instanceof Map) return reply.get(field);
+  return (reply as Record<string, unknown>)[field];
 }

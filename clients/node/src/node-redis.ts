@@ -97,6 +97,7 @@ const SAID_MS = 100;
 
 class NodeRedisDriver implements Driver {
   readonly name = "node-redis";
+  readonly isCluster = false;
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   #selected: number | undefined;
@@ -109,6 +110,10 @@ class NodeRedisDriver implements Driver {
 
   get state(): string {
     return stateOf(this.client);
+  }
+
+  where(): string {
+    return this.server;
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
@@ -147,12 +152,18 @@ class NodeRedisDriver implements Driver {
 
 class NodeRedisClusterDriver implements Driver {
   readonly name = "node-redis";
+  readonly isCluster = true;
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   constructor(readonly cluster: Cluster) {}
 
   get state(): string {
     return stateOf(this.cluster);
+  }
+
+  where(key: string): string {
+    const shard = this.cluster.slots[slotOf(key)];
+    return shard === undefined ? `a node for '${key}'` : nameOf(shard.master);
   }
 
   send(key: string, words: readonly string[]): Promise<unknown> {
@@ -178,6 +189,7 @@ class NodeRedisClusterDriver implements Driver {
 
 class NodeRedisSentinelDriver implements Driver {
   readonly name = "node-redis";
+  readonly isCluster = false;
   /** It repeats nothing that it has sent. */
   readonly cuts = 0;
   constructor(
@@ -187,6 +199,11 @@ class NodeRedisSentinelDriver implements Driver {
 
   get state(): string {
     return stateOf(this.sentinel);
+  }
+
+  where(): string {
+    const node = this.sentinel.getMasterNode();
+    return node === undefined ? "the primary that Sentinel watches" : nameOf(node);
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {

@@ -15,11 +15,14 @@ export function checked(name: string, value: unknown, least: number): void {
 }
 
 /** Refuses what is no whole number from 1 on. Infinity is none. */
-export function checkCount(name: string, value: unknown): void {
-  if (!(Number.isInteger(value) && (value as number) >= 1)) {
-    throw new TypeError(`${name} must be a whole number, 1 or more: ${inspect(value)}`);
-  }
+export function checkCount(name: string, value: unknown, most = Number.POSITIVE_INFINITY): void {
+  if (Number.isInteger(value) && (value as number) >= 1 && (value as number) <= most) return;
+  const range = most === Number.POSITIVE_INFINITY ? "1 or more" : `1 to ${most}`;
+  throw new TypeError(`${name} must be a whole number, ${range}: ${inspect(value)}`);
 }
+
+/** The largest semaphore that the server knows. */
+export const MOST_PERMITS = 1_000_000;
 
 export const checkLease = (lease: unknown): void => checked("lease", lease, SHORTEST_LEASE_MS);
 
@@ -39,6 +42,8 @@ export function checkName(name: unknown): void {
 export function checkNames(names: unknown): void {
   if (!Array.isArray(names)) throw new TypeError(`the names must be an array of strings: ${inspect(names)}`);
   for (const name of names) checkName(name);
+  const twice: unknown = names.find((name, index) => names.indexOf(name) !== index);
+  if (twice !== undefined) throw new TypeError(`a name must not be given twice: ${inspect(twice)}`);
 }
 
 /** Refuses a name that no option has: the option that was meant would silently keep its default. */
@@ -56,7 +61,63 @@ export function checkCallback(name: string, value: unknown, isOptional: boolean)
   throw new TypeError(`${name} must be a function: ${inspect(value)}`);
 }
 
-const HOOKS = ["granted", "waiting", "timedOut", "lost", "released", "forgotten"];
+const REQUEST_OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
+
+/** Refuses options of a request that are wrong. */
+export function checkRequest(options: unknown): void {
+  checkOptions(options, REQUEST_OPTIONS);
+  const { lease, wait, signal, renew, longest, owner } = options as Record<string, unknown>;
+  if (lease !== undefined) checkLease(lease);
+  if (wait !== undefined) checked("wait", wait, 0);
+  if (longest !== undefined) checked("longest", longest, SHORTEST_LEASE_MS);
+  if (owner !== undefined) checkOwner(owner);
+  if (renew !== undefined && typeof renew !== "boolean") {
+    throw new TypeError(`renew must be true or false: ${inspect(renew)}`);
+  }
+  // A signal of another library or realm fits, too.
+  if (signal === undefined) return;
+  const { aborted, addEventListener } = (signal ?? {}) as Record<string, unknown>;
+  if (typeof aborted !== "boolean" || typeof addEventListener !== "function") {
+    throw new TypeError(`signal must be an AbortSignal: ${inspect(signal, { depth: 0 })}`);
+  }
+}
+
+/** Refuses what no lock can have as its token. */
+export function checkToken(token: unknown): void {
+  if (!(Number.isSafeInteger(token) && (token as number) >= 1)) {
+    throw new TypeError(`token must be a whole number, 1 or more, as hold.token: ${inspect(token)}`);
+  }
+}
+
+export function checkLogger(logger: unknown): void {
+  if (logger === undefined) return;
+  if (typeof logger !== "object" || logger === null) {
+    throw new TypeError(`logger must be an object, as console: ${inspect(logger)}`);
+  }
+  for (const level of ["debug", "info", "warn", "error"]) {
+    checkCallback(`logger.${level}`, (logger as Record<string, unknown>)[level], false);
+  }
+}
+
+const LOGIN_OPTIONS = ["username", "password", "database", "tls"];
+
+/** Refuses a wrong way to log in. What it has is a secret, so the message does not show it. */
+export function checkLogin(login: unknown): void {
+  if (login === undefined) return;
+  checkOptions(login, LOGIN_OPTIONS);
+  const { username, password, database, tls } = login as Record<string, unknown>;
+  for (const [name, value] of Object.entries({ username, password })) {
+    if (value !== undefined && typeof value !== "string") throw new TypeError(`login.${name} must be a string`);
+  }
+  if (database !== undefined && !(Number.isInteger(database) && (database as number) >= 0)) {
+    throw new TypeError(`login.database must be a whole number, 0 or more: ${inspect(database)}`);
+  }
+  if (tls !== undefined && (typeof tls !== "object" || tls === null)) {
+    throw new TypeError("login.tls must be an object: the options of tls.connect");
+  }
+}
+
+const HOOKS = ["granted", "waiting", "timedOut", "lost", "released", "forgotten", "renewalFailed", "reconnected"];
 
 /** An object of the program's own may have more than the hooks. */
 export function checkHooks(hooks: unknown): void {

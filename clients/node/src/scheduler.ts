@@ -6,8 +6,6 @@ import { now } from "./clock.js";
 export interface Entry {
   at: number;
   run: () => void;
-  /** Whether the process stays alive for it. */
-  keepsAlive: boolean;
   /** Where it stands in the heap; -1: nowhere. */
   place: number;
 }
@@ -19,14 +17,12 @@ export class Scheduler {
   #heap: Entry[] = [];
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
-  #keepers = 0;
 
-  /** Calls `run` at that time of the monotonic clock. */
-  at(at: number, run: () => void, keepsAlive = false): Entry {
-    const entry: Entry = { at, run, keepsAlive, place: this.#heap.length };
+  /** Calls `run` at that time of the monotonic clock. The process does not stay alive for it: see `awake`. */
+  at(at: number, run: () => void): Entry {
+    const entry: Entry = { at, run, place: this.#heap.length };
     this.#heap.push(entry);
     this.#up(entry);
-    if (keepsAlive && this.#keepers++ === 0) this.#timer?.ref();
     // A timer that is due too early only looks again: so a new one is needed for earlier entries alone.
     if (at < this.#timerAt) this.#arm();
     return entry;
@@ -43,18 +39,13 @@ export class Scheduler {
       this.#down(last);
       this.#up(last);
     }
-    this.#forget(entry);
+    // The timer stays as it is: one that finds nothing due costs less than a new one for each lock.
+    entry.place = -1;
   }
 
   /** How many are to come. */
   get size(): number {
     return this.#heap.length;
-  }
-
-  #forget(entry: Entry): void {
-    entry.place = -1;
-    // The timer stays as it is: one that finds nothing due costs less than a new one for each lock.
-    if (entry.keepsAlive && --this.#keepers === 0) this.#timer?.unref();
   }
 
   #arm(): void {
@@ -66,7 +57,7 @@ export class Scheduler {
     const time = now();
     this.#timerAt = Math.min(first.at, time + NAP_MS);
     this.#timer = setTimeout(() => this.#fire(), Math.max(Math.ceil(this.#timerAt - time), 0));
-    if (this.#keepers === 0) this.#timer.unref();
+    this.#timer.unref();
   }
 
   #fire(): void {
@@ -113,13 +104,22 @@ export class Scheduler {
 /** The process's. */
 export const scheduler = new Scheduler();
 
-/** Resolves after `ms` milliseconds; the process stays alive until then. */
-export const sleep = (ms: number): Promise<void> =>
-  new Promise((resolve) => {
-    scheduler.at(now() + ms, resolve, true);
-  });
+/** How many promises a caller awaits, and what keeps the process alive for them. */
+let awaited = 0;
+let vigil: NodeJS.Timeout | undefined;
+const VIGIL_MS = 2 ** 30;
 
-/** Resolves after `ms` milliseconds, unless the process ends before: it does not stay alive for that. */
+/** The work's outcome. Keeps the process alive until then, because a caller awaits it. */
+export async function awake<T>(work: () => Promise<T>): Promise<T> {
+  if (awaited++ === 0) vigil = setInterval(() => undefined, VIGIL_MS);
+  try {
+    return await work();
+  } finally {
+    if (--awaited === 0) clearInterval(vigil);
+  }
+}
+
+/** Resolves after `ms` milliseconds. */
 export const pause = (ms: number): Promise<void> =>
   new Promise((resolve) => {
     scheduler.at(now() + ms, resolve);
@@ -127,7 +127,7 @@ export const pause = (ms: number): Promise<void> =>
 
 /**
  * The promise's outcome, or `late()` thrown when the time is over. What the promise becomes later is for its
- * maker to look at. The process does not stay alive for the time, only for what the promise waits for.
+ * maker to look at.
  */
 export function within<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
   if (at === Number.POSITIVE_INFINITY) return promise;

@@ -1,5 +1,7 @@
 // Clients of each driver, made as a user would make them.
 
+import { once } from "node:events";
+
 /** The drivers and versions that are tried; the first is the default. */
 export const DRIVERS = ["ioredis", "node-redis", "ioredis5", "node-redis5"];
 
@@ -23,15 +25,17 @@ async function ioredis({ Redis, Cluster }, mode, addresses, service) {
   return { client, close: async () => client.disconnect() };
 }
 
-async function nodeRedis({ createClient, createCluster, createSentinel }, mode, addresses, service) {
+async function nodeRedis({ createClient, createCluster, createSentinel }, mode, addresses, service, login) {
   const nodes = addresses.map(parts);
+  const credentialsProvider = login && { type: "async-credentials-provider", credentials: login };
   const make = {
-    single: () => createClient({ socket: nodes[0] }),
+    single: () => createClient({ socket: nodes[0], credentialsProvider }),
     sentinel: () => createSentinel({ name: service, sentinelRootNodes: nodes }),
     cluster: () => createCluster({ rootNodes: nodes.map((socket) => ({ socket })) }),
   };
   const client = quiet(make[mode]());
-  await client.connect();
+  // It goes on trying by itself if no server is there yet.
+  await Promise.race([client.connect(), once(client, "error")]);
   return { client, close: async () => client.destroy() };
 }
 
@@ -43,9 +47,12 @@ const OPEN = {
   "node-redis5": async (...where) => nodeRedis(await import("redis5"), ...where),
 };
 
-/** A client, and how to close it. `mode` is single, sentinel or cluster. */
-export async function connect(driver, mode, addresses, service) {
+/** Whether this driver can ask a function how to log in. */
+export const asksForLogin = (driver) => driver.startsWith("node-redis");
+
+/** A client, and how to close it. `mode` is single, sentinel or cluster; `login` gives the user and the password. */
+export async function connect(driver, mode, addresses, service, login) {
   const open = OPEN[driver];
   if (open === undefined) throw new Error(`no driver ${driver}`);
-  return open(mode, addresses, service);
+  return open(mode, addresses, service, login);
 }

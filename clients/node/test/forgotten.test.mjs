@@ -46,7 +46,7 @@ test("a hold that is forgotten is renewed no more, and its user is told", async 
   assert.deepEqual(told, ["k"]);
   const [warning] = await warned;
   assert.equal(warning.name, "RedislockWarning");
-  assert.match(warning.message, /^the hold of k was forgotten: .* Keep the hold until you release it/);
+  assert.match(warning.message, /^the hold of 'k' was forgotten: .* Keep the hold until you release it/);
   // Its user may still work under it.
   assert.equal(await server.info(RELEASES), undefined, "it is not released");
   const next = await locks.acquire("k", { wait: 20_000 });

@@ -1,0 +1,204 @@
+/**
+ * The way to the primary: over the user's client, or around it, by a connection of the library's own. Requests go around
+ * while the client is silent, closed, or connected to a server that is no longer the primary behind its address.
+ */
+
+import { now, pauseBefore } from "./clock.js";
+import type { Driver } from "./driver.js";
+import { codeOf, ConnectionFailed, LockError } from "./errors.js";
+import { isReply, type Journal, textOf } from "./journal.js";
+import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
+import { within } from "./scheduler.js";
+
+/** What is to be sent. It is asked just before that; nothing is sent if there is none by then. */
+export type Command = () => readonly string[] | undefined;
+
+/** How long the client may leave a request unanswered until others go around it. */
+export const SILENT_MS = 1000;
+/** How long a connection of the library's own may take to open, a reply over it to come, and the client to log in. */
+const ANSWER_MS = 2000;
+/** How long a connection is used again after its last use. */
+const IDLE_MS = 5000;
+/** For how long requests go around a client whose server is not the primary. Then one tries it again. */
+const ASTRAY_MS = 5000;
+
+/** Errors that say: another server is the primary, or will be. QUARANTINE may come from an old primary. */
+const NOT_ME = new Set(["READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "QUARANTINE"]);
+
+/** Whether the error may come from a server that is no longer the one behind its address. */
+export const isNotMe = (error: unknown): boolean => error instanceof Error && NOT_ME.has(codeOf(error.message) ?? "");
+
+interface Own {
+  readonly opening: Promise<Line>;
+  usedAt: number;
+}
+
+export class Route {
+  /** When each request over the client was sent that is not answered yet, by its number. */
+  readonly #unanswered = new Map<number, number>();
+  #sent = 0;
+  /** Whether the last request over the client failed without a reply. */
+  #hasFailed = false;
+  #astrayUntil = Number.NEGATIVE_INFINITY;
+  readonly #own = new Map<string, Own>();
+  /** Failed attempts to connect in a row, and why and until when no other one is made. */
+  #failures = 0;
+  #failure: { readonly error: unknown; readonly until: number } | undefined;
+  #isClosed = false;
+
+  constructor(
+    readonly driver: Driver,
+    readonly journal: Journal,
+  ) {}
+
+  /** Whether the user has closed the client, or never connected it. */
+  get isClosed(): boolean {
+    return ["end", "closed"].includes(this.driver.state);
+  }
+
+  /** Whether the client seems to lead to the primary. A cluster's client has many servers, and finds them itself. */
+  get isFit(): boolean {
+    const { state, isCluster } = this.driver;
+    if (this.isClosed) return false;
+    if (isCluster) return true;
+    const [oldest = Number.POSITIVE_INFINITY] = this.#unanswered.values();
+    const isSilent = now() - oldest > SILENT_MS || (this.#hasFailed && state !== "ready");
+    return !isSilent && now() >= this.#astrayUntil;
+  }
+
+  /** The address of the server that has this key, for messages. */
+  where(key: string): string {
+    return this.driver.where(key);
+  }
+
+  /** Sends a command to the primary that has this key. Every second attempt goes around the client. */
+  send(key: string, command: Command, attempt = 0): Promise<unknown> {
+    return attempt % 2 === 0 && this.isFit ? this.over(key, command) : this.around(key, command);
+  }
+
+  /** Sends a command over the client; around it, if its server is not the primary. */
+  async over(key: string, command: Command): Promise<unknown> {
+    const words = command();
+    if (words === undefined) return 1;
+    try {
+      return await this.#counted(key, this.driver.send(key, words));
+    } catch (error) {
+      if (!isNotMe(error)) throw error;
+      if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale(key);
+      // Only one address can lead to another server meanwhile; Sentinel and clusters say where the primary is.
+      if (this.driver.server === undefined) throw error;
+      const reply = await this.around(key, command).catch(() => {
+        throw error;
+      });
+      this.#astrayUntil = now() + ASTRAY_MS;
+      const said = textOf(error);
+      this.journal.once(`astray ${this.where(key)}`, `${this.where(key)} leads to another server now, not to: ${said}`);
+      return reply;
+    }
+  }
+
+  /** Sends a command over a connection of the library's own. */
+  async around(key: string, command: Command): Promise<unknown> {
+    const line = await this.#line(key);
+    const words = command();
+    if (words === undefined) return 1;
+    const reply = this.#answer(line, words);
+    reply.catch((error: unknown) => {
+      // What its address leads to has changed: the next request connects by the address again.
+      if (isNotMe(error)) line.close();
+    });
+    return reply;
+  }
+
+  /** Like `around`, but only a primary may answer: a replica that is just being synchronized knows of no locks. */
+  async ofPrimary(key: string, command: Command): Promise<unknown> {
+    const line = await this.#line(key);
+    await within(line.seePrimary(), now() + ANSWER_MS, () => this.#silent(line));
+    return this.around(key, command);
+  }
+
+  /** Where the primary that has this key is, and how to log in there. */
+  async endpoint(key: string): Promise<Endpoint> {
+    const where = this.where(key);
+    try {
+      const late = () => new ConnectionFailed(`${where}: the client does not say in time how to connect`);
+      return await within(this.driver.endpoint(key), now() + ANSWER_MS, late);
+    } catch (error) {
+      if (error instanceof LockError) throw error;
+      throw new ConnectionFailed(`${where}: the client does not say how to connect: ${textOf(error)}`, error);
+    }
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const { opening } of this.#own.values()) void opening.then((line) => line.close(), () => undefined);
+  }
+
+  async #counted(key: string, reply: Promise<unknown>): Promise<unknown> {
+    const number = this.#sent++;
+    this.#unanswered.set(number, now());
+    try {
+      const value = await reply;
+      this.#hasFailed = false;
+      this.journal.found(this.where(key));
+      return value;
+    } catch (error) {
+      this.#hasFailed = !isReply(error);
+      if (this.#hasFailed) this.journal.lost(this.where(key));
+      throw error;
+    } finally {
+      // Replies come in order: whatever was sent before this one gets none any more.
+      for (const earlier of this.#unanswered.keys()) {
+        if (earlier > number) break;
+        this.#unanswered.delete(earlier);
+      }
+    }
+  }
+
+  #answer(line: Line, words: readonly string[]): Promise<unknown> {
+    return within(line.ask(words), now() + ANSWER_MS, () => this.#silent(line));
+  }
+
+  #silent(line: Line): Error {
+    line.close();
+    return new ConnectionFailed(`no reply from ${nameOf(line.endpoint)} for ${ANSWER_MS / 1000} s`);
+  }
+
+  /** The connection to the primary of this key, which all requests share that go around the client. */
+  async #line(key: string): Promise<Line> {
+    const endpoint = await this.endpoint(key);
+    const place = placeOf(endpoint);
+    const own = this.#own.get(place);
+    if (own !== undefined && now() - own.usedAt < IDLE_MS) {
+      own.usedAt = now();
+      return own.opening;
+    }
+    void own?.opening.then((line) => line.close(), () => undefined);
+    if (this.#isClosed) throw new ConnectionFailed("the locks were closed");
+    if (this.#failure !== undefined && now() < this.#failure.until) throw this.#failure.error;
+    const opening = this.#open(endpoint, () => {
+      if (this.#own.get(place)?.opening === opening) this.#own.delete(place);
+    });
+    this.#own.set(place, { opening, usedAt: now() });
+    return opening;
+  }
+
+  async #open(endpoint: Endpoint, ended: () => void): Promise<Line> {
+    try {
+      const line = await Line.open(endpoint, ANSWER_MS);
+      this.#failures = 0;
+      this.#failure = undefined;
+      line.onEnd = ended;
+      if (!line.isOpen) ended();
+      if (this.#isClosed) line.close();
+      return line;
+    } catch (error) {
+      ended();
+      // What refuses this connection need not refuse the client.
+      const isFinal = !(error instanceof ConnectionFailed) && !isNotMe(error);
+      const failure = isFinal ? new ConnectionFailed(`${nameOf(endpoint)}: ${textOf(error)}`, error) : error;
+      this.#failure = { error: failure, until: now() + pauseBefore(this.#failures++) };
+      throw failure;
+    }
+  }
+}

@@ -1,0 +1,50 @@
+/** How a caller leaves a request, whatever it waits for at that time. */
+
+import { type Entry, scheduler } from "./scheduler.js";
+
+/** Not a promise that is raced each time: such a promise would keep the outcome of each race while the request waits. */
+export class Stop {
+  #error: Error | undefined;
+  #tell: ((error: Error) => void) | undefined;
+
+  /** Why it was stopped. */
+  get error(): Error | undefined {
+    return this.#error;
+  }
+
+  because(error: Error): void {
+    this.#error ??= error;
+    this.#tell?.(this.#error);
+  }
+
+  /** The promise's outcome, or the error that ends the request. */
+  unless<T>(promise: Promise<T>): Promise<T> {
+    return this.inTime(promise, Number.POSITIVE_INFINITY, () => new Error("never"));
+  }
+
+  /** The promise's outcome, the error that ends the request, or `late()` when the time is over. */
+  inTime<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      let isOpen = true;
+      let entry: Entry | undefined;
+      // True for the first that settles it.
+      const close = (): boolean => {
+        if (!isOpen) return false;
+        isOpen = false;
+        this.#tell = undefined;
+        scheduler.cancel(entry);
+        return true;
+      };
+      const leave = (error: Error) => {
+        if (close()) reject(error);
+      };
+      if (at !== Number.POSITIVE_INFINITY) entry = scheduler.at(at, () => leave(late()));
+      this.#tell = leave;
+      if (this.#error !== undefined) leave(this.#error);
+      promise.then(
+        (value) => close() && resolve(value),
+        (error: unknown) => close() && reject(error),
+      );
+    });
+  }
+}

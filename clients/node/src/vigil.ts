@@ -1,0 +1,63 @@
+/** Logs a wait that takes long, and who holds the lock. */
+
+import { now } from "./clock.js";
+import { type Journal, quoted } from "./journal.js";
+import { type Entry, scheduler } from "./scheduler.js";
+
+/** After how long a wait for a lock is logged that this very process holds. */
+const OWN_MS = 1000;
+/** After how long any wait is logged; then at each doubling. */
+const LONG_MS = 30_000;
+
+/** Who can be asked for the holder. */
+interface Sources {
+  /** The owner of a hold of these locks' own, if it has one. */
+  ownHold(): string | undefined;
+  /** The server's answer; undefined if it gives none. */
+  holder(name: string): Promise<string | undefined>;
+}
+
+export class Vigil {
+  #entry: Entry;
+  readonly #began = now();
+  #isOver = false;
+
+  constructor(
+    readonly journal: Journal,
+    readonly names: readonly string[],
+    readonly sources: Sources,
+  ) {
+    this.#entry = scheduler.at(this.#began + OWN_MS, () => {
+      const owner = sources.ownHold();
+      if (owner !== undefined) {
+        const why = "a task that waits for what it holds itself waits for ever";
+        journal.log("info", `waiting for ${quoted(names)}, which this very Locks holds (${owner}): ${why}`);
+      }
+      this.#next(LONG_MS);
+    });
+  }
+
+  end(): void {
+    this.#isOver = true;
+    scheduler.cancel(this.#entry);
+  }
+
+  #next(after: number): void {
+    this.#entry = scheduler.at(this.#began + after, () => {
+      void this.#report(after);
+      this.#next(2 * after);
+    });
+  }
+
+  async #report(after: number): Promise<void> {
+    let held = "";
+    for (const name of this.names) {
+      // Of several names any may be the one that is held.
+      const holder = await this.sources.holder(name).catch(() => undefined);
+      if (holder !== undefined) held = `: '${name}' is held by ${holder}`;
+      if (this.#isOver) return;
+      if (held !== "") break;
+    }
+    this.journal.log("warn", `waiting for ${quoted(this.names)} for ${after / 1000} s${held}`);
+  }
+}
