@@ -142,7 +142,9 @@ export class Attempt {
     const detach = signal && onAbort(signal, cancel);
     this.#context.attempts.add(this);
     const { names, owner } = this.#request;
-    if (this.#context.loose.take(owner, names)) this.#known = this.#isBound = true;
+    const mayHold = this.#context.loose.take(owner, names);
+    this.#isBound = this.#hasPlace = mayHold !== undefined;
+    this.#known = mayHold === true;
     try {
       const answer = await this.#ask();
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
@@ -172,7 +174,7 @@ export class Attempt {
 
   /** Notes that the request may be granted from now on although nobody waits for that. */
   #loosen(): void {
-    this.#settle ??= this.#context.loose.add(this.#request.owner, this.#taken);
+    this.#settle ??= this.#context.loose.add(this.#request.owner, this.#taken, () => this.#known);
   }
 
   async #untilSettled(): Promise<void> {

@@ -325,7 +325,7 @@ export abstract class Base implements AsyncDisposable {
   ): { keeper: Keeper; granting: Promise<Grant> };
   protected abstract stopAttempts(error: Error): void;
   protected abstract closeConnections(): void;
-  /** Who holds this lock, where that can be asked. */
+  /** The holder of this lock, where that can be asked. */
   protected abstract holderOf(name: string): Promise<string | undefined>;
 
   /** Whether the program has a hold of this owner and token. */

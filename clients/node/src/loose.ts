@@ -7,24 +7,28 @@
 export type Taken = Set<string>;
 
 export class LooseEnds {
-  #byOwner = new Map<string, Set<{ readonly taken: Taken }>>();
+  #byOwner = new Map<string, Set<{ readonly taken: Taken; readonly mayHold: () => boolean }>>();
 
-  /** Adds one; returns how to say that it is settled. */
-  add(owner: string, taken: Taken): () => void {
+  /** Adds one; returns how to say that it is settled. `mayHold`: whether the owner may hold a lock by it. */
+  add(owner: string, taken: Taken, mayHold = () => true): () => void {
     const all = this.#byOwner.get(owner) ?? new Set();
-    const end = { taken };
+    const end = { taken, mayHold };
     this.#byOwner.set(owner, all.add(end));
     return () => {
       if (all.delete(end) && all.size === 0 && this.#byOwner.get(owner) === all) this.#byOwner.delete(owner);
     };
   }
 
-  /** Notes that this owner asks for these names anew; returns whether it has any loose ends. */
-  take(owner: string, names: readonly string[]): boolean {
+  /**
+   * Notes that this owner asks for these names again. Returns undefined if it has no loose ends, else whether it may
+   * hold a lock by one of them. If not, one may only have kept a place in the queue.
+   */
+  take(owner: string, names: readonly string[]): boolean | undefined {
     const all = this.#byOwner.get(owner);
-    for (const { taken } of all ?? []) {
+    if (all === undefined) return undefined;
+    for (const { taken } of all) {
       for (const name of names) taken.add(name);
     }
-    return all !== undefined;
+    return [...all].some(({ mayHold }) => mayHold());
   }
 }

@@ -9,7 +9,7 @@ const OWN_MS = 1000;
 /** After how long any wait is logged; then at each doubling. */
 const LONG_MS = 30_000;
 
-/** Who can be asked for the holder. */
+/** What can be asked for the holder. */
 interface Sources {
   /** The owner of a hold of these locks' own, if it has one. */
   ownHold(): string | undefined;

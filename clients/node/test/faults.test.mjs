@@ -258,6 +258,9 @@ for (const driver of DRIVERS) {
     for (const wait of [0, 300]) {
       await assert.rejects(locks.write("k").acquire({ owner: "task-7", wait }), LockTimeout);
     }
+    for (const wait of [0, 300]) {
+      await assert.rejects(locks.many(["k", "other"]).acquire({ owner: "task-7", wait }), /LOCKHELD/);
+    }
     await pause(300);
     assert.equal(await server.waiters("k"), 0);
     assert.equal(await hold.release(), true);
