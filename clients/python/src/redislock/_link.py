@@ -47,8 +47,8 @@ def _no_password(name: str, error: Exception) -> Broken:
 async def _addresses(host: str, port: int) -> list[str]:
     """The addresses of a host, at least one.
 
-    A thread of its own looks them up, or this one if no thread can be begun any more. asyncio has them looked up by an
-    executor, which ends before the last threads of a program do, or when the program ends it.
+    A thread of its own looks them up, or this one if no thread can be started any more. The executor that asyncio uses
+    ends before the last threads of a program do, or when the program ends it.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
