@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -159,3 +161,36 @@ def test_a_lock_that_is_not_waited_for_is_said_to_be_held(locks: redislock.Locks
             with pytest.raises(redislock.LockTimeout) as late:
                 lock.acquire()
             assert str(late.value) == f"{who} is held by another, and the request was not to wait"
+
+
+def test_limits_clients_and_hooks_are_checked_where_they_are_given(locks: redislock.Locks, server: Any) -> None:
+    blocking, asynchronous = redis.Redis(port=server.port), redis.asyncio.Redis(port=server.port)
+    for each in (locks, redislock.AsyncLocks(asynchronous)):
+        for limit, error in ((-1, ValueError), (0, ValueError), (1_000_001, ValueError), (1.5, TypeError)):
+            with pytest.raises(error, match=r"limit is a whole number from 1 to 1,000,000, not"):
+                each.semaphore("k", limit)  # type: ignore[arg-type]
+        for other in (True, "3", None):
+            with pytest.raises(TypeError, match=r"limit is a whole number from 1 to 1,000,000, not"):
+                each.semaphore("k", other)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Locks takes a blocking client .*; AsyncLocks takes the other"):
+        redislock.Locks(asynchronous)
+    with pytest.raises(TypeError, match=r"AsyncLocks takes an asyncio client .*; Locks takes the other"):
+        redislock.AsyncLocks(blocking)
+    with pytest.raises(TypeError, match="Redlock takes a blocking client"):
+        redislock.Redlock([redis.Redis(port=1), redis.asyncio.Redis(port=2), redis.Redis(port=3)])
+    for hooks in (redislock.Counters, print, "counters"):
+        with pytest.raises(TypeError, match=r"hooks is an object of a class that derives from redislock.Hooks, not"):
+            redislock.Locks(blocking, hooks=hooks)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"longest is 0\.1 seconds or more, not 0\.05"):
+        locks.lock("k", longest=0.05)
+    blocking.close()
+
+
+@pytest.mark.parametrize("pack", [pickle.dumps, copy.copy])
+def test_what_belongs_to_a_process_says_so(pack: Any, locks: redislock.Locks) -> None:
+    others = redislock.AsyncLocks(redis.asyncio.Redis())
+    with locks.lock("k") as hold:
+        leader = locks.leader("job", on_elected=lambda _: None)
+        for each in (locks, locks.lock("k"), hold, leader, others, others.lock("k")):
+            with pytest.raises(TypeError, match="cannot be copied or pickled, for it belongs to this process"):
+                pack(each)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -130,3 +132,28 @@ def test_an_election_that_is_left_at_the_moment_of_the_grant_leaves_nothing(star
             eventually(lambda server=server: server.info("redislock")["redislock_holds"] == "0", "it is given up")
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_gives_up_what_it_holds_at_its_end(
+    server: Any, tmp_path: Any, method: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, sys\n"
+        "import redis, redislock\n"
+        "def work(port):\n"
+        "    global hold\n"
+        "    hold = redislock.Locks(redis.Redis(port=port), lease=60).lock('k', wait=0).acquire()\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context(sys.argv[2])\n"
+        "    for _ in range(2):\n"
+        "        child = context.Process(target=work, args=(int(sys.argv[1]),))\n"
+        "        child.start()\n"
+        "        child.join(30)\n"
+        "        assert child.exitcode == 0\n"
+    )
+    arguments = [sys.executable, str(program), str(server.port), method]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert server.admin("EXISTS", "k") == 0

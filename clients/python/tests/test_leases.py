@@ -201,3 +201,26 @@ def test_a_machine_that_has_slept_tells_a_lost_lock_at_once(
     monkeypatch.setattr(_hold, "clock", lambda: real() + 3600)
     eventually(lambda: told, "a loss is told", 3)
     assert told == ["deadline"]
+
+
+def test_the_longest_hold_is_exceeded_by_no_lease_and_no_extension(meddled: Meddled, meddler: Any) -> None:
+    with meddled(6).lock("k", longest=2) as hold:
+        assert hold.remaining <= 2
+        with pytest.raises(ValueError, match="a lease of 2 seconds would exceed `longest`"):
+            hold.extend(2)
+    began = time.monotonic()
+    hold = meddled(1).lock("renewed", longest=2).acquire()
+    eventually(lambda: hold.lost is not None, "it is over")
+    assert time.monotonic() - began > 1.5
+    last = meddler.calls("LOCK.RENEW")[-1]
+    assert last.words[1] == "renewed" and int(last.words[4]) / 1000 + last.sent - began < 2.2
+
+
+def test_the_longest_hold_is_not_exceeded_in_an_outage(meddled: Meddled, meddler: Any) -> None:
+    began = time.monotonic()
+    hold = meddled(1.8).lock("k", longest=2).acquire()
+    eventually(lambda: meddler.calls("LOCK.RENEW"), "it is renewed")
+    time.sleep(0.2)
+    meddler.swallow()
+    assert hold.remaining <= 2 - (time.monotonic() - began)
+    eventually(lambda: hold.lost is not None, "it is over")

@@ -16,22 +16,24 @@ from redislock._settings import settings_of
 
 from .servers import eventually
 
+KINDS = [(redislock.Locks, redis.Redis), (redislock.AsyncLocks, redis.asyncio.Redis)]
 
-@pytest.mark.parametrize("kind", [redislock.Locks, redislock.AsyncLocks])
-def test_a_number_of_waiters_is_whole_and_one_or_more(kind: Any) -> None:
+
+@pytest.mark.parametrize(("kind", "client"), KINDS)
+def test_a_number_of_waiters_is_whole_and_one_or_more(kind: Any, client: Any) -> None:
     for waiting, error in ((0, ValueError), (-1, ValueError), ("4", TypeError), (2.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match=f"waiting is a whole number, 1 or more, not {waiting!r}"):
-            kind(redis.Redis(), waiting=waiting)
-    kind(redis.Redis(), waiting=1)
+            kind(client(), waiting=waiting)
+    kind(client(), waiting=1)
 
 
-@pytest.mark.parametrize("kind", [redislock.Locks, redislock.AsyncLocks])
-def test_a_lease_is_a_number(kind: Any) -> None:
+@pytest.mark.parametrize(("kind", "client"), KINDS)
+def test_a_lease_is_a_number(kind: Any, client: Any) -> None:
     for lease in ("30", None, float("nan"), True):
         with pytest.raises(TypeError, match=f"lease is a number of seconds, not {lease!r}"):
-            kind(redis.Redis(), lease=lease)
+            kind(client(), lease=lease)
     with pytest.raises(ValueError, match="not endless, not inf"):
-        kind(redis.Redis(), lease=float("inf"))
+        kind(client(), lease=float("inf"))
 
 
 @pytest.mark.parametrize("needed", [None, "none", ssl.CERT_NONE])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Coroutine, Sequence
@@ -17,7 +19,7 @@ from ._group import Group
 from ._hold import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
-from ._rules import ATTEMPT, CLOSE, PAUSE, Grant, Step, Wanted, clock, deadline, judge
+from ._rules import ATTEMPT, CLOSE, LONGEST_PAUSE, Grant, Step, Wanted, clock, deadline, judge
 from ._servers import NOT_ME
 from ._settings import Settings
 from .errors import LockTimeout, RedislockError, ServerRefused, translate
@@ -56,7 +58,8 @@ class _Background:
         try:
             return future.result(timeout)
         except BaseException:
-            future.cancel()
+            if timeout is None:  # what has a time ends by itself, once the event loop is no more held up
+                future.cancel()
             raise
 
     def refuse_itself(self) -> None:
@@ -224,7 +227,7 @@ def close_all(engines: Sequence[Engine], timeout: float) -> None:
         until = clock() + timeout
         try:
             # A hook that waits holds up the event loop.
-            ours[0].background.run(_close_each(ours, until), timeout + PAUSE)
+            ours[0].background.run(_close_each(ours, until), timeout + LONGEST_PAUSE)
         except TimeoutError:
             logger.warning("closing was cut short after %g s", timeout)
 
@@ -253,6 +256,14 @@ def _close_all() -> None:
         logger.debug("locks were not given up", exc_info=True)
 
 
+def _close_with_child() -> None:
+    """Has locks given up at the end of a process of multiprocessing that was forked, for it calls no atexit handler."""
+    if (process := sys.modules.get("multiprocessing.process")) is None or process.parent_process() is None:
+        return
+    util = importlib.import_module("multiprocessing.util")
+    util.Finalize(None, _close_all, exitpriority=0)
+
+
 def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> Engine:
     """The engine of this process, which is made at its first use."""
     if not engines or engines[0].pid != os.getpid():
@@ -261,4 +272,5 @@ def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _
                 inherited.append(engines.pop())
             if not engines:
                 engines.append(Engine(settings, hooks, waiting))
+                _close_with_child()
     return engines[0]

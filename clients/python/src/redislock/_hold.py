@@ -12,7 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from . import hooks as _hooks
 from ._rules import (
@@ -22,6 +22,7 @@ from ._rules import (
     NAP,
     PAUSE,
     RENEW_AT,
+    SHORTEST_LEASE,
     WAIT_MARGIN,
     WATCH_AFTER,
     Grant,
@@ -44,7 +45,17 @@ _FORGOTTEN = (
 )
 
 
-class BaseHold:
+class Local:
+    """What belongs to one process."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled, for it belongs to this process. Give another process "
+            "the address of the server and the name of the lock, and make Locks there"
+        )
+
+
+class BaseHold(Local):
     """One or several locks that are held together, until they are given up or lost."""
 
     #: What else is to be done when nobody holds it any more. It must not refer to the hold.
@@ -117,6 +128,13 @@ class BaseHold:
             raise self._error(reason)
         return self.remaining
 
+    def _check_longest(self, lease: float) -> None:
+        """Refuses a lease that would end after the longest hold."""
+        if (most := self._longest_at - clock()) < lease:
+            raise ValueError(
+                f"a lease of {lease:g} seconds would exceed `longest`, of which {max(0.0, most):.1f} are left"
+            )
+
     def _error(self, reason: str) -> LockLost:
         names = self._wanted.all_names
         why = f"{reason}: {self.cause}" if self.cause else reason
@@ -157,7 +175,9 @@ class BaseHold:
         self._stray = (min(lease, stray) if clock() < until else lease, clock() + DOUBT)
 
     def _renew_next(self, at: float) -> None:
-        self._renew_at = at if self._is_renewed and at < self._longest_at else _NEVER
+        # A last lease that is too short for the server adds nothing.
+        is_last = self._longest_at - max(at, self._deadline) < SHORTEST_LEASE
+        self._renew_at = at if self._is_renewed and not is_last else _NEVER
 
     def _run_out(self) -> None:
         """Renews it no more: nobody knows who works under it."""
@@ -286,7 +306,7 @@ class Keeper(ABC):
         """
         async with hold._renewing:
             hold.check()
-            lease = hold._wanted.lease if lease is None else lease
+            lease = min(hold._wanted.lease if lease is None else lease, hold._longest_at - clock())
             # From now on the server may end it so early, whatever the client hears of that.
             hold._deadline = min(hold._deadline, deadline(clock(), lease))
             self._alarm(hold)

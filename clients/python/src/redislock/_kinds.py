@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
+from ._hold import Local
 from ._options import Options
 from ._rules import LEASE, WAITING, Kind, Name, check_lease
 from ._settings import Settings, settings_of, settings_of_all
 
 L = TypeVar("L")
+#: What the server takes as the most holders of a semaphore.
+HIGHEST_LIMIT = 1_000_000
 
 
-class Kinds(ABC, Generic[L]):
+class Kinds(Local, ABC, Generic[L]):
     """Makes locks, which are of the class L."""
+
+    #: Whether its clients are those of asyncio.
+    _is_async = False
 
     def __init__(
         self,
@@ -31,10 +37,18 @@ class Kinds(ABC, Generic[L]):
         if waiting < 1:
             raise ValueError(f"waiting is a whole number, 1 or more, not {waiting!r}")
         self.lease, self._waiting = lease, waiting
+        if hooks is not None and not isinstance(hooks, _hooks.Hooks):
+            raise TypeError(f"hooks is an object of a class that derives from redislock.Hooks, not {hooks!r}")
         self.hooks = hooks or _hooks.Hooks()
         self._settings: Settings | list[Settings]
         is_many = isinstance(client, list | tuple)
         self._settings = settings_of_all(client) if is_many else settings_of(client)
+        for each in self._settings if isinstance(self._settings, list) else [self._settings]:
+            if each.login.is_async != self._is_async:
+                kind, other = ("an asyncio", "Locks") if self._is_async else ("a blocking", "AsyncLocks")
+                raise TypeError(
+                    f"{type(self).__name__} takes {kind} client of redis-py or valkey-py; {other} takes the other"
+                )
 
     @abstractmethod
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> L:
@@ -54,6 +68,10 @@ class Kinds(ABC, Generic[L]):
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
         """One of `limit` permits. All who use the name must say the same limit."""
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise TypeError(f"limit is a whole number from 1 to {HIGHEST_LIMIT:,}, not {limit!r}")
+        if not 1 <= limit <= HIGHEST_LIMIT:
+            raise ValueError(f"limit is a whole number from 1 to {HIGHEST_LIMIT:,}, not {limit!r}")
         return self._lock([name], "semaphore", limit, options)
 
     def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:

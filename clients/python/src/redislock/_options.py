@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from ._rules import Kind, Name, Wanted, as_bytes, check_seconds, new_owner
+from ._rules import SHORTEST_LEASE, Kind, Name, Wanted, as_bytes, check_seconds, new_owner
 
 
 class Options(TypedDict, total=False):
@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     lease: float
     #: Whether the lease is renewed while the lock is held. Default: it is.
     renew: bool
-    #: The longest hold: after this time it is renewed no more. Default: no limit.
+    #: The longest hold: its last lease is cut to it. Default: no limit.
     longest: float | None
     #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
     owner: Name
@@ -35,6 +35,8 @@ def check_options(options: Options) -> None:
         if value is None and (name != "lease" or name not in options):
             continue
         check_seconds(name, value, least)
+    if (longest := options.get("longest")) is not None and longest < SHORTEST_LEASE:
+        raise ValueError(f"longest is {SHORTEST_LEASE} seconds or more, not {longest!r}")
     if not isinstance(renew := options.get("renew", True), bool):
         raise TypeError(f"renew is True or False, not {renew!r}")
 
@@ -70,10 +72,10 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:
     """The request that one acquire makes of its options."""
-    owner = options.get("owner")
+    owner, longest, lease = options.get("owner"), options.get("longest"), options.get("lease", lease)
     return Wanted(
         names=tuple(as_bytes(name) for name in names),
-        lease=options.get("lease", lease),
+        lease=lease if longest is None else min(lease, longest),
         kind=kind,
         limit=limit,
         owner=new_owner() if owner is None else as_bytes(owner),

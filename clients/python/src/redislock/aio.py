@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from . import hooks as _hooks
 from ._core import Core
 from ._group import Group
-from ._hold import BaseHold, inherited
+from ._hold import BaseHold, Local, inherited
 from ._inside import Inside
 from ._kinds import Kinds
 from ._options import (
@@ -80,6 +80,7 @@ class AsyncHold(BaseHold):
         """
         self.check()
         check_lease(lease)
+        self._check_longest(lease)
         await self._keeper.renew(self, lease)
 
     async def until_lost(self) -> str:
@@ -143,7 +144,7 @@ class AsyncHold(BaseHold):
         return is_alone and kind is not None and issubclass(kind, asyncio.CancelledError)
 
 
-class AsyncLock:
+class AsyncLock(Local):
     """What `async with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     def __init__(
@@ -208,6 +209,8 @@ class AsyncLocks(Kinds[AsyncLock]):
     order. All of them share one connection to each server, but a wait for several locks at once has two of its own.
     No more than `waiting` such waits are asked for at once.
     """
+
+    _is_async = True
 
     def __init__(
         self,
@@ -358,7 +361,7 @@ class AsyncRedlock(AsyncLocks):
         super().__init__(list(clients), **options)
 
 
-class AsyncLeader:
+class AsyncLeader(Local):
     """Leads while it holds the lock, and stands again when it was deposed."""
 
     def __init__(

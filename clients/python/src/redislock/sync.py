@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._engine import Engine, close_all, close_later, current
-from ._hold import BaseHold
+from ._hold import BaseHold, Local
 from ._inside import Inside
 from ._kinds import Kinds
 from ._options import (
@@ -93,6 +93,7 @@ class Hold(BaseHold):
         """
         self.check()
         check_lease(lease)
+        self._check_longest(lease)
         self._engine.background.run(self._engine.core.renew(self, lease))
 
     def on_lost(self, call: Callable[[str], object]) -> None:
@@ -141,7 +142,7 @@ class Hold(BaseHold):
             logger.exception("what was to be called at the loss of %s failed", self.name)
 
 
-class Lock:
+class Lock(Local):
     """What `with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
@@ -322,7 +323,7 @@ class Redlock(Locks):
         super().__init__(list(clients), **options)
 
 
-class Leader:
+class Leader(Local):
     """Leads while it holds the lock, and stands again when it was deposed. It has a thread of its own."""
 
     def __init__(
