@@ -179,24 +179,22 @@ def test_what_was_held_before_outlives_a_failure(group):
     kept = take(cli, "kept", "alice", lease_ms=LEASE_MS)
     token = take(cli, "counted", "alice", "REENTRANT", lease_ms=LEASE_MS)
     take(cli, "read", "alice", "SHARED", lease_ms=LEASE_MS)
-    part = take(cli, "part", "alice", lease_ms=LEASE_MS)
     with stuck(primary, second):
         requests = [
             ask(primary, "kept", "alice", lease_ms=LEASE_MS),
             ask(primary, "counted", "alice", "REENTRANT", lease_ms=LEASE_MS),
             ask(primary, "read", "alice", lease_ms=LEASE_MS),
-            ask_all(primary, "part other", "alice", lease_ms=LEASE_MS),
+            ask_all(primary, "one other", "alice", lease_ms=LEASE_MS),
         ]
         for request in requests:
             with refused("NOREPLICAS"):
                 request.answer()
-        eventually(lambda: cli("EXISTS other") == 0, "what it did not hold before is undone")
+        eventually(lambda: cli("EXISTS one other") == 0, "what it did not hold before is undone")
     assert hold_of(cli, "kept", "alice")["token"] == kept
     eventually(lambda: hold_of(cli, "counted", "alice")["count"] == 1, "one count is undone")
     assert hold_of(cli, "counted", "alice")["token"] == token
     take(cli, "read", "bob", "SHARED", lease_ms=LEASE_MS)
     assert owners_of(cli, "read") == ["alice", "bob"], "the upgrade is undone, and nothing else"
-    assert hold_of(cli, "part", "alice")["token"] > part
     for replica in group[1:]:
         has_caught_up(primary, replica)
         assert replica.admin("DEBUG DIGEST") == cli("DEBUG DIGEST")

@@ -17,7 +17,7 @@ RECIPES = [
 #: What each user of the recipes can do, and what it is refused. T stands for the token of lock:a.
 RIGHTS = {
     "app": (
-        """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:b lock:c app PX 60000|LOCK.FENCE lock:a T
+        """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:c lock:e app PX 60000|LOCK.FENCE lock:a T
         LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|CLIENT TRACKING ON""",
         """LOCK.ACQUIRE data:x app PX 60000|LOCK.MACQUIRE 2 lock:d data:x app PX 60000|LOCK.INFO lock:a|DEL lock:a
         LOCK.HELDBY alice|LOCK.EXEC lock:a T GET data:x|SET lock:a x|EXPIRE lock:a 1|RENAME lock:a lock:z
@@ -25,7 +25,7 @@ RIGHTS = {
         MONITOR|INFO redislock|DEBUG SLEEP 0|PSUBSCRIBE *""",
     ),
     "cluster-app": (
-        """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:b lock:c app PX 60000|LOCK.FENCE lock:a T
+        """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:c lock:e app PX 60000|LOCK.FENCE lock:a T
         LOCK.RENEW lock:b app PX 60000|LOCK.RELEASE lock:b app|PING|COMMAND COUNT|CLIENT TRACKING ON""",
         """LOCK.ACQUIRE data:x app PX 60000|LOCK.INFO lock:a|DEL lock:a|LOCK.HELDBY alice|SET lock:a x|KEYS *
         FLUSHALL|CONFIG GET maxmemory|CLIENT LIST|CLUSTER NODES|CLUSTER FORGET x|CLUSTER RESET|INFO redislock
