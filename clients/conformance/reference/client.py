@@ -310,7 +310,7 @@ class Locks:
         reading = asyncio.create_task(line.read(until - time.monotonic() + MARGIN))
         try:
             while not (await asyncio.wait([reading], timeout=PROBE_EVERY))[0] and not is_broken("a-wait-is-not-probed"):
-                if is_broken("loses-patience-while-it-waits") and time.monotonic() - hold.asked > SILENCE:
+                if is_broken("loses-patience-while-it-waits") and time.monotonic() - hold.asked > SILENCE - PROBE_EVERY:
                     raise ConnectionFailed(f"{hold.names}: no reply in {SILENCE:.0f} s")
                 if self.servers.is_in_vain(until, hold.asked):
                     raise self.servers.gives_up(hold.names[0])
