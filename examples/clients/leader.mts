@@ -8,6 +8,12 @@ const redis = new Redis("redis://127.0.0.1:6379");
 const locks = new Locks(redis);
 const tokens: number[] = [];
 
+// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+await redis.call("LOCK.INFO", "example");
+if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
+  throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");
+}
+
 /** One instance stands for election. */
 function stand(instance: string): Leader {
   return locks.leader("scheduler", {

@@ -1,8 +1,10 @@
 //! Of all instances of a program one leads; when it resigns, dies or is cut off, the next in line does.
 
-use redislock_client::{Error, Leader, Locks};
+use redislock_client::{Error, Leader, Locks, redis};
 use std::time::Duration;
 use tokio::time::sleep;
+
+const ADDRESS: &str = "redis://127.0.0.1:6379";
 
 /// One instance stands for election.
 fn stand(locks: &Locks, instance: &'static str) -> Result<Leader, Error> {
@@ -18,8 +20,17 @@ async fn token(leader: &Leader) -> Result<u64, Error> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Error> {
-    let locks = Locks::open("redis://127.0.0.1:6379")?;
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let locks = Locks::open(ADDRESS)?;
+    let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
+    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
+    if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {
+        return Err(
+            format!("{ADDRESS} has keys: use an empty server, or set REDISLOCK_EXAMPLES=anywhere").into()
+        );
+    }
 
     let first = stand(&locks, "the first")?;
     let before = token(&first).await?; // prints: the first leads

@@ -10,6 +10,12 @@ const licence = locks.semaphore("licence", 3);
 let now = 0;
 let most = 0;
 
+// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+await redis.call("LOCK.INFO", "example");
+if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
+  throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");
+}
+
 async function job(): Promise<void> {
   await licence.using({ wait: 60_000 }, async () => {
     now += 1;

@@ -1,10 +1,12 @@
 //! Twenty jobs, a licence for three: a semaphore lets in as many as may, in the order in which they came.
 
-use redislock_client::{Error, Locks};
+use redislock_client::{Error, Locks, redis};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::time::sleep;
+
+const ADDRESS: &str = "redis://127.0.0.1:6379";
 
 async fn job(locks: Locks, now: Arc<AtomicU64>, most: Arc<AtomicU64>) -> Result<(), Error> {
     let place = locks.semaphore("licence", 3).wait(Duration::from_secs(60)).acquire().await?;
@@ -16,7 +18,16 @@ async fn job(locks: Locks, now: Arc<AtomicU64>, most: Arc<AtomicU64>) -> Result<
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let locks = Locks::open("redis://127.0.0.1:6379")?;
+    let locks = Locks::open(ADDRESS)?;
+    let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
+    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
+    if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {
+        return Err(
+            format!("{ADDRESS} has keys: use an empty server, or set REDISLOCK_EXAMPLES=anywhere").into()
+        );
+    }
     let (now, most) = (Arc::default(), Arc::new(AtomicU64::new(0)));
 
     let jobs: Vec<_> =

@@ -8,6 +8,12 @@ import { Locks } from "redislock";
 const redis = new Redis("redis://127.0.0.1:6379");
 const locks = new Locks(redis);
 
+// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+await redis.call("LOCK.INFO", "example");
+if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
+  throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");
+}
+
 /** Works until the queue is empty. */
 async function work(): Promise<void> {
   for (;;) {

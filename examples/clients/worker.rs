@@ -34,6 +34,14 @@ async fn pay(server: &mut MultiplexedConnection, customer: &str) -> Result<(), F
 async fn main() -> Result<(), Failure> {
     let locks = Locks::open(ADDRESS)?;
     let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
+    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
+    if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {
+        return Err(
+            format!("{ADDRESS} has keys: use an empty server, or set REDISLOCK_EXAMPLES=anywhere").into()
+        );
+    }
     server.lpush::<_, _, ()>("payments", ["ann", "ben"].repeat(20)).await?;
 
     let workers: Vec<_> = (0..4).map(|_| tokio::spawn(work(locks.clone(), server.clone()))).collect();
