@@ -10,7 +10,7 @@ from pathlib import Path
 from .measure import OURS, Figure, Ratio
 from .results import baseline, blocks, compared
 from .servers import ROOT
-from .targets import ELSE, TARGETS, judged
+from .targets import ELSE, FAILS, HOLDS, TARGETS, UNDECIDED, judged
 
 SCENARIO_TITLES = {
     "instructions": "Instructions of the server per acquire and release",
@@ -114,8 +114,7 @@ def target_rows(figures: list[Figure]) -> list[tuple[str, ...]]:
         for one in found:
             seen = ratio(one.seen) if target.is_ratio else f"{number(one.seen.median)} (up to {number(one.seen.high)})"
             where = f"{one.setting}; {one.subject}" if one.subject else one.setting
-            verdict = "holds" if one.holds else "**does not hold**"
-            rows.append((target.what, one.server, where, seen, target.told_bound(one.server), verdict))
+            rows.append((target.what, one.server, where, seen, target.told_bound(one.server), one.verdict))
     return rows
 
 
@@ -125,12 +124,18 @@ def targets(figures: list[Figure]) -> str:
 
 
 def unmet(figures: list[Figure]) -> str:
-    """The targets that do not hold, and how many do."""
+    """The targets that do not hold or are not decided, and how many hold."""
     rows = target_rows(figures)
-    missed = [row[:-1] for row in rows if row[-1] != "holds"]
-    told = f"{len(rows) - len(missed)} of {len(rows)} hold. These do not:"
-    columns = ("target", "server", "where", "median [low - high]", "bound")
-    return f"{told}\n\n{table(columns, missed)}" if missed else f"All {len(rows)} hold."
+    missed = [row for row in rows if row[-1] != HOLDS]
+    if not missed:
+        return f"All {len(rows)} hold."
+    count = {verdict: sum(row[-1] == verdict for row in rows) for verdict in (HOLDS, FAILS, UNDECIDED)}
+    columns = ("target", "server", "where", "median [low - high]", "bound", "")
+    told = (
+        f"Of {len(rows)} targets {count[HOLDS]} hold and {count[FAILS]} do not. {count[UNDECIDED]} are undecided: the\n"
+        "median of so few rounds could as well lie on the other side of the bound."
+    )
+    return f"{told}\n\n{table(columns, missed)}"
 
 
 HOW_TO_READ = (

@@ -12,6 +12,8 @@ from .results import baseline, compared
 from .scenarios import instructions, others
 from .subjects import CHEAPEST
 
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
 #: The bound for servers that are not named.
 ELSE = ""
 
@@ -53,8 +55,10 @@ class Judged:
     seen: Ratio
 
     @property
-    def holds(self) -> bool:
-        return self.target.holds(self.seen.median, self.server)
+    def verdict(self) -> str:
+        """Whether the true median is on the right side of the bound, as far as the rounds agree on that."""
+        sides = {self.target.holds(value, self.server) for value in (self.seen.median, *self.seen.surely)}
+        return UNDECIDED if len(sides) > 1 else HOLDS if sides == {True} else FAILS
 
 
 def pair_against(subjects: tuple[str, ...], *endings: str) -> Callable[[Figure], bool]:
@@ -135,15 +139,14 @@ def judged(target: Target, figures: Iterable[Figure]) -> Iterator[Judged]:
     block = [f for f in figures if (f.scenario, f.metric) == (target.scenario, target.metric)]
     for figure in filter(target.picks, block):
         if not target.is_ratio:
-            seen = Ratio(figure.median, figure.low, figure.high)
-            yield Judged(target, figure.server, figure.setting, "", seen)
+            yield Judged(target, figure.server, figure.setting, "", Ratio.of(figure.values))
             continue
         other = baseline(figure, block)
         if other is None:
             continue
         seen = compared(figure, other)
         if target.scenario == "others" and not figure.is_more_better:
-            seen = Ratio(1 / seen.median, 1 / seen.high, 1 / seen.low)  # less work is more throughput
+            seen = seen.inverse()  # less work is more throughput
         # A peer's own server tells nothing about our bound there.
         server = other.server if other.subject == OURS else figure.server
         yield Judged(target, server, figure.setting, figure.subject, seen)
