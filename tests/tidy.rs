@@ -230,11 +230,12 @@ fn nothing_is_unfinished() {
     assert_none(&places(&shipped("clients/rust/src"), &words));
     // In halves, so that this file is read, too.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
+    let mut found = Vec::new();
     for source in all_sources() {
-        for mark in marks {
-            assert!(!source.text.contains(mark), "{}: {mark}", source.path.display());
-        }
+        let marked = marks.iter().filter(|mark| source.text.contains(**mark));
+        found.extend(marked.map(|mark| format!("{}: {mark}", source.path.display())));
     }
+    assert_none(&found);
 }
 
 #[test]
@@ -246,13 +247,17 @@ fn nothing_shipped_can_panic_by_intent() {
 
 #[test]
 fn every_unsafe_has_its_reasons_above_it() {
+    let mut found = Vec::new();
     for source in shipped("src") {
         let lines: Vec<&str> = source.text.lines().collect();
         for (number, line) in source.code.lines().enumerate() {
             let is_block = ["unsafe {", "unsafe impl"].iter().any(|start| line.contains(start));
-            assert!(!is_block || has_reasons(&lines, number), "{}:{}", source.path.display(), number + 1);
+            if is_block && !has_reasons(&lines, number) {
+                found.push(format!("{}:{}: no SAFETY comment", source.path.display(), number + 1));
+            }
         }
     }
+    assert_none(&found);
 }
 
 /// A SAFETY comment directly above the statement that this line is a part of.
@@ -267,14 +272,18 @@ fn has_reasons(lines: &[&str], number: usize) -> bool {
 
 #[test]
 fn functions_and_files_are_short() {
+    let mut found = Vec::new();
     for source in all_sources() {
+        let path = source.path.display();
         let length = source.text.lines().count();
-        assert!(length < FILE_LINES_MAX, "{} has {length} lines", source.path.display());
-        for (name, length) in function_lengths(&source.code) {
-            let is_short = length < FUNCTION_LINES_MAX;
-            assert!(is_short, "{}: {name} has {length} lines", source.path.display());
+        if length >= FILE_LINES_MAX {
+            found.push(format!("{path} has {length} lines"));
         }
+        let long =
+            function_lengths(&source.code).into_iter().filter(|(_, length)| *length >= FUNCTION_LINES_MAX);
+        found.extend(long.map(|(name, length)| format!("{path}: {name} has {length} lines")));
     }
+    assert_none(&found);
 }
 
 /// The name and the number of lines of every function with a body.

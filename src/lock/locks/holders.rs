@@ -3,7 +3,7 @@
 //! Each of them has a record as any holder, with its lease on the same wheel; its key is that of the list. The list
 //! says only which records belong together, in the order of their tokens.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
@@ -49,7 +49,8 @@ enum Ids {
 
 #[derive(Debug, Default)]
 struct Many {
-    by_token: BTreeMap<Token, LockId>,
+    /// With the record beside the token: a broken stream can name one token twice, and both are kept.
+    by_token: BTreeSet<(Token, LockId)>,
     by_owner: ByHash<LockId>,
 }
 
@@ -103,7 +104,7 @@ impl HolderLists {
             }
             Ids::Many(many) => {
                 let hash = self.hasher.hash_one(owner);
-                many.by_token.insert(holder.0, holder.1);
+                many.by_token.insert(holder);
                 many.by_owner.insert(hash, holder.1);
             }
         }
@@ -125,7 +126,7 @@ impl HolderLists {
         };
         if let Ids::Few(few) = &mut holders.ids {
             let mut many = Many { by_token: few.drain(..).collect(), by_owner: ByHash::default() };
-            for (&holder, owner) in many.by_token.values().zip(owners) {
+            for (&(_, holder), owner) in many.by_token.iter().zip(owners) {
                 let hash = self.hasher.hash_one(&**owner);
                 many.by_owner.insert(hash, holder);
             }
@@ -153,7 +154,9 @@ impl HolderLists {
                 few.len()
             }
             Ids::Many(many) => {
-                many.by_token.remove(&token)?;
+                if !many.by_token.remove(&(token, holder)) {
+                    return None;
+                }
                 let hash = self.hasher.hash_one(owner);
                 many.by_owner.remove(hash, holder);
                 if many.by_token.len() == few_max(FEW_MAX) / 2 {
@@ -242,7 +245,7 @@ impl Holders {
     pub(super) fn newest(&self) -> Option<LockId> {
         match &self.ids {
             Ids::Few(few) => few.last().map(|entry| entry.1),
-            Ids::Many(many) => many.by_token.last_key_value().map(|entry| *entry.1),
+            Ids::Many(many) => many.by_token.last().map(|entry| entry.1),
         }
     }
 
@@ -250,7 +253,10 @@ impl Holders {
     pub(super) fn of_token(&self, token: Token) -> Option<LockId> {
         match &self.ids {
             Ids::Few(few) => few.iter().find(|entry| entry.0 == token).map(|entry| entry.1),
-            Ids::Many(many) => many.by_token.get(&token).copied(),
+            Ids::Many(many) => {
+                let first = many.by_token.range((token, LockId::from_number(0))..).next()?;
+                (first.0 == token).then_some(first.1)
+            }
         }
     }
 
@@ -261,7 +267,7 @@ impl Holders {
             Ids::Many(many) => (None, Some(many)),
         };
         let few = few.into_iter().flatten().map(|entry| entry.1);
-        few.chain(many.into_iter().flat_map(|many| many.by_token.values().copied()))
+        few.chain(many.into_iter().flat_map(|many| many.by_token.iter().map(|entry| entry.1)))
     }
 
     /// Bytes that it occupies, the records of its holders not counted.
@@ -373,6 +379,31 @@ mod tests {
                 (number + 1..=40).all(|each| find(&holder_lists, id, each) == Some(holder(each))),
                 "{number}"
             );
+        }
+    }
+
+    /// No server mints a token twice, but a list must survive a stream that names one twice.
+    #[test]
+    fn holders_with_one_token_are_counted_and_removed_one_by_one() {
+        let mut holder_lists = HolderLists::default();
+        let id = holder_lists.form(MODE);
+        for number in 1..=12 {
+            let new = (token(7), holder(number));
+            if !holder_lists.join(id, new, &owner(number)) {
+                let owners: Vec<_> = (1..number).map(owner).collect();
+                holder_lists.grow(id, &owners);
+                assert!(holder_lists.join(id, new, &owner(number)));
+            }
+        }
+        let holders = holder_lists.get(id).expect("there");
+        assert_eq!((holder_lists.listed, holders.len(), holders.of_token(token(7))), (12, 12, Some(holder(1))));
+        assert_eq!((holders.of_token(token(6)), holders.of_token(token(8))), (None, None));
+        for number in (1..=12).rev() {
+            let left = holder_lists.remove_holder(id, (token(7), holder(number)), &owner(number));
+            assert_eq!(left, Some(number as usize - 1));
+            let holders = holder_lists.get(id).expect("there");
+            assert!(holders.knows_its_holders_only());
+            assert_eq!((holder_lists.listed, holders.len()), (number as usize - 1, number as usize - 1));
         }
     }
 
