@@ -1,5 +1,7 @@
 """The check of plain sentences: it finds what breaks each of its rules, in every kind of file, and nothing else."""
 
+import importlib.machinery
+import importlib.util
 import subprocess
 import textwrap
 
@@ -173,3 +175,31 @@ def run_on_a_repository(tmp_path, pending):
 def test_what_is_pending_is_left_out_until_it_is_clean(tmp_path, pending, code, says):
     told = run_on_a_repository(tmp_path, pending)
     assert told.returncode == code and told.stdout.startswith(says) and told.stderr == "", told
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The check as a module."""
+    loader = importlib.machinery.SourceFileLoader("plain", str(ROOT / "scripts" / "plain"))
+    spec = importlib.util.spec_from_loader("plain", loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_each_mark_is_counted_once_in_the_file_that_has_it(plain, tmp_path):
+    path = tmp_path / "a.rs"
+    path.write_text(
+        "// What has to be confirmed first.\n// Returns the newest live token. The lock is over by then.\n"
+        '// How long is a lease?\nfn a() { refuse("Whether nothing is done for it") }\n'
+    )
+    found = list(plain.comments_of(path))
+    assert [plain.FRAGMENT.match(each) is not None for each in found] == [True, False, False, False]
+    assert [plain.IDIOM.search(each) is not None for each in found] == [False, False, True, False]
+
+
+def test_an_area_with_more_marks_than_it_may_have_is_an_error(plain, monkeypatch, capsys):
+    assert plain.report_marks(shows_all=False) == 0 and capsys.readouterr().out == ""
+    monkeypatch.setattr(plain, "MARKS_MAX", plain.MARKS_MAX | {"src": (0.1, 99)})
+    assert plain.report_marks(shows_all=False) == 1
+    assert capsys.readouterr().out.startswith("src: ")
