@@ -396,7 +396,10 @@ mod tests {
             }
         }
         let holders = holder_lists.get(id).expect("there");
-        assert_eq!((holder_lists.listed, holders.len(), holders.of_token(token(7))), (12, 12, Some(holder(1))));
+        assert_eq!(
+            (holder_lists.listed, holders.len(), holders.of_token(token(7))),
+            (12, 12, Some(holder(1)))
+        );
         assert_eq!((holders.of_token(token(6)), holders.of_token(token(8))), (None, None));
         for number in (1..=12).rev() {
             let left = holder_lists.remove_holder(id, (token(7), holder(number)), &owner(number));
