@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 import redislock
-from redislock import _hold, _rules
+from redislock import _hold, _keeper, _rules
 
 from .servers import eventually
 
@@ -198,7 +198,8 @@ def test_a_machine_that_has_slept_tells_a_lost_lock_at_once(
     hold.on_lost(told.append)
     time.sleep(0.1)
     # The timer of an event loop stands still while the machine sleeps. The clock of deadlines goes on.
-    monkeypatch.setattr(_hold, "clock", lambda: real() + 3600)
+    for module in (_hold, _keeper):
+        monkeypatch.setattr(module, "clock", lambda: real() + 3600)
     eventually(lambda: told, "a loss is told", 3)
     assert told == ["deadline"]
 

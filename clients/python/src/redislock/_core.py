@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import hooks as _hooks
-from ._hold import BaseHold, Keeper
+from ._hold import BaseHold
+from ._keeper import Keeper
 from ._line import Line, Waiter
 from ._link import Broken, Link, unreached
 from ._many import Several

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from . import hooks as _hooks
 from ._core import Core, too_late
 from ._group import Group
-from ._hold import inherited
+from ._keeper import inherited
 from ._link import Broken, Pool
 from ._resp import Command, ReplyError
 from ._rules import ATTEMPT, CLOSE, LONGEST_PAUSE, Grant, Step, Wanted, clock, deadline, judge

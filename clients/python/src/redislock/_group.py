@@ -10,7 +10,8 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._core import Core, too_late
-from ._hold import BaseHold, Keeper
+from ._hold import BaseHold
+from ._keeper import Keeper
 from ._resp import Command
 from ._rules import PATIENCE, Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
 from ._servers import Answer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ._rules import Wanted, clock
 
 if TYPE_CHECKING:
-    from ._hold import Keeper
+    from ._keeper import Keeper
 
 logger = logging.getLogger("redislock")
 #: Seconds of a wait after which it is looked whether these very locks hold it, and from which on it is told.

@@ -15,8 +15,9 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from . import hooks as _hooks
 from ._core import Core
 from ._group import Group
-from ._hold import BaseHold, Local, inherited
+from ._hold import BaseHold, Local
 from ._inside import Inside
+from ._keeper import inherited
 from ._kinds import Kinds
 from ._options import (
     Options,

@@ -1,0 +1,299 @@
+"""The scheduler that renews all holds of a process or of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from . import hooks as _hooks
+from ._hold import BaseHold
+from ._rules import CLOSE, LONGEST_PAUSE, NAP, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Wanted, clock, deadline
+from .errors import ConnectionFailed, LockLost, RedislockError
+
+logger = logging.getLogger("redislock")
+_NEVER = math.inf
+#: What a forked child has inherited. It is kept, for to end it would harm the parent.
+inherited: list[object] = []
+#: What is said of a hold that was forgotten: it may be the first that its user hears of it.
+_FORGOTTEN = (
+    "the hold of %s was forgotten: nothing refers to it any more, so it is renewed no more and ends with its lease. "
+    "Keep what acquire() returns until you release it, or use a block."
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """What the keeper has of a hold.
+
+    It refers to the hold weakly, and has no finalizer: that would run in any thread, in the middle of anything. The
+    keeper sees for itself that the hold is gone, at the latest when it wants to renew it.
+    """
+
+    number: int
+    hold: weakref.ref[BaseHold]
+    wanted: Wanted
+    token: int
+    granted_at: float
+    leave_busy: Callable[[], object]
+    #: Until when the server may have it, after it was forgotten or lost.
+    left_until: float = _NEVER
+
+
+class Keeper(ABC):
+    """Renews all holds of a process or of an event loop, and ends those whose deadline is over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
+        self.loop, self.hooks, self.pid = loop, hooks, os.getpid()
+        self._kept: dict[int, _Kept] = {}
+        #: Holds that last although nothing else may refer to them.
+        self.pinned: dict[BaseHold, None] = {}
+        #: What was forgotten, or lost and not given up: the server may have it until its lease is over.
+        self._left: dict[int, _Kept] = {}
+        self._wake_at = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._acquiring = 0
+        #: Threads that take a lock, until the hold is kept.
+        self.taking: set[object] = set()
+        self._is_closing = False
+        #: What was said in the log of waits, and when.
+        self.said: dict[str, float] = {}
+
+    async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
+        """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLost if the hold is over.
+
+        One after the other: an older one that is repeated would cut the lease that a newer one has begun.
+        """
+        async with hold._renewing:
+            hold.check()
+            lease = min(hold._wanted.lease if lease is None else lease, hold._longest_at - clock())
+            # From now on the server may end it so early, whatever the client hears of that.
+            hold._deadline = min(hold._deadline, deadline(clock(), lease))
+            self._alarm(hold)
+            try:
+                sent = await self._renewed(hold, lease)
+                if sent is None:
+                    hold._lose("renewal")
+                    hold.check()
+                else:
+                    hold._count_from(sent, lease)
+                    hold._renewal_succeeded()
+            except BaseException as error:
+                is_new = error is not hold._failure and not isinstance(error, LockLost)
+                if is_new and isinstance(error, RedislockError):
+                    hold._renewal_failed(error)
+                # It may pass, as a lack of replicas does; the deadline tells if it does not.
+                hold._renew_next(clock() + LONGEST_PAUSE)
+                if isinstance(error, ConnectionFailed):
+                    hold.check()  # it was tried until the deadline
+                raise
+            finally:
+                self._alarm(hold)
+
+    @abstractmethod
+    async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
+        """Renews the lease. Returns from when it counts; None if the hold is lost. Raises if neither is sure."""
+
+    @abstractmethod
+    async def look(self, hold: BaseHold) -> None:
+        """Asks the servers whether the hold lasts, and to tell when that changes."""
+
+    async def holder(self, name: bytes) -> str:
+        """Returns who holds this lock, for people to read; nothing if that is not known."""
+        return ""
+
+    @abstractmethod
+    def abandon(self, wanted: Wanted, token: int | None = None) -> None:
+        """Gives up whatever this request got or may still get, or, with a token, the hold that has it."""
+
+    @abstractmethod
+    def call_waiters(self) -> None:
+        """Lets all who wait look around."""
+
+    @abstractmethod
+    async def release(self, wanted: Wanted, token: int) -> bool:
+        """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
+
+    @abstractmethod
+    async def close(self, until: float, *, gives_up: bool = True) -> None:
+        """Gives up all holds and waits, ends all connections. It has ended by then, whatever the servers do."""
+
+    def close_later(self) -> None:
+        """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
+        if self.pid == os.getpid():
+            self.soon(lambda: self.begin(self.close(clock() + CLOSE, gives_up=False)))
+        else:
+            inherited.append(self)
+
+    def refuse_if_closing(self) -> None:
+        if self._is_closing:
+            raise ConnectionFailed("these locks were closed")
+
+    async def _stop_waiting(self, until: float) -> None:
+        """Refuses all who wait, and waits until they have gone, and until who was granted something has it."""
+        self._is_closing = True
+        self._find_forgotten()
+        while (self._acquiring or self.taking) and clock() < until:
+            self.call_waiters()
+            await asyncio.sleep(PAUSE)
+
+    def end_holds(self) -> list[tuple[Wanted, int]]:
+        """Ends all holds; returns what the servers may still have, also of what was forgotten or lost before."""
+        for hold in self.holds:
+            hold._lose("close")
+        return [(kept.wanted, kept.token) for kept in list(self._left.values()) if clock() < kept.left_until]
+
+    async def _end_all(self, until: float, gives_up: bool) -> None:
+        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted, side by side."""
+        await self._stop_waiting(min(until, clock() + WAIT_MARGIN))
+        left = self.end_holds()
+        if gives_up:
+            await asyncio.gather(*(self._release_at_end(wanted, token, until) for wanted, token in left))
+        await self._stop(until)
+
+    async def _release_at_end(self, wanted: Wanted, token: int, until: float) -> None:
+        failure = "no time was left"
+        try:
+            async with asyncio.timeout(until - clock()):
+                await self.release(wanted, token)
+                return
+        except RedislockError as error:
+            failure = str(error)
+        except TimeoutError:
+            pass
+        logger.warning("%s was not given up: %s", wanted.name, failure)
+
+    def keep(self, hold: BaseHold) -> None:
+        """Looks after the hold from now on. Any thread may call this."""
+        number, leave_busy = hold._number, hold._leave_busy
+        self._kept[number] = _Kept(number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at, leave_busy)
+        self._alarm(hold)
+
+    def drop(self, hold: BaseHold, *, is_lost: bool) -> None:
+        """Looks no more after the hold, which is over. Any thread may call this."""
+        kept = self._kept.pop(hold._number, None)
+        self.pinned.pop(hold, None)
+        if is_lost and kept is not None:
+            self._leave(kept)
+
+    def _leave(self, kept: _Kept) -> None:
+        """Leaves what the server may have to its user, who may still work under it, and to its lease."""
+        now = clock()
+        kept.left_until = now + kept.wanted.lease
+        for each in list(self._left.values()):
+            if each.left_until <= now:
+                self._left.pop(each.number, None)
+        self._left[kept.number] = kept
+
+    def give_up_left(self, hold: BaseHold) -> None:
+        """Gives up what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
+        if not self._is_closing and self._left.pop(hold._number, None) is not None:
+            self.soon(self.abandon, hold._wanted, hold.token)
+
+    @property
+    def holds(self) -> list[BaseHold]:
+        """All that is held, without what was forgotten."""
+        holds = [kept.hold() for kept in list(self._kept.values())]
+        return [hold for hold in holds if hold is not None]
+
+    def _find_forgotten(self) -> list[BaseHold]:
+        """Tells of each hold that nobody has any more; returns the others. Only the event loop calls this."""
+        holds = []
+        for kept in list(self._kept.values()):
+            if (hold := kept.hold()) is not None:
+                holds.append(hold)
+            # One that another thread has given up in this moment is here no more.
+            elif self._kept.pop(kept.number, None) is not None:
+                self._forget(kept)
+        return holds
+
+    def _forget(self, kept: _Kept) -> None:
+        """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
+        now, name = clock(), kept.wanted.name
+        kept.leave_busy()
+        self._leave(kept)
+        logger.warning(_FORGOTTEN, name)
+        _hooks.call(self.hooks, "forgotten", name, now - kept.granted_at)
+        try:
+            warnings.warn(_FORGOTTEN % name, ResourceWarning, stacklevel=2)
+        except Exception:
+            logger.debug("the program wants no such warning", exc_info=True)
+
+    def soon(self, what: Callable[..., object], *arguments: Any) -> None:
+        """Calls this in the event loop, unless that is closed. Any thread may call this."""
+        try:
+            self.loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            logger.debug("the event loop is closed")
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs this beside all else."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A server that does not answer is no surprise: the caller was told, or the deadline of the hold tells.
+            level = logging.DEBUG if isinstance(error, RedislockError) else logging.ERROR
+            logger.log(level, "work in the background failed: %s", error, exc_info=error)
+
+    def _alarm(self, hold: BaseHold) -> None:
+        if hold._due() < self._wake_at:
+            self.soon(self._arm, hold._due())
+
+    def _arm(self, at: float) -> None:
+        if at >= self._wake_at:
+            return
+        self._wake_at = at
+        self._nap()
+
+    def _nap(self) -> None:
+        """Sleeps until something is due, and looks at the clock each second: the timer of the event loop stands still
+        while the machine sleeps."""
+        if self._timer is not None:
+            self._timer.cancel()
+        left = self._wake_at - clock()
+        self._timer = self.loop.call_later(min(max(0.0, left), NAP), self._tick if left <= NAP else self._nap)
+
+    def _tick(self) -> None:
+        # From here on a hold that is added raises an alarm, which is heard after this turn.
+        self._wake_at, now, first = _NEVER, clock(), _NEVER
+        for hold in self._find_forgotten():
+            if now >= hold._deadline:
+                hold._lose("deadline")
+                continue
+            # What is due a little later is done in the same turn.
+            if hold._renew_at <= now + hold._wanted.lease * RENEW_AT / 20:
+                hold._renew_at = _NEVER
+                self.begin(self.renew(hold))
+            if hold._watch_at <= now + WATCH_AFTER / 2:
+                hold._watch_at = _NEVER
+                self.begin(self._then_alarm(self.look(hold), hold))
+            first = min(first, hold._due())
+        if first < _NEVER:
+            self._arm(first)
+
+    async def _then_alarm(self, work: Coroutine[Any, Any, object], hold: BaseHold) -> None:
+        await work
+        if hold._alive:
+            self._alarm(hold)
+
+    async def _stop(self, until: float) -> None:
+        """Ends the scheduler, after all that has begun."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=max(0.0, min(until - clock(), WAIT_MARGIN)))
+            for task in late:
+                task.cancel()
