@@ -1,8 +1,10 @@
-"""What `make package` has made: each package is installed in a clean place, and a server there takes a lock.
+"""What `make package` has made: each package is installed in a clean place, a server there takes a lock, and the
+command-line tool runs a command under one.
 
 REDISLOCK_PACKAGES says where the packages are; without it there is nothing to test here.
 """
 
+import gzip
 import hashlib
 import os
 import re
@@ -20,6 +22,13 @@ pytestmark = pytest.mark.skipif(not PACKAGES.is_dir(), reason="`make package` bu
 #: What Debian 12 has: no newer one may be asked for.
 GLIBC_MAX = (2, 36)
 INSTALLED_MODULE = "usr/lib/redis/modules/libredislock.so"
+INSTALLED_TOOL = "usr/bin/redislock"
+MANUAL = "usr/share/man/man1/redislock.1.gz"
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/redislock",
+    "zsh": "usr/share/zsh/vendor-completions/_redislock",
+    "fish": "usr/share/fish/vendor_completions.d/redislock.fish",
+}
 
 
 def only(pattern):
@@ -33,21 +42,45 @@ def run(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def install(root):
+    """Installs the Debian package in this folder, as dpkg does it, with a database of its own."""
+    (root / "var/lib/dpkg/updates").mkdir(parents=True)
+    (root / "var/lib/dpkg/info").mkdir()
+    (root / "var/lib/dpkg/status").touch()
+    dpkg(root, "--force-depends", "--install", only("*.deb"))
+    status = run("dpkg-query", f"--root={root}", "--show", "--showformat=${Status}", "redis-redislock")
+    assert status == "install ok installed"
+
+
+def dpkg(root, *words):
+    # A user who is not root gets a name space in which it is.
+    as_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+    path = f"PATH={os.environ['PATH']}:/usr/sbin:/sbin"
+    run("env", path, *as_root, "dpkg", f"--root={root}", f"--log={root}/log", *words)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder in which the Debian package is installed, as dpkg does it: with a database of its own if it may."""
+    """A folder in which the Debian package is installed."""
     root = tmp_path_factory.mktemp("debian")
-    package = only("*.deb")
-    if os.geteuid() == 0:
-        (root / "var/lib/dpkg/updates").mkdir(parents=True)
-        (root / "var/lib/dpkg/info").mkdir()
-        (root / "var/lib/dpkg/status").touch()
-        run("dpkg", f"--root={root}", "--force-depends", "--install", package)
-        status = run("dpkg-query", f"--root={root}", "--show", "--showformat=${Status}", "redis-redislock")
-        assert status == "install ok installed"
-    else:
-        run("dpkg-deb", "--extract", package, root)
+    install(root)
     return root
+
+
+def runs_a_command(tool, server, name):
+    """The tool runs a command while it holds a lock, and is refused meanwhile."""
+    words = [tool, "run", name, "--", "sh", "-c", 'echo "$REDISLOCK_TOKEN"; exec "$@"', "sh", tool]
+    environment = {**os.environ, "REDISLOCK_URL": f"redis://127.0.0.1:{server.port}"}
+
+    def done(*command):
+        return subprocess.run([*words, *command], env=environment, capture_output=True, text=True, timeout=60)
+
+    once = done("info", name)
+    assert once.returncode == 0, once.stderr
+    token, *shown = once.stdout.splitlines()
+    assert int(token) > 0 and token in "".join(shown)
+    assert done("run", name, "true").returncode == 75
+    assert server.connect()("LOCK.FENCE", name) is None
 
 
 def takes_a_lock(server):
@@ -78,6 +111,41 @@ def test_as_installed_the_configuration_loads_nothing(installed, start_server, t
     assert server.admin("MODULE LIST") == []
 
 
+def test_the_installed_tool_runs_a_command_under_a_lock(installed, start_server):
+    server = start_server("--loadmodule", installed / INSTALLED_MODULE, with_module=False)
+    runs_a_command(installed / INSTALLED_TOOL, server, "nightly")
+
+
+@pytest.mark.once
+def test_manual_and_completions_are_those_of_the_installed_tool(installed):
+    tool = installed / INSTALLED_TOOL
+    manual = gzip.decompress((installed / MANUAL).read_bytes()).decode()
+    assert manual == run(tool, "manual") and ".TH redislock 1" in manual
+    for shell, path in COMPLETIONS.items():
+        script = (installed / path).read_text()
+        assert script == run(tool, "completions", shell) and "min-hold" in script, shell
+
+
+@pytest.mark.once
+def test_bash_completes_the_installed_tool(installed):
+    # As the shell does it: the words of the line, and the number of the one that is completed.
+    script = (
+        'source "$1"; complete -p redislock >/dev/null; COMP_WORDS=(redislock run --min); COMP_CWORD=2; '
+        '_redislock redislock --min run; echo "${COMPREPLY[@]}"'
+    )
+    assert run("bash", "-ec", script, "bash", installed / COMPLETIONS["bash"]) == "--min-hold\n"
+
+
+@pytest.mark.once
+def test_removal_takes_all_files_away_and_purge_the_configuration(tmp_path):
+    install(tmp_path)
+    dpkg(tmp_path, "--remove", "redis-redislock")
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path for path in left if not path.startswith(("var/lib/dpkg/", "log"))} == {"etc/redis/redislock.conf"}
+    dpkg(tmp_path, "--purge", "redis-redislock")
+    assert not any((tmp_path / folder).exists() for folder in ("etc", "usr"))
+
+
 @pytest.mark.once
 def test_the_debian_package_says_what_it_is_and_needs():
     fields = run("dpkg-deb", "--field", only("*.deb"))
@@ -85,21 +153,23 @@ def test_the_debian_package_says_what_it_is_and_needs():
     assert re.search(r"^Architecture: (?!all)", fields, re.MULTILINE)
     (libc,) = re.findall(r"^Depends:.*\blibc6 \(>= ([0-9.]+)\)", fields, re.MULTILINE)
     assert tuple(int(part) for part in libc.split(".")) <= GLIBC_MAX
-    assert re.search(r"^Recommends: redis-server \| valkey-server$", fields, re.MULTILINE)
+    assert re.search(r"^Suggests: redis-server \| valkey-server$", fields, re.MULTILINE)
+    assert "Recommends:" not in fields, "a machine that only runs the tool gets no server"
 
 
 @pytest.mark.once
 def test_what_is_installed_belongs_to_root_and_is_no_ones_to_write():
     for line in run("dpkg-deb", "--contents", only("*.deb")).splitlines():
         mode, owner = line.split()[:2]
-        executable = line.endswith(INSTALLED_MODULE) or line.endswith("/")
+        executable = line.endswith((INSTALLED_MODULE, INSTALLED_TOOL, "/"))
         assert owner in {"root/root", "0/0"}, line
         assert mode[1:] == ("rwxr-xr-x" if executable else "rw-r--r--"), line
 
 
 @pytest.mark.once
-def test_the_module_needs_no_newer_library_than_debian_12_has(installed):
-    symbols = run("objdump", "-T", installed / INSTALLED_MODULE)
+@pytest.mark.parametrize("file", [INSTALLED_MODULE, INSTALLED_TOOL])
+def test_nothing_needs_a_newer_library_than_debian_12_has(installed, file):
+    symbols = run("objdump", "-T", installed / file)
     versions = {tuple(int(part) for part in found.split(".")) for found in re.findall(r"GLIBC_([0-9.]+)", symbols)}
     assert versions and max(versions) <= GLIBC_MAX, max(versions)
 
@@ -112,7 +182,13 @@ def test_the_tarball_holds_the_same_module_and_takes_a_lock(installed, start_ser
     assert folder.name == package.name.removesuffix(".tar.gz")
     module = folder / "libredislock.so"
     assert module.read_bytes() == (installed / INSTALLED_MODULE).read_bytes()
-    takes_a_lock(start_server("--loadmodule", module, with_module=False))
+    server = start_server("--loadmodule", module, with_module=False)
+    takes_a_lock(server)
+    assert (folder / "redislock").read_bytes() == (installed / INSTALLED_TOOL).read_bytes()
+    runs_a_command(folder / "redislock", server, "nightly")
+    assert (folder / "redislock.1").read_bytes() == gzip.decompress((installed / MANUAL).read_bytes())
+    for path in COMPLETIONS.values():
+        assert (folder / "completions" / Path(path).name).read_bytes() == (installed / path).read_bytes()
     for name in ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "redis.conf.example", "docs/GUARANTEES.md"]:
         assert (folder / name).stat().st_size > 0, name
 

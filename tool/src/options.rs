@@ -9,17 +9,21 @@ use clap_complete::Shell;
 
 use crate::values::{self, Wait};
 
-const EXAMPLES: &str = "\
+pub const EXAMPLES: &str = "\
 Run a job once on many machines:
-  * * * * * redislock run --on-busy skip --min-hold 30s nightly /usr/local/bin/job
+  * * * * * redislock run --on-busy skip --min-hold 30s nightly /usr/local/bin/job";
 
+pub const EXIT_CODES: &str = "\
 Exit codes of run: the command's own. 64 usage, 69 no server grants, 75 busy, 77 not allowed,
 78 set-up, 79 lost. 124 --max-hold, 125 failed itself, 126 cannot run, 127 not found.
 Works on Linux.";
 
+/// The heading of what all commands take.
+pub const SERVER: &str = "Server";
+
 /// Runs a command while it holds a lock in Redis or Valkey, and shows who holds what.
 #[derive(Parser)]
-#[command(name = "redislock", version, after_help = EXAMPLES, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "redislock", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), disable_help_subcommand = true, max_term_width = 100)]
 pub struct Options {
     #[command(subcommand)]
     pub action: Action,
@@ -49,7 +53,7 @@ pub enum Action {
 
 /// Which servers, and how to log in.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Server")]
+#[command(next_help_heading = SERVER)]
 pub struct Server {
     /// Where the locks are: redis[s]://[user@]host:port[/db], redis+sentinel://host:port,.../service,
     /// redis+cluster://host:port,..., unix:///path
