@@ -1,6 +1,6 @@
 //! `break`: ends a hold that was shown, by its token, so that it never ends the next one.
 
-use std::io::{BufRead, IsTerminal, stderr, stdin};
+use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use std::os::unix::ffi::OsStrExt;
 
 use redislock_client::redis::{Value, cmd};
@@ -62,7 +62,7 @@ fn ask(options: &Break, question: &str) -> Result<(), Failure> {
     if !stdin().is_terminal() || !stderr().is_terminal() {
         return Err(Failure::usage("--yes: expected where there is no terminal to ask on"));
     }
-    eprint!("{question} [y/N] ");
+    drop(write!(stderr(), "{question} [y/N] "));
     let mut answer = String::new();
     let read = stdin().lock().read_line(&mut answer);
     match read.map(|_| answer.trim().to_ascii_lowercase()).as_deref() {

@@ -79,7 +79,7 @@ pub fn code_of_reply(text: &str) -> Code {
 
 fn is_refused_by_settings(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["unknown command", "must be an integer from", "may evict locks", "grants no lock any more"]
+    ["unknown command", "must be an integer from", "may evict locks", "grants no lock any more", "db index"]
         .iter()
         .any(|part| text.contains(part))
 }

@@ -15,7 +15,7 @@ use crate::options::{HeldBy, Info, Ls};
 use crate::print;
 use crate::show::{Shown, printable};
 use crate::target::Place;
-use crate::values::shown;
+use crate::values::{self, shown};
 
 /// How many keys one step of a walk looks at.
 const STEP: u64 = 1000;
@@ -34,6 +34,10 @@ struct Walk {
 /// Lists the locks once, or again and again.
 pub fn ls(options: &Ls, is_from_environment: bool) -> Result<u8, Failure> {
     let place = Place::of(&options.server, is_from_environment)?;
+    let pattern = options.pattern.to_string_lossy();
+    if options.watch.is_some() && values::positive(&pattern).is_ok() {
+        return Err(Failure::usage(format!("--watch: expected --watch={pattern}, in one word")));
+    }
     loop {
         let walk = walk(&place, &options.pattern, options.budget)?;
         let text = if options.json { listed_as_json(&walk) } else { listed(&walk) };

@@ -43,7 +43,8 @@ fn main() -> ExitCode {
     match act(std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("redislock: {failure}");
+            // The exit code counts where nobody reads the line.
+            drop(writeln!(std::io::stderr(), "redislock: {failure}"));
             failure.code.into()
         }
     }
@@ -55,6 +56,9 @@ fn act(words: impl IntoIterator<Item = OsString>) -> Result<u8, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             print(error.render().to_string().as_bytes());
             return Ok(0);
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return Err(Failure::usage(format!("COMMAND: expected {}; see redislock --help", names())));
         }
         Err(error) => return Err(one_line(&error)),
     };
@@ -85,6 +89,13 @@ fn act(words: impl IntoIterator<Item = OsString>) -> Result<u8, Failure> {
 fn print(text: &[u8]) -> bool {
     let mut output = std::io::stdout();
     output.write_all(text).and_then(|()| output.flush()).is_ok()
+}
+
+/// The names of the commands.
+fn names() -> String {
+    let command = Options::command();
+    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(clap::Command::get_name);
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// The first line of an error of the command line: it names the option, and what it takes.

@@ -104,7 +104,7 @@ pub struct Run {
     #[arg(long, value_name = "fail|skip", default_value = "fail", hide_possible_values = true)]
     pub on_busy: OnBusy,
     /// Exit code if another holds the lock
-    #[arg(long, value_name = "N", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, value_name = "N", default_value = "75", value_parser = values::number::<u8>(1, 255))]
     pub busy_code: u8,
     /// How long the lock stays taken if this machine dies
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::lease)]
@@ -122,7 +122,7 @@ pub struct Run {
     #[arg(long, value_name = "term|kill|warn", default_value = "term", hide_possible_values = true)]
     pub on_loss: OnLoss,
     /// Be one of at most N holders
-    #[arg(long, value_name = "N", conflicts_with = "shared", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", conflicts_with = "shared", value_parser = values::number::<u32>(1, 1_000_000))]
     pub semaphore: Option<u32>,
     /// Share the lock with other --shared holders
     #[arg(long)]
@@ -168,7 +168,7 @@ pub struct Ls {
           value_parser = values::positive)]
     pub watch: Option<Duration>,
     /// Look at this many keys on each server at most
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = values::number::<u64>(1, 1_000_000_000))]
     pub budget: u64,
     /// Print JSON
     #[arg(long)]

@@ -119,7 +119,11 @@ impl Login {
 
     fn info(&self, url: &str) -> Result<ConnectionInfo, Failure> {
         // The driver's errors name no part of the URL, and so no password.
-        let mut info = url.into_connection_info().map_err(|error| wrong_url(&error.to_string()))?;
+        let mut info = url.into_connection_info().map_err(|error| {
+            let text = error.to_string();
+            // The kind of the error, which is for programs, stands behind it.
+            wrong_url(text.split(" - ").next().unwrap_or(&text))
+        })?;
         if url.starts_with("rediss://") {
             choose_provider();
         }
@@ -151,6 +155,13 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::usage(format!("{option}: cannot read {}: {error}", path.display())))
 }
 
+/// Whether systemd has put this file into the folder of the service's credentials, which only the service can enter.
+/// There it lets the user of the service read a file by an access list, which shows as a right of the group.
+fn is_credential(path: &Path) -> bool {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
+    folder.is_some_and(|folder| !folder.is_empty() && path.parent() == Some(Path::new(&folder)))
+}
+
 fn read_password(path: &Path) -> Result<String, Failure> {
     let wrong = |why: String| Failure::usage(format!("--password-file: {}: {why}", path.display()));
     let about = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
@@ -158,7 +169,7 @@ fn read_password(path: &Path) -> Result<String, Failure> {
         return Err(wrong("expected a regular file".to_owned()));
     }
     let mode = about.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
+    if mode & 0o077 != 0 && !is_credential(path) {
         return Err(wrong(format!("others may read it (mode {mode:03o}); run chmod 600")));
     }
     if about.size() > LONGEST_PASSWORD {

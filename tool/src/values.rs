@@ -29,6 +29,11 @@ impl Wait {
 /// Parses a duration: a number with a unit, or 0.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const FORM: &str = "a number with a unit, as 500ms, 30s, 5m or 1h30m";
+    let units = || text.split(|letter: char| !letter.is_ascii_alphabetic());
+    if units().any(|unit| unit.starts_with(['M', 'y']) || unit.starts_with("mo")) {
+        // A month would surprise those who mean a minute.
+        return Err(format!("expected {FORM}; no months or years"));
+    }
     let parsed = humantime::parse_duration(text).map_err(|_| format!("expected {FORM}"))?;
     if parsed > LONGEST {
         return Err("expected at most 366d".to_owned());
@@ -61,6 +66,18 @@ pub fn wait(text: &str) -> Result<Wait, String> {
     duration(text).map(Wait::For).map_err(|error| format!("{error}, or forever"))
 }
 
+/// Parses a number of this range.
+pub fn number<T: TryFrom<u64>>(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("expected a number from {least} to {most}"))
+    }
+}
+
 /// Parses a label for the owner.
 pub fn label(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_graphic() && c != ':';
@@ -91,7 +108,10 @@ mod tests {
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
-        for text in ["30", "", "s", "-5s", "5 parsecs", "1.5.2s", "99999999999999999999s"] {
+        assert_eq!(duration("2days 1min"), Ok(Duration::from_secs(2 * 86_400 + 60)));
+        for text in
+            ["30", "", "s", "-5s", "5 parsecs", "1.5.2s", "99999999999999999999s", "5M", "1 month", "1y"]
+        {
             let error = duration(text).unwrap_err();
             assert!(error.contains("30s, 5m or 1h30m"), "{text}: {error}");
         }
