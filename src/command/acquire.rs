@@ -1,4 +1,4 @@
-//! `LOCK.ACQUIRE key owner PX ms | EX seconds [BLOCK ms | QUEUE ms] [SHARED | LIMIT n] [REENTRANT] [EPHEMERAL ms]
+//! `LOCK.ACQUIRE key owner PX ms | EX seconds [BLOCK ms | QUEUE ms] [SHARED | LIMIT n | REENTRANT] [EPHEMERAL ms]
 //! [KEEPALIVE]`
 
 use super::args::{Bounds, LeaseOption, Options, WAIT_MS_MAX, integer, owner, ranged};
@@ -58,7 +58,7 @@ struct Given {
 
 /// The grammar.
 const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
-                     [SHARED | LIMIT holders] [REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
+                     [SHARED | LIMIT holders | REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
 
 /// The owner and the lease, if the arguments behind the key are what they mostly are: a name and `PX`. `None`: it is
 /// for [`parse`].
@@ -199,6 +199,12 @@ impl Given {
             (false, Some(limit)) => Mode::Limit(limit),
             (false, None) => Mode::Exclusive,
         };
+        match mode {
+            Mode::Exclusive => {}
+            _ if !self.is_reentrant => {}
+            Mode::Shared => return Err(Invalid::Both("REENTRANT", "SHARED")),
+            Mode::Limit(_) => return Err(Invalid::Both("REENTRANT", "LIMIT")),
+        }
         Ok(Acquire {
             owner: (who != b"*").then_some(who),
             lease_ms: self.lease.ms()?,
@@ -254,11 +260,11 @@ mod tests {
         let all = Acquire {
             wait: Some(WaitFor::Queue(7)),
             mode: Mode::Limit(1_000_000),
-            is_reentrant: true,
             binding: Binding { ephemeral_ms: Some(0), is_keepalive: true, is_running: false },
             ..plain(Some(b"w"), 9)
         };
-        assert_eq!(of("w keepalive limit 1000000 PX 9 Reentrant EPHEMERAL 0 queue 7"), Ok(all));
+        assert_eq!(of("w keepalive limit 1000000 PX 9 EPHEMERAL 0 queue 7"), Ok(all));
+        assert_eq!(of("w Reentrant px 9"), Ok(Acquire { is_reentrant: true, ..plain(Some(b"w"), 9) }));
         assert_eq!(of("w shared px 9"), Ok(Acquire { mode: Mode::Shared, ..plain(Some(b"w"), 9) }));
     }
 
@@ -280,6 +286,8 @@ mod tests {
             ("* PX 1 QUEUE 9", "ERR QUEUE needs an owner of your own"),
             ("w PX 1 QUEUE 0", "ERR QUEUE must be an integer from 1 to 3600000 (milliseconds)"),
             ("w PX 1 SHARED LIMIT 1", "ERR syntax error: give SHARED or LIMIT, not both"),
+            ("w PX 1 SHARED REENTRANT", "ERR syntax error: give REENTRANT or SHARED, not both"),
+            ("w PX 1 REENTRANT LIMIT 1", "ERR syntax error: give REENTRANT or LIMIT, not both"),
             ("w PX 1 LIMIT 0", "ERR LIMIT must be an integer from 1 to 1000000 (holders)"),
             ("w PX 1 LIMIT 1000001", "ERR LIMIT must be an integer from 1 to 1000000"),
             ("w PX 1 SHARED SHARED", "ERR syntax error: option SHARED is given twice"),

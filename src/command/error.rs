@@ -192,6 +192,11 @@ pub fn refusal(refusal: Refusal, key: &[u8], cycle: &[Link]) -> Cow<'static, str
         Refusal::Unconfirmable => CANNOT_CONFIRM.into(),
         Refusal::Leaving => LEAVING.into(),
         Refusal::Deadlock => deadlock(cycle).into(),
+        Refusal::Several(mode) => format!(
+            "ERR RAISE is for exclusive locks: this one is {}, and each of its holders has a token of its own",
+            if let Mode::Limit(limit) = mode { format!("LIMIT {limit}") } else { "SHARED".to_owned() }
+        )
+        .into(),
         Refusal::TooManyTimes => {
             format!("ERR this owner holds the lock {COUNT_MAX} times already (REENTRANT)").into()
         }
@@ -288,7 +293,14 @@ pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the 
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";
 
 /// A lease that stands still has no end that a quarantine could wait for.
-pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: nobody could tell when a lease that stands still is over";
+pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: a paused lease has no bounded end";
+
+/// Nobody could say how often a lock is held if a request that counts was not confirmed.
+pub const COUNTED_UNCONFIRMED: &str =
+    "ERR REENTRANT cannot be used while redislock.confirm is all or majority: count in the client";
+
+/// Nobody could say which token a hold has if a request that raises it was not confirmed.
+pub const RAISED_UNCONFIRMED: &str = "ERR RAISE cannot be used while redislock.confirm is all or majority: a token that is raised must be known at once";
 
 /// It waits since before the quarantine was set, or made shorter.
 pub const LONGER_THAN_QUARANTINE: &str = "ERR PX is more than redislock.quarantine, which was set while this request waited; the request left the queue";

@@ -153,7 +153,10 @@ const LEASE: Arg = one_of(c"lease", &[number(c"milliseconds", c"PX"), number(c"s
 const WAIT: Arg =
     one_of(c"wait", &[number(c"block-milliseconds", c"BLOCK"), number(c"queue-milliseconds", c"QUEUE")]);
 
-const MODE: Arg = one_of(c"mode", &[word(c"shared", c"SHARED"), number(c"holders", c"LIMIT")]);
+const MODE: Arg = one_of(
+    c"mode",
+    &[word(c"shared", c"SHARED"), number(c"holders", c"LIMIT"), word(c"reentrant", c"REENTRANT")],
+);
 
 const WHICH_TOKEN: Arg =
     one_of(c"which-token", &[number(c"token", c"TOKEN"), number(c"least-token", c"RAISE")]);
@@ -183,7 +186,6 @@ pub static COMMANDS: [Command; 10] = [
             LEASE,
             optional(WAIT),
             optional(MODE),
-            optional(word(c"reentrant", c"REENTRANT")),
             option(c"ephemeral-milliseconds", c"EPHEMERAL"),
             optional(word(c"keepalive", c"KEEPALIVE")),
         ],

@@ -85,7 +85,7 @@ fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }
     if server.shared().holds_back.is_set() {
-        if let Some(reason) = confirm::refusal_of_grant(server, request.binding) {
+        if let Some(reason) = confirm::refusal_of_grant(server, request.binding, request.is_reentrant) {
             return server.reply(Part::Error(reason));
         }
         return acquire_as::<S, false>(server, name, &request, None);
@@ -286,7 +286,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }
     if server.shared().holds_back.is_set()
-        && let Some(reason) = confirm::refusal_of_grant(server, request.binding)
+        && let Some(reason) = confirm::refusal_of_grant(server, request.binding, request.is_reentrant)
     {
         return server.reply(Part::Error(reason));
     }

@@ -65,7 +65,10 @@ impl<'a, S: Server> Admission<'a, S> {
     }
 
     /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
-    fn unfit(&self, Candidate { lease_ms, is_keepalive, .. }: Candidate<'_>) -> Option<&'static str> {
+    fn unfit(
+        &self,
+        Candidate { lease_ms, is_keepalive, is_reentrant, .. }: Candidate<'_>,
+    ) -> Option<&'static str> {
         if self.server.shared().grants_none_for_eviction() {
             return Some(MAY_EVICT);
         }
@@ -73,6 +76,6 @@ impl<'a, S: Server> Admission<'a, S> {
         if quarantine_ms > 0 && lease_ms > quarantine_ms {
             return Some(LONGER_THAN_QUARANTINE);
         }
-        confirm::refusal_of_lease(self.server, is_keepalive)
+        confirm::refusal_of_options(self.server, is_keepalive, is_reentrant)
     }
 }

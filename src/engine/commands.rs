@@ -280,7 +280,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
         return invalid(server, &error);
     }
     if shared.holds_back.is_set()
-        && let Some(reason) = confirm::refusal_of_renewal(server)
+        && let Some(reason) = confirm::refusal_of_renewal(server, request.raise.is_some())
     {
         return server.reply(Part::Error(reason));
     }
@@ -304,12 +304,15 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
         }
         step
     });
-    if shared.holds_back.is_set() && reply == Some(Some(true)) {
+    if shared.holds_back.is_set() && reply == Some(Ok(true)) {
         let lock_keys = vec![server.lock_key(name).to_owned()];
         let wanted = Wanted { token, lock_keys, reply: Reply::Renewed, lease_ms: request.lease_ms };
         return confirm::hold_back(server, wanted);
     }
-    reply_truth(server, reply);
+    match reply {
+        Some(Err(refusal)) => server.reply(Part::Error(&error::refusal(refusal, name.as_ref(), &[]))),
+        reply => reply_truth(server, reply.map(Result::ok)),
+    }
 }
 
 /// A token from outside must not run away with the clock of tokens (G14).

@@ -9,7 +9,9 @@ use super::flags::Level;
 use super::server::{Part, Server, Topic};
 use super::state::State;
 use super::{answers, first_use, work};
-use crate::command::error::{CANNOT_CONFIRM, CANNOT_WAIT, KEPT_UNCONFIRMED};
+use crate::command::error::{
+    CANNOT_CONFIRM, CANNOT_WAIT, COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, RAISED_UNCONFIRMED,
+};
 use crate::lock::confirm::{Rule, Seen, Verdict};
 use crate::lock::effect::Answer;
 use crate::lock::types::{Binding, ClientId, LockKeyBuf, Moment, Token};
@@ -145,8 +147,8 @@ fn listen<S: Server>(server: &S) {
 /// Why a grant to this client can never be confirmed. Before anything is done. Whether replicas could confirm it now is
 /// looked at by the core.
 #[cold]
-pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding) -> Option<&'static str> {
-    if let Some(reason) = refusal_of_lease(server, binding.is_keepalive) {
+pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding, is_reentrant: bool) -> Option<&'static str> {
+    if let Some(reason) = refusal_of_options(server, binding.is_keepalive, is_reentrant) {
         return Some(reason);
     }
     cannot_wait(server).then_some(CANNOT_WAIT)
@@ -157,14 +159,26 @@ fn cannot_wait<S: Server>(server: &S) -> bool {
     server.shared().settings.confirms() && !answers::can_block(server)
 }
 
-/// Why a lease cannot be confirmed that stands still while its connection is open, if this one would.
-pub fn refusal_of_lease<S: Server>(server: &S, is_keepalive: bool) -> Option<&'static str> {
-    (is_keepalive && server.shared().settings.confirms()).then_some(KEPT_UNCONFIRMED)
+/// Why a request with these options cannot be confirmed: a lease that stands still, a count.
+pub fn refusal_of_options<S: Server>(
+    server: &S,
+    is_keepalive: bool,
+    is_reentrant: bool,
+) -> Option<&'static str> {
+    match (is_keepalive, is_reentrant) {
+        _ if !server.shared().settings.confirms() => None,
+        (true, _) => Some(KEPT_UNCONFIRMED),
+        (false, true) => Some(COUNTED_UNCONFIRMED),
+        (false, false) => None,
+    }
 }
 
 /// Why a renewal by this client can never be confirmed, or not now.
 #[cold]
-pub fn refusal_of_renewal<S: Server>(server: &S) -> Option<&'static str> {
+pub fn refusal_of_renewal<S: Server>(server: &S, raises: bool) -> Option<&'static str> {
+    if raises && server.shared().settings.confirms() {
+        return Some(RAISED_UNCONFIRMED);
+    }
     if cannot_wait(server) { Some(CANNOT_WAIT) } else { is_impossible(server).then_some(CANNOT_CONFIRM) }
 }
 

@@ -271,6 +271,10 @@ impl Settings {
                 Err("redislock.confirm all and majority need redislock.quarantine, 1 to 86400000 \
                  milliseconds: as long as the longest lease")
             }
+            (true, ..) if self.has_legacy_strings() => Err(
+                "redislock.legacy-strings must be no where redislock.confirm is all or majority: no replica \
+                 confirms a string",
+            ),
             _ => Ok(()),
         }
     }

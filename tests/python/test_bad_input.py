@@ -49,7 +49,10 @@ RANGES = [
 ]
 FLAGS = ["SHARED", "REENTRANT", "KEEPALIVE"]
 WITH_VALUE = [["QUEUE", "100"], ["LIMIT", "2"], ["EPHEMERAL", "5"], ["BLOCK", "0"]]
-TOGETHER = [["BLOCK", "0"], ["QUEUE", "100"]], [["SHARED"], ["LIMIT", "2"]]
+TOGETHER = [
+    [["BLOCK", "0"], ["QUEUE", "100"]], [["SHARED"], ["LIMIT", "2"]],
+    [["SHARED"], ["REENTRANT"]], [["LIMIT", "2"], ["REENTRANT"]],
+]  # fmt: skip
 
 
 def number_cases():
@@ -192,7 +195,8 @@ STATES = {
     "free": [],
     "alice holds": [[*ACQUIRE, "PX", "600000"]],
     "alice reads": [[*ACQUIRE, "PX", "600000", "SHARED"], ["LOCK.ACQUIRE", "door", "bob", "PX", "600000", "SHARED"]],
-    "alice has a permit": [[*ACQUIRE, "PX", "600000", "LIMIT", "2", "REENTRANT"]],
+    "alice has a permit": [[*ACQUIRE, "PX", "600000", "LIMIT", "2"]],
+    "alice has entered twice": [[*ACQUIRE, "PX", "600000", "REENTRANT"]] * 2,
     "bob holds": [["LOCK.ACQUIRE", "door", "bob", "PX", "600000"]],
 }
 
@@ -332,7 +336,7 @@ def test_the_ends_of_each_range_are_accepted(cli, command):
 
 
 @pytest.mark.parametrize("words", [
-    "SHARED REENTRANT EPHEMERAL 0 KEEPALIVE QUEUE 1", "keepalive ephemeral 3600000 limit 1000000",
+    "SHARED EPHEMERAL 0 KEEPALIVE QUEUE 1", "REENTRANT EPHEMERAL 0 keepalive QUEUE 1", "keepalive ephemeral 3600000 limit 1000000",
     "Limit 1 Block 9007199254740991", "queue 3600000", "EPHEMERAL 0 SHARED BLOCK 0",
 ])  # fmt: skip
 def test_options_in_any_order_and_case(cli, words):

@@ -70,9 +70,7 @@ REQUESTS = {
     "acquire again": (("",), f"LOCK.ACQUIRE door alice PX {LEASE_MS}"),
     "upgrade": (("SHARED",), f"LOCK.ACQUIRE door alice PX {LEASE_MS}"),
     "downgrade": (("",), f"LOCK.ACQUIRE door alice PX {LEASE_MS} SHARED"),
-    "count": (("REENTRANT",), f"LOCK.ACQUIRE door alice PX {LEASE_MS} REENTRANT"),
     "renew": (("",), f"LOCK.RENEW door alice PX {LEASE_MS}"),
-    "raise": (("",), f"LOCK.RENEW door alice PX {LEASE_MS} RAISE 9"),
 }
 
 
@@ -177,12 +175,10 @@ def test_what_was_held_before_outlives_a_failure(group):
     primary, _, second = group
     cli = primary.connect()
     kept = take(cli, "kept", "alice", lease_ms=LEASE_MS)
-    token = take(cli, "counted", "alice", "REENTRANT", lease_ms=LEASE_MS)
     take(cli, "read", "alice", "SHARED", lease_ms=LEASE_MS)
     with stuck(primary, second):
         requests = [
             ask(primary, "kept", "alice", lease_ms=LEASE_MS),
-            ask(primary, "counted", "alice", "REENTRANT", lease_ms=LEASE_MS),
             ask(primary, "read", "alice", lease_ms=LEASE_MS),
             ask_all(primary, "one other", "alice", lease_ms=LEASE_MS),
         ]
@@ -191,8 +187,6 @@ def test_what_was_held_before_outlives_a_failure(group):
                 request.answer()
         eventually(lambda: cli("EXISTS one other") == 0, "what it did not hold before is undone")
     assert hold_of(cli, "kept", "alice")["token"] == kept
-    eventually(lambda: hold_of(cli, "counted", "alice")["count"] == 1, "one count is undone")
-    assert hold_of(cli, "counted", "alice")["token"] == token
     take(cli, "read", "bob", "SHARED", lease_ms=LEASE_MS)
     assert owners_of(cli, "read") == ["alice", "bob"], "the upgrade is undone, and nothing else"
     for replica in group[1:]:
@@ -434,23 +428,54 @@ def test_a_request_that_cannot_wait_for_replicas_is_refused(group):
     assert cli("EXEC") == [1], "a release waits for nobody"
 
 
-def test_keepalive_is_refused(group):
+@pytest.mark.parametrize("how", ["", "BLOCK 0", "QUEUE 50000"])
+@pytest.mark.parametrize("option", ["KEEPALIVE", "REENTRANT"])
+def test_keepalive_and_reentrant_are_refused(group, option, how):
     cli = group[0].connect()
-    with refused("ERR", "KEEPALIVE", "redislock.confirm"):
-        take(cli, "door", "alice", "KEEPALIVE", lease_ms=LEASE_MS)
+    with refused("ERR", option, "redislock.confirm"):
+        take(cli, "door", "alice", option, how, lease_ms=LEASE_MS)
+    with refused("ERR", option, "redislock.confirm"):
+        cli("EVAL", "return redis.call(unpack(ARGV))", 0, "LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS, option)
     assert cli("DBSIZE") == 0
 
 
-def test_a_waiter_with_keepalive_leaves_when_its_turn_comes(group):
+@pytest.mark.parametrize("option", ["KEEPALIVE", "REENTRANT"])
+def test_a_waiter_whose_option_is_refused_leaves_when_its_turn_comes(group, option):
     primary = group[0]
     cli = primary.connect()
     cli("CONFIG SET redislock.confirm local")
     take(cli, "door", "alice", lease_ms=LEASE_MS)
-    kept = ask(primary, "door", "bob", "KEEPALIVE", lease_ms=LEASE_MS)
+    waiter = ask(primary, "door", "bob", option, lease_ms=LEASE_MS)
+    plain = ask(primary, "door", "carol", lease_ms=LEASE_MS)
     cli("CONFIG SET redislock.confirm all")
     release(cli, "door", "alice")
-    with refused("ERR", "KEEPALIVE", "redislock.confirm"):
-        kept.answer()
+    with refused("ERR", option, "redislock.confirm"):
+        waiter.answer()
+    assert isinstance(plain.answer(), int), "the next one is granted"
+
+
+def test_a_token_is_not_raised(group):
+    cli = group[0].connect()
+    token = take(cli, "door", "alice", lease_ms=LEASE_MS)
+    last = counted(group[0], "last_token")
+    for wanted in (token + 5000, token, 1):
+        with refused("ERR", "RAISE", "redislock.confirm"):
+            cli("LOCK.RENEW", "door", "alice", "PX", 9, "RAISE", wanted)
+    hold = hold_of(cli, "door", "alice")
+    assert hold["token"] == token and hold["lease-left-ms"] > 9, "nothing is changed"
+    assert counted(group[0], "last_token") == last
+
+
+def test_a_count_from_before_stays(group):
+    cli = group[0].connect()
+    cli("CONFIG SET redislock.confirm local")
+    tokens = [take(cli, "door", "alice", "REENTRANT", lease_ms=LEASE_MS) for _ in range(3)]
+    cli("CONFIG SET redislock.confirm all")
+    assert take(cli, "door", "alice", lease_ms=LEASE_MS) == tokens[0], "a retry is none"
+    for left in (2, 1):
+        release(cli, "door", "alice")
+        assert hold_of(cli, "door", "alice")["count"] == left
+    release(cli, "door", "alice")
     assert cli("DBSIZE") == 0
 
 
@@ -600,6 +625,26 @@ def test_what_confirmation_needs_cannot_be_taken_away(group, name):
     with refused("ERR", f"need redislock.{name}"):
         cli("CONFIG", "SET", f"redislock.{name}", 0)
     assert cli("CONFIG", "GET", f"redislock.{name}") == before
+
+
+@pytest.mark.parametrize("rule", ["all", "majority"])
+def test_strings_are_no_locks_where_grants_are_confirmed(start_server, rule):
+    # no replica confirms a string
+    cli = start_server().connect()
+    needed = ("group-size", 3, "quarantine", 1000)
+    names = [f"redislock.{word}" if n % 2 == 0 else word for n, word in enumerate(needed)]
+    told = ("ERR", "redislock.legacy-strings must be no", "redislock.confirm")
+    with refused(*told):
+        cli("CONFIG", "SET", *names, "redislock.confirm", rule, "redislock.legacy-strings", "yes")
+    cli("CONFIG", "SET", *names, "redislock.legacy-strings", "yes")
+    with refused(*told):
+        cli("CONFIG", "SET", "redislock.confirm", rule)
+    cli("CONFIG", "SET", "redislock.legacy-strings", "no", "redislock.confirm", rule)
+    with refused(*told):
+        cli("CONFIG", "SET", "redislock.legacy-strings", "yes")
+    assert cli("CONFIG GET redislock.legacy-strings")[1] == "no"
+    with pytest.raises(StartFailed, match=told[1]):
+        start_server(module_arguments=("confirm", rule, *needed, "legacy-strings", "yes"))
 
 
 def test_a_rule_is_one_of_three_words(cli):

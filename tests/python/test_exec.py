@@ -83,7 +83,7 @@ def test_a_command_does_not_run_after_the_lease(cli):
 
 
 def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
-    # docs/GUARANTEES.md, "LOCK.EXEC": one of two ways, for a user with the right to RESTORE
+    # docs/GUARANTEES.md, "LOCK.EXEC": the only way, for a user with the right to RESTORE
     payload = dump(cli, "door")
     cli("LOCK.RELEASE door alice")
     new = cli("LOCK.ACQUIRE door bob PX 3600000")
@@ -93,21 +93,6 @@ def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
     assert run(cli, token, "INCR n") == 1
     with refused("FENCED"):
         run(cli, new, "INCR n")
-
-
-@pytest.mark.parametrize("kind", ["SHARED", "LIMIT 2"])
-def test_a_dead_token_lives_again_by_a_holder_that_raises_its_own_to_it(cli, kind):
-    # docs/GUARANTEES.md, "LOCK.EXEC": the other way, which a lock of one holder does not have
-    cli("LOCK.ACQUIRE", "door", "alice", "PX", 60000, *kind.split())
-    late = cli("LOCK.ACQUIRE", "door", "bob", "PX", 60000, *kind.split())
-    cli("LOCK.RELEASE door bob")
-    with refused("FENCED"):
-        run(cli, late, "INCR n")
-    assert cli("LOCK.RENEW", "door", "alice", "PX", 60000, "RAISE", late) == 1
-    assert run(cli, late, "INCR n") == 1
-    cli("LOCK.RELEASE door alice")
-    with refused("FENCED"):
-        run(cli, late, "INCR n")
 
 
 def test_a_lease_that_the_server_had_no_time_to_end_is_over(cli):

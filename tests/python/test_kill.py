@@ -182,7 +182,7 @@ class Load(threading.Thread):
         for short, options in kinds.items():
             key = "shared" if short == "s" and turn % 3 else f"{short}{name}"
             self.take(key, f"{owner}-{turn}", options)
-            if turn % 2:
+            if turn % 2 and short in ("r", "e"):
                 self.take(key, f"{owner}-{turn}", options if short == "r" else f"{options} REENTRANT", again=True)
         keys = [f"m{name}", f"n{name}"]
         self.unsure.update((key, owner) for key in keys)

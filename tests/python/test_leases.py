@@ -173,7 +173,7 @@ def test_a_lease_ends_during_a_long_transaction_afterwards(cli):
     eventually(lambda: cli("DBSIZE") == 1, "the lease ends after the transaction")
 
 
-@pytest.mark.parametrize("options", ["", "SHARED", "LIMIT 5", "REENTRANT", "SHARED REENTRANT"])
+@pytest.mark.parametrize("options", ["", "SHARED", "LIMIT 5", "REENTRANT"])
 def test_leases_end_for_all_kinds(server, cli, options):
     # G3
     for n in range(1 if options in ("", "REENTRANT") else 5):

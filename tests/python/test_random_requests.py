@@ -30,7 +30,7 @@ def request(chance, may_tie):
         # Each key is mostly used in one way, or all requests would disagree.
         mode = chance.choice(MODES) if key in ("k0", "k1") else {"k2": "LIMIT 3"}.get(key, chance.choice(MODES[:4]))
         line = f"LOCK.ACQUIRE {key} {owner} PX {lease_ms} {mode}"
-        if chance.random() < 0.2:
+        if not mode and chance.random() < 0.3:
             line += " REENTRANT"
         if may_tie and chance.random() < 0.3:
             line += chance.choice([" EPHEMERAL 0", " EPHEMERAL 30", " KEEPALIVE", " EPHEMERAL 10 KEEPALIVE"])

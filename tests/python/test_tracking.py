@@ -71,7 +71,6 @@ CHANGES = {
     "LOCK.RENEW read r1 PX 9000": ["read"],
     "LOCK.RENEW read r2 PX 900000": ["read"],
     "LOCK.ACQUIRE read r1 PX 3600000 SHARED": ["read"],
-    "LOCK.ACQUIRE read r1 PX 9000 SHARED REENTRANT": ["read"],
     "LOCK.ACQUIRE alone r1 PX 9000": ["alone"],
     "LOCK.RELEASE alone r1": ["alone"],
     "LOCK.ACQUIRE door alice PX 9000 SHARED": ["door"],
@@ -281,7 +280,6 @@ def test_a_transaction_guarded_by_a_watched_lock(server, cli):
     watcher = server.connect()
     for step, changes in (
         ("LOCK.ACQUIRE pool p2 PX 9000 LIMIT 3", True), ("LOCK.ACQUIRE pool p2 PX 1 LIMIT 3", False),
-        ("LOCK.ACQUIRE pool p2 PX 9000 LIMIT 3 REENTRANT", True), ("LOCK.RELEASE pool p2", True),
         ("LOCK.RELEASE pool p3", False), ("LOCK.RELEASE pool p2", True), ("LOCK.RELEASE pool p2", False),
         ("LOCK.MACQUIRE 2 pool2 pool3 x PX 9000", False), ("LOCK.RENEW pool p1 PX 9000", True),
     ):  # fmt: skip

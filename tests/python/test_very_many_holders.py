@@ -17,7 +17,7 @@ KINDS = {"LIMIT": "LIMIT 5000", "SHARED": "SHARED"}
 
 def fill(cli, options, holders=UNPACKED_MAX + 501, longest=256):
     """A lock with `holders` holders of all sorts, whose names have up to `longest` bytes."""
-    more = ["", "REENTRANT", "EPHEMERAL 60000", "KEEPALIVE"]
+    more = ["", "EPHEMERAL 0 KEEPALIVE", "EPHEMERAL 60000", "KEEPALIVE"]
     cli.pipeline(*[
         ("LOCK.ACQUIRE", "door", f"{n}:".ljust(1 + n % longest, "o"), "PX", 3_600_000, *options.split(), *more[n % 4].split())
         for n in range(holders)

@@ -81,7 +81,7 @@ def test_commands_of_other_types_are_refused_on_a_lock(cli, command):
 @pytest.mark.parametrize("kind", ["SHARED", "LIMIT 2"])
 def test_a_key_of_another_type_in_the_way(server, cli, kind):
     cli("SET door x")
-    for options in (kind, f"{kind} BLOCK 0", f"{kind} QUEUE 100", f"{kind} REENTRANT"):
+    for options in (kind, f"{kind} BLOCK 0", f"{kind} QUEUE 100", "REENTRANT"):
         with refused("WRONGTYPE"):
             take(cli, "door", "alice", options)
     assert cli("GET door") == "x"

@@ -142,7 +142,11 @@ impl Life {
                 let binding = self.random.of(&["", "", "EPHEMERAL 20", "KEEPALIVE"]);
                 let how =
                     self.random.of(&["", "BLOCK 30", "BLOCK 5000", "BLOCK 0", "QUEUE 50", "QUEUE 5000"]);
-                let again = if kind.is_empty() && self.random.percent(20) { "REENTRANT" } else { "" };
+                let again = if kind.is_empty() && !self.confirms && self.random.percent(20) {
+                    "REENTRANT"
+                } else {
+                    ""
+                };
                 format!("LOCK.ACQUIRE {name} o{owner} PX {lease} {kind} {again} {binding} {how}")
             }
             5 => {

@@ -102,7 +102,7 @@ fn what_is_wrong_with_an_argument_is_said() {
 }
 
 #[test]
-fn confirmations_need_a_group_and_a_quarantine() {
+fn confirmations_need_a_group_and_a_quarantine_and_no_strings() {
     let check =
         |text: &str| with(text).check().err().unwrap_or_default().split(", ").next().map(str::to_owned);
     let group = "redislock.confirm all and majority need redislock.group-size";
@@ -111,6 +111,9 @@ fn confirmations_need_a_group_and_a_quarantine() {
     assert_eq!(check("confirm majority group-size 3").as_deref(), Some(quarantine));
     assert_eq!(check("confirm majority group-size 3 quarantine 7").as_deref(), Some(""));
     assert_eq!(check("confirm local").as_deref(), Some(""));
+    let strings = "redislock.legacy-strings must be no where redislock.confirm is all or majority: no replica confirms a string";
+    assert_eq!(check("confirm all group-size 3 quarantine 7 legacy-strings yes").as_deref(), Some(strings));
+    assert_eq!(check("legacy-strings yes").as_deref(), Some(""));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use super::given::with_clients;
 use super::inside::{PartBuf, Slot};
 use super::world::{World, at, words};
-use crate::command::error::{DEMOTED, GRANT_UNCONFIRMED, GRANT_UNDONE_LATER};
+use crate::command::error::{
+    COUNTED_UNCONFIRMED, DEMOTED, GRANT_UNCONFIRMED, GRANT_UNDONE_LATER, RAISED_UNCONFIRMED,
+};
 use crate::engine::clients::Stage;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
@@ -260,39 +262,10 @@ fn an_upgrade_that_fails_leaves_what_the_first_request_waits_for() {
 }
 
 #[test]
-fn a_hold_ends_though_its_token_was_raised_before_its_owner_was_told() {
-    // CONTRACT 6
+fn nothing_counts_and_no_token_is_raised_where_grants_are_confirmed() {
     let mut world = that_confirms();
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    passes(&mut world, 500);
-    let token = world.look(&[at(0, "k")])[&at(0, "k")].holders[0].token.unwrap();
-    let renewal = world.waits(2, &format!("LOCK.RENEW k alice PX 30000 RAISE {}", token + 1_000));
-    passes(&mut world, 501);
-    assert!(is_refused(&world, grant));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the renewal waits for the replica");
-    passes(&mut world, 500);
-    assert!(world.answers.iter().any(|(answered, _)| *answered == renewal));
-    assert_eq!(held(&world), NOBODY);
-}
-
-#[test]
-fn a_renewal_says_nothing_of_a_count_that_came_after_it() {
-    // CONTRACT 6
-    let mut world = that_confirms();
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    acknowledges(&mut world);
-    assert!(is_granted(&world, grant));
-    let renewal = world.waits(1, "LOCK.RENEW k alice PX 30000");
-    let offset = world.sim.inside.borrow().offset;
-    assert!(world.rests());
-    let counted = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 REENTRANT");
-    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
-    assert!(world.rests());
-    assert!(world.answers.iter().any(|(answered, _)| *answered == renewal));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
-    passes(&mut world, 1_001);
-    assert!(is_refused(&world, counted));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+    assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 REENTRANT"), COUNTED_UNCONFIRMED);
+    assert_eq!(world.error("LOCK.RENEW k alice PX 30000 RAISE 1"), RAISED_UNCONFIRMED);
 }
 
 #[test]
@@ -304,11 +277,11 @@ fn an_upgrade_stays_that_a_later_request_is_told_of() {
     assert!(is_granted(&world, grant));
     world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
-    let again = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 REENTRANT");
+    let again = world.waits(3, "LOCK.ACQUIRE k alice PX 30000");
     world.close(2);
     acknowledges(&mut world);
     assert!(is_granted(&world, again));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 2));
+    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
 }
 
 #[test]

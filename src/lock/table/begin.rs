@@ -60,7 +60,7 @@ impl Table {
             ctx.key_ref.lock_key,
             new.token,
             (new.owner, new.lease_ms),
-            (counts, is_upgrade),
+            (false, is_upgrade),
         );
         self.note_new_token(ctx.key_ref.lock_key, new.owner, old_token, new.token);
         Some(self.record_of(ctx, holder))

@@ -319,7 +319,7 @@ impl Table {
         self.pass_on(now, key_ref, Record::AsAsked, admission, fx).reply(Some(true))
     }
 
-    /// LOCK.RENEW. The reply is whether the hold was renewed; `None`: the key holds something else.
+    /// LOCK.RENEW. The reply is whether the hold was renewed.
     pub fn renew(
         &mut self,
         now: Now,
@@ -327,25 +327,25 @@ impl Table {
         renewal: &Renewal<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
-    ) -> Step<Option<bool>> {
+    ) -> Step<Result<bool, Refusal>> {
         if key_ref.existing == Existing::Other {
             self.dismiss_from_other(key_ref, fx);
-            return Step::unchanged(None);
+            return Step::unchanged(Err(Refusal::WrongType));
         }
         if renewal.raise.is_some() || !self.is_plain(key_ref) {
             return self.renew_any(now, key_ref, renewal, admission, fx);
         }
         if let Some(over) = self.end_if_over(now.boot, key_ref.existing, fx) {
             let step = self.pass_on(now, key_ref, Record::Ended(over), admission, fx);
-            return step.reply(Some(false));
+            return step.reply(Ok(false));
         }
         let id = match self.live(now.boot, key_ref.existing) {
             Some((id, hold)) if is_of(hold, renewal.owner, renewal.token) => id,
-            _ => return Step::unchanged(Some(false)),
+            _ => return Step::unchanged(Ok(false)),
         };
         self.locks.extend(id, now.boot, renewal.lease_ms);
         self.locks.note_acknowledged(id, renewal.client);
-        Step { reply: Some(true), change: Change::Touched, record: Record::AsAsked }
+        Step { reply: Ok(true), change: Change::Touched, record: Record::AsAsked }
     }
 }
 

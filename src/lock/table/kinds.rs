@@ -177,7 +177,6 @@ impl Table {
         }
         if ask.is_reentrant && !sabotage::removes(Rule::Count) {
             self.locks.set_count(holder, count + 1);
-            self.note_pending_grant(ctx.key_ref.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
         let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
         if is_longer || ask.is_reentrant || !is_same || stands_still {
@@ -230,7 +229,7 @@ impl Table {
         let Some((holder, hold)) = self.own(ctx, ask.owner) else {
             return Busy;
         };
-        let (token, count, was) = (hold.token(), hold.count(), hold.binding());
+        let (token, was) = (hold.token(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
         self.locks.rebind(
             holder,
@@ -240,10 +239,6 @@ impl Table {
         );
         if is_longer {
             self.locks.extend(holder, now.boot, ask.lease_ms);
-        }
-        if ask.is_reentrant {
-            self.locks.set_count(holder, count.saturating_add(1).min(count_max(COUNT_MAX)));
-            self.note_pending_grant(ctx.key_ref.lock_key, token, (ask.owner, ask.lease_ms), (true, false));
         }
         self.locks.note_acknowledged(holder, ask.client);
         ctx.replicate(Record::Holder(holders, holder), fx);
@@ -400,23 +395,28 @@ impl Table {
         renewal: &Renewal<'_>,
         admission: Admission<'_>,
         fx: &mut Effects,
-    ) -> Step<Option<bool>> {
+    ) -> Step<Result<bool, Refusal>> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
         if let Some(legacy) = ctx.legacy {
             let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
             if !is_own {
-                return Step::unchanged(Some(false));
+                return Step::unchanged(Ok(false));
             }
             ctx.legacy = Some(Legacy { until: now.boot.plus_ms(renewal.lease_ms), ..legacy });
             self.close(&ctx);
             let (change, record) = (Change::Lives(renewal.lease_ms), Record::Lives(renewal.lease_ms));
-            return Step { reply: Some(true), change, record };
+            return Step { reply: Ok(true), change, record };
         }
         self.end_overs(now.boot, &mut ctx, Some(renewal.owner), None, fx);
         let own = self.own(&ctx, renewal.owner);
         let own = own.filter(|(_, hold)| renewal.token.is_none_or(|token| token == hold.token()));
         let own = own.map(|(holder, hold)| (holder, hold.binding()));
-        if let Some((holder, binding)) = own {
+        let several = self.held_as(&ctx).filter(|&mode| renewal.raise.is_some() && mode != Mode::Exclusive);
+        let reply = match several.filter(|_| own.is_some()) {
+            Some(mode) => Err(Refusal::Several(mode)),
+            None => Ok(own.is_some()),
+        };
+        if let Some((holder, binding)) = own.filter(|_| reply.is_ok()) {
             let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
             self.locks.extend(holder, now.boot, renewal.lease_ms);
             self.locks.note_acknowledged(holder, renewal.client);
@@ -435,7 +435,7 @@ impl Table {
             }
         }
         self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, Some(own.is_some()))
+        self.step(&ctx, reply)
     }
 
     /// Ends what is over at this key, and lets in all who can come in.

@@ -41,6 +41,8 @@ pub struct Candidate<'a> {
     pub lease_ms: u64,
     /// Its lease would stand still while the connection is open.
     pub is_keepalive: bool,
+    /// It is to be counted.
+    pub is_reentrant: bool,
 }
 
 /// What a [`Admission`] says.
@@ -155,6 +157,8 @@ pub enum Refusal {
     Deadlock,
     /// It is held as many times as can be counted.
     TooManyTimes,
+    /// The token is to be raised of a hold that is one of several, in this mode.
+    Several(Mode),
     /// The key holds a value of another type.
     WrongType,
     /// This many wait for the lock already.
@@ -240,8 +244,9 @@ pub(super) fn candidate<'a>(
     lock_key: LockKey<'a>,
     several: Option<usize>,
 ) -> Option<Candidate<'a>> {
-    let Request { client, lease_ms, binding, .. } = *request;
-    Some(Candidate { client: client?, lock_key, several, lease_ms, is_keepalive: binding.is_keepalive })
+    let Request { client, lease_ms, binding, is_reentrant, .. } = *request;
+    let is_keepalive = binding.is_keepalive;
+    Some(Candidate { client: client?, lock_key, several, lease_ms, is_keepalive, is_reentrant })
 }
 
 impl Ask<'_> {

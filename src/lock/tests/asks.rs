@@ -38,6 +38,12 @@ fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
         _ if text == NO_TOKENS => Refusal::NoTokens,
         _ if text == TOO_MANY_LOCKS => Refusal::TooManyLocks,
         _ if text.starts_with("ERR this owner holds the lock") => Refusal::TooManyTimes,
+        _ if text.starts_with("ERR RAISE is for exclusive locks: this one is SHARED") => {
+            Refusal::Several(Mode::Shared)
+        }
+        _ if text.starts_with("ERR RAISE is for exclusive locks") => {
+            Refusal::Several(Mode::Limit(number_in(&text.replace(',', " "))?))
+        }
         _ => return None,
     })
 }
@@ -159,7 +165,9 @@ impl World {
         match self.server.single.ask(client, at.db, &words)? {
             Replied::Integer(truth) => Ok(Reply::Bool(truth == 1)),
             Replied::Later(handle) => self.blocks(handle, at, owner, client),
-            Replied::Error(text) if text == WRONG_TYPE => Ok(Reply::Refused(Refusal::WrongType)),
+            Replied::Error(text) => refusal(Keys::one(at), &text)
+                .map(Reply::Refused)
+                .ok_or(format!("{words:?} is replied {text}")),
             other => Err(format!("{words:?} is replied {other:?}")),
         }
     }

@@ -87,7 +87,7 @@ impl Judge {
         if let Some(before) = before.filter(|_| goes_on.is_some()) {
             self.begun_goes_on(at, before, token);
         }
-        let (counts, is_upgrade) = (goes_on.is_none() || is_reentrant, goes_on.is_some() && is_upgrade);
+        let (counts, is_upgrade) = (goes_on.is_none(), goes_on.is_some() && is_upgrade);
         let parts = [(counts, false), (false, is_upgrade)];
         let begun = parts.map(|(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade });
         self.begun.extend(begun);
@@ -109,7 +109,7 @@ impl Judge {
         else {
             return;
         };
-        let Pending { lease_ms, binding, client, is_reentrant, owner, .. } = *pending;
+        let Pending { lease_ms, binding, client, is_reentrant, .. } = *pending;
         let mode = if before.mode == Mode::Exclusive { pending.mode } else { before.mode };
         let after = before.as_asked(
             mode,
@@ -118,9 +118,6 @@ impl Judge {
         );
         let Some(after) = after else { return };
         self.untold.push(at, before, &after, client);
-        if after.count > before.count {
-            self.begun.push(Begun { at, token: after.token, owner, counts: true, is_upgrade: false });
-        }
         self.promise(at, after);
     }
 

@@ -27,8 +27,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
             is_keepalive: random.percent(3) && !world.confirms,
             is_running: false,
         };
-        let is_reentrant = random.percent(10);
-        let how = How { mode, is_reentrant, binding, is_reservation: false };
+        let how = How { mode, is_reentrant: false, binding, is_reservation: false };
         let token = world.server.live_token(K).filter(|_| random.percent(20));
         // In a long list of holders the pump ends what is over; it comes at once.
         let is_pump_next = std::mem::take(&mut has_passed);

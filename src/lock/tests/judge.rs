@@ -15,7 +15,7 @@ use super::lowered;
 use super::server::{At, Key, Name, Outside};
 use super::untold::Untold;
 use super::world::World;
-use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
+use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::effect::Answer;
 use crate::lock::table::{
     ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView,
@@ -420,6 +420,9 @@ impl Judge {
             }
             Answer::Refused(KEPT_UNCONFIRMED) => {
                 (world.confirms && pending.binding.is_keepalive, "kept where leases are confirmed")
+            }
+            Answer::Refused(COUNTED_UNCONFIRMED) => {
+                (world.confirms && pending.is_reentrant, "counted where grants are confirmed")
             }
             Answer::Refused(ARRIVED) => {
                 (keys.iter().any(|at| self.ended.contains(&at)), "told of a lock that arrived")

@@ -113,9 +113,9 @@ fn the_owner_that_is_its_value_releases_and_renews_an_old_lock() {
         let key_ref = KeyRef { lock_key: DOOR, existing: held(is_own, 30) };
         table.renew(at(10), key_ref, &renewal, &mut |_| Decision::Granted, &mut fx)
     };
-    assert_eq!(renew(&mut table, false, None), Step::unchanged(Some(false)), "another's");
-    assert_eq!(renew(&mut table, true, Token::new(7)), Step::unchanged(Some(false)), "it has no token");
-    let lives = Step { reply: Some(true), change: Change::Lives(70), record: Record::Lives(70) };
+    assert_eq!(renew(&mut table, false, None), Step::unchanged(Ok(false)), "another's");
+    assert_eq!(renew(&mut table, true, Token::new(7)), Step::unchanged(Ok(false)), "it has no token");
+    let lives = Step { reply: Ok(true), change: Change::Lives(70), record: Record::Lives(70) };
     assert_eq!(renew(&mut table, true, None), lives);
     assert!(
         table.next_deadline(true).is_some_and(|look| look >= at(80).boot),

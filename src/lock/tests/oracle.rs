@@ -12,7 +12,7 @@ use super::pumped::WentOn;
 use super::server::{At, Key, Name};
 use super::untold::Untold;
 use super::world::{TOKEN_LEAD_US_MAX, World};
-use crate::command::error::{KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
+use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
 use crate::lock::table::{ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
@@ -483,6 +483,7 @@ fn in_words(answer: &Answer) -> &'static str {
         Answer::Refused(WRONG_TYPE) => "wrong type",
         Answer::Refused(LONGER_THAN_QUARANTINE) => "too long",
         Answer::Refused(KEPT_UNCONFIRMED) => "kept",
+        Answer::Refused(COUNTED_UNCONFIRMED) => "counted",
         Answer::Refused(ARRIVED) => "arrived",
         Answer::Refused(_) => "refused",
         Answer::Moved(_) => "sent on",

@@ -184,7 +184,8 @@ impl Life {
             }
             38..50 => Input::Release { at, owner, token: self.token(at) },
             50..56 => {
-                let raise = if self.random.percent(20) { self.token_around(at) } else { None };
+                let raise = self.random.percent(20) && !self.world.confirms;
+                let raise = if raise { self.token_around(at) } else { None };
                 let token = if raise.is_some() { None } else { self.token(at) };
                 Input::Renew { at, owner, token, raise, lease_ms, client }
             }
@@ -265,7 +266,9 @@ impl Life {
         let reentrant_percent = if self.kinds == Kinds::Restored { 20 } else { 16 };
         How {
             mode,
-            is_reentrant: self.random.percent(reentrant_percent),
+            is_reentrant: self.random.percent(reentrant_percent)
+                && mode == Mode::Exclusive
+                && !self.world.confirms,
             binding,
             is_reservation: self.random.percent(15),
         }
@@ -427,6 +430,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 31] = [
     "kept by another life",
     "kept until here",
     "one count released",
+    "one of several not raised",
     "one of several released",
     "other kind",
     "place in line",
@@ -439,7 +443,6 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 31] = [
     "told of another type",
     "took its place",
     "undone, an upgrade",
-    "undone, one count",
     "upgraded",
     "waited for several",
     "waited to upgrade",

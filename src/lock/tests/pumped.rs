@@ -27,6 +27,9 @@ impl Oracle {
         if self.confirms && waiter.binding.is_keepalive {
             return Some("kept");
         }
+        if self.confirms && waiter.is_reentrant {
+            return Some("counted");
+        }
         waiter.client.filter(|client| self.forbidden.contains(client)).map(|_| "forbidden")
     }
 

@@ -1,11 +1,9 @@
 //! Bugs that the random lives and the model found. Each has a test named after it.
 
-use super::input::{Begun, How, Input, Keys, Reply};
+use super::input::{How, Input, Keys, Reply};
 use super::judge::Judge;
-use super::lowered::Lowered;
 use super::server::At;
 use super::world::World;
-use crate::lock::table::Refusal;
 use crate::lock::types::{Binding, Mode, Token};
 
 const K: At = At::new(0, "k");
@@ -144,24 +142,6 @@ fn a_waiter_behind_a_redirected_request_for_several_is_next() -> Result<(), Stri
     live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
 }
 
-/// Alice reads, and so did bob, with a newer token, to which she raises her own. Bob's grant was not confirmed: when
-/// it is undone, her hold has his token, and is none of his (G10).
-#[test]
-fn a_hold_whose_token_was_raised_to_that_of_another_one_is_not_undone() -> Result<(), String> {
-    let token = Token::new(1_000_001).ok_or("no token")?;
-    let raise = Some(token);
-    live(&[
-        Input::NewReplica(0),
-        Input::Confirm(true),
-        read("alice", 1, None),
-        read("bob", 2, None),
-        Input::Release { at: K, owner: "bob", token: raise },
-        Input::Renew { at: K, owner: "alice", token: None, raise, lease_ms: 30_000, client: 3 },
-        Input::Undo(Begun { at: K, token, owner: "bob", counts: true, is_upgrade: false }),
-        Input::Pump,
-    ])
-}
-
 /// A lease is over while the slot is elsewhere, so its end is put off. When the slot has come back bob has the lock,
 /// and a lease that does not run while he is there. Nothing is due when the other one would have been looked at again.
 #[test]
@@ -273,49 +253,6 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
     let held = world.server.saved(K).map(|saved| saved.holds[0].owner.to_vec());
     assert_eq!(held.as_deref(), Some(&b"carol"[..]));
     Ok(())
-}
-
-/// Alice holds and waits to upgrade; both count. While the upgrade waits, she holds as often as one may but once, and
-/// asks again. Had she been granted that, the upgrade would not have counted, and her last RELEASE come too early.
-#[test]
-fn a_waiting_upgrade_keeps_room_for_its_count() -> Result<(), String> {
-    let ask = |owner, mode, client| Input::Acquire {
-        at: K,
-        owner,
-        lease_ms: 30_000,
-        wait: Some(0),
-        client,
-        minted: false,
-        how: How { is_reentrant: true, ..How::of(mode) },
-    };
-    let release = |owner| Input::Release { at: K, owner, token: None };
-    Lowered::ALL.during(|| {
-        let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
-        let mut step = |input: &Input| {
-            let out = world.step(input)?;
-            judge.judge(input, &out, &world)?;
-            Ok::<_, String>(out.reply)
-        };
-        for input in [
-            ask("alice", Mode::Shared, 1),
-            ask("bob", Mode::Shared, 2),
-            ask("alice", Mode::Exclusive, 3),
-            ask("alice", Mode::Shared, 1),
-        ] {
-            step(&input)?;
-        }
-        let once_more = step(&ask("alice", Mode::Shared, 1))?;
-        assert_eq!(once_more, Reply::Refused(Refusal::TooManyTimes));
-        // The same upgrade once more goes on waiting: it is the one that will count.
-        let taken_over = step(&ask("alice", Mode::Exclusive, 4))?;
-        assert_ne!(taken_over, Reply::Refused(Refusal::TooManyTimes));
-        step(&release("bob"))?;
-        for _ in 0..3 {
-            assert_eq!(step(&release("alice"))?, Reply::Bool(true));
-        }
-        assert_eq!(step(&release("alice"))?, Reply::Bool(false));
-        Ok(())
-    })
 }
 
 /// Alice holds as long as her connection 1 is open. She is granted the whole lock over another connection, which closes

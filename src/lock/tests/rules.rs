@@ -3,7 +3,7 @@
 use super::book::Hold;
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
 use super::lowered;
-use super::oracle::{Oracle, Value, Waiter};
+use super::oracle::{Oracle, Waiter};
 use super::server::{At, Name};
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
@@ -264,29 +264,19 @@ impl Oracle {
         let is_freed = self.end_overs(at);
         let time = self.time;
         let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
-        let is_own = own.is_some();
-        if let Some(hold) = own {
+        let mode = own.as_ref().map(|own| own.mode);
+        let reply = match mode.filter(|&mode| raise.is_some() && mode != Mode::Exclusive) {
+            Some(mode) => Reply::Refused(Refusal::Several(mode)),
+            None => Reply::Bool(mode.is_some()),
+        };
+        if let Some(hold) = own.filter(|_| reply == Reply::Bool(true)) {
             hold.heard(time, hold.binding, Some(client));
             hold.last(time, lease_ms);
-        }
-        if let Some(raise) = raise.filter(|_| is_own) {
-            self.raise(at, owner, raise);
+            hold.token = raise.map_or(hold.token, |raise| hold.token.max(raise));
+            self.last_token = raise.map_or(self.last_token, |raise| self.last_token.max(raise.get()));
         }
         self.admit(at, is_freed, out);
-        Reply::Bool(is_own)
-    }
-
-    /// The token of a hold is no lower than this, unless another holder of the lock has just this one.
-    fn raise(&mut self, at: At, owner: Name, raise: Token) {
-        let mut holds = self.holds(at).to_vec();
-        let is_taken = holds.iter().any(|hold| hold.token == raise);
-        let own = holds.iter_mut().find(|hold| hold.owner == owner && hold.token < raise && !is_taken);
-        if let Some(own) = own {
-            own.token = raise;
-        }
-        holds.sort_by_key(|hold| hold.token);
-        self.put(at, Some(Value::Lock(holds)));
-        self.last_token = self.last_token.max(raise.get());
+        reply
     }
 
     /// Before an acquire: what is over ends, and those in the queue come first.

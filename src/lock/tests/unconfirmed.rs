@@ -2,7 +2,7 @@
 
 use super::legacy::ask as plain;
 use crate::lock::effect::{Change, Effects, Existing, Step};
-use crate::lock::table::{Acquired, Ask, Decision, Granted, KeyRef, Refusal, Renewal, Table};
+use crate::lock::table::{Acquired, Ask, Decision, Granted, KeyRef, Refusal, Table};
 use crate::lock::types::{Binding, LockKey, Mode, Moment, Now, Token};
 
 const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };
@@ -105,34 +105,4 @@ fn without_a_quarantine_nothing_is_done_that_cannot_be_confirmed() {
         assert_eq!(acquire_both(&mut table, at(60), existing, &ask), REFUSED);
     }
     assert_eq!((table.waiters(), table.last_token()), (0, before));
-}
-
-#[test]
-fn a_raised_token_is_told_as_that_of_its_owner_beside_the_grant_of_another_holder() {
-    // CONTRACT 6
-    let mut table = Table::default();
-    table.set_confirms(true);
-    let step = acquire(&mut table, at(0), Existing::Nothing, &plain(b"alice", Mode::Shared, None));
-    let (Change::Stored(lock), Acquired::Granted(was)) = (step.change, step.reply) else {
-        panic!("{step:?}")
-    };
-    let existing = Existing::Lock(lock);
-    assert_eq!(table.take_begun().len(), 1);
-    let reply = acquire(&mut table, at(0), existing, &plain(b"bob", Mode::Shared, None)).reply;
-    let Acquired::Granted(bobs) = reply else { panic!("{reply:?}") };
-    let raise = Token::new(bobs.get() + 1_000).expect("valid");
-    let renewal = Renewal {
-        owner: b"alice",
-        token: None,
-        raise: Some(raise),
-        lease_ms: 50,
-        client: None,
-        bind_to: None,
-    };
-    let (key_ref, mut fx) = (KeyRef { lock_key: DOOR, existing }, Effects::default());
-    let step = table.renew(at(0), key_ref, &renewal, &mut |_| Decision::Granted, &mut fx);
-    assert_eq!(step.reply, Some(true));
-    let told: Vec<_> =
-        table.take_begun().into_iter().map(|begun| (begun.token, begun.was, begun.undo.owner)).collect();
-    assert_eq!(told, [(bobs, None, b"bob".to_vec()), (raise, Some(was), b"alice".to_vec())]);
 }

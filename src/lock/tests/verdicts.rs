@@ -2,7 +2,7 @@
 //! pump and a promotion leave behind.
 
 use super::book::{Hold, Wish};
-use super::input::{Begun, How, Input, Keys, Outcome, Reply, Writes};
+use super::input::{How, Input, Keys, Outcome, Reply, Writes};
 use super::judge::{Judge, Pending, Verdict, must};
 use super::lowered::count_max;
 use super::server::{At, Name};
@@ -77,9 +77,8 @@ impl Judge {
                 promise.heard(world.time, promise.binding, Some(client));
                 promise.last(world.time, lease_ms);
                 if let Some(raise) = raise {
-                    // Two holders of one lock never have the same.
-                    let is_taken = self.live(at, world).any(|other| other.token == raise);
-                    promise.token = if is_taken { promise.token } else { promise.token.max(raise) };
+                    must(promise.mode == Mode::Exclusive, || format!("the token of {promise:?} was raised"))?;
+                    promise.token = promise.token.max(raise);
                     self.newest = self.newest.max(raise.get());
                     self.see("raised");
                 }
@@ -87,6 +86,11 @@ impl Judge {
                 Ok(())
             }
             (Reply::Bool(false), None) => Ok(()),
+            (Reply::Refused(Refusal::Several(mode)), Some(own)) => {
+                self.see("one of several not raised");
+                let is_justified = raise.is_some() && own.mode == *mode && *mode != Mode::Exclusive;
+                must(is_justified, || format!("{own:?} could not be raised: {reply:?}"))
+            }
             (Reply::Bool(_), _) => {
                 Err(format!("G10: renewal by {owner:?} of {:?}: {reply:?}", self.promises.get(&at)))
             }
@@ -212,8 +216,6 @@ impl Judge {
             }
             if how.is_reentrant {
                 own.count += 1;
-                let (token, owner) = (own.token, own.owner);
-                self.begun.push(Begun { at, token, owner, counts: true, is_upgrade: false });
                 self.see("held once more");
             }
             self.promise(at, own);
@@ -363,6 +365,7 @@ impl Judge {
             Refusal::Quarantine(left_ms) => (self.is_quarantined(world) && left_ms > 0, "quarantined"),
             Refusal::Leaving => (false, "leaving"),
             Refusal::Unconfirmable => (false, "unconfirmable"),
+            Refusal::Several(_) => (false, "raised"),
             Refusal::Deadlock => {
                 let held = keys.first().and_then(|at| self.own(at, owner, world));
                 let is_upgrade = keys.len() == 1 && held.is_some();

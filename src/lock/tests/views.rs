@@ -70,7 +70,7 @@ fn a_view_shows_holders_and_waiters() -> Result<(), String> {
 
 #[test]
 fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), String> {
-    let how = How { mode: Mode::Limit(2), is_reentrant: true, ..How::PLAIN };
+    let how = How::of(Mode::Limit(2));
     let mut world = after(&[acquire(K, "ann", 1, how), Input::Pass(5_000), acquire(K, "ann", 1, how)])?;
     world.step(&acquire(K, "bob", 2, How { binding: KEPT, ..how }))?;
     world.step(&acquire(K, "carol", 3, how))?;
@@ -92,7 +92,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
         assert_eq!((&*ann.owner, ann.token, ann.left_ms), (&b"ann"[..], Some(first), 29_993));
         assert_eq!(
             (ann.held_ms, ann.client, ann.count, ann.binding),
-            (Some(12), Some(ClientId(1)), 2, Binding::NONE)
+            (Some(12), Some(ClientId(1)), 1, Binding::NONE)
         );
         assert_eq!((&*bob.owner, bob.token, bob.left_ms), (&b"bob"[..], newest, 30_000));
         assert_eq!((bob.count, bob.binding), (1, KEPT));
@@ -363,7 +363,7 @@ fn let_go_step_by_step() -> Result<(), String> {
             Renewal { owner: b"ann", token: None, raise: None, lease_ms: 40_000, client, bind_to: client };
         let mut table = world.server.table_mut();
         let step = table.renew(now, key_ref, &renewal, &mut |_| Decision::Granted, &mut fx);
-        assert_eq!(step.reply, Some(true));
+        assert_eq!(step.reply, Ok(true));
     }
     // And no lease is longer for having waited.
     world.step(&Input::Pass(3_000))?;

@@ -135,6 +135,9 @@ fn acquire_of<'a>(words: &[&'a [u8]], bounds: &Bounds, is_many: bool) -> Option<
         (false, Some(&limit)) => Mode::Limit(limit as u32),
         (is_shared, None) => [Mode::Exclusive, Mode::Shared][usize::from(is_shared)],
     };
+    if has("REENTRANT") && mode != Mode::Exclusive {
+        return None;
+    }
     let ephemeral_ms = given.get("EPHEMERAL").copied();
     Some(Acquire {
         owner: Some(owner).filter(|owner| *owner != b"*"),

@@ -111,8 +111,9 @@ class Author(Draws):
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
         # A lease that is kept alive begins to run on a server that loads it: a short one would be over there.
         is_kept = self.chance.random() < self.tied / 2
-        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(0.0 if is_kept else None), *self.mode(lock)]
-        words += ["REENTRANT"] if self.chance.random() < 0.1 else []
+        mode = self.mode(lock)
+        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(0.0 if is_kept else None), *mode]
+        words += ["REENTRANT"] if not mode and self.chance.random() < 0.2 else []
         words += ["KEEPALIVE"] if is_kept else []
         if self.chance.random() < self.tied:
             words += ["EPHEMERAL", self.chance.choice([0, 10, 300_000, 300_000])]

@@ -13,6 +13,13 @@ def take(cli, key, owner, *options, lease_ms=LONG_MS):
     return cli("LOCK.ACQUIRE", key, owner, "PX", lease_ms, *words)
 
 
+def count_and_share(cli, key, owner, times, lease_ms=LONG_MS):
+    """A shared hold that takes several releases: its owner counted while it was alone. Returns its token."""
+    for _ in range(times):
+        take(cli, key, owner, "REENTRANT", lease_ms=lease_ms)
+    return take(cli, key, owner, "SHARED", lease_ms=lease_ms)
+
+
 def ask(server, key, owner, *options, lease_ms=LONG_MS, block_ms=0, **more):
     """LOCK.ACQUIRE BLOCK on a connection of its own."""
     words = [word for option in options for word in str(option).split()]

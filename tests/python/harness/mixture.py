@@ -139,6 +139,8 @@ class MixedClient(Corners):
         else:
             known["mode"] = chance.choice([EXCLUSIVE, SHARED])
         known.update(wanted)
+        if known["mode"] != EXCLUSIVE:
+            known.pop("reentrant", None)
         request = Request(
             command, tuple(keys), sent=0, answered=0, connection=self.line, lease=lease / 1000,
             block=None if block is None else block / 1000 or inf, **known,

@@ -1,6 +1,6 @@
 """A lock of each kind at `door`, with more to say than a plain one."""
 
-from .kinds import take, take_all
+from .kinds import count_and_share, take, take_all
 
 
 def alone(cli):
@@ -10,10 +10,10 @@ def alone(cli):
 
 
 def read(cli):
-    """Readers with leases of their own."""
-    for n in range(3):
-        take(cli, "door", f"r{n}", "SHARED REENTRANT", lease_ms=3_000_000 + n * 200_000)
-    take(cli, "door", "r1", "SHARED REENTRANT")
+    """Readers with leases of their own. The first one was alone before, and counted."""
+    count_and_share(cli, "door", "r0", 2, lease_ms=3_000_000)
+    for n in range(1, 3):
+        take(cli, "door", f"r{n}", "SHARED", lease_ms=3_000_000 + n * 200_000)
 
 
 def limited(cli):

@@ -6,7 +6,7 @@
 Between two steps nothing is under way: nobody waits on a connection, and no lease is about to end.
 """
 
-from .kinds import ask, ask_all, close_and_settle, count, line_of, owners_of, release, take, take_all
+from .kinds import ask, ask_all, close_and_settle, count, count_and_share, line_of, owners_of, release, take, take_all
 from .limits import eventually
 from .replies import lock_info
 
@@ -55,9 +55,8 @@ def readers(server, cli):
     take(cli, "alone", "r", "SHARED")
     take(cli, "alone", "r")
     yield "the only reader upgrades at once"
-    take(cli, "alone", "r", "SHARED REENTRANT")
-    take(cli, "alone", "r", "SHARED REENTRANT")
-    yield "down again, and twice"
+    count_and_share(cli, "alone", "r", 2)
+    yield "twice, and down again"
 
 
 def permits(server, cli):
@@ -116,8 +115,7 @@ def counts(server, cli):
         take(cli, "count", "alice", "REENTRANT")
     release(cli, "count", "alice")
     yield "held three times"
-    for _ in range(3):
-        take(cli, "counts", "r1", "SHARED REENTRANT")
+    count_and_share(cli, "counts", "r1", 3)
     take(cli, "counts", "r2", "SHARED")
     yield "held three times beside another"
     take(cli, "place", "alice")

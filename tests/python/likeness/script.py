@@ -129,8 +129,9 @@ class Author(Draws):
     def acquire(self, waiting):
         lock = self.lock()
         owner = "*" if self.chance.random() < 0.04 else self.owner(lock)
-        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(), *self.mode(lock)]
-        words += ["REENTRANT"] if self.chance.random() < 0.1 else []
+        mode = self.mode(lock)
+        words = ["LOCK.ACQUIRE", lock, owner, "PX", self.duration(), *mode]
+        words += ["REENTRANT"] if not mode and self.chance.random() < 0.2 else []
         words += ["KEEPALIVE"] if self.chance.random() < self.tied / 2 else []
         if self.chance.random() < self.tied:
             words += ["EPHEMERAL", self.chance.choice([0, 11, 77, 300_000])]

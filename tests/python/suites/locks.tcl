@@ -12,7 +12,7 @@ proc generate_locks {} {
         r lock.acquire lock:counted alice {*}$lease REENTRANT
         r lock.acquire lock:shared reader$j {*}$lease SHARED
         r lock.acquire lock:limited worker$j {*}$lease LIMIT 4
-        r lock.acquire lock:mixed reader$j {*}$lease SHARED REENTRANT KEEPALIVE
+        r lock.acquire lock:mixed reader$j {*}$lease SHARED KEEPALIVE
     }
     for {set j 0} {$j < 200} {incr j} {
         r lock.acquire lock:crowd reader$j {*}$lease SHARED

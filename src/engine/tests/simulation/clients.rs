@@ -195,7 +195,7 @@ impl Group {
         let mode = mode_of(first, &mut self.random);
         let lease_ms = 1 + self.random.below(self.plan.lease_ms_max);
         let (binding, is_reentrant) =
-            if keys.len() == 1 { self.choose_extras() } else { (Binding::NONE, false) };
+            if keys.len() == 1 { self.choose_extras(mode) } else { (Binding::NONE, false) };
         self.go_to_shard(c, keys);
         let term = self.nodes[self.clients[c].server].term;
         let (count, state) = ((0, 0), State::Asked);
@@ -206,7 +206,7 @@ impl Group {
     }
 
     /// What binds a hold to its connection, and whether it counts.
-    fn choose_extras(&mut self) -> (Binding, bool) {
+    fn choose_extras(&mut self, mode: Mode) -> (Binding, bool) {
         let asks = self.plan.asks;
         // An owner that is not careful may have a hold with a binding that it has forgotten.
         let may_bind = asks.bindings && self.plan.is_careful;
@@ -217,7 +217,8 @@ impl Group {
             is_keepalive: may_bind && !self.plan.may_confirm() && self.random.percent(20),
             is_running: false,
         };
-        (binding, asks.counts && self.random.percent(30))
+        let may_count = asks.counts && mode == Mode::Exclusive && !self.plan.may_confirm();
+        (binding, may_count && self.random.percent(60))
     }
 
     fn acquire_as(&mut self, c: usize, task: Task) -> Verdict {
