@@ -330,7 +330,7 @@ def test_a_copy_that_was_changed_is_seen():
 
 def test_a_seed_always_draws_the_same_play_with_all_there_is():
     assert Playwright("7.0").steps(60) == Playwright("7.0").steps(60) != Playwright("7.1").steps(60)
-    steps = [step.split("\t") for seed in range(60) for step in Playwright(f"1.{seed}").steps(60)]
+    steps = [step.split("\t") for seed in range(300) for step in Playwright(f"1.{seed}").steps(60)]
     acts = {words[0] for words in steps}
     assert acts == {
         "round", "send", "pass", "close", "kill", "unblock", "unblock-error", "set", "forbid", "allow", "unpause",

@@ -180,7 +180,7 @@ impl Group {
             return self.acquire_as(c, Task { begun, term, count: (0, 0), state: State::Asked, ..last });
         }
         let first = self.random.below(LOCKS.len() as u64) as usize;
-        let keys = if first < 2 && self.random.percent(15) {
+        let keys = if first < 2 && self.random.percent(30) {
             Keys::of(&[LOCKS[first], LOCKS[1 - first]])
         } else {
             Keys::one(LOCKS[first])
@@ -286,8 +286,11 @@ impl Group {
                 let token = token.filter(|_| raise.is_none());
                 self.send(c, task, Kind::Renew { raise }, token)
             }
-            0..4 => self.send(c, task, Kind::Acquire { wait_ms: None, is_reservation: false }, None),
-            4..7 => {
+            // One that counts comes in again more often.
+            n if n < 4 || (n < 7 && task.is_reentrant && self.random.percent(60)) => {
+                self.send(c, task, Kind::Acquire { wait_ms: None, is_reservation: false }, None)
+            }
+            n if n < 7 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 let (term, count) = task.count;
                 if term == self.nodes[self.clients[c].server].term && count > 1 {

@@ -14,7 +14,7 @@ use crate::lock::tests::lowered::Lowered;
 use crate::sabotage::{self, Rule};
 
 /// How many lives reach everything that must be seen sometimes.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 600;
 
 /// How many things happen in a life.
 const STEPS: u64 = 1_000;
