@@ -20,7 +20,7 @@ use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, setpgid};
 
 use crate::channel::{Cause, FRAME, Order, Report};
-use crate::os::{Change, next_change, now, send, spawn};
+use crate::os::{Change, Inherited, next_change, now, send, spawn};
 use crate::processes::descendants;
 use crate::timing::Deadline;
 
@@ -35,8 +35,7 @@ pub struct Plan {
     pub pause: Duration,
     pub leave_children: bool,
     pub takes_terminal: bool,
-    /// The signal mask for the command.
-    pub mask: SigSet,
+    pub inherited: Inherited,
 }
 
 /// Runs the guard until the tool has closed its end. It is called in the forked child with all signals blocked.
@@ -174,7 +173,7 @@ impl Guard {
         command.args(words);
         command.env("REDISLOCK_NAME", &self.plan.name).env("REDISLOCK_OWNER", &self.plan.owner);
         command.env("REDISLOCK_TOKEN", token.to_string());
-        let started = spawn(&mut command, self.plan.mask, self.plan.takes_terminal);
+        let started = spawn(&mut command, self.plan.inherited, self.plan.takes_terminal);
         let report = match started.map(|child| i32::try_from(child.id())) {
             Ok(Ok(group)) => {
                 self.phase = Phase::Running(Pid::from_raw(group));

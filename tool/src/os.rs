@@ -24,6 +24,16 @@ pub fn block_signals() -> nix::Result<SigSet> {
     Ok(before)
 }
 
+/// Restores the default action of SIGCHLD; returns whether it was ignored. Then no child could be waited for.
+pub fn wait_for_children() -> bool {
+    let was_ignored = is_ignored(Signal::SIGCHLD);
+    if was_ignored {
+        // SAFETY: the default action runs no code of this process.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+    was_ignored
+}
+
 /// Forks. Returns `None` in the child.
 pub fn fork_guard() -> nix::Result<Option<Pid>> {
     // SAFETY: this process has a single thread: it is called before any runtime or thread starts. So no lock can be
@@ -34,16 +44,28 @@ pub fn fork_guard() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Starts a command as the leader of a process group, with this signal mask, and in the foreground of its terminal if
-/// it takes that.
-pub fn spawn(command: &mut Command, mask: SigSet, takes_terminal: bool) -> io::Result<Child> {
+/// What a command inherits from the one who started the tool.
+#[derive(Clone, Copy)]
+pub struct Inherited {
+    /// The signals that are blocked.
+    pub mask: SigSet,
+    pub ignores_children: bool,
+}
+
+/// Starts a command as the leader of a process group, with these signals, and in the foreground of its terminal if it
+/// takes that.
+pub fn spawn(command: &mut Command, inherited: Inherited, takes_terminal: bool) -> io::Result<Child> {
     command.process_group(0);
     let prepare = move || {
         if takes_terminal {
             // SIGTTOU is blocked here. Without the terminal the command runs in the background.
             tcsetpgrp(io::stdin(), getpid()).ok();
         }
-        mask.thread_set_mask().map_err(io::Error::from)
+        if inherited.ignores_children {
+            // SAFETY: ignoring a signal runs no code of this process, and is allowed between fork and exec.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        }
+        inherited.mask.thread_set_mask().map_err(io::Error::from)
     };
     // SAFETY: the closure runs between fork and exec in a process with one thread. It makes system calls, and neither
     // allocates nor takes a lock.

@@ -124,6 +124,7 @@ pub struct GuardProcess {
 /// Forks the guard; it never returns there.
 fn start_guard(task: &Task) -> io::Result<GuardProcess> {
     let mask = os::block_signals()?;
+    let inherited = os::Inherited { mask, ignores_children: os::wait_for_children() };
     nix::sys::prctl::set_child_subreaper(true)?;
     let (ours, theirs) = UnixStream::pair()?;
     let stdin = io::stdin();
@@ -138,7 +139,7 @@ fn start_guard(task: &Task) -> io::Result<GuardProcess> {
             pause: task.pause,
             leave_children: task.options.leave_children,
             takes_terminal,
-            mask,
+            inherited,
         };
         exit(i32::from(guard(plan, theirs).is_err()));
     };

@@ -11,7 +11,7 @@ import pytest
 from harness.limits import eventually
 from harness.server import CLI
 
-from tool import ended, holder, is_alive, is_held
+from tool import BINARY, MASKS, bit, ended, holder, is_alive, is_held, masks, unusual_signals
 
 
 def test_command_runs_under_the_lock_and_gets_its_token(shared, tool, name):
@@ -261,14 +261,25 @@ def test_reader_sees_the_end_of_what_the_command_wrote(tool, name):
 
 
 def test_command_gets_the_default_of_sigpipe(tool, name):
-    done = tool("run", name, sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGPIPE))")
-    plain = subprocess.run(
-        [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGPIPE))"], capture_output=True, text=True
-    )
-    assert done.stdout == plain.stdout
-    done = tool("run", name, "sh", "-c", "grep SigIgn /proc/self/status; grep SigBlk /proc/self/status")
-    ignored, blocked = (int(line.split()[1], 16) for line in done.stdout.splitlines())
-    assert (ignored, blocked) == (0, 0)
+    script = "import signal; signal.signal(signal.SIGPIPE, signal.SIG_IGN); import os; os.execvp(os.sys.argv[1], os.sys.argv[1:])"
+    words = [sys.executable, "-c", script, BINARY, "run", name, *MASKS]
+    done = subprocess.run(words, env=tool.environment, capture_output=True, text=True, check=True)
+    assert not masks(done.stdout)["SigIgn"] & bit(signal.SIGPIPE)
+
+
+@pytest.mark.parametrize("prepare", [None, unusual_signals], ids=["as-inherited", "unusual"])
+def test_command_inherits_what_is_blocked_and_ignored(tool, name, prepare):
+    """CI may start the tests with signals ignored: the command gets what any child of the tests gets."""
+    plain = subprocess.run(MASKS, preexec_fn=prepare, capture_output=True, text=True, check=True)
+    done = tool("run", name, *MASKS, preexec_fn=prepare)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert masks(done.stdout) == masks(plain.stdout)
+
+
+def test_ignored_sigchld_hides_no_exit_code(shared, tool, name):
+    done = tool("run", name, "sh", "-c", "sleep 0.1; exit 3", preexec_fn=unusual_signals)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert not is_held(shared, name)
 
 
 def test_release_that_is_not_answered_keeps_the_exit_code(start_server, tool_for, name):
