@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use redislock_client::Error;
+use redislock_client::{Error, Loss};
 
 /// Exit codes beside the command's own, after `sysexits.h`, `timeout` and the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,17 @@ fn is_refused_by_settings(text: &str) -> bool {
     ["unknown command", "must be an integer from", "may evict locks", "grants no lock any more", "db index"]
         .iter()
         .any(|part| text.contains(part))
+}
+
+/// Returns what a loss means, for people.
+pub fn meaning(loss: Loss) -> String {
+    let text = match loss {
+        Loss::Deadline => "its lease expired before it could be renewed",
+        Loss::Renewal => "the server did not renew it",
+        Loss::Push => "another ended it, or a failover lost it",
+        other => return other.to_string(),
+    };
+    text.to_owned()
 }
 
 /// Whether this text of a failed connection says that the login was refused.

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use crate::channel::{Cause, FRAME, Order, Report};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, meaning};
 use crate::options::OnLoss;
 use crate::os::{Change, next_change, now, send};
 use crate::processes::descendants;
@@ -204,7 +204,7 @@ impl<'a> Holder<'a> {
             OnLoss::Warn => "the command continues",
             OnLoss::Term | OnLoss::Kill => "ends the command",
         };
-        let words = format!("lost '{}' ({reason}): {what}", self.label);
+        let words = format!("lost '{}': {}; {what}", self.label, meaning(reason));
         self.say(Level::Notice, "lost", Some(reason.to_string()), &words);
         match self.task.options.on_loss {
             OnLoss::Term => self.order(Order::Terminate),

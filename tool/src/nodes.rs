@@ -37,7 +37,10 @@ impl Refusal {
     }
 
     fn of(error: RedisError) -> Self {
-        let text = error.to_string();
+        let text = match error.is_timeout() {
+            true => format!("no reply within {} s", PATIENCE.as_secs()),
+            false => error.to_string(),
+        };
         match error.into_server_errors() {
             Some(errors) if !errors.is_empty() => {
                 let (_, error) = &errors[0];
