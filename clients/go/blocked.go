@@ -1,0 +1,137 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// What became of a request that waited.
+type blockedEnd int
+
+const (
+	// blockedEnded: its time is over, or another server has to be asked.
+	blockedEnded blockedEnd = iota
+	// blockedLost: it was granted, and the grant was over before it was known.
+	blockedLost
+	// blockedBroken: the connection did not last.
+	blockedBroken
+)
+
+// waitBlocked waits for several locks at once, over a connection of its own.
+func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, error) {
+	times, tries := 0, 0
+	for ctx.Err() == nil {
+		// Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
+		got, err := c.attempt(ctx, w, p)
+		switch {
+		case errors.Is(err, ErrQuarantine): // one that waits is let in when it is over
+			c.servers.isRefused(w, err)
+		case got != nil || err != nil:
+			return got, err
+		}
+		if p.isOver() {
+			return nil, nil
+		}
+		c.tellOfWaiting(w, &times)
+		select {
+		case c.blocking <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(p.until.left()):
+			return nil, nil
+		}
+		sleep(ctx, min(backOff(tries), p.until.left()))
+		got, end, err := c.block(ctx, w, p)
+		<-c.blocking
+		switch {
+		case got != nil || err != nil:
+			return got, err
+		case end == blockedLost && p.isOver():
+			return nil, &LostError{Lock: w.label(), Reason: ReasonRenewal}
+		case end == blockedBroken:
+			tries++
+		default:
+			tries = 0
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// block sends one request that waits. It asks over the shared connection from time to time whether that was granted: the
+// network may have swallowed the grant, or the request.
+func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blockedEnd, error) {
+	lease := min(w.lease, firstLease)
+	linking, cancel := context.WithTimeout(ctx, min(p.until.left(), 2*attemptTime))
+	defer cancel()
+	address, failed := c.servers.findFor(linking, w.name())
+	if failed != nil {
+		return nil, blockedBroken, nil
+	}
+	asked := c.servers.ready(w.name())
+	own, failed := c.servers.dial(linking, address, &c.servers.config, nil)
+	if failed != nil {
+		return nil, blockedBroken, nil
+	}
+	defer own.end(broken(nil, "the wait is over"))
+	// It may be cancelled, or be cut: then the request may have been granted unheard.
+	wasDoubtful := w.doubtful.Swap(true)
+	most := min(p.until.left(), time.Duration(c.longestBlock.Load()))
+	sent := own.send(w.acquire(lease, "BLOCK", most), nil)
+	over, probe := time.NewTimer(most+waitMargin), time.NewTicker(probeTime)
+	defer over.Stop()
+	defer probe.Stop()
+	for {
+		select {
+		case <-sent.done:
+			return c.unblocked(ctx, w, sent, address, wasDoubtful, lease)
+		case <-ctx.Done():
+			return nil, blockedEnded, context.Cause(ctx)
+		case <-over.C:
+			return nil, blockedBroken, nil
+		case <-probe.C:
+		}
+		// A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+		got, err := c.attempt(ctx, w, p)
+		if got != nil || err != nil && !errors.Is(err, ErrQuarantine) {
+			return got, blockedEnded, err
+		}
+		if c.servers.ready(w.name()) != asked {
+			return nil, blockedBroken, nil
+		}
+	}
+}
+
+// unblocked takes the answer to a request that waited.
+func (c *core) unblocked(
+	ctx context.Context, w *wanted, sent *call, address string, wasDoubtful bool, lease time.Duration,
+) (*grant, blockedEnd, error) {
+	if sent.failed == nil {
+		c.servers.hears()
+		w.doubtful.Store(wasDoubtful)
+		token, is := sent.reply.(int64)
+		if !is {
+			return nil, blockedEnded, nil
+		}
+		// It was granted at any time of the wait, and not after this moment.
+		got, err := c.begin(ctx, w, token, now().after(sure(lease)))
+		return got, blockedLost, err
+	}
+	if !sent.failed.refused {
+		return nil, blockedBroken, nil
+	}
+	w.doubtful.Store(wasDoubtful)
+	text := sent.failed.text
+	if most, told := longestWait(text); told {
+		c.longestBlock.Store(int64(most))
+		return nil, blockedEnded, nil
+	}
+	switch next, number, to := judge(text); {
+	case next == fail || next == moved && c.servers.isSingle():
+		return nil, blockedEnded, errorOf(text)
+	case next == moved:
+		c.servers.moved(number, to, address)
+		return nil, blockedEnded, nil
+	}
+	return nil, blockedBroken, nil // the shared connection learns the same
+}

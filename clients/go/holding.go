@@ -1,0 +1,207 @@
+package redislock
+
+import (
+	"context"
+	"time"
+)
+
+// renewHeld begins the lease anew, or this one, or loses the hold.
+func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) error {
+	select {
+	case h.renewing <- struct{}{}:
+		defer func() { <-h.renewing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if ended, _ := h.is(); ended {
+		return nil // while it waited for another renewal
+	}
+	if lease == 0 {
+		lease = h.nextLease()
+	} else if left := h.overAt.left(); lease > left {
+		return invalid("lease must be %v or less, for MaxHold bounds this hold, not %v", left.Round(time.Millisecond), lease)
+	}
+	until := h.mayCountFrom(now(), lease)
+	c.keeper.refile(h)
+	sent, isLate, err := c.renewed(ctx, h.w, lease, h.token, until, func(err error) {
+		isFirst, isLive := h.failed(err)
+		if isFirst {
+			c.logger.Warn("redislock: could not renew a lock, which is tried again", "lock", h.w.label(), "cause", err)
+		}
+		if isLive && c.hooks.RenewalFailed != nil {
+			c.hooks.RenewalFailed(h.w.label(), err)
+		}
+	})
+	if isLate {
+		h.mayComeLate(lease)
+	}
+	switch {
+	case isOverwritten(err) || err == nil && sent == 0:
+		c.lose(h, ReasonRenewal)
+	case err != nil:
+		h.renewAgain() // it may pass, as a lack of replicas does; the deadline tells if it does not
+		c.keeper.refile(h)
+		return named(err, h.w.label(), lease)
+	default:
+		if failures := h.countFrom(sent, lease); failures > 0 {
+			c.logger.Warn("redislock: renewed a lock again", "lock", h.w.label(), "failed_renewals", failures)
+		}
+		c.keeper.refile(h)
+	}
+	return nil
+}
+
+// look asks whether the hold is live, and to be told of its next change: one request after the other.
+func (c *core) look(h *held) {
+	h.mu.Lock()
+	h.looksAgain = h.isLooking
+	isLooking := h.isLooking
+	h.isLooking = true
+	h.mu.Unlock()
+	if isLooking {
+		return
+	}
+	c.ask(h)
+	h.mu.Lock()
+	h.isLooking = false
+	if h.looksAgain {
+		h.watchAt, h.looksAgain = now(), false
+	}
+	h.mu.Unlock()
+	c.keeper.refile(h)
+}
+
+func (c *core) ask(h *held) {
+	for _, name := range h.w.names {
+		isLive, err := c.fence(c.ctx, name, h.token)
+		switch {
+		case isOverwritten(err) || err == nil && !isLive:
+			c.lose(h, ReasonPush)
+			return
+		case err != nil && !isRefusal(err):
+			h.watch(now().after(longestPause))
+			c.keeper.refile(h)
+			return
+		}
+	}
+}
+
+// lose ends the hold, though its holder did not release it. What is left of it is released once that does: the holder may
+// still work under it.
+func (c *core) lose(h *held, reason Reason) {
+	if lost, did := c.keeper.finish(h, reason); did {
+		c.tellLoss(h, lost)
+	}
+}
+
+func (c *core) tellLoss(h *held, lost *LostError) {
+	level, text := c.logger.Warn, "redislock: lost a lock"
+	if lost.Reason == ReasonForgotten {
+		level, text = c.logger.Error, "redislock: lost a lock, and nobody is told: its Hold was dropped"
+	}
+	level(text, "lock", lost.Lock, "reason", string(lost.Reason), "cause", lost)
+	if c.hooks.Lost != nil {
+		c.hooks.Lost(lost.Lock, lost)
+	}
+}
+
+// release gives the hold up. What a server does not answer in time goes on in the background.
+func (c *core) release(ctx context.Context, h *held) error {
+	ctx = context.WithoutCancel(ctx)
+	if _, did := c.keeper.finish(h, ""); !did {
+		h.mu.Lock()
+		lost, isLeft := h.lost, h.isLeft
+		h.isLeft = true
+		h.mu.Unlock()
+		if lost == nil {
+			return nil // it was released before
+		}
+		if !isLeft && lost.Reason != ReasonClose {
+			c.abandon(h.w, h.token)
+		}
+		return lost
+	}
+	until, held := now().after(releaseTime), make([]bool, len(h.w.names))
+	err := each(h.w.names, func(i int, name string) error {
+		got, err := c.servers.request(ctx, &ask{name: name, words: h.w.release(name, h.token), until: until})
+		if isOverwritten(err) {
+			return nil
+		}
+		held[i] = err == nil && (got.reply == int64(1) || got.isRepeated)
+		return err
+	})
+	if err != nil || h.w.doubtful.Load() {
+		c.abandon(h.w, h.token)
+	}
+	if err != nil {
+		return named(err, h.w.label(), 0)
+	}
+	for _, was := range held {
+		if !was {
+			lost := &LostError{Lock: h.w.label(), Token: token(h.token), Reason: ReasonRelease}
+			c.tellLoss(h, lost)
+			return lost
+		}
+	}
+	if c.hooks.Released != nil {
+		c.hooks.Released(h.w.label(), h.grantedAt.age())
+	}
+	return nil
+}
+
+// forget hears that the program has dropped the Hold: it is renewed no more, for it would lock out all others.
+func (c *core) forget(h *held) {
+	h.mu.Lock()
+	if h.ended || h.hasBody {
+		h.mu.Unlock()
+		return
+	}
+	h.isForgotten, h.renews, h.renewAt = true, false, never
+	left := h.deadline.left()
+	h.mu.Unlock()
+	c.keeper.refile(h)
+	c.logger.Warn("redislock: a Hold was dropped without a release, so it is not renewed: keep it, and `defer hold.Release(ctx)`",
+		"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
+}
+
+// shut ends what is held and what waits, and all connections.
+func (c *core) shut(ctx context.Context) {
+	c.close(ErrClosed)
+	c.loseAll()
+	c.acquiring.wait(ctx)
+	c.loseAll() // what was granted meanwhile
+	c.bodies.wait(ctx)
+	for _, h := range c.keeper.all() { // bodies that still work
+		h.mu.Lock()
+		left := h.deadline.left()
+		h.mu.Unlock()
+		c.logger.Warn("redislock: closed while Run still works under a lock, which ends with its lease",
+			"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
+		_, _ = c.keeper.finish(h, ReasonClose)
+	}
+	c.working.wait(ctx)
+	c.stop()
+	c.servers.end()
+	ending, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c.working.wait(ending)
+	c.scheduling.wait(ending)
+	c.servers.running.wait(ending)
+}
+
+// loseAll tells all holders, and releases what no Run works under.
+func (c *core) loseAll() {
+	for _, h := range c.keeper.all() {
+		h.mu.Lock()
+		hasBody := h.hasBody
+		h.mu.Unlock()
+		if hasBody {
+			h.end(&LostError{Lock: h.w.label(), Token: token(h.token), Reason: ReasonClose})
+			continue
+		}
+		if lost, did := c.keeper.finish(h, ReasonClose); did {
+			c.tellLoss(h, lost)
+			c.abandon(h.w, h.token)
+		}
+	}
+}

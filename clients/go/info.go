@@ -1,0 +1,87 @@
+package redislock
+
+import (
+	"context"
+	"time"
+)
+
+// Info is who holds a lock and who waits for it.
+type Info struct {
+	// Kind is exclusive, shared or limit; Limit how many may hold it then.
+	Kind  string
+	Limit int
+	// Holders are the first ten that hold it, the oldest token first; Holds is how many do.
+	Holders []Holder
+	Holds   int
+	// Queue are the first ten that wait, the next one first; Waiters is how many do.
+	Queue   []Waiter
+	Waiters int
+}
+
+// A Holder holds a lock.
+type Holder struct {
+	Owner string
+	Token uint64
+	// Left is what is left of the lease, and Held how long it is since the grant.
+	Left, Held time.Duration
+}
+
+// A Waiter waits for a lock.
+type Waiter struct {
+	Owner  string
+	Waited time.Duration
+}
+
+// Info asks who holds the lock and who waits for it: nil if nobody does.
+func (l *Locks) Info(ctx context.Context, name string) (*Info, error) {
+	if name == "" {
+		return nil, invalid("the name of a lock must not be empty")
+	}
+	if l.core.closing.Err() != nil {
+		return nil, closed()
+	}
+	info, err := l.core.info(ctx, l.core.prefix+name)
+	if err != nil {
+		return nil, ended(ctx, named(err, name, 0))
+	}
+	return info, nil
+}
+
+func (c *core) info(ctx context.Context, name string) (*Info, error) {
+	a := &ask{name: name, words: []string{"LOCK.INFO", name}, until: now().after(waitMargin)}
+	got, err := c.servers.request(ctx, a)
+	if err != nil || got.reply == nil {
+		return nil, err
+	}
+	fields, _ := got.reply.(map[string]any)
+	info := &Info{Limit: int(number(fields["limit"])), Holds: int(number(fields["holds"])), Waiters: int(number(fields["waiters"]))}
+	info.Kind, _ = fields["kind"].(string)
+	for _, each := range rows(fields["holders"]) {
+		owner, _ := each["owner"].(string)
+		info.Holders = append(info.Holders, Holder{
+			Owner: owner, Token: token(number(each["token"])),
+			Left: time.Duration(number(each["lease-left-ms"])) * time.Millisecond,
+			Held: time.Duration(number(each["held-ms"])) * time.Millisecond,
+		})
+	}
+	for _, each := range rows(fields["queue"]) {
+		owner, _ := each["owner"].(string)
+		info.Queue = append(info.Queue, Waiter{owner, time.Duration(number(each["waited-ms"])) * time.Millisecond})
+	}
+	return info, nil
+}
+
+func number(field any) int64 {
+	found, _ := field.(int64)
+	return found
+}
+
+func rows(field any) (found []map[string]any) {
+	items, _ := field.([]any)
+	for _, item := range items {
+		if row, is := item.(map[string]any); is {
+			found = append(found, row)
+		}
+	}
+	return found
+}

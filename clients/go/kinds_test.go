@@ -1,0 +1,184 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"redislock.example/go"
+)
+
+func TestReadersAndPermitsAreHeldTogether(t *testing.T) {
+	locks := open(t)
+	one, two := acquire(t, locks.Read("book")), acquire(t, locks.Read("book"))
+	if _, isHeld, err := locks.Write("book").TryAcquire(background); isHeld || err != nil {
+		t.Fatalf("a writer beside readers: %v", err)
+	}
+	info, err := locks.Info(background, "book")
+	if err != nil || info.Kind != "shared" || info.Holds != 2 || info.Holders[0].Owner != one.Owner() || info.Holders[1].Token != two.Token() {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	if _, _, err = locks.Semaphore("book", 2).TryAcquire(background); !errors.Is(err, redislock.ErrLockKindMismatch) {
+		t.Fatalf("another kind: %v", err)
+	}
+	permits := []*redislock.Hold{acquire(t, locks.Semaphore("pool", 2)), acquire(t, locks.Semaphore("pool", 2))}
+	if _, isHeld, err := locks.Semaphore("pool", 2).TryAcquire(background); isHeld || err != nil {
+		t.Fatalf("a third of two permits: %v", err)
+	}
+	for _, hold := range append(permits, one, two) {
+		if err := hold.Release(background); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyAreTakenTogetherUnderAPrefix(t *testing.T) {
+	locks, plain := open(t, redislock.WithPrefix("app:"), redislock.WithLabel("worker-7")), open(t)
+	hold := acquire(t, locks.Many([]string{"left", "right"}))
+	if hold.Name() != "left, right" || !strings.HasPrefix(hold.Owner(), "worker-7:") {
+		t.Fatalf("%s, %s", hold.Name(), hold.Owner())
+	}
+	for _, name := range []string{"app:left", "app:right"} {
+		if err := plain.CheckToken(background, name, hold.Token()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(background, slack)
+	defer cancel()
+	next := make(chan error, 1)
+	go func() {
+		other, err := locks.Many([]string{"right", "middle"}).Acquire(ctx)
+		if err == nil {
+			err = other.Release(ctx)
+		}
+		next <- err
+	}()
+	waiting(t, plain, "app:right", 1)
+	if err := hold.Release(background); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-next; err != nil {
+		t.Fatal(err)
+	}
+	reader := acquire(t, locks.ReadMany([]string{"left", "right"}))
+	if again, isHeld, err := locks.Read("left").TryAcquire(background); !isHeld || err != nil || again.Release(background) != nil {
+		t.Fatalf("a reader beside readers: %v", err)
+	}
+	if err := reader.Release(background); err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.Ping(background); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADeadlockNamesItsCycle(t *testing.T) {
+	locks := open(t)
+	ann, ben := redislock.Owner("ann"), redislock.Owner("ben")
+	left, right := acquire(t, locks.Lock("left", ann)), acquire(t, locks.Lock("right", ben))
+	ended := make(chan error, 1)
+	go func() {
+		hold, err := locks.Lock("right", ann).Acquire(background)
+		if err == nil {
+			err = hold.Release(background)
+		}
+		ended <- err
+	}()
+	waiting(t, locks, "right", 1)
+	_, err := locks.Lock("left", ben).Acquire(background)
+	var e *redislock.Error
+	if !errors.Is(err, redislock.ErrDeadlock) || !errors.As(err, &e) || len(e.Cycle) != 2 || e.Cycle[0] != (redislock.WaitStep{Owner: "ben", Lock: "left", Holder: "ann"}) {
+		t.Fatalf("%v: %+v", err, e)
+	}
+	if err := right.Release(background); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Release(background); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestArgumentsAreChecked(t *testing.T) {
+	locks := open(t)
+	for what, lock := range map[string]*redislock.Lock{
+		"must not be empty":    locks.Lock(""),
+		"1 to 64 names, not 0": locks.Many(nil),
+		"named twice":          locks.Many([]string{"a", "b", "a"}),
+		"from 1 to 1000000":    locks.Semaphore("a", 0),
+		"not 99ms":             locks.Lock("a", redislock.Lease(99*time.Millisecond)),
+		"Wait must be 0":       locks.Lock("a", redislock.Wait(-1)),
+		"MaxHold must be":      locks.Lock("a", redislock.MaxHold(time.Millisecond)),
+		"not be *":             locks.Lock("a", redislock.Owner("*")),
+		"from 1 to 256 bytes":  locks.Lock("a", redislock.Owner(strings.Repeat("x", 257))),
+	} {
+		if _, _, err := lock.TryAcquire(background); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%q: %v", what, err)
+		}
+	}
+	for what, address := range map[string]string{
+		"must begin with":    "http://localhost",
+		"must be a number":   "redis://localhost/nine",
+		"port from 1":        "redis://localhost:0",
+		"is no URL":          "redis://:secret@%zz",
+		"DB must be 0 or mo": "redis://localhost/-1",
+	} {
+		if _, err := redislock.Open(address); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", what, err)
+		}
+	}
+	for what, option := range map[string]redislock.Option{
+		"WithLease must":         redislock.WithLease(time.Millisecond),
+		"WithServerTimeout must": redislock.WithServerTimeout(time.Second),
+		"WithMaxQueuedPerLock":   redislock.WithMaxQueuedPerLock(0),
+		"WithLogger must":        redislock.WithLogger(nil),
+	} {
+		if _, err := redislock.Open("redis://127.0.0.1", option); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%q: %v", what, err)
+		}
+	}
+	if _, err := redislock.New(redislock.Servers{Addrs: []string{"a:1", "b:1"}}); !errors.Is(err, redislock.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func BenchmarkUncontended(b *testing.B) {
+	locks, err := redislock.Open("redis://" + address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer locks.Close(background)
+	lock := locks.Lock("bench")
+	for b.Loop() {
+		hold, err := lock.Acquire(background)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := hold.Release(background); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkParallel(b *testing.B) {
+	locks, err := redislock.Open("redis://" + address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer locks.Close(background)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			hold, err := locks.Lock("bench").Acquire(background)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := hold.Release(background); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

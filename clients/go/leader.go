@@ -1,0 +1,135 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+)
+
+// A Leader stands for election: the holder of its lock leads. Set what you need, and call Run.
+type Leader struct {
+	lock *Lock
+	hold atomic.Pointer[Hold]
+
+	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns. After it has
+	// returned nil, it leads on. An error gives the lock up, and ends Run.
+	OnElected func(ctx context.Context, hold *Hold) error
+	// OnDeposed hears that it leads no more, but not after it has resigned. It stands again then.
+	OnDeposed func(lost *LostError)
+	// OnError hears that it could not stand, as no server answers. It tries again. It hears failures of one kind in a row
+	// once.
+	OnError func(err error)
+}
+
+// Leader describes an election by the name of its lock. Of the options, Lease says how long the server takes it for the
+// leader when it hears nothing of it.
+func (l *Locks) Leader(name string, opts ...LockOption) *Leader {
+	return &Leader{lock: l.Lock(name, opts...)}
+}
+
+// Hold is that by which it leads now; nil if it does not.
+func (l *Leader) Hold() *Hold {
+	if h := l.hold.Load(); h != nil && h.Check() == nil {
+		return h
+	}
+	return nil
+}
+
+// IsLeading tells whether it leads now.
+func (l *Leader) IsLeading() bool { return l.Hold() != nil }
+
+// Run stands for election, leads, and stands again when it is deposed. It ends when ctx does: the leader resigns, and the
+// error is that of ctx. It also ends with the error of OnElected, with ErrClosed and with ErrInvalid.
+func (l *Leader) Run(ctx context.Context) error {
+	var told error
+	for {
+		hold, err := l.lock.Acquire(ctx)
+		switch {
+		case err == nil:
+			told = nil
+			if err := l.lead(ctx, hold); err != nil {
+				return err
+			}
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, ErrClosed) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrAlreadyHeld):
+			return err
+		default:
+			kind := err
+			if e := (*Error)(nil); errors.As(err, &e) {
+				kind = e.Kind
+			}
+			if !errors.Is(told, kind) {
+				told = kind
+				l.lock.locks.core.logger.Warn("redislock: could not stand for election, which is tried again",
+					"lock", l.lock.label(), "cause", err)
+				tell(l.OnError, err)
+			}
+			sleep(ctx, longestPause)
+		}
+	}
+}
+
+// lead leads until it is deposed; an error ends its candidacy.
+func (l *Leader) lead(ctx context.Context, hold *Hold) error {
+	l.hold.Store(hold)
+	defer l.hold.Store(nil)
+	work, cancel := context.WithCancelCause(hold.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	done := make(chan error, 1)
+	go func() {
+		done <- guarded(func() error {
+			if l.OnElected == nil {
+				return nil
+			}
+			return l.OnElected(work, hold)
+		})
+	}()
+	var err error
+	isDone := false
+	select {
+	case err = <-done:
+		isDone = true
+		if err == nil {
+			<-work.Done()
+		}
+	case <-work.Done():
+	}
+	lost := hold.Check()
+	if err == nil && lost != nil && ctx.Err() == nil {
+		var why *LostError
+		if errors.As(lost, &why) {
+			tell(l.OnDeposed, why)
+		}
+	}
+	_ = hold.Release(ctx) // it leads no more either way: the rest goes on in the background
+	if !isDone {
+		err = <-done // the work has seen that its context has ended
+	}
+	var thrown *panicked
+	if errors.As(err, &thrown) {
+		panic(thrown.value)
+	}
+	if lost != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err == nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// A panicked is a panic of the work, which goes on in the goroutine of Run once the lock is released.
+type panicked struct{ value any }
+
+func (*panicked) Error() string { return "the work of the leader panicked" }
+
+func guarded(work func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicked{value}
+		}
+	}()
+	return work()
+}

@@ -1,0 +1,242 @@
+package redislock
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// lines are the waiters of this process for each lock, in the order in which the server knows them.
+type lines struct {
+	mu    sync.Mutex
+	lines map[string]*line
+	// most is how many waiters of each lock stand in the server's queue.
+	most int
+}
+
+// A line is the waiters of one lock: those that have asked the server stand first, by the number of their request, and
+// behind them the others, by their arrival.
+type line struct {
+	places []*place
+	// watched is the connection over which the server was asked to tell of the next change of the lock, if it has told
+	// of none since.
+	watched uint64
+	// link is the connection of the latest request of any of them, and latest the number of that request. The server
+	// behind it may have lost its queue. So all that have asked over another connection ask again, one after the other.
+	link, latest uint64
+}
+
+// A place is that of one waiter.
+type place struct {
+	lines           *lines
+	name            string
+	number, arrived uint64
+	turn            chan struct{}
+	// sent tells that its first request is on its way: those behind it ask after it.
+	sent bool
+	// link is over which connection it has asked, and askedAt when.
+	link    uint64
+	askedAt moment
+}
+
+const unasked = math.MaxUint64
+
+func (p *place) compare(other *place) int {
+	return cmp.Or(cmp.Compare(p.number, other.number), cmp.Compare(p.arrived, other.arrived))
+}
+
+func (l *line) index(p *place) int {
+	at, _ := slices.BinarySearchFunc(l.places, p, (*place).compare)
+	return at
+}
+
+func (l *line) callFirst() {
+	if len(l.places) > 0 {
+		notify(l.places[0].turn)
+	}
+}
+
+func (l *line) isStale(p *place) bool { return p.number != unasked && p.link != l.link }
+
+// callNext calls the waiter behind one that has just asked, or left: it asks again if it has to, and so on. Behind the
+// last one that had to, waiters are let in that have not asked yet.
+func (l *line) callNext(behind int, wasStale bool, most int) {
+	if behind < len(l.places) && l.places[behind].number != unasked {
+		if next := l.places[behind]; l.isStale(next) || next.askedAt.age() > keepTime/asksInKeep/2 {
+			notify(next.turn)
+		}
+	} else if wasStale {
+		for _, p := range l.places[:min(most, len(l.places))] {
+			if p.number == unasked {
+				notify(p.turn)
+			}
+		}
+	}
+}
+
+// join stands in the line for this lock, by its arrival: its number is that of the call, which may be earlier than this.
+func (ls *lines) join(name string, arrived uint64) *place {
+	p := &place{lines: ls, name: name, number: unasked, arrived: arrived, turn: make(chan struct{}, 1), askedAt: now()}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[name]
+	if l == nil {
+		l = &line{}
+		ls.lines[name] = l
+	}
+	l.places = slices.Insert(l.places, l.index(p), p)
+	return p
+}
+
+// changed hears that these locks have changed: nil for any.
+func (ls *lines) changed(names []any) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if names == nil {
+		for _, l := range ls.lines {
+			l.watched = 0
+			l.callFirst()
+		}
+	}
+	for _, name := range names {
+		text, _ := name.(string)
+		if l := ls.lines[text]; l != nil {
+			l.watched = 0
+			l.callFirst()
+		}
+	}
+}
+
+// May a waiter ask the server?
+type may int
+
+const (
+	mayAsk may = iota
+	// afterOthers: not before the waiters ahead of it have asked again.
+	afterOthers
+	// notYet: not before fewer waiters stand ahead of it.
+	notYet
+)
+
+func (p *place) mayAsk() may {
+	p.lines.mu.Lock()
+	defer p.lines.mu.Unlock()
+	l := p.lines.lines[p.name]
+	at := l.index(p)
+	if at >= p.lines.most {
+		return notYet
+	}
+	if slices.ContainsFunc(l.places[:at], func(p *place) bool { return l.isStale(p) || !p.sent }) {
+		return afterOthers
+	}
+	return mayAsk
+}
+
+// isFirst tells whether it is the first of this process, and isWatched whether the server tells of the next change.
+func (p *place) isFirst() (isFirst, isWatched bool) {
+	p.lines.mu.Lock()
+	defer p.lines.mu.Unlock()
+	l := p.lines.lines[p.name]
+	return l.places[0] == p, l.watched != 0 && l.watched == l.link
+}
+
+// sends notes that its first request is on its way, and calls the one behind it.
+func (p *place) sends() {
+	p.lines.mu.Lock()
+	defer p.lines.mu.Unlock()
+	if l := p.lines.lines[p.name]; !p.sent {
+		p.sent = true
+		l.callUnsent(l.index(p) + 1)
+	}
+}
+
+func (l *line) callUnsent(at int) {
+	if at < len(l.places) && !l.places[at].sent {
+		notify(l.places[at].turn)
+	}
+}
+
+// watch is what has to be asked before over this connection, so that the server behind it tells of the next change.
+func (p *place) watch(over *link) [][]string {
+	p.lines.mu.Lock()
+	defer p.lines.mu.Unlock()
+	l := p.lines.lines[p.name]
+	if l == nil || l.watched == over.number {
+		return nil
+	}
+	l.watched = over.number
+	return [][]string{{"LOCK.FENCE", p.name}}
+}
+
+// asked notes that the server has it in its queue since the request of this number, over this connection.
+func (p *place) asked(number, over uint64) {
+	p.lines.mu.Lock()
+	defer p.lines.mu.Unlock()
+	l := p.lines.lines[p.name]
+	at := l.index(p)
+	wasFirst, wasStale := at == 0, l.isStale(p)
+	l.places = slices.Delete(l.places, at, at+1)
+	p.link, p.askedAt = over, now()
+	if p.number == unasked {
+		p.number = number
+	}
+	at = l.index(p)
+	l.places = slices.Insert(l.places, at, p)
+	if number > l.latest {
+		l.link, l.latest = over, number
+	}
+	// What was meant for the first may have called another one.
+	if wasFirst != (at == 0) {
+		l.callFirst()
+	}
+	l.callNext(at+1, wasStale, p.lines.most)
+}
+
+// clear forgets that it was called.
+func (p *place) clear() {
+	select {
+	case <-p.turn:
+	default:
+	}
+}
+
+// sleep sleeps for this time, or until it is called.
+func (p *place) sleep(ctx context.Context, most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-p.turn:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (p *place) leave() {
+	ls := p.lines
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[p.name]
+	at := l.index(p)
+	wasStale := l.isStale(p)
+	l.places = slices.Delete(l.places, at, at+1)
+	if !p.sent {
+		l.callUnsent(at)
+	}
+	if len(l.places) == 0 {
+		delete(ls.lines, p.name)
+		return
+	}
+	if at == 0 {
+		l.callFirst()
+	}
+	if wasStale {
+		l.callNext(at, true, ls.most)
+	}
+	// The waiter that moves up may stand in the server's queue now.
+	if at < ls.most && len(l.places) >= ls.most {
+		notify(l.places[ls.most-1].turn)
+	}
+}

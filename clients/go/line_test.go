@@ -1,0 +1,70 @@
+package redislock
+
+import "testing"
+
+func called(p *place) bool {
+	select {
+	case <-p.turn:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestWaitersAskInTheOrderOfTheirCalls(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 2}
+	second, third, first := ls.join("k", 12), ls.join("k", 13), ls.join("k", 11)
+	if first.mayAsk() != mayAsk || second.mayAsk() != afterOthers || third.mayAsk() != notYet {
+		t.Fatal("not in their order")
+	}
+	first.sends()
+	if !called(second) || second.mayAsk() != mayAsk || called(third) {
+		t.Fatal("the one behind is not called")
+	}
+	second.sends()
+	second.asked(101, 1)
+	first.asked(100, 1)
+	first.leave()
+	if !called(second) || !called(third) || third.mayAsk() != mayAsk {
+		t.Fatal("nobody moves up")
+	}
+	second.leave()
+	third.leave()
+	if len(ls.lines) != 0 {
+		t.Fatal("a line is left")
+	}
+}
+
+func TestAllAskAgainInTheirOrderOverAnotherConnection(t *testing.T) {
+	for _, over := range [][2]uint64{{1, 2}, {2, 1}} {
+		ls := &lines{lines: map[string]*line{}, most: 8}
+		var places []*place
+		for number := range uint64(4) {
+			p := ls.join("k", number)
+			p.sends()
+			p.asked(100+number, over[0])
+			places = append(places, p)
+		}
+		if places[0].watch(&link{number: over[0]}) == nil {
+			t.Fatal("nothing is watched")
+		}
+		for _, p := range places {
+			called(p)
+		}
+		places[0].asked(200, over[1])
+		if _, isWatched := places[0].isFirst(); isWatched {
+			t.Fatal("the other server tells of nothing yet")
+		}
+		for number := uint64(1); number < 4; number++ {
+			if p := places[number]; !called(p) || p.mayAsk() != mayAsk {
+				t.Fatalf("%d may not ask", number)
+			}
+			for _, behind := range places[number+1:] {
+				if called(behind) || behind.mayAsk() != afterOthers {
+					t.Fatal("one behind may ask")
+				}
+			}
+			places[number].asked(200+number, over[1])
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package redislock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A failure is why there is no reply.
+type failure struct {
+	// refused tells that the server replied the text as an error.
+	refused bool
+	text    string
+	cause   error
+	// tooLate tells that there was no time left to connect: what was told before says more.
+	tooLate bool
+}
+
+func broken(cause error, format string, args ...any) *failure {
+	return &failure{text: fmt.Sprintf(format, args...), cause: cause}
+}
+
+// told is what the caller is told of it. A refusal that may pass is told as what it is, with the server that it is from.
+func (f *failure) told(address string) error {
+	next, _, _ := judge(f.text)
+	switch {
+	case !f.refused && next == fail:
+		return unreachable(f.cause, "no server answered in time: %s: %s", address, f.text)
+	case f.refused && next == fail:
+		return errorOf(f.text)
+	case strings.HasPrefix(f.text, "READONLY"):
+		return unreachable(f.cause, "%s (%s is a replica: its address must lead to the primary)", f.text, address)
+	}
+	return unreachable(f.cause, "%s (%s said so)", f.text, address)
+}
+
+// numbers are those of requests and connections, each higher than those before.
+var numbers atomic.Uint64
+
+// A call is a request that was sent.
+type call struct {
+	done   chan struct{}
+	reply  any
+	failed *failure
+	number uint64
+	link   *link
+}
+
+// A link is a connection over which requests of many goroutines go one behind the other.
+type link struct {
+	number  uint64
+	address string
+	conn    net.Conn
+	born    moment
+	// onChange hears which locks have changed: nil for any, as when the connection ended and nobody knows what was missed.
+	onChange func(names []any)
+	// givenUp tells that a reply did not come in time, served that the server did what only a primary does, and told
+	// that the server tells of what becomes of the keys that were read here.
+	givenUp, served, told atomic.Bool
+
+	wake   chan struct{}
+	closed chan struct{}
+
+	mu      sync.Mutex
+	out     []byte
+	pending []*call
+	why     *failure
+}
+
+// dial makes a connection and logs in. With onChange the server tells of changes, if it may.
+func (s *servers) dial(ctx context.Context, address string, as *Servers, onChange func([]any)) (*link, *failure) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attemptTime)
+	defer cancel()
+	user, password, failed := as.login(ctx, address)
+	if failed != nil {
+		return nil, failed
+	}
+	conn, failed := s.connect(ctx, address)
+	if failed != nil {
+		return nil, failed
+	}
+	l := &link{
+		number: numbers.Add(1), address: address, conn: conn, born: now(), onChange: onChange,
+		wake: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	s.running.run(l.read)
+	s.running.run(l.write)
+	if failed := l.greet(ctx, user, password, as.DB); failed != nil {
+		l.end(failed)
+		return nil, failed
+	}
+	return l, nil
+}
+
+// login returns what the server is told of who asks; the code of the user may give it.
+func (c *Servers) login(ctx context.Context, server string) (user, password string, failed *failure) {
+	if c.Credentials == nil {
+		return c.Username, c.Password, nil
+	}
+	user, password, err := c.Credentials(ctx, server)
+	if err != nil {
+		return "", "", broken(err, "the credentials could not be had: %v", err)
+	}
+	return user, password, nil
+}
+
+func (s *servers) connect(ctx context.Context, address string) (net.Conn, *failure) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	conn, err := s.dialer(ctx, network, address)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, broken(err, "the connection was not made within %v", attemptTime)
+		}
+		return nil, broken(err, "%v", err)
+	}
+	return conn, nil
+}
+
+const noHello = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: " +
+	"name the address of the server itself"
+
+func (l *link) greet(ctx context.Context, user, password string, db int) *failure {
+	hello := []string{"HELLO", "3"}
+	if password != "" || user != "" {
+		if user == "" {
+			user = "default"
+		}
+		hello = append(hello, "AUTH", user, password)
+	}
+	requests := [][]string{hello}
+	if db != 0 {
+		requests = append(requests, []string{"SELECT", fmt.Sprint(db)})
+	}
+	if l.onChange != nil {
+		requests = append(requests, []string{"CLIENT", "TRACKING", "ON"})
+	}
+	for _, words := range requests {
+		_, failed := l.ask(ctx, attemptTime, words)
+		switch {
+		case failed == nil && words[0] == "CLIENT":
+			l.told.Store(true)
+		case failed == nil || failed.refused && words[0] == "CLIENT": // it may not be told
+		case failed.refused && words[0] == "HELLO" && (strings.HasPrefix(failed.text, "NOPROTO") ||
+			strings.HasPrefix(strings.ToLower(failed.text), "err unknown command")):
+			return &failure{refused: true, text: noHello}
+		case failed.refused:
+			failed.text += " (" + l.address + ")"
+			return failed
+		default:
+			return failed
+		}
+	}
+	return nil
+}
+
+// send sends this behind all that was sent. Before it goes what before returns, if anything.
+func (l *link) send(words []string, before func(*link) [][]string) *call {
+	sent := &call{done: make(chan struct{}), link: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent.number = numbers.Add(1)
+	if l.why != nil {
+		sent.failed = l.why
+		close(sent.done)
+		return sent
+	}
+	if before != nil {
+		for _, each := range before(l) {
+			l.out = appendCommand(l.out, each)
+			l.pending = append(l.pending, &call{done: make(chan struct{})})
+		}
+	}
+	l.out = appendCommand(l.out, words)
+	l.pending = append(l.pending, sent)
+	notify(l.wake)
+	return sent
+}
+
+// notify calls whoever waits for this, now or next.
+func notify(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait is the reply. If none comes in time the connection is given up, for nobody knows what else is missing. If the
+// context ends first, the request is on its way still.
+func (c *call) wait(ctx context.Context, most time.Duration) (any, *failure) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, broken(ctx.Err(), "no reply in time")
+		}
+		return nil, broken(context.Cause(ctx), "%v", context.Cause(ctx))
+	case <-timer.C:
+		c.link.givenUp.Store(true)
+		c.link.end(broken(nil, "no reply for %v", most))
+		<-c.done
+	}
+	return c.reply, c.failed
+}
+
+func (l *link) ask(ctx context.Context, most time.Duration, words []string) (any, *failure) {
+	return l.send(words, nil).wait(ctx, most)
+}
+
+func (l *link) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends the connection, and tells all that wait for a reply why.
+func (l *link) end(why *failure) {
+	l.mu.Lock()
+	if l.why != nil {
+		l.mu.Unlock()
+		return
+	}
+	why = broken(why.cause, "%s", why.text) // they were not refused themselves
+	l.why = why
+	pending := l.pending
+	l.pending, l.out = nil, nil
+	l.mu.Unlock()
+	close(l.closed)
+	l.conn.Close() //nolint:errcheck // nothing is left to be said
+	for _, each := range pending {
+		each.failed = why
+		close(each.done)
+	}
+	if l.onChange != nil {
+		l.onChange(nil)
+	}
+}
+
+func (l *link) write() {
+	for {
+		select {
+		case <-l.closed:
+			return
+		case <-l.wake:
+		}
+		l.mu.Lock()
+		out := l.out
+		l.out = nil
+		l.mu.Unlock()
+		err := l.conn.SetWriteDeadline(time.Now().Add(attemptTime))
+		if err == nil {
+			_, err = l.conn.Write(out)
+		}
+		if err != nil {
+			l.end(broken(err, "the connection ended: %v", err))
+			return
+		}
+	}
+}
+
+func (l *link) read() {
+	from := bufio.NewReader(l.conn)
+	for {
+		reply, err := readReply(from, 0)
+		if err == nil {
+			err = l.take(reply)
+		}
+		if err != nil {
+			l.end(broken(err, "the connection ended: %v", err))
+			return
+		}
+	}
+}
+
+var errUnasked = errors.New("the server replied to what was not asked")
+
+func (l *link) take(reply any) error {
+	if push, is := reply.(pushed); is {
+		if len(push) > 1 && push[0] == "invalidate" && l.onChange != nil {
+			names, _ := push[1].([]any)
+			l.onChange(names)
+		}
+		return nil
+	}
+	l.mu.Lock()
+	if len(l.pending) == 0 {
+		l.mu.Unlock()
+		return errUnasked
+	}
+	answered := l.pending[0]
+	l.pending = l.pending[1:]
+	l.mu.Unlock()
+	if text, is := reply.(refusal); is {
+		answered.failed = &failure{refused: true, text: string(text)}
+	}
+	answered.reply = reply
+	close(answered.done)
+	return nil
+}

@@ -1,0 +1,310 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// A Lock describes a lock, or several. It holds nothing itself, and may be acquired any number of times.
+type Lock struct {
+	locks   *Locks
+	names   []string
+	kind    kind
+	limit   int
+	options lockOptions
+	// invalid is what is wrong with the arguments, told by whatever acquires.
+	invalid error
+}
+
+func (k *Lock) check(names []string) error {
+	if len(names) < 1 || len(names) > mostNames {
+		return invalid("Many takes 1 to %d names, not %d", mostNames, len(names))
+	}
+	for i, name := range names {
+		switch {
+		case name == "":
+			return invalid("the name of a lock must not be empty")
+		case slices.Contains(names[:i], name):
+			return invalid("Many takes each name once, and %q is named twice", name)
+		}
+	}
+	if k.kind == limited && (k.limit < 1 || k.limit > highestLimit) {
+		return invalid("the limit of a semaphore must be from 1 to %d, not %d", highestLimit, k.limit)
+	}
+	return k.options.check()
+}
+
+func (k *Lock) wanted() *wanted {
+	w := &wanted{
+		names: k.names, prefix: len(k.locks.core.prefix), kind: k.kind, limit: k.limit,
+		lease: k.options.lease, owner: k.options.owner,
+	}
+	if k.options.maxHold > 0 {
+		w.lease = min(w.lease, k.options.maxHold)
+	}
+	if w.owner == "" {
+		w.owner = newOwner(k.locks.core.label)
+	}
+	return w
+}
+
+// Acquire takes the lock. It waits until it is granted, until ctx ends, or until Wait is over.
+//
+// Where another holds the lock for all of the wait, the error is ErrLockTimeout, and context.DeadlineExceeded if the
+// deadline of ctx ended the wait. A ctx that was cancelled gives its own error. Without any end of the wait, it fails with
+// ErrConnectionFailed when no server has replied at all for WithServerTimeout. After an error nothing is held.
+func (k *Lock) Acquire(ctx context.Context) (*Hold, error) {
+	began := now()
+	hold, err := k.acquire(ctx, k.options.patience(ctx))
+	if hold == nil && err == nil {
+		err = k.timeout(ctx, began)
+	}
+	return hold, err
+}
+
+// TryAcquire takes the lock if it is free: else the hold is nil and the bool false. It leaves no place in the queue. An
+// error says that it is not known whether the lock is free, or why it cannot be granted.
+func (k *Lock) TryAcquire(ctx context.Context) (*Hold, bool, error) {
+	hold, err := k.acquire(ctx, patience{until: now(), probe: never, once: true})
+	return hold, hold != nil, err
+}
+
+func (k *Lock) timeout(ctx context.Context, began moment) error {
+	return &TimeoutError{Lock: k.label(), Waited: began.age(), Cause: ctx.Err()}
+}
+
+func (k *Lock) label() string {
+	return (&wanted{names: k.names, prefix: len(k.locks.core.prefix)}).label()
+}
+
+// acquire returns nil and no error where the lock was not to be had.
+func (k *Lock) acquire(ctx context.Context, p patience) (*Hold, error) {
+	began, c := now(), k.locks.core
+	if k.invalid != nil {
+		return nil, k.invalid
+	}
+	if c.closing.Err() != nil {
+		return nil, closed()
+	}
+	if err := k.alreadyHeld(ctx); err != nil {
+		return nil, err
+	}
+	w := k.wanted()
+	got, err := c.acquire(ctx, w, p)
+	if got == nil {
+		err = k.explain(ctx, w, err, began)
+		if c.hooks.TimedOut != nil && (err == nil || errors.Is(err, ErrLockTimeout)) {
+			c.hooks.TimedOut(w.label(), began.age())
+		}
+		return nil, err
+	}
+	if c.hooks.Granted != nil {
+		c.hooks.Granted(w.label(), began.age())
+	}
+	hold := newHold(ctx, k, w, got)
+	if c.closing.Err() != nil {
+		_ = hold.Release(ctx) // it was granted while the locks were closed
+		return nil, closed()
+	}
+	return hold, nil
+}
+
+// explain tells why nothing was granted.
+func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) error {
+	switch {
+	case errors.Is(err, ErrClosed):
+		return closed()
+	case ctx.Err() == nil:
+		return named(err, w.label(), w.lease)
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("redislock: the wait for lock %q was cancelled: %w", w.label(), context.Cause(ctx))
+	}
+	// A server that does not answer, or that grants nothing, is no other holder.
+	last := w.last.Load()
+	if last == nil {
+		last = w.quarantine.Load()
+	}
+	if last != nil {
+		var e *Error
+		if errors.As(*last, &e) {
+			with := *e
+			with.Lock, with.Cause = w.label(), errors.Join(e.Cause, ctx.Err())
+			return &with
+		}
+	}
+	servers := k.locks.core.servers
+	isUp := moment(servers.heard.Load()) >= began || began.age() < 2*longestPause && servers.ready(w.name()) != nil
+	if w.answered.Load() || isUp {
+		return k.timeout(ctx, began)
+	}
+	failed := unreachable(ctx.Err(), "no server answered in time: %s", servers.place(w.name()))
+	failed.Lock = w.label()
+	return failed
+}
+
+// place is the server that has this lock, for people.
+func (s *servers) place(name string) string {
+	if address := s.address(name); address != "" {
+		return address
+	}
+	return s.config.Addrs[0]
+}
+
+// alreadyHeld refuses a wait that could never end: the context is that of a hold of the same lock.
+func (k *Lock) alreadyHeld(ctx context.Context) error {
+	count := 0
+	for h, _ := ctx.Value(holdKey{}).(*Hold); h != nil; h, _ = h.outer.Value(holdKey{}).(*Hold) {
+		if ended, _ := h.held.is(); ended || h.core != k.locks.core || k.options.hasOwner && k.options.owner == h.held.w.owner {
+			continue
+		}
+		if !slices.ContainsFunc(k.names, func(name string) bool { return slices.Contains(h.held.w.names, name) }) {
+			continue
+		}
+		if count++; k.kind != limited || count >= k.limit {
+			return &Error{
+				Kind: ErrAlreadyHeld, Lock: k.label(),
+				Message: "the context is that of a hold of this lock: the task would wait for itself",
+			}
+		}
+	}
+	return nil
+}
+
+// Run takes the lock, calls fn, and releases the lock however fn ends, also by a panic. The context of fn is cancelled when
+// the lock is lost, and when ctx is. If the lock was lost, Run returns a *LostError joined with the error of fn.
+func (k *Lock) Run(ctx context.Context, fn func(ctx context.Context, hold *Hold) error) (err error) {
+	k.locks.core.bodies.count.Add(1)
+	defer k.locks.core.bodies.count.Add(-1)
+	hold, err := k.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	hold.held.mu.Lock()
+	hold.held.hasBody = true
+	hold.held.mu.Unlock()
+	body, cancel := context.WithCancelCause(hold.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	defer func() {
+		// What no server has answered goes on in the background, and is no error of fn.
+		if lost := hold.Release(ctx); errors.Is(lost, ErrLockLost) {
+			err = errors.Join(lost, err)
+		}
+		runtime.KeepAlive(hold)
+	}()
+	return fn(body, hold)
+}
+
+// A Hold is one lock, or several that were taken together. Keep it until it is released: one that is dropped is not
+// renewed, and ends with its lease.
+type Hold struct {
+	core  *core
+	held  *held
+	ctx   context.Context
+	outer context.Context
+	clean runtime.Cleanup
+}
+
+type holdKey struct{}
+
+// A holdContext keeps its Hold alive: somebody who is to be told of the loss has not forgotten it.
+type holdContext struct {
+	context.Context
+	hold *Hold
+}
+
+func (c *holdContext) Value(key any) any {
+	if key == (holdKey{}) {
+		return c.hold
+	}
+	return c.Context.Value(key)
+}
+
+func newHold(ctx context.Context, k *Lock, w *wanted, got *grant) *Hold {
+	outer := context.WithoutCancel(ctx)
+	inner, end := context.WithCancelCause(outer)
+	h := &Hold{core: k.locks.core, outer: outer}
+	h.held = newHeld(w, got, &k.options, end)
+	h.ctx = &holdContext{inner, h}
+	c := h.core
+	h.clean = runtime.AddCleanup(h, c.forget, h.held)
+	c.register(h.held)
+	return h
+}
+
+// Token is the fencing token: higher than those of all earlier holders. Hand it to what you write to, so that it refuses
+// a late writer: UPDATE ... SET fence = $1 WHERE id = $2 AND fence <= $1.
+func (h *Hold) Token() uint64 { return token(h.held.token) }
+
+// Name is the name of the lock, or the names of all with commas between, without the prefix.
+func (h *Hold) Name() string { return h.held.w.label() }
+
+// Owner is who holds, as LOCK.INFO tells an operator.
+func (h *Hold) Owner() string { return h.held.w.owner }
+
+// Context is cancelled at the loss and at the release. Its cause is a *LostError, or ErrReleased. It has the values of the
+// context that acquired, and neither its deadline nor its end.
+func (h *Hold) Context() context.Context { return h.ctx }
+
+// Check returns nil if the lock is surely held by this machine's own clock: else a *LostError, or ErrReleased. It asks no
+// server.
+func (h *Hold) Check() error {
+	if reason, is := h.held.overdue(); is {
+		h.core.lose(h.held, reason)
+	}
+	switch ended, lost := h.held.is(); {
+	case lost != nil:
+		return lost
+	case ended:
+		return ErrReleased
+	}
+	return nil
+}
+
+// Remaining is for how long the hold is sure to last, by this machine's own clock. It is renewed before that is over.
+func (h *Hold) Remaining() time.Duration {
+	h.held.mu.Lock()
+	defer h.held.mu.Unlock()
+	if h.held.ended {
+		return 0
+	}
+	return h.held.deadline.left()
+}
+
+// Reason tells how the loss was noticed: empty if the lock was not lost.
+func (h *Hold) Reason() Reason {
+	var lost *LostError
+	if errors.As(h.Check(), &lost) {
+		return lost.Reason
+	}
+	return ""
+}
+
+// Extend begins a lease from now, and later renewals ask for it, too. After ErrConnectionFailed nobody knows which lease
+// the server has: the hold counts on the shorter one.
+func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
+	if err := checkLease("lease", lease); err != nil {
+		return err
+	}
+	if err := h.Check(); err != nil {
+		return err
+	}
+	if err := h.core.renewHeld(ctx, h.held, lease); err != nil {
+		return ended(ctx, err)
+	}
+	return h.Check() // it may have ended meanwhile
+}
+
+// Release gives the lock up. It works though ctx is cancelled, and takes 5 s at most: what no server has answered then
+// goes on in the background, which ErrConnectionFailed says. If the lock was lost, the error is a *LostError. A second
+// release does nothing.
+func (h *Hold) Release(ctx context.Context) error {
+	h.clean.Stop()
+	err := h.core.release(ctx, h.held)
+	runtime.KeepAlive(h)
+	return err
+}

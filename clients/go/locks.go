@@ -1,0 +1,204 @@
+// Package redislock takes locks on a Redis or Valkey server that has the module redislock: locks with owners, leases,
+// fencing tokens, fair queues, readers and writers, semaphores, and several locks at once.
+//
+//	locks, err := redislock.Open("redis://127.0.0.1:6379")
+//	...
+//	defer locks.Close(ctx)
+//	hold, err := locks.Lock("invoice:42").Acquire(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer hold.Release(ctx)
+//	pay(hold.Context(), hold.Token()) // the context is cancelled if the lock is lost
+//
+// A Locks, a Lock and a Hold may be shared by goroutines. The library makes connections of its own.
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Locks are the locks of one server, of the primary that sentinels know, or of a cluster. Make one for a program.
+type Locks struct {
+	core *core
+	once sync.Once
+}
+
+// Open returns the locks of one server: redis://user:password@host:port/db, rediss:// for TLS, or unix:///path/to/socket.
+// It connects when it is first used. For sentinels and clusters see [New].
+func Open(address string, opts ...Option) (*Locks, error) {
+	servers, err := parseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	return New(servers, opts...)
+}
+
+func parseURL(address string) (Servers, error) {
+	parsed, err := url.Parse(address)
+	if err != nil { // whose text has the password
+		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is no URL")
+	}
+	password, _ := parsed.User.Password()
+	servers := Servers{Username: parsed.User.Username(), Password: password}
+	path := strings.TrimPrefix(parsed.Path, "/")
+	switch parsed.Scheme {
+	case "unix":
+		servers.Addrs = []string{parsed.Path}
+		path = parsed.Query().Get("db")
+	case "redis", "rediss":
+		host, port := parsed.Hostname(), parsed.Port()
+		if host == "" {
+			host = "127.0.0.1"
+		}
+		if port == "" {
+			port = "6379"
+		}
+		servers.Addrs = []string{net.JoinHostPort(host, port)}
+		if parsed.Scheme == "rediss" {
+			servers.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+		}
+	default:
+		return Servers{}, invalid("the address must begin with redis://, rediss:// or unix://, not %s://", parsed.Scheme)
+	}
+	if path != "" {
+		if servers.DB, err = strconv.Atoi(path); err != nil {
+			return Servers{}, invalid("the database in the address must be a number, not %q", path)
+		}
+	}
+	return servers, nil
+}
+
+// New returns the locks of these servers. It connects when it is first used.
+func New(servers Servers, opts ...Option) (*Locks, error) {
+	o := &options{
+		lease: defaultLease, logger: slog.Default(), label: defaultLabel(),
+		serverTimeout: defaultServerTimeout, maxQueued: maxQueued,
+	}
+	for _, set := range opts {
+		set(o)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if err := servers.check(); err != nil {
+		return nil, err
+	}
+	c := &core{
+		options:  o,
+		servers:  newServers(servers, o),
+		lines:    &lines{lines: map[string]*line{}, most: o.maxQueued},
+		keeper:   &keeper{names: map[string]map[*held]struct{}{}, wake: make(chan struct{}, 1)},
+		blocking: make(chan struct{}, o.maxQueued),
+		errands:  errands{same: map[string][]*errand{}},
+	}
+	c.servers.onChange = func(names []any) {
+		c.lines.changed(names)
+		c.keeper.changed(names)
+	}
+	c.servers.onReconnect = func(server string) { tell(o.hooks.Reconnected, server) }
+	c.keep.Store(int64(keepTime))
+	c.longestBlock.Store(int64(longBlock))
+	c.closing, c.close = context.WithCancelCause(context.Background())
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return &Locks{core: c}, nil
+}
+
+// Lock describes a lock that one owner holds alone. Nothing is sent until it is acquired.
+func (l *Locks) Lock(name string, opts ...LockOption) *Lock {
+	return l.describe(exclusive, 0, []string{name}, opts)
+}
+
+// Write is Lock, by the name that says that it excludes those that Read.
+func (l *Locks) Write(name string, opts ...LockOption) *Lock { return l.Lock(name, opts...) }
+
+// Read describes a lock that readers hold together. A writer holds it alone, by Write.
+func (l *Locks) Read(name string, opts ...LockOption) *Lock {
+	return l.describe(shared, 0, []string{name}, opts)
+}
+
+// Semaphore describes a lock that as many owners as limit hold at once: 1 to 1,000,000. All have to name the same limit.
+func (l *Locks) Semaphore(name string, limit int, opts ...LockOption) *Lock {
+	return l.describe(limited, limit, []string{name}, opts)
+}
+
+// Many describes 1 to 64 locks that are taken together, all or none, with one token. In a cluster their names need one
+// hash tag.
+func (l *Locks) Many(names []string, opts ...LockOption) *Lock {
+	return l.describe(exclusive, 0, names, opts)
+}
+
+// ReadMany describes several locks that readers hold together.
+func (l *Locks) ReadMany(names []string, opts ...LockOption) *Lock {
+	return l.describe(shared, 0, names, opts)
+}
+
+func (l *Locks) describe(kind kind, limit int, names []string, opts []LockOption) *Lock {
+	k := &Lock{locks: l, kind: kind, limit: limit}
+	k.options.lease = l.core.lease
+	for _, set := range opts {
+		set(&k.options)
+	}
+	k.names = make([]string, len(names))
+	for i, name := range names {
+		k.names[i] = l.core.prefix + name
+	}
+	k.invalid = k.check(names)
+	return k
+}
+
+// CheckToken asks the server whether this is the token of a live hold of the lock: nil, or ErrFenced.
+func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error {
+	if name == "" || token == 0 || token >= 1<<53 {
+		return invalid("CheckToken needs a name, and a token from 1 to 2^53 - 1: %q, %d", name, token)
+	}
+	if l.core.closing.Err() != nil {
+		return closed()
+	}
+	isLive, err := l.core.fence(ctx, l.core.prefix+name, int64(token))
+	switch {
+	case err != nil:
+		return ended(ctx, named(err, name, 0))
+	case !isLive:
+		return &Error{Kind: ErrFenced, Lock: name, Message: "the token " + strconv.FormatUint(token, 10) + " is not that of a live hold"}
+	}
+	return nil
+}
+
+// Ping asks whether the server is reachable and has the module.
+func (l *Locks) Ping(ctx context.Context) error {
+	_, err := l.Info(ctx, "redislock:ping")
+	return err
+}
+
+// ended is the error, or that of the context where it ended the request.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func closed() error { return &Error{Kind: ErrClosed, Message: "the Locks were closed"} }
+
+// Close ends all: acquires fail with ErrClosed, the contexts of holds are cancelled, holds are released. It waits for the
+// functions of Run, and then for the server, until ctx ends, or 5 s where ctx has no deadline. What Run still works under
+// then keeps its lease. Close may be called several times.
+func (l *Locks) Close(ctx context.Context) {
+	l.once.Do(func() {
+		if _, has := ctx.Deadline(); !has {
+			with, cancel := context.WithTimeout(ctx, farewell-500*time.Millisecond)
+			defer cancel()
+			ctx = with
+		}
+		l.core.shut(ctx)
+	})
+}

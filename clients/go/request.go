@@ -1,0 +1,209 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+// An answer is a reply, and when the request was sent that got it.
+type answer struct {
+	reply  any
+	sent   moment
+	number uint64
+	link   uint64
+	// isRepeated tells that the request was sent before and not answered: it may have been done then. mayComeLate tells
+	// that the earlier one may still come.
+	isRepeated, mayComeLate bool
+}
+
+// An ask is a request for the server that has this lock.
+type ask struct {
+	name  string
+	words []string
+	// until is until when it is repeated; never: as long as servers reply at all.
+	until moment
+	// failed is told of each attempt that fails.
+	failed func(error)
+	// wanted is the acquire that it is for, which is told what becomes of it.
+	wanted *wanted
+	// before is what is sent before it where the server tells of changes.
+	before func(*link) [][]string
+}
+
+// patience is how much time is left for a request that began then.
+func (s *servers) patience(a *ask, began moment) time.Duration {
+	if a.until == never {
+		return max(began, moment(s.heard.Load())).after(s.timeout).left()
+	}
+	return a.until.left()
+}
+
+// request is the reply of the server that has this lock. It repeats the request until its time is over.
+func (s *servers) request(ctx context.Context, a *ask) (*answer, error) {
+	began, wait, node := now(), pause, ""
+	earlier := &answer{}
+	var refused, lost error
+	for {
+		address := node
+		if address == "" {
+			address = s.address(a.name)
+		}
+		got, failed := s.attempt(ctx, a, node, earlier, s.patience(a, began))
+		if failed == nil {
+			return got, nil
+		}
+		node = ""
+		if address == "" {
+			address = s.address(a.name)
+		}
+		next, number, to := again, 0, ""
+		if failed.refused {
+			next, number, to = judge(failed.text)
+			if next == moved && s.isSingle() {
+				return nil, errorOf(failed.text)
+			}
+		}
+		err := failed.told(address)
+		if ctx.Err() == nil && a.failed != nil && (!failed.tooLate || lost == nil && refused == nil) {
+			a.failed(err)
+		}
+		switch next {
+		case fail:
+			return nil, err
+		case moved:
+			s.moved(number, to, address)
+		case asking:
+			node = beside(to, address)
+		default:
+			s.forget(address)
+		}
+		if failed.refused {
+			s.isRefused(a.wanted, err)
+			refused, lost = err, nil
+		} else if lost == nil || !failed.tooLate && ctx.Err() == nil {
+			lost = err
+		}
+		if a.wanted != nil && ctx.Err() == nil {
+			told := lastOf(refused, lost)
+			a.wanted.last.Store(&told)
+		}
+		left := s.patience(a, began)
+		if left <= 0 || s.ctx.Err() != nil || !sleep(ctx, min(wait, left)) {
+			return nil, lastOf(refused, lost)
+		}
+		wait = min(2*wait, longestPause)
+	}
+}
+
+// lastOf tells what a server did answer first.
+func lastOf(refused, lost error) error {
+	var one, two *Error
+	if errors.As(refused, &one) && errors.As(lost, &two) {
+		return unreachable(two.Cause, "%s; then %s", one.Message, two.Message)
+	}
+	if refused != nil {
+		return refused
+	}
+	return lost
+}
+
+// isRefused logs that a server refuses what it may grant later, once until it grants again.
+func (s *servers) isRefused(w *wanted, err error) {
+	if w != nil && !s.refuses.Swap(true) {
+		s.log.Warn("redislock: waiting for a lock that the server refuses for now", "lock", w.label(), "cause", err)
+	}
+}
+
+func (s *servers) attempt(ctx context.Context, a *ask, node string, earlier *answer, left time.Duration) (*answer, *failure) {
+	l, failed := s.linkIn(ctx, a, node, left)
+	if failed != nil {
+		return nil, failed
+	}
+	before := a.before
+	if node != "" {
+		// A node that has the slot only half tells of nothing. ASKING counts for the very next command alone.
+		before = func(*link) [][]string { return [][]string{{"ASKING"}} }
+	} else if before != nil && !l.told.Load() {
+		before = nil
+	}
+	sent := now()
+	if a.wanted != nil {
+		a.wanted.sends()
+	}
+	asked := l.send(a.words, before)
+	reply, failed := asked.wait(ctx, min(attemptTime, max(5*pause, left/2)))
+	if failed == nil {
+		s.hears()
+		if a.wanted != nil || a.failed != nil {
+			s.refuses.Store(false)
+			if !l.served.Swap(true) {
+				s.isServed(l.address)
+			}
+		}
+		if a.wanted != nil && reply == nil {
+			a.wanted.gotNothing()
+		}
+		return &answer{reply, sent, asked.number, l.number, earlier.isRepeated, earlier.mayComeLate}, nil
+	}
+	if !failed.refused {
+		earlier.isRepeated = true
+		earlier.mayComeLate = earlier.mayComeLate || l.givenUp.Load()
+		if a.wanted != nil && ctx.Err() == nil {
+			a.wanted.doubt()
+		}
+		return nil, failed
+	}
+	s.hears()
+	// What NOREPLICAS says no to has begun, and may still be undone.
+	if a.wanted != nil && !strings.HasPrefix(failed.text, "NOREPLICAS") {
+		a.wanted.gotNothing()
+	}
+	return nil, leave(l, failed)
+}
+
+// isServed notes that a server does what only a primary does, for the first time over a new connection.
+func (s *servers) isServed(address string) {
+	d := s.door(address)
+	d.tries.Store(0)
+	if d.hasServed.Swap(true) {
+		s.log.Info("redislock: reconnected", "server", address)
+		s.onReconnect(address)
+	}
+}
+
+func (s *servers) linkIn(ctx context.Context, a *ask, node string, left time.Duration) (*link, *failure) {
+	if node == "" {
+		if l := s.ready(a.name); l != nil && len(s.door(l.address).gate) == 0 {
+			return l, nil // nobody waits for it to be made
+		}
+	}
+	most := max(left, 5*pause)
+	if a.failed != nil {
+		most = max(left/2, 5*pause) // a renewal is told why it fails before its time is over
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(most, 2*attemptTime))
+	defer cancel()
+	if node == "" {
+		var failed *failure
+		if node, failed = s.findFor(ctx, a.name); failed != nil {
+			return nil, failed
+		}
+	}
+	return s.linkTo(ctx, node)
+}
+
+// leave closes the connection over which a server refused what only a primary does, if its address may lead elsewhere.
+func leave(l *link, failed *failure) *failure {
+	next, _, _ := judge(failed.text)
+	isLong := strings.HasPrefix(failed.text, "LOADING") && l.born.age() > longestReconnect
+	if isLong || next == elsewhere {
+		l.end(failed)
+	} else if strings.HasPrefix(failed.text, "QUARANTINE") && (l.served.Load() || l.born.age() > 3*keepTime) {
+		// It was the primary, and its address may lead to another server since.
+		l.end(broken(nil, "the server that was the primary has begun anew"))
+		return broken(nil, "%s", failed.text)
+	}
+	return failed
+}
