@@ -6,7 +6,6 @@ use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
-use crate::lock::table::Table;
 use crate::lock::types::ClientId;
 use crate::sabotage::{self, Rule};
 
@@ -98,10 +97,7 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
         }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
         // A client that has an answer already is only answered sooner.
-        Stage::Undoing(reply) | Stage::Paced(reply) => {
-            let _ = server.with(|state| delivered(&mut state.table, &reply));
-            Some(reply)
-        }
+        Stage::Undoing(reply) | Stage::Paced(reply) => Some(reply),
     }
 }
 
@@ -134,17 +130,13 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
         Some(client) if Sent::is_kept(&reply) && hears_turns(server) => {
             let _ = server.with(|state| state.sent.note(client.id, reply));
         }
-        _ => _ = server.with(|state| delivered(&mut state.table, &reply)),
+        _ => {}
     }
 }
 
 /// A turn of the event loop begins: what was answered in the last one was sent.
 pub fn turn_begins<S: Server>(server: &S) {
-    let _ = server.with(|state| {
-        for reply in state.sent.turn_begins() {
-            delivered(&mut state.table, &reply);
-        }
-    });
+    let _ = server.with(|state| state.sent.turn_begins());
     if needs_no_turns(server) {
         work::request(server);
     }
@@ -184,17 +176,6 @@ pub fn closed<S: Server>(server: &S, client: ClientId) {
     };
     if server.has_dropped_reply(client) {
         undelivered(server, reply);
-    } else {
-        let _ = server.with(|state| delivered(&mut state.table, &reply));
-    }
-}
-
-/// Notes that the client learns of this reply: a grant is not taken back any more.
-fn delivered(table: &mut Table, reply: &Reply) {
-    if let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply {
-        for lock_key in std::iter::once(lock_key).chain(others) {
-            table.note_told(lock_key.as_key(), *token);
-        }
     }
 }
 

@@ -298,9 +298,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
         };
         let step = table.renew(now, key_ref, &renewal, &mut |who| admission.admit(who), fx);
         if shared.holds_back.is_set() {
-            // Its own upgrade may have been granted in this step: then the lock is kept elsewhere.
-            let stored = if let Change::Stored(lock) = step.change { Existing::Lock(lock) } else { existing };
-            token = table.token_of(stored, request.owner);
+            token = table.token_of(existing, request.owner);
         }
         step
     });

@@ -430,7 +430,7 @@ fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
         }
         if let Task::Undo(_, _, undo) = task {
             let (lock_key, undo) = (lock_key.clone(), undo.clone());
-            let grant = PendingGrant { lock_key, token: *token, was: None, lease_ms: u64::MAX, undo };
+            let grant = PendingGrant { lock_key, token: *token, lease_ms: u64::MAX, undo };
             state.confirm.all.put_off_undo(grant, at);
         } else {
             state.table.put_off(task.clone(), at);

@@ -39,9 +39,9 @@ impl Sent {
     }
 
     /// The turn is over: nothing of it is left unsent.
-    pub fn turn_begins(&mut self) -> impl Iterator<Item = Reply> {
+    pub fn turn_begins(&mut self) {
         self.turns = self.turns.saturating_add(1);
-        self.replies.drain(..).map(|(_, reply)| reply)
+        self.replies.clear();
     }
 
     /// Whether there was no grant for some turns.

@@ -102,9 +102,9 @@ struct Wait {
 }
 
 impl Wait {
-    /// The tokens of its holds, each once: one grant has one, but its holds may go on under others since.
-    fn tokens(&self) -> BTreeSet<Token> {
-        self.pending_grants.iter().map(|pending_grant| pending_grant.token).collect()
+    /// The token of its holds: one grant has one.
+    fn token(&self) -> Option<Token> {
+        self.pending_grants.first().map(|pending_grant| pending_grant.token)
     }
 }
 
@@ -231,17 +231,12 @@ impl Confirmations {
 
     /// What a step says has begun: somebody is told of it next.
     pub fn note_begun(&mut self, begun: Vec<PendingGrant>) {
-        for pending_grant in begun {
-            if let Some(was) = pending_grant.was {
-                self.goes_on(was, &pending_grant);
-            }
-            self.begun.note(pending_grant);
-        }
+        self.begun.0.extend(begun);
     }
 
     /// The turn of the event loop is over: a client that was to be told of what began in it waits by now.
     pub fn forget_begun(&mut self) {
-        self.begun.forget();
+        self.begun.0.clear();
     }
 
     /// Begins the wait of an owner that is to be told, within `lasts_ms` milliseconds, that it holds these locks under
@@ -283,7 +278,7 @@ impl Confirmations {
         self.last += 1;
         let id = WaitId(self.last);
         let wait = Wait { offset: None, until, needed, awaited, acknowledged: 0, pending_grants };
-        for token in wait.tokens() {
+        if let Some(token) = wait.token() {
             self.of_token.entry(token).or_default().insert(id);
         }
         self.deadlines.insert((until, id));
@@ -439,7 +434,7 @@ impl Confirmations {
         self.enough.remove(&id);
         self.hopeless.remove(&id);
         self.deadlines.remove(&(wait.until, id));
-        wait.tokens().into_iter().for_each(|token| self.forget_wait(token, id));
+        wait.token().into_iter().for_each(|token| self.forget_wait(token, id));
         Some(wait)
     }
 

@@ -242,12 +242,10 @@ impl<'a> Graph<'a> {
             return;
         };
         let lock = lock_of(queue, locks);
-        // What those ahead wait for, it waits for too, so most of them need no look. Unless that is its own hold.
-        let holds = lock.is_some_and(|lock| locks.hold_of(lock, &waiter.request.owner).is_some());
         let held_as = lock.and_then(|lock| locks.mode(lock));
         let begin = self.blockers.len();
         let has_multis = queue.multis > usize::from(waiter.multi.is_some());
-        let is_behind_exclusive = self.ahead(entry, waiter, holds, has_multis);
+        let is_behind_exclusive = self.ahead(entry, waiter, has_multis);
         self.close_condition(entry, request, false, begin);
         let Some((lock, held_as)) = lock.zip(held_as) else {
             return;
@@ -268,7 +266,7 @@ impl<'a> Graph<'a> {
         if owners < locks.holders_of(lock) && !effort::is_spent(self.steps + owners) {
             // Not all of the holders wait.
             if !is_any {
-                self.look_at_waiting_holders(lock, &waiter.request.owner);
+                self.look_at_waiting_holders(lock);
                 self.close_condition(entry, request, false, begin);
             }
             return;
@@ -277,7 +275,7 @@ impl<'a> Graph<'a> {
             self.steps += 1;
             effort::count(1);
             let is_beyond = effort::is_spent(self.steps);
-            let can_go = is_beyond || hold.is_over(now) || hold.is_of(&waiter.request.owner);
+            let can_go = is_beyond || hold.is_over(now);
             match if can_go { None } else { self.owner(&hold.owner()) } {
                 Some(owner) => self.blockers.push(Blocker::Owner(owner)),
                 // Any of them is enough, and this one is free to go.
@@ -289,15 +287,15 @@ impl<'a> Graph<'a> {
         self.close_condition(entry, request, is_any, begin);
     }
 
-    /// Notes the owners, other than this one, that hold a lock and wait for something, in the order of their tokens.
+    /// Notes the owners that hold a lock and wait for something, in the order of their tokens.
     /// For a lock with more holders than there are owners who wait.
-    fn look_at_waiting_holders(&mut self, lock: LockId, but: &[u8]) {
+    fn look_at_waiting_holders(&mut self, lock: LockId) {
         let Scope { queues, locks, now, .. } = self.scope;
         self.steps += queues.waiting_owners();
         effort::count(queues.waiting_owners());
         let holding = |owner: &'a [u8]| {
             let (_, hold) = locks.hold_of(lock, owner).filter(|(_, hold)| !hold.is_over(now))?;
-            (owner != but).then_some((hold.token(), owner))
+            Some((hold.token(), owner))
         };
         let mut waiting: Vec<_> = queues.all_waiting_owners().filter_map(holding).collect();
         waiting.sort_unstable();
@@ -317,10 +315,11 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the requests that stand ahead: all of them, or, if the queue `has_multis`, the nearest one for several locks,
-    /// which waits for all others of its kind itself. Returns whether one that stands there wants the whole lock.
-    fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, is_all: bool, has_multis: bool) -> bool {
-        let (mut notes, mut is_behind_exclusive) = (is_all || has_multis, false);
+    /// Notes the nearest request for several locks that stands ahead, if the queue `has_multis`: it waits for all others
+    /// of its kind itself. What the others ahead wait for, this one waits for too, so they need no look. Returns whether
+    /// one that stands there wants the whole lock.
+    fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, has_multis: bool) -> bool {
+        let (mut notes, mut is_behind_exclusive) = (has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
         let mut at = self.scope.queues.ahead(entry);
         while (notes || must_look)
@@ -333,8 +332,8 @@ impl<'a> Graph<'a> {
                 if other.request.mode == Mode::Exclusive {
                     (is_behind_exclusive, must_look) = (true, false);
                 }
-                if notes && (is_all || other.multi.is_some()) {
-                    notes = is_all;
+                if notes && other.multi.is_some() {
+                    notes = false;
                     let request = self.request(id);
                     self.blockers.extend(request.map(Blocker::Request));
                 }

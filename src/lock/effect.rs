@@ -256,24 +256,16 @@ pub struct UndoRecord {
     pub owner: Vec<u8>,
     /// Its hold takes one release more than before: the first, if it has just begun.
     pub counts: bool,
-    /// It held with others before, and holds alone now.
-    pub is_upgrade: bool,
 }
 
 impl UndoRecord {
     /// There is nothing to undo.
-    pub const NOTHING: Self = Self { owner: Vec::new(), counts: false, is_upgrade: false };
+    pub const NOTHING: Self = Self { owner: Vec::new(), counts: false };
 
     /// Whether there is nothing to undo.
     #[must_use]
     pub const fn is_nothing(&self) -> bool {
-        !self.counts && !self.is_upgrade
-    }
-
-    /// What there is to undo of what this owner has now.
-    #[must_use]
-    pub fn of(owner: &[u8], counts: bool, is_upgrade: bool) -> Self {
-        if counts || is_upgrade { Self { owner: owner.into(), counts, is_upgrade } } else { Self::NOTHING }
+        !self.counts
     }
 }
 
@@ -284,8 +276,6 @@ pub struct PendingGrant {
     pub lock_key: LockKeyBuf,
     /// Under which token.
     pub token: Token,
-    /// The token that the owner's hold had before, if it goes on under this one.
-    pub was: Option<Token>,
     /// For how long the owner may be told of it, in milliseconds: the length of the lease that it asked for.
     pub lease_ms: u64,
     /// What is to be undone.

@@ -5,9 +5,7 @@
 
 mod bindings;
 mod detached;
-mod earlier;
 mod going;
-mod granted;
 mod hold;
 mod holders;
 mod id;
@@ -23,7 +21,6 @@ mod terms;
 mod tests;
 mod wheel;
 
-pub use earlier::Earlier;
 pub use going::{Going, Gone};
 pub use hold::{Hold, Lock, OwnerText};
 pub use id::LockId;

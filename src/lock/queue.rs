@@ -52,16 +52,14 @@ pub struct Request {
     pub mode: Mode,
     /// What is to bind the hold to its connection.
     pub binding: Binding,
-    /// A shared holder wants to hold alone: it stands ahead of everybody.
-    pub is_upgrade: bool,
-    /// Whether the grant counts, if its owner holds by then.
+    /// Whether the owner asked to be counted.
     pub is_reentrant: bool,
 }
 
 impl Request {
     /// Whether it can only be granted when the whole lock is free.
     const fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Exclusive) && self.client.is_some() && !self.is_upgrade
+        matches!(self.mode, Mode::Exclusive) && self.client.is_some()
     }
 }
 
@@ -340,11 +338,11 @@ impl Queues {
         })
     }
 
-    /// Puts a request at the end of the queue at this key; one of a holder who wants to hold alone, at its head.
+    /// Puts a request at the end of the queue at this key.
     pub fn join(&mut self, lock_key: LockKey<'_>, request: Request) -> WaiterId {
         let queue = self.open(lock_key, request.mode);
         let (ahead, behind) = match self.queues.get(queue) {
-            Some(queue) if request.is_upgrade || sabotage::removes(Rule::Fifo) => (None, queue.head),
+            Some(queue) if sabotage::removes(Rule::Fifo) => (None, queue.head),
             Some(queue) => (queue.tail, None),
             None => (None, None),
         };

@@ -193,7 +193,7 @@ def test_all_waiters_of_a_slot_that_moves_are_redirected(cluster, way):
     take(source, "{b}pool", "p3", "LIMIT 4")
     before = locks_of(source, with_ties=False)
     requests = [
-        ask(node, "{b}read", "r0"), ask(node, "{b}read", "w"), ask(node, "{b}read", "late", "SHARED"),
+        ask(node, "{b}read", "w0"), ask(node, "{b}read", "w"), ask(node, "{b}read", "late", "SHARED"),
         ask(node, "{b}pool", "q", "LIMIT 4"), ask(node, "{b}count", "bob", "REENTRANT"),
         ask_all(node, "{b}m1 {b}free", "bob"), ask(node, "{b}free", "behind"),
         ask_all(node, "{b}free2 {b}s1 {b}count", "carol"), ask(node, "{b}free2", "behind", "SHARED"),

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from harness.kinds import (
-    ask, ask_all, count, hold_of, line_of, owners_of, release, take, take_all,
+    ask, ask_all, count, line_of, owners_of, release, take, take_all,
 )  # fmt: skip
 from harness.limits import eventually
 from harness.wire import ServerError, refused
@@ -201,27 +201,6 @@ def test_a_reader_who_waits_for_a_writer_elsewhere(server, cli):
     assert isinstance(take(cli, "door", "x", "SHARED"), int)
 
 
-def test_an_upgrade_waits_for_the_other_readers(server, cli):
-    take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    take(cli, "gate", "r1")
-    assert ask(server, "door", "r1").waits()
-    with refused("DEADLOCK"):
-        take(cli, "gate", "r2", "BLOCK 0")
-    assert hold_of(cli, "door", "r2") is not None
-
-
-def test_an_upgrade_that_closes_the_cycle_keeps_its_hold(server, cli):
-    take(cli, "door", "r1", "SHARED")
-    token = take(cli, "door", "r2", "SHARED")
-    take(cli, "gate", "r2")
-    assert ask(server, "gate", "r1").waits()
-    with refused("DEADLOCK"):
-        take(cli, "door", "r2", "BLOCK 0")
-    assert cli("LOCK.FENCE", "door", token) == 1
-    assert line_of(cli, "door") == []
-
-
 # Several locks at once
 
 
@@ -379,7 +358,7 @@ def test_random_waits_end_or_are_refused(server, cli):
                 request.answer()
                 holds.setdefault(owner, set()).add(key)
             except ServerError as error:
-                assert error.code == "DEADLOCK"
+                assert error.code == "DEADLOCK" or (error.code == "LOCKHELD" and key in holds[owner])
             request.leave()
         else:
             waits[owner] = (request, key)

@@ -92,7 +92,6 @@ def events(text, place=A):
     (0, "", 0),
     (0, "acquired", 1),
     (1, "broken acquired", 1),
-    (1, "acquired", 1),  # an upgrade
     (0, "acquired acquired released expired", 0),
     (3, "broken acquired released", 0),
     (0, "restore", 1),
@@ -174,7 +173,6 @@ def test_counters_move_by_what_is_published():
     assert judges.unbalanced(view(one), view(), []) != [], "broken in silence"
     assert judges.unbalanced(view(one), view(broken=1), []) != [], "and not published"
     assert judges.unbalanced(view(one), view(broken=1), events("broken")) == []
-    assert judges.unbalanced(before, view(one, grants=2, releases=1), events("acquired acquired")) == [], "an upgrade"
 
 
 # Waiting

@@ -75,17 +75,6 @@ def test_all_waits_are_told(server, cli):
     ]
 
 
-def test_an_upgrade_is_held_and_waited_for(server, cli):
-    token = take(cli, "door", "alice", "SHARED")
-    take(cli, "door", "bob", "SHARED")
-    ask(server, "door", "alice")
-    rows = [row[:4] for row in cli("LOCK.HELDBY alice")]
-    assert sorted(rows, key=lambda row: row[1]) == [
-        ["door", "held", "shared", token],
-        ["door", "waiting", "exclusive", None],
-    ]
-
-
 def test_heldby_follows_what_happens(server, cli):
     take(cli, "door", "alice")
     bob = ask(server, "door", "bob")

@@ -138,15 +138,15 @@ LEAST = {
     "granted": 300, "granted out of the line": 100, "nil": 200, "nil after a wait": 50,
     "granted exclusive": 60, "granted shared": 60, "granted limit 2": 40, "granted limit 3": 50,
     "several granted": 15, "several not granted": 50, "a place": 100, "a place became a hold": 10,
-    "upgraded": 5, "upgrade waited for": 1, "downgraded": 10, "counted again": 30,
+    "downgraded": 10, "counted again": 30,
     "ephemeral": 30, "keepalive": 20, "owner minted": 5, "renewed": 50, "not renewed": 3,
     "renewed by token": 20, "released": 150, "not released": 150, "released by token": 70,
     "live": 40, "not live": 5, "ran": 40, "fenced": 5, "wrote": 30, "looked": 80,
     "looked for an owner": 60, "deleted": 5, "nothing to delete": 3, "closed": 100,
-    "LOST": 20, "LOCKKIND": 30, "DEADLOCK": 5, "UNBLOCKED": 10, "line seen": 50,
+    "LOST": 20, "LOCKKIND": 30, "LOCKHELD": 5, "DEADLOCK": 5, "UNBLOCKED": 10, "line seen": 50,
 }  # fmt: skip
 
-CHANGES = {("shared", "exclusive"): "upgraded", ("exclusive", "shared"): "downgraded"}
+CHANGES = {("exclusive", "shared"): "downgraded"}
 
 
 def events_of(history):
@@ -159,8 +159,6 @@ def events_of(history):
                 name = CHANGES.get((modes.get((key, request.owner)), request.mode))
                 if name is not None and request.command == "acquire":
                     events[name] += 1
-                    waited = request.answered - request.sent > 0.005
-                    events["upgrade waited for"] += name == "upgraded" and waited
                 modes[key, request.owner] = request.mode
     return events
 

@@ -74,8 +74,8 @@ def test_a_waiter_that_may_have_had_no_place():
     assert faults([reader, shared("p", 0.1, 0.2, None, place=3.0), reads("b", 0.3, 3.0)]) == []
     assert faults([reader, several("d", 0.1, 3.0, None, block=2.8), reads("b", 0.3, 3.0)]) == []
     assert faults([reader, reads("b", 0.2, 1.1)]) == [], "not for long enough"
-    upgraded = waits("a", 0.2, 0.3, 9, lease=9.0)
-    assert faults([reader, upgraded, reads("b", 0.4, 3.0)]) == [], "it holds alone"
+    left = [release("a", 0.15, 0.18), waits("a", 0.2, 0.3, 9, lease=9.0)]
+    assert faults([reader, *left, reads("b", 0.4, 3.0)]) == [], "it holds alone"
     downgraded = [acquire("a", 0.0, 0.1, 7, lease=9.0), shared("a", 2.9, 3.0, 7, lease=9.0)]
     assert faults([*downgraded, reads("b", 0.4, 3.1, 8)]) == []
     full = [permit(owner, 0.0, 0.1, token, lease=9.0) for owner, token in (("a", 7), ("b", 8))]

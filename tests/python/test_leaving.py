@@ -162,13 +162,14 @@ def test_no_lock_is_granted_on_the_way_out_and_what_is_held_goes_on(cli):
         "LOCK.ACQUIRE door bob PX 60000 BLOCK 0",
         "LOCK.ACQUIRE door bob PX 60000 QUEUE 60000",
         "LOCK.ACQUIRE hall carol PX 60000 SHARED",
-        "LOCK.ACQUIRE hall alice PX 60000",
         "LOCK.ACQUIRE pool alice PX 60000 LIMIT 2",
         "LOCK.MACQUIRE 2 gate yard alice PX 60000",
         "LOCK.MACQUIRE 2 gate yard alice PX 60000 BLOCK 0",
     ):
         with refused("ERR", REFUSAL):
             cli(command)
+    with refused("LOCKHELD"):
+        cli("LOCK.ACQUIRE hall alice PX 60000")
     # A reply may have got lost.
     assert cli("LOCK.ACQUIRE door alice PX 60000") == token
     assert cli("LOCK.ACQUIRE hall alice PX 60000 SHARED") == reader

@@ -5,12 +5,13 @@ Each test replays a scenario of another project's suite and names it: of Curator
 (ReentrantReadWriteLockTest, of JSR 166). The scenarios are theirs, the tests are
 written anew. What a thread is there, an actor is here. One thing differs on purpose:
 here an owner has one hold. So a writer that asks for reading has changed to reading,
-and a reader that asks for writing changes too if it can. And only writers count: where a
+and a reader that asks for writing is refused. And only writers count: where a
 reader enters twice there, two readers enter here.
 
 Some scenarios are only in test_readers_writers.py, which asks more of them:
 
-- of Curator testThatUpgradingIsDisallowed (test_an_upgrade_that_is_given_up_leaves_the_shared_hold),
+- of Curator testThatUpgradingIsDisallowed
+  (test_a_reader_that_asks_for_the_whole_lock_is_refused_and_nothing_changes),
   testThatDowngradingRespectsThreads (test_a_writer_and_a_reader_exclude_each_other), testDowngrading
   (test_a_downgrade_keeps_the_token_and_lets_readers_at_the_head_in) and testContendingDowngrading, which is
   testReadHoldingWriteLock3 of JSR 166 (test_a_downgrade_does_not_let_readers_past_a_waiting_writer);

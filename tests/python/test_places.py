@@ -364,32 +364,6 @@ def test_a_writers_place_holds_up_readers_behind_it(server, cli):
     assert isinstance(reader.answer(), int)
 
 
-def test_an_upgrade_can_keep_a_place(server, cli):
-    # ahead of everybody, with its shared hold
-    token = take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    writer = ask(server, "door", "w")
-    assert take(cli, "door", "r1", KEPT) is None
-    assert states_of(cli, "door") == [("r1", "queued"), ("w", "blocked")]
-    assert cli("LOCK.FENCE", "door", token) == 1
-    release(cli, "door", "r2")
-    assert owners_of(cli, "door") == ["r1"]
-    new = take(cli, "door", "r1", KEPT)
-    assert new > token
-    assert writer.waits()
-    release(cli, "door", "r1")
-    assert isinstance(writer.answer(), int)
-
-
-def test_an_upgrade_whose_place_lapses_goes_on_reading(server, cli):
-    token = take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    take(cli, "door", "r1", "QUEUE 200")
-    reader = ask(server, "door", "r3", "SHARED")
-    assert isinstance(reader.answer(), int), "the upgrade is given up"
-    assert cli("LOCK.FENCE", "door", token) == 1
-
-
 # Limits
 
 

@@ -134,8 +134,8 @@ def test_known_holds_are_renewed_asked_for_again_and_released(start_server):
     assert hold_of(cli, "tree", "alice")["count"] == 2
     with refused("QUARANTINE"):
         take(cli, "book", "bob", "SHARED", lease_ms=1000)
-    with refused("QUARANTINE"):
-        take(cli, "book", "alice", lease_ms=1000)  # an upgrade is a new hold
+    with refused("LOCKHELD"):
+        take(cli, "book", "alice", lease_ms=1000)
     release(cli, "pool", "alice")
     with refused("QUARANTINE"):
         take(cli, "pool", "alice", "LIMIT 2", lease_ms=1000)

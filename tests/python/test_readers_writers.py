@@ -1,7 +1,7 @@
 """LOCK.ACQUIRE ... SHARED: what readers and writers are promised, and who changes from one to the other.
 
 G1 (readers together or one writer), G5 (first come, first served; consecutive readers
-come in together), G9; upgrade and downgrade. What shared locks have in common with the
+come in together), G9; LOCKHELD and downgrade. What shared locks have in common with the
 others is in test_files.py, test_replicas.py and test_seeing.py. How many there may be is in
 test_max_holders_and_waiters.py. What others test their readers-writer locks for is in
 test_other_suites_readers_writers.py.
@@ -175,136 +175,60 @@ def test_nobody_slips_in_between_a_release_and_the_next_batch(server, cli):
     assert owners_of(cli, "door") == ["r1", "r2"]
 
 
-# Upgrade
+# A reader asks for the whole lock
 
 
-def test_the_only_reader_upgrades_at_once_with_a_new_token(cli):
-    # G4: a reader may have been told the old token
-    old = take(cli, "door", "r", "SHARED", lease_ms=50_000)
-    new = take(cli, "door", "r")
-    assert new > old
-    assert [cli("LOCK.FENCE", "door", token) for token in (old, new)] == [0, 1]
-    assert kind_of(cli, "door") == ("exclusive", None)
-    assert owners_of(cli, "door") == ["r"]
-    assert take(cli, "door", "other", "SHARED") is None
-    release(cli, "door", "r")
-    assert cli("DBSIZE") == 0, "one hold, not two"
-
-
-def test_an_upgrade_waits_ahead_of_everybody_and_keeps_its_shared_hold(server, cli):
-    # G5, its first exception
-    old = take(cli, "door", "r1", "SHARED")
-    other = take(cli, "door", "r2", "SHARED")
-    first = ask(server, "door", "w1")
-    upgrade = ask(server, "door", "r1")
-    assert upgrade.waits()
-    assert line_of(cli, "door") == ["r1", "w1"]
-    assert owners_of(cli, "door") == ["r1", "r2"]
-    assert cli("LOCK.FENCE", "door", old) == 1
-    assert take(cli, "door", "late", "SHARED") is None, "nobody passes it"
-    release(cli, "door", "r2", "TOKEN", other)
-    new = upgrade.answer()
-    assert new > other
-    assert [cli("LOCK.FENCE", "door", token) for token in (old, new)] == [0, 1]
-    assert owners_of(cli, "door") == ["r1"]
-    assert kind_of(cli, "door") == ("exclusive", None)
-    assert first.waits()
-    release(cli, "door", "r1")
-    assert isinstance(first.answer(), int)
-
-
-def test_an_upgrade_without_wait_gets_nil_and_keeps_its_hold(cli):
-    token = take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    assert take(cli, "door", "r1") is None
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("options", ["", "BLOCK 0", "BLOCK 100", "QUEUE 1000", "REENTRANT", "EPHEMERAL 0 KEEPALIVE"])
+def test_a_reader_that_asks_for_the_whole_lock_is_refused_and_nothing_changes(cli, others, options):
+    # CONTRACT 2: with or without BLOCK and QUEUE
+    token = take(cli, "door", "r1", "SHARED", lease_ms=50_000)
+    if others:
+        take(cli, "door", "r2", "SHARED")
+    before = lock_info(cli, "door", "FULL")
+    with refused("LOCKHELD", "'door'", "release every key that this request names"):
+        take(cli, "door", "r1", options, lease_ms=3_000_000)
     assert cli("LOCK.FENCE", "door", token) == 1
+    hold, after = hold_of(cli, "door", "r1"), lock_info(cli, "door", "FULL")
+    assert hold["lease-left-ms"] <= 50_000 and hold["count"] == 1
+    assert [held["token"] for held in after["holders"]] == [held["token"] for held in before["holders"]]
+    assert line_of(cli, "door") == []
     assert take(cli, "door", "r3", "SHARED") is not None, "nobody waits"
 
 
-def test_a_second_upgrade_would_wait_for_the_first(server, cli):
-    # G11: each waits for the other to give up its shared hold
-    for name in ("r1", "r2", "r3"):
-        take(cli, "door", name, "SHARED")
-    upgrade = ask(server, "door", "r1")
-    with refused("DEADLOCK", "'r1'", "'r2'", "'door'"):
-        take(cli, "door", "r2", "BLOCK 0")
-    assert owners_of(cli, "door") == ["r1", "r2", "r3"], "the refused one still reads"
-    assert line_of(cli, "door") == ["r1"]
-    assert upgrade.waits()
-    release(cli, "door", "r2")
-    release(cli, "door", "r3")
-    assert isinstance(upgrade.answer(), int)
-
-
-def test_a_second_upgrader_is_told_so_although_it_would_not_wait(server, cli):
-    for owner in ("alice", "bob"):
-        take(cli, "door", owner, "SHARED")
-    ask(server, "door", "alice")
-    with refused("DEADLOCK"):
-        take(cli, "door", "bob")
-
-
-@pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "UNBLOCK"])
-def test_an_upgrade_that_is_given_up_leaves_the_shared_hold(server, cli, end):
-    # G8, G10: a connection that closes ends the wait, not the hold
-    token = take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    upgrade = ask(server, "door", "r1", block_ms=300 if end == "timeout" else 0)
-    reader = ask(server, "door", "r3", "SHARED")
-    assert end == "timeout" or reader.waits()
-    if end == "close":
-        upgrade.leave()
-    elif end == "UNBLOCK":
-        cli("CLIENT", "UNBLOCK", upgrade.client_id)
-    elif end == "withdraw":
-        # RELEASE gives up the hold and withdraws the request (CONTRACT 2)
-        release(cli, "door", "r1")
-    if end != "close":
-        assert upgrade.answer() is None
-    assert isinstance(reader.answer(), int)
-    assert cli("LOCK.FENCE", "door", token) == (0 if end == "withdraw" else 1)
-
-
-def test_an_upgrade_whose_shared_lease_ends_meanwhile_still_waits(server, cli):
-    # G3, G7: it held nothing any more, and gets the lock in its turn
-    take(cli, "door", "r1", "SHARED", lease_ms=100)
-    take(cli, "door", "r2", "SHARED")
-    upgrade = ask(server, "door", "r1")
-    eventually(lambda: owners_of(cli, "door") == ["r2"], "the shared lease ends")
-    assert upgrade.waits()
-    release(cli, "door", "r2")
-    assert isinstance(upgrade.answer(), int)
-    assert owners_of(cli, "door") == ["r1"]
-
-
-def test_an_upgrade_sent_again_takes_over_its_place(server, cli):
-    # G9
-    take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    old = ask(server, "door", "r1")
+def test_a_reader_that_releases_first_gets_the_whole_lock_behind_those_who_wait(server, cli):
+    # the remedy that the error names; G5
+    old = take(cli, "door", "r1", "SHARED")
     writer = ask(server, "door", "w")
-    new = ask(server, "door", "r1")
-    with refused("UNBLOCKED"):
-        old.answer()
-    assert line_of(cli, "door") == ["r1", "w"]
-    release(cli, "door", "r2")
-    assert isinstance(new.answer(), int)
-    assert writer.waits()
+    with refused("LOCKHELD"):
+        take(cli, "door", "r1", "BLOCK 0")
+    release(cli, "door", "r1")
+    assert writer.answer() > old
+    again = ask(server, "door", "r1")
+    assert again.waits()
+    release(cli, "door", "w")
+    assert isinstance(again.answer(), int)
+    assert kind_of(cli, "door") == ("exclusive", None)
 
 
-def test_an_upgraders_shared_retry_is_still_a_retry(server, cli):
-    # G9: same owner, same mode
-    token = take(cli, "door", "r1", "SHARED")
-    take(cli, "door", "r2", "SHARED")
-    upgrade = ask(server, "door", "r1")
-    assert take(cli, "door", "r1", "SHARED") == token
-    assert upgrade.waits()
+def test_a_reader_whose_lease_is_over_may_ask_for_the_whole_lock(cli):
+    # G3: it holds nothing
+    take(cli, "door", "r1", "SHARED", lease_ms=50)
+    eventually(lambda: owners_of(cli, "door") == [], "the lease ends")
+    assert isinstance(take(cli, "door", "r1"), int)
 
 
-def test_an_upgrade_does_not_shorten_the_lease(server, cli):
-    take(cli, "door", "alice", "SHARED", lease_ms=60_000)
-    take(cli, "door", "alice", lease_ms=1000)
-    assert hold_of(cli, "door", "alice")["lease-left-ms"] > 1000
+def test_the_kind_comes_before_the_hold_and_the_hold_before_the_queue(server, cli):
+    # CONTRACT 9: the order of refusals
+    cli("CONFIG SET redislock.max-waiters-per-lock 1")
+    take(cli, "door", "r1", "SHARED")
+    ask(server, "door", "w")
+    with refused("LOCKKIND"):
+        take(cli, "door", "r1", "LIMIT 2 BLOCK 0")
+    with refused("LOCKHELD"):
+        take(cli, "door", "r1", "BLOCK 0")
+    with refused("LOCKQUEUE"):
+        take(cli, "door", "w2", "BLOCK 0")
 
 
 # Downgrade
@@ -345,16 +269,15 @@ def test_a_downgrade_never_shortens_the_lease(cli):
     assert hold_of(cli, "door", "w")["lease-left-ms"] <= 50_000
 
 
-def test_down_and_up_many_times(cli):
+def test_taken_and_downgraded_many_times(cli):
     # G4
-    token = take(cli, "door", "alice")
+    last = 0
     for _ in range(20):
+        token = take(cli, "door", "alice")
+        assert token > last
+        last = token
         assert take(cli, "door", "alice", "SHARED") == token
-        new = take(cli, "door", "alice")
-        assert new > token
-        token = new
-    assert cli("LOCK.FENCE door") == token
-    release(cli, "door", "alice")
+        release(cli, "door", "alice")
     assert cli("DBSIZE") == 0
     assert (count(cli, "locks"), count(cli, "holds")) == (0, 0)
 

@@ -277,7 +277,7 @@ def test_waiters_are_told_and_not_granted_when_roles_change(start_server):
     kept = take(task, "kept", "alice", "KEEPALIVE", lease_ms=2000)
     take(task, "cut", "alice", "EPHEMERAL 0", lease_ms=3_000_000)
     requests = [
-        ask(first, "read", "r1"), ask(first, "read", "late", "SHARED"), ask(first, "pool", "p2", "LIMIT 1"),
+        ask(first, "read", "w0"), ask(first, "read", "late", "SHARED"), ask(first, "pool", "p2", "LIMIT 1"),
         ask_all(first, "two three", "w"), ask(first, "three", "behind"),
     ]  # fmt: skip
     take(cli, "pool", "place", "LIMIT 1 QUEUE 3600000")

@@ -68,26 +68,11 @@ test("a client of ioredis that connects again goes on in the database that it ha
   assert.equal(await hold.release(), true);
 });
 
-test("a cancelled wait of an owner ends nothing that it holds", async (t) => {
+test("a cancelled request of an owner ends nothing that it holds", async (t) => {
   const server = await startServer(t);
   const proxy = await startProxy(t, server);
   const locks = await locksOn(t, proxy, "ioredis");
   const mine = await locks.read("k").acquire({ owner: "task-7" });
-  const other = await locks.read("k").acquire();
-  for (const isOnItsWay of [false, true]) {
-    const cancel = new AbortController();
-    const upgrade = assert.rejects(
-      locks.write("k").acquire({ owner: "task-7", signal: cancel.signal }),
-      Cancelled,
-    );
-    await eventually(async () => (await server.waiters("k")) === 1, "it waits");
-    if (!isOnItsWay) await pause(100);
-    cancel.abort();
-    await upgrade;
-    await eventually(async () => (await server.waiters("k")) === 0, "it waits no more");
-    await pause(300);
-    assert.ok(await isLive(server, mine), `cancelled on its way: ${isOnItsWay}`);
-  }
   // The reply to this one would tell it the token of the hold that it has.
   proxy.replyDelay = 200;
   const cancel = new AbortController();
@@ -99,7 +84,6 @@ test("a cancelled wait of an owner ends nothing that it holds", async (t) => {
   assert.ok(await isLive(server, mine), "cancelled while it asked for what it has");
   proxy.replyDelay = 0;
   assert.equal(await mine.release(), true);
-  assert.equal(await other.release(), true);
 });
 
 test("a cancelled wait of an owner that was granted all the same is given up", async (t) => {

@@ -216,8 +216,7 @@ fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
         Event::Broken if owed => after.push((live, false, left, late)),
         Event::Broken => after.extend((0..live).map(|over| (0, false, left, late + over))),
         Event::Acquired if !owed && live > 0 => {
-            // An upgrade is told as a grant alone.
-            after.extend([(live + 1, false, left, late), (live, false, left, late)]);
+            after.push((live + 1, false, left, late));
         }
         Event::Acquired if !owed => after.push((1, false, left, late)),
         Event::Acquired => {}

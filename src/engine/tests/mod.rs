@@ -20,7 +20,6 @@
 //! | `grants.rs` | what readers are told of a grant, and who is blocked; locks of old clients |
 //! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
 //! | `undone.rs` | what is undone of a hold whose owner asked twice |
-//! | `one_step.rs` | what is undone where one step grants an owner twice |
 //! | `moved.rs` | slots that leave, and what came with them |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -36,7 +35,6 @@ mod life;
 mod look;
 mod moved;
 mod notes;
-mod one_step;
 mod orphans;
 mod pace;
 mod play;

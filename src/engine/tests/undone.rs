@@ -11,6 +11,7 @@ use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
+use crate::sabotage::{Rule, without};
 
 /// A primary that confirms by its only replica.
 pub(super) fn that_confirms() -> World {
@@ -203,85 +204,57 @@ fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
 }
 
 #[test]
-fn a_hold_ends_if_its_owner_was_told_neither_of_the_grant_nor_of_the_upgrade() {
-    // CONTRACT 6
-    let mut world = that_confirms();
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
-    passes(&mut world, 500);
-    let upgrade = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
-    passes(&mut world, 501);
-    assert!(is_refused(&world, grant) && !is_refused(&world, upgrade));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the upgrade waits for the replica");
-    passes(&mut world, 500);
-    assert!(is_refused(&world, upgrade));
-    assert_eq!(held(&world), NOBODY);
-}
-
-#[test]
-fn a_hold_ends_though_another_undoing_let_its_owner_upgrade() {
-    // CONTRACT 6: bob's hold is undone first, so alice holds alone under a new token, in the same run.
-    let mut world = that_confirms();
-    let bob = world.waits(1, "LOCK.ACQUIRE k bob PX 30000 SHARED");
-    let alice = world.waits(2, "LOCK.ACQUIRE k alice PX 30000 SHARED");
-    let upgrade = world.waits(3, "LOCK.ACQUIRE k alice PX 30000 BLOCK 0");
-    passes(&mut world, 1_001);
-    assert!(is_refused(&world, bob) && is_refused(&world, alice));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "the upgrade waits for the replica");
-    passes(&mut world, 1_001);
-    assert!(is_refused(&world, upgrade));
-    assert_eq!(held(&world), NOBODY);
-}
-
-#[test]
-fn a_confirmed_upgrade_makes_the_hold_the_owners() {
-    let mut world = that_confirms();
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
-    assert!(world.rests());
-    passes(&mut world, 500);
-    let upgrade = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
-    passes(&mut world, 501);
-    assert!(is_refused(&world, grant));
-    acknowledges(&mut world);
-    assert!(is_granted(&world, upgrade));
-    passes(&mut world, 1_001);
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
-}
-
-#[test]
-fn an_upgrade_that_fails_leaves_what_the_first_request_waits_for() {
-    let mut world = that_confirms();
-    world.sets("confirm-timeout", 2_000);
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
-    world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
-    world.close(2);
-    assert!(world.rests());
-    assert_eq!(held(&world), by(Mode::Shared, "alice", 1));
-    passes(&mut world, 2_001);
-    assert!(is_refused(&world, grant));
-    assert_eq!(held(&world), NOBODY);
-}
-
-#[test]
 fn nothing_counts_and_no_token_is_raised_where_grants_are_confirmed() {
     let mut world = that_confirms();
     assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 REENTRANT"), COUNTED_UNCONFIRMED);
     assert_eq!(world.error("LOCK.RENEW k alice PX 30000 RAISE 1"), RAISED_UNCONFIRMED);
 }
 
-#[test]
-fn an_upgrade_stays_that_a_later_request_is_told_of() {
-    // G1: an owner that is told that it holds alone does.
+/// Whether an owner still holds what its second request is told of, though the first one was given up.
+fn keeps_what_a_later_request_is_told_of() -> bool {
     let mut world = that_confirms();
-    let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
-    acknowledges(&mut world);
-    assert!(is_granted(&world, grant));
-    world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    let again = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
+    world.close(1);
     assert!(world.rests());
-    let again = world.waits(3, "LOCK.ACQUIRE k alice PX 30000");
-    world.close(2);
     acknowledges(&mut world);
-    assert!(is_granted(&world, again));
-    assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
+    is_granted(&world, again) && held(&world) == by(Mode::Exclusive, "alice", 1)
+}
+
+#[test]
+fn a_hold_is_not_undone_while_a_later_request_waits_for_it() {
+    // G1: an owner that is told that it holds the lock does.
+    assert!(keeps_what_a_later_request_is_told_of());
+    assert!(!without(Some(Rule::PassedOn), keeps_what_a_later_request_is_told_of), "the rule is left out");
+}
+
+#[test]
+fn acquire_names_the_first_reason_in_the_documented_order() {
+    // CONTRACT 9: WRONGTYPE, LOCKKIND, LOCKHELD, NOREPLICAS.
+    let mut world = that_confirms();
+    world.told("SET text words");
+    let reader = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
+    acknowledges(&mut world);
+    assert!(is_granted(&world, reader));
+    world.sim.inside.borrow_mut().replicas.clear();
+    confirm::replica_changed(&world.sim);
+    assert!(world.rests());
+    for options in ["", " BLOCK 0", " QUEUE 1000"] {
+        for (request, code) in [
+            ("LOCK.ACQUIRE text alice PX 30000", "WRONGTYPE "),
+            ("LOCK.ACQUIRE k alice PX 30000 LIMIT 2", "LOCKKIND "),
+            ("LOCK.ACQUIRE k bob PX 30000 LIMIT 2", "LOCKKIND "),
+            ("LOCK.ACQUIRE k alice PX 30000", "LOCKHELD 'k' "),
+            ("LOCK.ACQUIRE k alice PX 30000 SHARED", "NOREPLICAS "),
+            ("LOCK.ACQUIRE k bob PX 30000", "NOREPLICAS "),
+            ("LOCK.ACQUIRE other alice PX 30000", "NOREPLICAS "),
+        ] {
+            let told = world.error(&format!("{request}{options}"));
+            assert!(told.starts_with(code), "{request}{options}: {told}");
+        }
+    }
+    assert_eq!(held(&world), by(Mode::Shared, "alice", 1));
+    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(0));
 }
 
 #[test]

@@ -1,12 +1,9 @@
 //! What is undone if nobody is told of it.
 //!
 //! An owner may ask for its hold again while its first request waits for replicas. Then several requests wait for one
-//! hold, in the order in which they came. Each has begun something of its own (the hold, one count more, an upgrade),
-//! or nothing. A later request relies on an upgrade, and on a count if it counted nothing itself. So a request that fails
-//! passes on what it began to a later one that relies on it. Where there is none, it is undone. A request that is
+//! hold, in the order in which they came. The first has begun the hold, the others nothing: they rely on it. So a
+//! request that fails passes on what it began to a later one. Where there is none, it is undone. A request that is
 //! confirmed makes its owner's what it relies on. A request says nothing of what came after it.
-//!
-//! A hold that goes on under a new token is the same hold.
 
 use super::{Confirmations, WaitId};
 use crate::lock::effect::{PendingGrant, UndoRecord};
@@ -14,23 +11,6 @@ use crate::lock::types::{LockKey, Token};
 use crate::sabotage;
 
 impl Confirmations {
-    /// The hold that had this token goes on under another one. So does what is to be undone of it, now or later.
-    pub(super) fn goes_on(&mut self, was: Token, now: &PendingGrant) {
-        let (before, token) = (PendingGrant { token: was, ..now.clone() }, now.token);
-        for id in self.of_token.get(&was).cloned().unwrap_or_default() {
-            let Some(pending_grant) = self.pending_grant_in(id, &before) else {
-                continue;
-            };
-            pending_grant.token = token;
-            let has_others = self.waits.get(&id).is_some_and(|wait| wait.tokens().contains(&was));
-            if !has_others {
-                self.forget_wait(was, id);
-            }
-            self.of_token.entry(token).or_default().insert(id);
-        }
-        self.undo.goes_on(&before, token);
-    }
-
     pub(super) fn forget_wait(&mut self, token: Token, id: WaitId) {
         if let Some(waits) = self.of_token.get_mut(&token) {
             waits.remove(&id);
@@ -74,7 +54,7 @@ impl Confirmations {
             return;
         }
         let undo = UndoRecord { owner: owner.into(), ..UndoRecord::NOTHING };
-        let hold = PendingGrant { lock_key: lock_key.to_owned(), token, was: None, lease_ms: u64::MAX, undo };
+        let hold = PendingGrant { lock_key: lock_key.to_owned(), token, lease_ms: u64::MAX, undo };
         for id in self.waits_of(&hold) {
             if let Some(pending_grant) = self.pending_grant_in(id, &hold) {
                 pending_grant.undo = UndoRecord::NOTHING;

@@ -10,7 +10,7 @@ impl Confirmations {
         self.enough.clear();
         self.hopeless.clear();
         self.has_late = false;
-        self.begun.forget();
+        self.begun.0.clear();
         self.primary_since = None;
         self.gone_up_to = WaitId(self.last);
         let (waits, of_token) = (std::mem::take(&mut self.waits), std::mem::take(&mut self.of_token));

@@ -1,5 +1,4 @@
 mod many;
-mod went_on;
 
 use super::*;
 use crate::lock::effect::UndoRecord;
@@ -194,7 +193,7 @@ fn a_group_of_one_needs_nobody() {
 
 fn pending_grant(name: &str, token: u64, undo: UndoRecord) -> PendingGrant {
     let lock_key = crate::lock::types::LockKeyBuf { db: 0, name: name.as_bytes().into() };
-    PendingGrant { lock_key, token: Token::new(token).unwrap(), was: None, lease_ms: 1000, undo }
+    PendingGrant { lock_key, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
 }
 
 /// What the pump undoes next.
@@ -207,8 +206,8 @@ fn what_cannot_be_undone_now_waits_for_its_moment_and_its_owner_may_ask_again_ti
     let mut undos = Undos::default();
     let grant = |number: u64| {
         let lock_key = LockKey { db: 0, name: b"k" }.to_owned();
-        let undo = UndoRecord::of(b"ann", true, false);
-        PendingGrant { lock_key, token: Token::new(number).unwrap(), was: None, lease_ms: 100, undo }
+        let undo = UndoRecord { owner: b"ann".to_vec(), counts: true };
+        PendingGrant { lock_key, token: Token::new(number).unwrap(), lease_ms: 100, undo }
     };
     undos.push(grant(1));
     undos.push(grant(2));
@@ -226,7 +225,7 @@ fn what_cannot_be_undone_now_waits_for_its_moment_and_its_owner_may_ask_again_ti
     assert_eq!((heir, undos.pop(at(2_000)), undos.next_at()), (grant(1), None, None));
 }
 
-const BEGUN: UndoRecord = UndoRecord { owner: Vec::new(), counts: true, is_upgrade: false };
+const BEGUN: UndoRecord = UndoRecord { owner: Vec::new(), counts: true };
 const EITHER: Rule = Rule::Majority { replicas: 1, stable_ms: 0 };
 
 #[test]
@@ -463,21 +462,4 @@ fn a_wait_that_needs_no_replica_ends_when_its_record_is_sent() {
     assert_eq!(all.take_over(at(2)), []);
     all.sent(10);
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
-}
-
-#[test]
-fn a_request_for_two_locks_is_found_by_the_old_token_of_one_when_that_of_the_other_was_raised() {
-    // The first request waits for a replica that was stable, the retry may have any.
-    let mut all = primary(&[("a", 0)]);
-    all.see(at(50), &seen(&[("a", 0), ("b", 0)]));
-    let both = vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, BEGUN)];
-    let first = all.wait(at(101), at(130), MOST, both).unwrap();
-    all.note_begun(vec![PendingGrant { was: Token::new(7), ..pending_grant("x", 9, UndoRecord::NOTHING) }]);
-    let retry = all.wait(at(102), at(160), EITHER, vec![pending_grant("y", 7, UndoRecord::NOTHING)]).unwrap();
-    all.sent(10);
-    all.see(at(103), &seen(&[("a", 0), ("b", 10)]));
-    assert_eq!(all.take_over(at(103)), [(retry, Verdict::Confirmed)]);
-    assert_eq!(all.take_over(at(130)), [(first, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [pending_grant("x", 9, BEGUN)], "its owner was told of the other one");
-    assert!(all.of_token.is_empty());
 }

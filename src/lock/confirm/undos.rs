@@ -11,7 +11,6 @@ impl UndoRecord {
         if self.owner.is_empty() {
             self.owner.clone_from(&other.owner);
         }
-        self.is_upgrade |= std::mem::take(&mut other.is_upgrade);
         if !self.counts {
             self.counts = std::mem::take(&mut other.counts);
         }
@@ -97,16 +96,6 @@ impl Undos {
         }
         let of_hold = heir.clone();
         self.change(&of_hold, |left| heir.undo.take_over(&mut left.undo));
-    }
-
-    /// The hold goes on under another token.
-    pub(super) fn goes_on(&mut self, before: &PendingGrant, token: Token) {
-        let mut moved = Vec::new();
-        self.change(before, |left| {
-            moved.push(PendingGrant { token, ..left.clone() });
-            false
-        });
-        moved.into_iter().for_each(|pending_grant| self.push(pending_grant));
     }
 
     /// Nothing of this hold is undone any more.

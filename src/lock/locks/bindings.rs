@@ -121,13 +121,10 @@ impl Locks {
         self.overflows.take_bound_to(client).into_iter()
     }
 
-    /// The connections that this hold is bound to, and those that it is bound to again if grants are taken back.
+    /// The connection that this hold is bound to, while it is open.
     #[must_use]
-    pub fn connections_of(&self, id: LockId) -> Vec<ClientId> {
-        if !self.has_overflow(id) {
-            return Vec::new();
-        }
-        self.overflows.get(id.index()).map_or_else(Vec::new, Overflow::connections)
+    pub fn connection_of(&self, id: LockId) -> Option<ClientId> {
+        if self.has_overflow(id) { self.overflows.bound_to(id.index()) } else { None }
     }
 
     /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
@@ -136,32 +133,10 @@ impl Locks {
         #[cfg(test)]
         crate::lock::tests::visits::count(1);
         let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
-        let is_untold = self.has_earlier(id);
-        if is_untold {
-            self.change_overflow(id, |overflow| overflow.unbind_earlier(client, closed_at));
-        }
-        if is_bound && !(is_untold && self.stands_still_as_before(id)) {
-            // A grant of which its owner was not told is about to be taken back. What the owner held before is not cut with
-            // a connection that it was not bound to.
-            self.run_from(id, closed_at, !is_untold);
+        if is_bound {
+            self.run_from(id, closed_at, true);
         }
         is_bound
-    }
-
-    /// A grant of this hold could not be told, and what its owner held before stands still. So does the hold, bound as
-    /// that is, until the grant is taken back. `false`: that does not stand still.
-    fn stands_still_as_before(&mut self, id: LockId) -> bool {
-        let overflow = self.overflows.get(id.index());
-        let Some((binding, bound_to, lease_ms)) =
-            overflow.and_then(|overflow| overflow.earlier.as_ref()?.standing_still())
-        else {
-            return false;
-        };
-        self.change_overflow(id, |overflow| {
-            (overflow.binding, overflow.bound_to, overflow.lease_ms) = (binding, Some(bound_to), lease_ms);
-        });
-        self.leases.remove(&mut self.records, id.index());
-        true
     }
 
     /// Whether a hold is orphaned.

@@ -1,16 +1,15 @@
-//! What few holds have: a count above one, a binding to a connection, a grant that can be taken back. It lies beside the
-//! record, so that the usual hold does not pay for it.
+//! What few holds have: a count above one, a binding to a connection. It lies beside the record, so that the usual hold
+//! does not pay for it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_set};
 
 use hashbrown::{HashMap, hash_map};
 
-use super::earlier::{Earlier, forget_grant};
 use super::id::LockId;
-use crate::lock::types::{Binding, ClientId, Moment, Token};
+use crate::lock::types::{Binding, ClientId, Moment};
 
 /// What a record says nothing about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overflow {
     /// How many releases it takes.
     pub(super) count: u32,
@@ -20,23 +19,21 @@ pub(super) struct Overflow {
     /// The connection that the hold was bound to when it was changed last. It may be forgotten: ask
     /// [`Overflows::bound_to`].
     pub(super) bound_to: Option<ClientId>,
-    /// What the hold was before its owner was granted more, as long as nobody knows whether the owner was told.
-    pub(super) earlier: Option<Box<Earlier>>,
     /// When it was changed last, in lives.
     life: u64,
 }
 
 impl Default for Overflow {
     fn default() -> Self {
-        Self { count: 1, binding: Binding::NONE, lease_ms: 0, bound_to: None, earlier: None, life: 0 }
+        Self { count: 1, binding: Binding::NONE, lease_ms: 0, bound_to: None, life: 0 }
     }
 }
 
 impl Overflow {
     /// Whether it says nothing that the record does not say.
     fn is_plain(&self) -> bool {
-        let Self { count, binding, lease_ms, bound_to, earlier, .. } = self;
-        (*count, *binding, *lease_ms, *bound_to) == (1, Binding::NONE, 0, None) && earlier.is_none()
+        let Self { count, binding, lease_ms, bound_to, .. } = *self;
+        (count, binding, lease_ms, bound_to) == (1, Binding::NONE, 0, None)
     }
 
     /// Whether it is bound to a connection, if all connections of lives before this one are forgotten.
@@ -49,64 +46,15 @@ impl Overflow {
         self.binding.is_paused() && !self.is_bound(forgotten)
     }
 
-    /// The connections and tokens by which the hold is found on account of what it was before. Nothing is allocated
-    /// where it was nothing else, as nearly always.
-    fn ties(&self) -> (Vec<ClientId>, Vec<Token>) {
-        (self.all_earlier().filter_map(|earlier| earlier.bound_to).collect(), self.untold_tokens().collect())
-    }
-
-    /// All that the hold was before, the last first.
-    pub(super) fn all_earlier(&self) -> impl Iterator<Item = &Earlier> {
-        std::iter::successors(self.earlier.as_deref(), |earlier| earlier.earlier.as_deref())
-    }
-
-    /// The tokens of grants of this hold of which nobody knows whether the owner is told, but for the first one that
-    /// began it.
-    pub(super) fn untold_tokens(&self) -> impl Iterator<Item = Token> {
-        let last = self.earlier.as_deref().map(|earlier| earlier.granted);
-        let others = self.all_earlier().filter(|earlier| !earlier.is_acknowledged);
-        last.into_iter().chain(others.map(|earlier| earlier.token))
-    }
-
-    /// The connections that it is bound to, and is again if grants are taken back. Some may be forgotten.
-    pub(super) fn connections(&self) -> Vec<ClientId> {
-        let earlier = self.all_earlier().filter_map(|earlier| earlier.bound_to);
-        self.bound_to.into_iter().chain(earlier).collect()
-    }
-
-    /// Changes all that the hold was before.
-    pub(super) fn change_earlier(&mut self, mut change: impl FnMut(&mut Earlier)) {
-        let mut next = self.earlier.as_deref_mut();
-        while let Some(earlier) = next {
-            change(earlier);
-            next = earlier.earlier.as_deref_mut();
-        }
-    }
-
-    /// Notes that this connection has closed.
-    pub(super) fn unbind_earlier(&mut self, client: ClientId, closed_at: Moment) {
-        if let Some(earlier) = &mut self.earlier {
-            earlier.unbind_from(client, closed_at);
-        }
-    }
-
-    /// A grant that brought this token is as good as never made, and the hold has gone on since.
-    pub(super) fn forget_grant(&mut self, token: Token) {
-        if forget_grant(&mut self.earlier, token) && self.count > 1 {
-            self.count -= 1;
-        }
-    }
-
-    /// Forgets its connections, if all of lives before this one are forgotten.
-    fn forget_connections(&mut self, forgotten: u64) {
+    /// Forgets its connection, if all of lives before this one are forgotten.
+    fn forget_connection(&mut self, forgotten: u64) {
         if self.life < forgotten {
             self.bound_to = None;
-            self.change_earlier(|earlier| earlier.bound_to = None);
         }
     }
 }
 
-/// Holds that were bound to one connection, or are again if a grant is taken back.
+/// Holds that were bound to one connection.
 pub type BoundHolds = btree_set::IntoIter<LockId>;
 
 /// The holds that are bound to each connection.
@@ -158,8 +106,6 @@ pub(super) struct Overflows {
     /// A tree, because a hash table of a million doubles in one piece.
     of: BTreeMap<u32, Overflow>,
     bound: Bound,
-    /// Holds that were granted a token beside what their owners had.
-    untold: BTreeSet<(Token, LockId)>,
     /// A life begins when all connections are forgotten, and when orphaned holds are let run.
     life: u64,
     /// Connections of lives before this one are forgotten.
@@ -200,11 +146,11 @@ impl Overflows {
     pub(super) fn change(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) -> bool {
         let (index, life, forgotten) = (id.index(), self.life, self.forgotten);
         let overflow = self.of.entry(index).or_default();
-        overflow.forget_connections(forgotten);
+        overflow.forget_connection(forgotten);
         overflow.life = life;
-        let before = overflow.clone();
+        let before = *overflow;
         change(overflow);
-        let after = overflow.clone();
+        let after = *overflow;
         self.count(&before, &after);
         if after.is_orphaned(forgotten) {
             self.orphans.insert(index);
@@ -215,13 +161,11 @@ impl Overflows {
         if is_plain {
             self.of.remove(&index);
         }
-        let (ties_before, ties_after) = (before.ties(), after.ties());
-        if before.bound_to != after.bound_to || ties_before != ties_after {
-            self.untie(id, before.bound_to, ties_before);
-            for client in after.bound_to.into_iter().chain(ties_after.0) {
+        if before.bound_to != after.bound_to {
+            before.bound_to.into_iter().for_each(|client| self.unbind(id, client));
+            if let Some(client) = after.bound_to {
                 self.bound.entry(client).or_default().insert(id);
             }
-            self.untold.extend(ties_after.1.into_iter().map(|token| (token, id)));
         }
         !is_plain
     }
@@ -243,35 +187,11 @@ impl Overflows {
     /// Forgets a lock.
     pub(super) fn remove(&mut self, id: LockId) {
         if let Some(mut overflow) = self.of.remove(&id.index()) {
-            overflow.forget_connections(self.forgotten);
+            overflow.forget_connection(self.forgotten);
             self.count(&overflow, &Overflow::default());
             self.orphans.remove(&id.index());
-            self.untie(id, overflow.bound_to, overflow.ties());
+            overflow.bound_to.into_iter().for_each(|client| self.unbind(id, client));
         }
-    }
-
-    fn untie(
-        &mut self,
-        id: LockId,
-        bound_to: Option<ClientId>,
-        (clients, tokens): (Vec<ClientId>, Vec<Token>),
-    ) {
-        bound_to.into_iter().chain(clients).for_each(|client| self.unbind(id, client));
-        for token in tokens {
-            self.untold.remove(&(token, id));
-        }
-    }
-
-    /// The holds that were granted this token beside what their owners had, as long as nobody knows whether they were
-    /// told of it.
-    pub(super) fn untold(&self, token: Token) -> impl Iterator<Item = LockId> {
-        let (first, last) = (LockId::from_number(0), LockId::from_number(u64::MAX));
-        self.untold.range((token, first)..=(token, last)).map(|entry| entry.1)
-    }
-
-    /// Whether there is any such hold.
-    pub(super) fn has_untold(&self) -> bool {
-        !self.untold.is_empty()
     }
 
     fn unbind(&mut self, id: LockId, client: ClientId) {

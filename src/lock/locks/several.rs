@@ -138,26 +138,6 @@ impl Locks {
         Some((ended, left?))
     }
 
-    /// A list of one holder becomes a record of its own. The list is gone.
-    pub fn convert_to_exclusive(&mut self, id: LockId) -> Option<LockId> {
-        let holders = self.holder_lists.get(id).filter(|holders| holders.len() == 1)?;
-        let holder = holders.newest()?;
-        self.holder_lists.dissolve(id);
-        Some(holder)
-    }
-
-    /// A hold of a lock goes on under another token, and takes its place among the others by that.
-    pub fn set_new_token(&mut self, id: LockId, holder: LockId, token: Token) -> Option<()> {
-        if id.is_list() {
-            let hold = self.hold(holder)?;
-            let (old, owner) = (hold.token(), hold.owner().to_vec());
-            self.holder_lists.remove_holder(id, (old, holder), &owner)?;
-            self.holder_lists.join(id, (token, holder), &owner);
-        }
-        self.set_token(holder, token);
-        Some(())
-    }
-
     /// The hold of a record becomes the first of a list of holders, under another number. The old number is the value
     /// of a key that the server is about to forget.
     pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
@@ -169,7 +149,6 @@ impl Locks {
             (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
         let until_us = self.head(id)?.0.until_us();
         let bound_to = self.overflows.bound_to(id.index()).filter(|_| !binding.is_none());
-        let earlier = self.take_earlier(id);
         self.remove(id, now);
         let holders = self.form(mode);
         let new = NewHold { owner: &owner, token, lease_ms: left_ms, client, binding };
@@ -187,7 +166,6 @@ impl Locks {
         if !binding.is_none() {
             self.change_overflow(holder, |overflow| overflow.bound_to = bound_to);
         }
-        self.keep_earlier(holder, earlier);
         Some(holders)
     }
 
@@ -278,7 +256,7 @@ impl Locks {
     }
 
     /// Another token for a hold.
-    fn set_token(&mut self, id: LockId, token: Token) {
+    pub fn set_token(&mut self, id: LockId, token: Token) {
         if let Some(head) = self.head_mut(id) {
             head.set_token(token);
         }

@@ -248,15 +248,8 @@ impl Locks {
 
     /// The holder has heard of its hold, on this connection.
     pub fn note_acknowledged(&mut self, id: LockId, client: Option<ClientId>) {
-        self.set_acknowledged(id, client, true);
-        if self.has_overflow(id) {
-            self.take_earlier(id);
-        }
-    }
-
-    pub(super) fn set_acknowledged(&mut self, id: LockId, client: Option<ClientId>, is_acknowledged: bool) {
         if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Acknowledged, is_acknowledged);
+            head.set(Flag::Acknowledged, true);
             if client.is_some() {
                 head.set_client(client);
             }

@@ -14,9 +14,6 @@ use super::{QueueId, Queues, Waiter};
 use crate::lock::effect::WaiterId;
 use crate::lock::types::{Mode, Moment};
 
-/// Slots that stay free at the head of the queue when its entries are given new ones, for upgrades.
-const HEAD_SLOTS: usize = if cfg!(test) { 1 } else { 4 };
-
 /// Fewest slots that a queue has.
 const SLOTS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
@@ -110,7 +107,7 @@ fn lapse_of(id: WaiterId, waiter: &Waiter) -> Option<(Moment, u64)> {
 impl Ranks {
     fn new(slots: usize) -> Self {
         let (reserved, bars) = (Sums::new(slots), Sums::new(slots));
-        Self { slots: vec![None; slots], reserved, bars, end: HEAD_SLOTS, turns: 0, lapses: BTreeMap::new() }
+        Self { slots: vec![None; slots], reserved, bars, end: 0, turns: 0, lapses: BTreeMap::new() }
     }
 
     fn sums(&mut self, standing: Standing) -> &mut Sums {
@@ -223,9 +220,8 @@ impl Queues {
         };
         let (queue, standing) = (waiter.queue, Standing::of(waiter));
         let (is_reservation, lapse) = (waiter.request.client.is_none(), lapse_of(id, waiter));
-        let (ahead, behind) = (waiter.ahead, waiter.behind);
-        let slot_of = |id: Option<WaiterId>| id.and_then(|id| self.waiters.get(id)).map(|waiter| waiter.slot);
-        let (old, behind, is_last) = (slot_of(old), slot_of(behind), behind.is_none());
+        let is_last = waiter.behind.is_none();
+        let old = old.and_then(|old| self.waiters.get(old)).map(|old| old.slot);
         let Some(entries) = self.queues.get_mut(queue) else {
             return;
         };
@@ -243,7 +239,6 @@ impl Queues {
                 Some(slot)
             }
             None if is_last => Some(ranks.end).filter(|&slot| slot < ranks.slots.len()),
-            None if ahead.is_none() => behind.and_then(|slot| slot.checked_sub(1)),
             None => None,
         };
         match slot {
@@ -282,8 +277,8 @@ impl Queues {
     fn rank_anew(&mut self, id: QueueId) {
         let entries: Vec<(WaiterId, Standing)> =
             self.in_order(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();
-        let mut ranks = Ranks::new((HEAD_SLOTS + 2 * entries.len()).max(SLOTS_MIN));
-        for (slot, entry) in (HEAD_SLOTS..).zip(entries) {
+        let mut ranks = Ranks::new((2 * entries.len()).max(SLOTS_MIN));
+        for (slot, entry) in entries.into_iter().enumerate() {
             ranks.fill(slot, Some(entry));
             if let Some(waiter) = self.waiters.get_mut(entry.0) {
                 waiter.slot = slot;

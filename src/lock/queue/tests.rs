@@ -16,7 +16,6 @@ fn request(owner: &[u8], until: Option<Moment>) -> Request {
         client: Some(ClientId(1)),
         mode: Mode::Exclusive,
         binding: Binding::NONE,
-        is_upgrade: false,
         is_reentrant: false,
     }
 }

@@ -21,8 +21,26 @@ impl Table {
         Step { reply, change: self.close(ctx), record: ctx.record }
     }
 
+    /// Asserts, where assertions are built, that no owner waits at this key that holds the lock there. A lock that has
+    /// just arrived ends all waits, and a lock with many holders may have some whose leases are over.
+    #[inline(always)]
+    pub(super) fn assert_nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) {
+        debug_assert!(self.nobody_waits_for_own(lock_key, lock), "nobody waits for a lock that they hold");
+    }
+
+    fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
+        let Some(id) = self.queues.at(lock_key).filter(|_| !sabotage::removes(Rule::Retry)) else {
+            return true;
+        };
+        let is_settled = self.queues.queue(id).is_some_and(|queue| queue.arrived.is_none());
+        let waits = |hold: Hold<'_>| self.queues.of_owner(id, &hold.owner()).is_some();
+        let few = lock.filter(|&lock| is_settled && !self.locks.is_large(lock));
+        few.is_none_or(|lock| !self.locks.holders(lock).any(|(_, hold)| waits(hold)))
+    }
+
     /// What becomes of the key after all.
     pub(super) fn close(&mut self, ctx: &StepContext<'_>) -> Change {
+        self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         let mut is_new_turn = false;
         if self.queues.waiters() > 0
             && let Some(queue) = self.queues.at(ctx.key_ref.lock_key)
@@ -137,29 +155,26 @@ impl Table {
     }
 
     /// Whether a request could be granted with `reserved` places kept free for others.
-    pub(super) fn fits(&self, ctx: &StepContext<'_>, mode: Mode, owner: &[u8], reserved: usize) -> bool {
-        let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
-        // Its own hold stands in nobody's way.
-        let others = holders - usize::from(holders > 0 && self.own(ctx, owner).is_some());
-        reserved < self.room(ctx, mode, others)
+    pub(super) fn fits(&self, ctx: &StepContext<'_>, mode: Mode, reserved: usize) -> bool {
+        reserved < self.room(ctx, mode)
     }
 
-    /// How many could hold the lock so beside these other holders.
-    fn room(&self, ctx: &StepContext<'_>, mode: Mode, others: usize) -> usize {
+    /// How many more could hold the lock so, with those who hold it.
+    fn room(&self, ctx: &StepContext<'_>, mode: Mode) -> usize {
         if ctx.legacy.is_some() || self.is_closed() {
             return 0;
         }
         if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
             return usize::MAX;
         }
+        let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
         match (mode, self.held_as(ctx)) {
-            (Mode::Exclusive, _) => usize::from(others == 0),
-            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(others),
+            (Mode::Exclusive, _) => usize::from(holders == 0),
+            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(holders),
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
-                (limit as usize + usize::from(sabotage::removes(Rule::Limit))).saturating_sub(others)
+                (limit as usize + usize::from(sabotage::removes(Rule::Limit))).saturating_sub(holders)
             }
-            // Held in a way that lets nobody in beside it. (Of another kind than the queue it is after a RESTORE only.)
-            (Mode::Shared | Mode::Limit(_), _) if others == 0 => usize::MAX,
+            // Held in a way that lets nobody in with it.
             (Mode::Shared | Mode::Limit(_), _) => 0,
         }
     }
@@ -172,12 +187,11 @@ impl Table {
         if reserved > 0 {
             let mode = self.queues.queue(queue).map(|queue| queue.mode);
             let mode = mode.filter(|mode| matches!(mode, Mode::Limit(_))).unwrap_or(Mode::Shared);
-            let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
-            return reserved.min(self.room(ctx, mode, holders));
+            return reserved.min(self.room(ctx, mode));
         }
         let first = bar.and_then(|bar| self.queues.waiter(bar)).map(|bar| &bar.request);
         let first = first.filter(|first| first.client.is_none());
-        usize::from(first.is_some_and(|first| self.fits(ctx, first.mode, &first.owner, 0)))
+        usize::from(first.is_some_and(|first| self.fits(ctx, first.mode, 0)))
     }
 
     /// Lets in everybody in the queue who can come in now, first come first (G5). If they are very many, some: the pump
@@ -234,7 +248,7 @@ impl Table {
                 continue;
             };
             let reserved = self.queues.reservations_ahead(id);
-            if are_too_many(reserved) || !self.fits(ctx, request.mode, &request.owner, reserved) {
+            if are_too_many(reserved) || !self.fits(ctx, request.mode, reserved) {
                 break;
             }
             if let Some(multi) = waiter.multi {
@@ -289,7 +303,7 @@ impl Table {
             return Ok(());
         };
         let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let Some(record) = self.begin_or_go_on(now.boot, ctx, &request.grant(token)) else {
+        let Some(record) = self.begin_granted(now.boot, ctx, (request.mode, &request.hold(token))) else {
             self.clock.waste();
             return Err(TOO_MANY_LOCKS);
         };
@@ -314,7 +328,7 @@ impl Table {
         let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
         request.is_some_and(|request| {
             let reserved = self.reserved_ahead(queue, Some(waiter), None);
-            reserved.is_some_and(|reserved| self.fits(ctx, request.mode, &request.owner, reserved))
+            reserved.is_some_and(|reserved| self.fits(ctx, request.mode, reserved))
         })
     }
 
@@ -324,11 +338,11 @@ impl Table {
         &self,
         ctx: &StepContext<'_>,
         queue: QueueId,
-        ask: &Ask<'_>,
+        mode: Mode,
         but: Option<WaiterId>,
     ) -> bool {
         let reserved = self.reserved_ahead(queue, None, but);
-        reserved.is_some_and(|reserved| self.fits(ctx, ask.mode, ask.owner, reserved))
+        reserved.is_some_and(|reserved| self.fits(ctx, mode, reserved))
     }
 
     /// How many reservations stand ahead of a request, or in all of the queue, `but` left out. `None`: others are ahead.

@@ -278,6 +278,7 @@ impl Table {
         if saved.is_some() {
             self.note_arrived(lock_key, lock);
         }
+        self.assert_nobody_waits_for_own(lock_key, Some(lock));
         Some(lock)
     }
 

@@ -33,12 +33,11 @@ impl Table {
         let Some(hold) = self.own(ctx, owner).map(|(hold, _)| hold) else {
             return;
         };
-        for client in self.locks.connections_of(hold) {
-            if let Some(at) = self.closed.closed_at(client)
-                && self.locks.unbind(hold, client, at)
-            {
-                self.replicate_again(hold);
-            }
+        if let Some(client) = self.locks.connection_of(hold)
+            && let Some(at) = self.closed.closed_at(client)
+            && self.locks.unbind(hold, client, at)
+        {
+            self.replicate_again(hold);
         }
     }
 
@@ -196,21 +195,5 @@ mod tests {
         assert_eq!(left_ms(&table, held[498]), Some(50));
         assert!(held.iter().all(|&id| left_ms(&table, id).is_some_and(|left| left < 100)));
         assert_eq!(left_ms(&table, alone), Some(9_000), "its connection is open");
-    }
-
-    #[test]
-    fn an_owner_that_asks_is_also_found_by_the_connection_that_its_hold_was_bound_to() {
-        let mut table = with_closed();
-        let (name, id) = (b"lock", with_bound(&mut table, "lock", 2));
-        let token = table.clock.mint(0).expect("there are tokens").0;
-        let earlier = table.locks.earlier(id, Mode::Exclusive, token, false);
-        table.locks.rebind(id, NOW, CUT, Some(ClientId(3)));
-        table.locks.note_granted(id, Some(ClientId(3)), earlier);
-        table.disconnected(NOW, ClientId(2));
-        let key_ref = KeyRef { lock_key: LockKey { db: 0, name }, existing: Existing::Lock(id) };
-        table.unbind_own(&StepContext::new(key_ref), name);
-        let earlier = table.locks.take_earlier(id).expect("nobody was told yet");
-        assert!(!earlier.is_over(NOW) && earlier.is_over(NOW.plus_ms(6)), "it is cut");
-        unbind_all(&mut table);
     }
 }

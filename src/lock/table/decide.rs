@@ -179,7 +179,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Acquired {
         let KeyRef { lock_key, existing } = key_ref;
-        let request = ask.request(now.boot, wait, false);
+        let request = ask.request(now.boot, wait);
         let queue = self.queues.at(lock_key);
         if let Some(old) = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner)) {
             let since = self.queues.waiter(old).map_or(now.boot, |w| w.request.since);
@@ -196,6 +196,7 @@ impl Table {
         }
         let new = self.queues.join(lock_key, request);
         let lock = self.any_hold(existing).map(|(lock, _)| lock);
+        self.assert_nobody_waits_for_own(lock_key, lock);
         if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = lock;
         }

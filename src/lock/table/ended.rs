@@ -360,7 +360,7 @@ mod tests {
             let wait = Wait::Block(Block { client: ClientId(1), until: None });
             let lock_key = LockKey { db, name: b"k" };
             let ask = ask(b"ann", Mode::Exclusive, Some(1));
-            table.queues.join(lock_key, ask.request(Moment(0), wait, false));
+            table.queues.join(lock_key, ask.request(Moment(0), wait));
             let queue = table.queues.at(lock_key).expect("somebody waits there");
             table.queues.queue_mut(queue).expect("as above").lock = Some(lock);
         }
@@ -380,7 +380,7 @@ mod tests {
         for name in &names {
             let wait = Wait::Block(Block { client: ClientId(1), until: None });
             let ask = ask(b"ann", Mode::Exclusive, Some(1));
-            table.queues.join(LockKey { db: 0, name: name.as_bytes() }, ask.request(Moment(0), wait, false));
+            table.queues.join(LockKey { db: 0, name: name.as_bytes() }, ask.request(Moment(0), wait));
         }
         let mut place = 0;
         for _ in 0..2 {

@@ -3,7 +3,6 @@
 use super::context::StepContext;
 use super::state::{Acquired::*, *};
 use crate::lock::lowered::count_max;
-use crate::lock::queue::QueueId;
 use crate::lock::types::COUNT_MAX;
 
 /// Where a request stands that is about to wait.
@@ -12,8 +11,6 @@ struct Standing {
     own: Option<WaiterId>,
     /// That entry is of a request like this.
     is_same: bool,
-    /// A shared holder wants to hold alone.
-    is_upgrade: bool,
 }
 
 impl Table {
@@ -27,11 +24,12 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Acquired> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
-        if self.refuses_unconfirmed(ask, false) {
-            return Step::unchanged(Refused(Refusal::Unconfirmable));
-        }
         // Nobody holds it and nobody waits anywhere.
-        if ctx.key_ref.existing == Existing::Nothing && self.queues.waiters() == 0 && !self.is_closed() {
+        if ctx.key_ref.existing == Existing::Nothing
+            && self.queues.waiters() == 0
+            && !self.is_closed()
+            && !ask.cannot_confirm
+        {
             let reply = self.take(now, &mut ctx, ask, fx);
             return self.step(&ctx, reply);
         }
@@ -45,7 +43,7 @@ impl Table {
         self.step(&ctx, reply)
     }
 
-    /// What becomes of such a request, once the queue was looked at.
+    /// Decides such a request, once the queue was looked at.
     pub(super) fn take_or_wait(
         &mut self,
         now: Now,
@@ -54,33 +52,26 @@ impl Table {
         fx: &mut Effects,
     ) -> Acquired {
         let held_as = self.held_as(ctx);
+        if held_as.is_none() && ctx.key_ref.existing == Existing::Other {
+            return Refused(Refusal::WrongType);
+        }
         let queue = self.queues.at(ctx.key_ref.lock_key);
-        let own = self.own(ctx, ask.owner);
-        let is_again = held_as == Some(ask.mode) && own.is_some();
-        if let Some(other) = self.other_kind(ctx, ask, is_again) {
+        if let Some(other) = self.other_kind(ctx, ask.mode) {
             return Refused(Refusal::OtherKind(other));
         }
-        if let Some((holder, hold)) = own
-            && !sabotage::removes(Rule::Retry)
-        {
-            if ask.is_reentrant {
-                let is_upgrade = held_as == Some(Mode::Shared) && ask.mode == Mode::Exclusive;
-                // An upgrade that waits will count once more, unless this request takes it over.
-                let soon = !is_upgrade && queue.is_some_and(|queue| self.waits_to_count(queue, ask.owner));
-                if hold.count() + u32::from(soon) >= count_max(COUNT_MAX) {
-                    return Refused(Refusal::TooManyTimes);
-                }
-            }
+        let own = self.own(ctx, ask.owner).filter(|_| !sabotage::removes(Rule::Retry));
+        if let Some((holder, hold)) = own {
+            let count = hold.count();
             return match (held_as, ask.mode) {
-                (Some(Mode::Shared), Mode::Exclusive) if self.is_leaving => Refused(Refusal::Leaving),
-                (Some(Mode::Shared), Mode::Exclusive) => self.upgrade(now, ctx, ask, fx),
+                (Some(Mode::Shared), Mode::Exclusive) => Refused(Refusal::Held(0)),
                 _ if self.refuses_unconfirmed(ask, true) => Refused(Refusal::Unconfirmable),
                 (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, ctx, holder, ask, fx),
+                _ if ask.is_reentrant && count >= count_max(COUNT_MAX) => Refused(Refusal::TooManyTimes),
                 _ => self.hold_again(now, ctx, holder, ask, fx),
             };
         }
-        if held_as.is_none() && ctx.key_ref.existing == Existing::Other {
-            return Refused(Refusal::WrongType);
+        if self.refuses_unconfirmed(ask, false) {
+            return Refused(Refusal::Unconfirmable);
         }
         if self.is_leaving {
             return Refused(Refusal::Leaving);
@@ -90,9 +81,11 @@ impl Table {
             .and_then(|own| self.queues.waiter(own))
             .is_some_and(|own| own.multi.is_none() && own.request.mode == ask.mode);
         match (queue, own) {
-            (None, _) if self.fits(ctx, ask.mode, ask.owner, 0) => self.take(now, ctx, ask, fx),
+            (None, _) if self.fits(ctx, ask.mode, 0) => self.take(now, ctx, ask, fx),
             // Beside those who only have a reservation, as if it had been in the queue already.
-            (Some(queue), None) if self.fits_beside(ctx, queue, ask, None) => self.take(now, ctx, ask, fx),
+            (Some(queue), None) if self.fits_beside(ctx, queue, ask.mode, None) => {
+                self.take(now, ctx, ask, fx)
+            }
             (Some(queue), Some(own)) if is_same && self.is_turn_of(ctx, queue, own) => {
                 let since = self.queues.waiter(own).map(|own| own.request.since);
                 let reply = self.take_instead(now, ctx, ask, own, fx);
@@ -101,25 +94,18 @@ impl Table {
                 }
                 reply
             }
-            _ => self.wait(now, ctx, ask, Standing { own, is_same, is_upgrade: false }, fx),
+            _ => self.wait(now, ctx, ask, Standing { own, is_same }, fx),
         }
     }
 
-    /// Whether this owner waits here for what will count.
-    fn waits_to_count(&self, queue: QueueId, owner: &[u8]) -> bool {
-        let own = self.queues.of_owner(queue, owner).and_then(|own| self.queues.waiter(own));
-        own.is_some_and(|own| own.request.is_reentrant)
-    }
-
-    /// How the lock is held or waited for, if that excludes this request. One that is asked again for is not excluded.
-    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, ask: &Ask<'_>, is_again: bool) -> Option<Mode> {
+    /// How the lock is held or waited for, if that excludes a request of this mode.
+    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, mode: Mode) -> Option<Mode> {
         if sabotage::removes(Rule::Kind) {
             return None;
         }
-        let held_as = self.held_as(ctx);
         let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
-        let in_queue = queue.map(|queue| queue.mode).filter(|_| !is_again);
-        held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(ask.mode))
+        let in_queue = queue.map(|queue| queue.mode);
+        self.held_as(ctx).into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
     }
 
     /// The lock is there to be taken.
@@ -129,8 +115,7 @@ impl Table {
         };
         // Word for word only if nothing else is told: a reader may still see what this step has ended.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
-        let record = self.begin_or_go_on(now.boot, ctx, &ask.grant(token));
-        let Some(record) = record else {
+        let Some(record) = self.begin_granted(now.boot, ctx, (ask.mode, &ask.hold(token))) else {
             self.clock.waste();
             return Refused(Refusal::TooManyLocks);
         };
@@ -197,21 +182,6 @@ impl Table {
         }
     }
 
-    /// A shared holder wants to hold alone: at once if it does already, else ahead of everybody.
-    fn upgrade(&mut self, now: Now, ctx: &mut StepContext<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
-        let queue = self.queues.at(ctx.key_ref.lock_key);
-        let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));
-        if self.fits(ctx, Mode::Exclusive, ask.owner, 0) {
-            let ask = Ask { must_be_explicit: true, ..*ask };
-            return match own {
-                Some(own) => self.take_instead(now, ctx, &ask, own, fx),
-                None => self.take(now, ctx, &ask, fx),
-            };
-        }
-        let is_same = own.and_then(|own| self.queues.waiter(own)).is_some_and(|own| own.request.is_upgrade);
-        self.wait(now, ctx, ask, Standing { own, is_same, is_upgrade: true }, fx)
-    }
-
     /// An exclusive holder lets others in beside it.
     fn downgrade(
         &mut self,
@@ -258,9 +228,9 @@ impl Table {
             if let Some(left_ms) = self.quarantine_left_ms(now.boot) {
                 return Refused(Refusal::Quarantine(left_ms));
             }
-            return if standing.is_upgrade { self.try_upgrade(now, ctx, ask, standing.own) } else { Busy };
+            return Busy;
         };
-        let mut request = ask.request(now.boot, wait, standing.is_upgrade);
+        let mut request = ask.request(now.boot, wait);
         if let Some(old) = standing.own {
             if standing.is_same {
                 request.since = self.queues.waiter(old).map_or(now.boot, |old| old.request.since);
@@ -276,11 +246,10 @@ impl Table {
                 self.answer(old, Answer::Replaced, fx);
             }
             // Perhaps nothing but the older request is in its way.
-            let is_free = !standing.is_upgrade
-                && match self.queues.at(ctx.key_ref.lock_key) {
-                    Some(queue) => self.fits_beside(ctx, queue, ask, Some(old)),
-                    None => self.fits(ctx, ask.mode, ask.owner, 0),
-                };
+            let is_free = match self.queues.at(ctx.key_ref.lock_key) {
+                Some(queue) => self.fits_beside(ctx, queue, ask.mode, Some(old)),
+                None => self.fits(ctx, ask.mode, 0),
+            };
             if is_free {
                 return self.take_instead(now, ctx, ask, old, fx);
             }
@@ -291,6 +260,7 @@ impl Table {
             return Refused(refusal);
         }
         let new = self.queues.join(ctx.key_ref.lock_key, request);
+        self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         self.set_lock_of_queue(ctx);
         if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
@@ -299,30 +269,6 @@ impl Table {
             self.answer(old, Answer::Replaced, fx);
         }
         wait.reply(new)
-    }
-
-    /// A reader that would not wait is told as well that its upgrade can never come true, because another one waits already.
-    fn try_upgrade(
-        &mut self,
-        now: Now,
-        ctx: &StepContext<'_>,
-        ask: &Ask<'_>,
-        own: Option<WaiterId>,
-    ) -> Acquired {
-        let queue = self.queues.at(ctx.key_ref.lock_key);
-        let first = queue.and_then(|queue| self.queues.waiter(self.queues.head(queue)?));
-        if own.is_some() || !first.is_some_and(|first| first.request.is_upgrade) {
-            return Busy;
-        }
-        // It stands there as long as this search. One whose time is over would count as gone.
-        let request = ask.request(now.boot, Wait::Reservation { until: now.boot.plus_ms(1) }, true);
-        let new = self.queues.join(ctx.key_ref.lock_key, request);
-        self.set_lock_of_queue(ctx);
-        if self.would_never_end(now.boot, new, &[]) {
-            return Refused(Refusal::Deadlock);
-        }
-        self.queues.leave(new);
-        Busy
     }
 
     /// Notes which lock the queue at this key waits for.
@@ -420,10 +366,8 @@ impl Table {
             let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
             self.locks.extend(holder, now.boot, renewal.lease_ms);
             self.locks.note_acknowledged(holder, renewal.client);
-            if let Some(raise) = renewal.raise
-                && let Some(was) = self.raise_token(&ctx, holder, raise)
-            {
-                self.note_new_token(ctx.key_ref.lock_key, renewal.owner, was, raise);
+            if let Some(raise) = renewal.raise {
+                self.raise_token(&ctx, holder, raise);
             }
             ctx.touch();
             // A reader knows the hold by the token that it had: it is told of another one first.

@@ -75,8 +75,9 @@ mod tests {
         ] {
             assert_eq!(acquire(&mut table, existing, &ask(owner, mode, wait)).reply, refused);
         }
-        let upgrade = acquire(&mut table, existing, &ask(b"alice", Mode::Exclusive, wait));
-        assert_eq!((upgrade.reply, table.waiters()), (refused, 0));
+        let held = Acquired::Refused(Refusal::Held(0));
+        let otherwise = acquire(&mut table, existing, &ask(b"alice", Mode::Exclusive, wait));
+        assert_eq!((otherwise.reply, table.waiters()), (held, 0));
         let again = acquire(&mut table, existing, &ask(b"alice", Mode::Shared, None));
         assert_eq!(again.reply, taken.reply);
         assert_eq!(

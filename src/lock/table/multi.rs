@@ -71,7 +71,7 @@ impl Table {
             return Refused(Refusal::WrongType);
         }
         let held = self.holds_all(ctxs, ask.owner, ask.mode);
-        if let Some(other) = ctxs.iter().find_map(|ctx| self.other_kind(ctx, ask, held.is_some())) {
+        if let Some(other) = ctxs.iter().find_map(|ctx| self.other_kind(ctx, ask.mode)) {
             return Refused(Refusal::OtherKind(other));
         }
         let is_own = |ctx: &StepContext<'_>| self.own(ctx, ask.owner).is_some();
@@ -91,10 +91,10 @@ impl Table {
         }
         let own = self.own_multi(ctxs, ask);
         let is_turn = ctxs.iter().all(|ctx| match self.queues.at(ctx.key_ref.lock_key) {
-            None => self.fits(ctx, ask.mode, ask.owner, 0),
+            None => self.fits(ctx, ask.mode, 0),
             Some(queue) => match self.queues.of_owner(queue, ask.owner) {
                 Some(entry) => own.is_some() && self.is_turn_of(ctx, queue, entry),
-                None => self.fits_beside(ctx, queue, ask, None),
+                None => self.fits_beside(ctx, queue, ask.mode, None),
             },
         });
         if is_turn {
@@ -185,7 +185,7 @@ impl Table {
         };
         let is_told = ctxs.iter().any(StepContext::replicates);
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !is_told;
-        self.begin_all(now, ctxs, &ask.grant(token), as_asked, fx);
+        self.begin_all(now, ctxs, (ask.mode, &ask.hold(token)), as_asked, fx);
         Granted(token)
     }
 
@@ -194,12 +194,12 @@ impl Table {
         &mut self,
         now: Now,
         ctxs: &mut [StepContext<'_>],
-        grant: &Grant<'_>,
+        grant: (Mode, &NewHold<'_>),
         as_asked: bool,
         fx: &mut [Effects],
     ) {
         for (number, (ctx, fx)) in ctxs.iter_mut().zip(fx).enumerate() {
-            if let Some(record) = self.begin_or_go_on(now.boot, ctx, grant) {
+            if let Some(record) = self.begin_granted(now.boot, ctx, grant) {
                 fx.publish(Event::Acquired);
                 match as_asked {
                     true if number == 0 => ctx.replicate(Record::AsAsked, fx),
@@ -247,11 +247,12 @@ impl Table {
             return Refused(refusal);
         }
         let lock_keys: Vec<LockKey<'_>> = ctxs.iter().map(|ctx| ctx.key_ref.lock_key).collect();
-        let request = Request { since, ..ask.request(now.boot, Wait::Block(block), false) };
+        let request = Request { since, ..ask.request(now.boot, Wait::Block(block)) };
         let Some(new) = self.queues.join_all(&lock_keys, &request) else {
             return Busy;
         };
         for ctx in ctxs {
+            self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
             self.set_lock_of_queue(ctx);
         }
         if self.would_never_end(now.boot, new, &older) {
@@ -361,7 +362,7 @@ impl Table {
         let lock_key = lock_keys.next()?;
         let others = lock_keys.map(|lock_key| lock_key.to_owned()).collect();
         first_fx.answer(first_entry, client, request.clone().granted(lock_key, others, token));
-        self.begin_all(now, ctxs, &request.grant(token), false, fx);
+        self.begin_all(now, ctxs, (request.mode, &request.hold(token)), false, fx);
         Some(())
     }
 }

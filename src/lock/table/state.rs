@@ -12,7 +12,7 @@ pub(super) use crate::lock::effect::{
     Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
     WaiterId,
 };
-pub(super) use crate::lock::locks::{Earlier, Ended, Hold, Locks, NewHold};
+pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
 use crate::lock::lowered;
 pub(super) use crate::lock::queue::{Queues, Request};
 pub(super) use crate::lock::stats::Stats;
@@ -216,6 +216,7 @@ impl Table {
             if let Some(queue) = self.queues.queue_mut(queue) {
                 queue.lock = Some(lock);
             }
+            self.assert_nobody_waits_for_own(lock_key, Some(lock));
             fx.publish(Event::Acquired);
             fx.answer(id, client, request.granted(lock_key, Vec::new(), token));
             return Some(Step { reply: (), change, record: Record::Hold(lock) });

@@ -161,7 +161,7 @@ mod tests {
     fn a_queue_that_ended_after_it_was_noted_is_not_looked_at() {
         let (mut table, lock_key) = (Table::default(), LockKey { db: 0, name: b"k" });
         let wait = Wait::Block(Block { client: ClientId(1), until: None });
-        let request = || ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait, false);
+        let request = || ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait);
         let first = table.queues.join(lock_key, request());
         table.note(lock_key);
         table.leave(first);
@@ -180,7 +180,7 @@ mod tests {
         let wait = Wait::Block(Block { client: ClientId(1), until: None });
         let join = |table: &mut Table, name: &[u8]| {
             let lock_key = LockKey { db: 0, name };
-            let request = ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait, false);
+            let request = ask(b"ann", Mode::Exclusive, Some(1)).request(Moment(0), wait);
             let waiter = table.queues.join(lock_key, request);
             table.note(lock_key);
             waiter

@@ -197,20 +197,6 @@ pub struct Renewal<'a> {
     pub bind_to: Option<ClientId>,
 }
 
-/// A hold that is to begin by this server's own decision, or to go on under its token.
-pub(super) struct Grant<'a> {
-    /// How the lock is to be held.
-    pub(super) mode: Mode,
-    /// Whose hold, under which token, for how long.
-    pub(super) new: NewHold<'a>,
-    /// The connection, where it can be bound to: it is a client's own.
-    pub(super) bind_to: Option<ClientId>,
-    /// Whether a hold that goes on takes one release more.
-    pub(super) counts: bool,
-    /// Whether the owner is told at once. If not, its connection may be gone when the answer comes.
-    pub(super) is_told: bool,
-}
-
 /// A key of a step and what was found there.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRef<'a> {
@@ -250,12 +236,11 @@ pub(super) fn candidate<'a>(
 }
 
 impl Ask<'_> {
-    /// What it is granted under this token.
+    /// The hold that it is granted under this token.
     #[inline(always)]
-    pub(super) const fn grant(&self, token: Token) -> Grant<'_> {
-        let Self { owner, lease_ms, client, binding, mode, bind_to, is_reentrant, .. } = *self;
-        let new = NewHold { owner, token, lease_ms, client, binding };
-        Grant { mode, new, bind_to, counts: is_reentrant, is_told: true }
+    pub(super) const fn hold(&self, token: Token) -> NewHold<'_> {
+        let Self { owner, lease_ms, client, binding, .. } = *self;
+        NewHold { owner, token, lease_ms, client, binding }
     }
 
     /// Whether it asks for nothing but the plain exclusive lock.
@@ -268,7 +253,7 @@ impl Ask<'_> {
     }
 
     /// What stands in the queue for it.
-    pub(super) fn request(&self, now: Moment, wait: Wait, is_upgrade: bool) -> Request {
+    pub(super) fn request(&self, now: Moment, wait: Wait) -> Request {
         let (client, until) = match wait {
             Wait::Block(block) => (Some(block.client), block.until),
             Wait::Reservation { until } => (None, Some(until)),
@@ -282,7 +267,6 @@ impl Ask<'_> {
             client,
             mode: self.mode,
             binding: self.binding,
-            is_upgrade,
             is_reentrant: self.is_reentrant,
         }
     }
@@ -294,12 +278,6 @@ impl Request {
     pub(super) fn hold(&self, token: Token) -> NewHold<'_> {
         let Self { ref owner, lease_ms, client, binding, .. } = *self;
         NewHold { owner, token, lease_ms, client, binding }
-    }
-
-    /// What it is granted under this token: the hold, and how it holds a lock of any kind.
-    pub(super) fn grant(&self, token: Token) -> Grant<'_> {
-        let Self { mode, client, is_reentrant, .. } = *self;
-        Grant { mode, new: self.hold(token), bind_to: client, counts: is_reentrant, is_told: false }
     }
 
     /// What its client is told when it is granted this lock, and the others with it.

@@ -3,7 +3,6 @@
 //! The table only tells what began and undoes what it is told to. [`confirm`](crate::lock::confirm) knows who waits for
 //! what.
 
-use super::context::StepContext;
 use super::state::*;
 
 impl Table {
@@ -18,32 +17,13 @@ impl Table {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes note of what an owner has now that it did not have before: one count more, and the lock alone.
+    /// Takes note of a hold that has begun.
     #[inline]
-    pub(super) fn note_pending_grant(
-        &mut self,
-        lock_key: LockKey<'_>,
-        token: Token,
-        (owner, lease_ms): (&[u8], u64),
-        (counts, is_upgrade): (bool, bool),
-    ) {
+    pub(super) fn note_pending_grant(&mut self, lock_key: LockKey<'_>, new: &NewHold<'_>) {
         if let Some(begun) = &mut self.begun {
-            let undo = UndoRecord::of(owner, counts, is_upgrade);
-            begun.push(PendingGrant { lock_key: lock_key.to_owned(), token, was: None, lease_ms, undo });
-        }
-    }
-
-    /// Takes note that a hold goes on under another token. What was noted of it last is about that.
-    pub(super) fn note_new_token(&mut self, lock_key: LockKey<'_>, owner: &[u8], was: Token, token: Token) {
-        if let Some(begun) = &mut self.begun {
-            let undo = UndoRecord { owner: owner.into(), ..UndoRecord::NOTHING };
-            let lock_key = lock_key.to_owned();
-            match begun.last_mut().filter(|last| last.token == token && last.lock_key == lock_key) {
-                Some(last) => last.was = Some(was),
-                None => {
-                    begun.push(PendingGrant { lock_key, token, was: Some(was), lease_ms: u64::MAX, undo })
-                }
-            }
+            let (lock_key, token) = (lock_key.to_owned(), new.token);
+            let undo = UndoRecord { owner: new.owner.into(), counts: true };
+            begun.push(PendingGrant { lock_key, token, lease_ms: new.lease_ms, undo });
         }
     }
 
@@ -83,55 +63,14 @@ impl Table {
                 fx.publish(Event::Released);
                 ctx.replicate(Record::Ended(token), fx);
             }
-            Some((holder, count)) => self.hold_less(now.boot, &mut ctx, (holder, count), &undo, fx),
-            None => {}
+            Some((holder, count)) if undo.counts => {
+                self.locks.set_count(holder, count - 1);
+                ctx.touch();
+                ctx.replicate(self.record_of(&ctx, holder), fx);
+            }
+            _ => {}
         }
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
-    }
-
-    /// The hold goes on, with one count less or with others beside it as before.
-    fn hold_less(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        (holder, count): (LockId, u32),
-        undo: &UndoRecord,
-        fx: &mut Effects,
-    ) {
-        let is_alone = undo.is_upgrade && self.held_as(ctx) == Some(Mode::Exclusive);
-        if undo.counts {
-            self.locks.set_count(holder, count - 1);
-        }
-        if is_alone {
-            ctx.lock = self.locks.convert_to_shared(holder, now, Mode::Shared).or(ctx.lock);
-            self.last_as_before(now, ctx, &undo.owner);
-        }
-        let Some((holder, hold)) = self.own(ctx, &undo.owner).filter(|_| undo.counts || is_alone) else {
-            return;
-        };
-        if hold.is_over(now) {
-            self.expire(now, ctx, holder, fx);
-        } else {
-            ctx.touch();
-            ctx.replicate(self.record_of(ctx, holder), fx);
-        }
-    }
-
-    /// An upgrade that its owner had waited for is undone: the lease and the binding are those of the shared hold again.
-    /// Otherwise a connection that was refused the upgrade would keep the hold or cut it, and that of the hold would not.
-    fn last_as_before(&mut self, now: Moment, ctx: &StepContext<'_>, owner: &[u8]) {
-        if self.has_closed() {
-            // Where it may be bound to again.
-            self.unbind_own(ctx, owner);
-        }
-        let Some((holder, _)) = self.own(ctx, owner) else {
-            return;
-        };
-        match self.locks.take_earlier(holder) {
-            Some(earlier) if earlier.mode == Mode::Shared => self.locks.put_back(holder, now, *earlier),
-            // Its owner was granted more since.
-            later => self.locks.keep_earlier(holder, later),
-        }
     }
 }

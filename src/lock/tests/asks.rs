@@ -284,14 +284,11 @@ impl World {
         self.let_go_of_answered(&granted);
     }
 
-    /// All who wait for this hold to be confirmed are unblocked, but those who began something else of it: this is
-    /// undone, as soon as the pump runs.
+    /// All who wait for this hold to be confirmed are unblocked: it is undone as soon as the pump runs.
     pub(super) fn undo(&mut self, begun: Begun) -> Result<(), String> {
         let is_it = |pending: &PendingGrant| {
-            let mut parts = Self::begun_of(pending).peekable();
             let is_here = (Self::at_of(&pending.lock_key), pending.token) == (begun.at, begun.token);
-            let is_owners = pending.undo.owner.is_empty() || pending.undo.owner == begun.owner.as_bytes();
-            is_here && is_owners && (parts.peek().is_none() || parts.any(|part| part == begun))
+            is_here && (pending.undo.owner.is_empty() || pending.undo.owner == begun.owner.as_bytes())
         };
         let waits = |handle: &u64| self.server.single.unconfirmed(*handle).iter().any(is_it);
         let waiting = self.blocked.iter().filter(|(handle, _)| waits(handle));
@@ -309,12 +306,6 @@ impl World {
         pending.flat_map(|pending| Self::begun_of(&pending)).collect()
     }
 
-    /// Those of which the hold is there yet. One that was broken, or is over, goes on under no other token.
-    pub(super) fn held(&self, begun: &[Begun]) -> Vec<Begun> {
-        let is_live = |begun: &&Begun| self.server.is_live(begun.at, begun.token);
-        begun.iter().filter(is_live).copied().collect()
-    }
-
     /// What clients wait to have confirmed, and what is to be undone by now.
     pub(super) fn unconfirmed(&self) -> Vec<Begun> {
         let mut all = self.unconfirmed_of_clients();
@@ -323,43 +314,13 @@ impl World {
     }
 }
 
-/// Takes as many of each out of a list as there are in the other one. A hold that goes on under a newer token is the
-/// same; only one of the `held` goes on.
-pub(super) fn strike(all: &mut Vec<Begun>, gone: &[Begun], held: &[Begun]) {
-    let mut moved: Vec<&Begun> = Vec::new();
+/// Takes as many of each out of a list as there are in the other one.
+pub(super) fn strike(all: &mut Vec<Begun>, gone: &[Begun]) {
     for gone in gone {
-        match all.iter().position(|begun| begun == gone) {
-            Some(place) => drop(all.remove(place)),
-            None if held.contains(gone) => moved.push(gone),
-            None => {}
-        }
-    }
-    for gone in moved {
-        let is_it =
-            |begun: &Begun| Begun { token: gone.token, ..*begun } == *gone && begun.token > gone.token;
-        if let Some(place) = all.iter().position(is_it) {
+        if let Some(place) = all.iter().position(|begun| begun == gone) {
             all.remove(place);
         }
     }
-}
-
-/// Takes out of what was undone what was not: another undoing made it the owner's turn to hold alone. Then the hold goes
-/// on under a newer token, and the request that brought it relies on the first count. Returns that.
-pub(super) fn take_taken_over(undone: &mut Vec<Begun>, after: &[Begun]) -> Vec<Begun> {
-    let mut taken: Vec<Begun> = Vec::new();
-    undone.retain(|gone| {
-        let is_newer =
-            |begun: &&Begun| (begun.at, begun.owner) == (gone.at, gone.owner) && begun.token > gone.token;
-        let newer: Vec<_> = after.iter().filter(is_newer).collect();
-        let is_upgraded = newer.iter().any(|begun| begun.is_upgrade);
-        let is_first = !taken.iter().any(|other| (other.at, other.owner) == (gone.at, gone.owner));
-        let is_taken = gone.counts && is_upgraded && is_first && newer.iter().any(|begun| begun.counts);
-        if is_taken {
-            taken.push(*gone);
-        }
-        !is_taken
-    });
-    taken
 }
 
 fn granted(token: u64) -> Result<Reply, String> {

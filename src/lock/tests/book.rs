@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::input::Keys;
-use super::lowered::count_max;
+use super::input::{Keys, Outcome};
 use super::server::{At, Name};
 use crate::lock::codec::SavedHold;
-use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
+use crate::lock::types::{Binding, Mode, Token};
 
 /// One owner's possession of one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,15 +27,6 @@ pub(super) struct Hold {
     /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
     /// of the pump must take it back.
     pub(super) is_ownerless: bool,
-}
-
-/// What an acquire says that a hold of its owner goes on by.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    pub(super) lease_ms: u64,
-    pub(super) binding: Binding,
-    pub(super) client: Option<u64>,
-    pub(super) is_reentrant: bool,
 }
 
 impl Hold {
@@ -93,31 +83,13 @@ impl Hold {
         self.client = client.or(self.client).filter(|_| !binding.is_none());
     }
 
-    /// It goes on under another token, in this way. It lasts no shorter.
-    pub(super) fn goes_on(self, token: Token, mode: Mode, time: u64, asked: Asked) -> Self {
-        let mut hold = Self { token, mode, ..self };
-        let is_longer = hold.is_shorter(time, asked.lease_ms);
-        hold.heard(time, if asked.binding.is_none() { hold.binding } else { asked.binding }, asked.client);
-        if is_longer {
-            hold.last(time, asked.lease_ms);
+    /// This connection has closed: it was not told of a grant that was on its way, and what is bound to it runs from
+    /// here.
+    pub(super) fn close(&mut self, at: At, client: u64, time: u64, out: &Outcome) {
+        self.is_ownerless |= !self.is_acknowledged && out.undelivered.contains(&(at, self.token));
+        if self.client == Some(client) {
+            self.untied(time, true);
         }
-        // What a payload brought may count as often as is possible, and a request wait that would count once more.
-        hold.count = (hold.count + u32::from(asked.is_reentrant)).min(count_max(COUNT_MAX));
-        hold
-    }
-
-    /// Its owner waits to hold like this, and is told as if it asked only now. `None`: it asked for nothing else.
-    pub(super) fn as_asked(self, mode: Mode, time: u64, asked: Asked) -> Option<Self> {
-        let Asked { lease_ms, binding, is_reentrant, .. } = asked;
-        let counts = is_reentrant && self.count < count_max(COUNT_MAX);
-        let is_bound = !binding.is_none() || !self.binding.is_none();
-        let is_other = self.is_shorter(time, lease_ms) || counts || is_bound || self.mode != mode;
-        is_other.then(|| Self { is_acknowledged: false, ..self.goes_on(self.token, mode, time, asked) })
-    }
-
-    /// It is about to be this again, which stands still.
-    pub(super) const fn stand_still_as(&mut self, before: &Self) {
-        (self.binding, self.client, self.lease_ms) = (before.binding, before.client, before.lease_ms);
     }
 
     /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
@@ -154,7 +126,7 @@ pub(super) struct Wish {
     pub(super) mode: Mode,
 }
 
-/// The book of who holds what, and who waits for what: upgrades first, the others in the order in which they came.
+/// The book of who holds what, and who waits for what, in the order in which they came.
 #[derive(Clone, Default)]
 pub(super) struct Scene {
     pub(super) holds: Vec<(At, Name, Mode)>,
@@ -218,20 +190,15 @@ impl Scene {
     }
 
     fn can_have(&self, number: usize, is_done: &[bool]) -> bool {
-        let Wish { owner, keys, mode, .. } = self.wishes[number];
+        let Wish { keys, mode, .. } = self.wishes[number];
         let is_held = |at: At| self.holds.iter().any(|hold| hold.0 == at);
         if keys.iter().any(|at| self.arrived.contains(&at) && is_held(at)) {
             return true;
         }
         keys.iter().all(|at| {
             let is_first = !self.ahead_of(number, is_done).any(|ahead| self.wishes[ahead].keys.contains(at));
-            let others: Vec<Mode> = self
-                .holds
-                .iter()
-                .filter(|(other_at, other, _)| *other_at == at && *other != owner)
-                .map(|hold| hold.2)
-                .collect();
-            is_first && is_free_for(mode, &others, 0, self.holders_max)
+            let held = self.holds.iter().filter(|hold| hold.0 == at).map(|hold| hold.2);
+            is_first && is_free_for(mode, &held.collect::<Vec<_>>(), 0, self.holders_max)
         })
     }
 }
@@ -250,10 +217,6 @@ pub(super) struct Pending {
     pub(super) keys: Keys,
     pub(super) mode: Mode,
     pub(super) binding: Binding,
-    /// It stands ahead of the others: a shared holder that wants to hold alone, or one that took over its entry.
-    pub(super) is_upgrade: bool,
-    /// It took over the entry of an upgrade when the shared hold of that was over.
-    pub(super) has_lost_hold: bool,
     pub(super) is_reentrant: bool,
     /// When it came: of two requests for several locks, one is ahead everywhere.
     pub(super) number: u64,

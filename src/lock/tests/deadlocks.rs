@@ -52,13 +52,9 @@ fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
 }
 
 /// What kind of wait was refused.
-fn kind_of(input: &Input, judge: &Judge, world: &World) -> &'static str {
+fn kind_of(input: &Input) -> &'static str {
     match *input {
         Input::AcquireMany { .. } => "several",
-        Input::Acquire { at, owner, how, .. } if judge.own(at, owner, world).is_some() => match how.mode {
-            Mode::Exclusive => "upgrade",
-            _ => "other",
-        },
         Input::Acquire { how, .. } => match how.mode {
             Mode::Exclusive => "exclusive",
             Mode::Shared => "shared",
@@ -81,7 +77,7 @@ fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
         let (mut world, mut judge) = (World::new(1_000_000, 0), Judge::default());
         for step in 0..steps {
             let input = input(&mut random, owners, &modes).heard(&world);
-            let kind = kind_of(&input, &judge, &world);
+            let kind = kind_of(&input);
             let out = world.step(&input)?;
             let judged = judge.judge(&input, &out, &world).and_then(|()| world.check());
             judged.map_err(|wrong| format!("seed {seed}, step {step}: {input:?}: {wrong}"))?;
@@ -100,8 +96,7 @@ fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
 fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
     let refused = refusals()?;
     assert_eq!(refused["missed"], 0);
-    let missing =
-        ["exclusive", "limit", "several", "shared", "upgrade"].map(|kind| (kind, refused.get(kind)));
+    let missing = ["exclusive", "limit", "several", "shared"].map(|kind| (kind, refused.get(kind)));
     let missing: Vec<_> = missing.iter().filter(|(_, count)| count.is_none_or(|&count| count < 20)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("hardly ever: {missing:?}")) }
 }

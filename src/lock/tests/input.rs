@@ -212,10 +212,6 @@ pub(super) struct Begun {
     pub(super) at: At,
     pub(super) token: Token,
     pub(super) owner: Name,
-    /// The hold takes one release more than before: the first, if it has just begun.
-    pub(super) counts: bool,
-    /// It was a shared one before, and excludes all others now.
-    pub(super) is_upgrade: bool,
 }
 
 /// Whether a server lets anything be written.

@@ -13,7 +13,6 @@ use super::book::{Hold, Scene, Wish, is_free_for};
 use super::input::{Answered, Begun, Input, Outcome, Reply};
 use super::lowered;
 use super::server::{At, Key, Name, Outside};
-use super::untold::Untold;
 use super::world::World;
 use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::effect::Answer;
@@ -35,7 +34,6 @@ pub(super) struct Judge {
     /// Since when nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
     /// Grants by which holds went on, and of which nobody knows whether their owners are told.
-    pub(super) untold: Untold,
     /// Where a RESTORE has brought a lock, and nothing was decided since.
     pub(super) arrived: BTreeSet<At>,
     /// Where all waits have ended in the running step, because a lock had arrived.
@@ -81,8 +79,6 @@ impl Judge {
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => {
                 self.let_run(world);
-                self.settle_untold(world);
-                self.take_back(world);
                 out.undone.iter().for_each(|begun| self.undone(begun, world));
             }
             _ => {}
@@ -110,7 +106,6 @@ impl Judge {
         // The owner that asked may hold by now what it had a reservation for.
         self.drop_lapsed(world);
         self.check_begun(out, world)?;
-        self.settle_untold(world);
         let left = self.ended.iter().flat_map(|&at| self.queue(at)).find(|own| own.number <= arrivals);
         must(left.is_none(), || format!("G9: {left:?} goes on waiting where a lock has arrived"))?;
         self.check(world)
@@ -129,16 +124,8 @@ impl Judge {
             let Answer::Granted { token, .. } = *answer else { return false };
             reply.is_some_and(|reply| token > reply)
         };
-        // The owner's older request is told first, unless one ahead of it came in behind.
-        let later: Vec<u32> =
-            out.answers.iter().filter(|told| is_newer(&told.answer)).map(|told| told.wait).collect();
-        let is_later_ahead = |told: &&Answered| {
-            let ahead = self.queue(told.at).iter().take_while(|pending| pending.wait != told.wait);
-            ahead.into_iter().any(|pending| later.contains(&pending.wait))
-        };
-        let behind: Vec<u32> = out.answers.iter().filter(is_later_ahead).map(|told| told.wait).collect();
         move |answered| match answered.answer {
-            Answer::Granted { token, .. } if Some(token) == reply => behind.contains(&answered.wait),
+            Answer::Granted { token, .. } if Some(token) == reply => false,
             Answer::Granted { .. } => is_down || is_newer(&answered.answer),
             _ => false,
         }
@@ -147,7 +134,7 @@ impl Judge {
     /// Whether the same was promised to the same, and the same wait.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let is_same = self.promises == other.promises && self.queues == other.queues;
-        is_same && self.newest == other.newest && self.untold == other.untold
+        is_same && self.newest == other.newest
     }
 
     /// The promises at a key that still bind.
@@ -205,32 +192,22 @@ impl Judge {
         if self.is_quarantined(world) {
             return false;
         }
-        // A hold that is to be taken back stays as far as its owner knows of it. An owner that asked for less than it
-        // had may have let others in before.
-        let known = |hold: &Hold| {
-            if hold.is_ownerless { self.untold.known(at, *hold, world.time) } else { Some(*hold) }
-        };
-        let others = || self.live(at, world).filter(|hold| hold.owner != owner);
-        let as_known: Vec<Mode> = others().filter_map(known).map(|hold| hold.mode).collect();
-        let as_granted: Vec<Mode> = others().map(|hold| hold.mode).collect();
-        let is_room = |others: &[Mode]| is_free_for(mode, others, lock_keys, world.limits.holders_max);
-        is_room(&as_known) || is_room(&as_granted)
+        // A hold that is to be taken back may have gone for this one.
+        let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
+        let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
+        is_free_for(mode, &others, lock_keys, world.limits.holders_max)
     }
 
     /// The scene of who holds and waits for what, and the number of this request among the others.
-    pub(super) fn scene(&self, wish: Wish, is_upgrade: bool, number: u64, world: &World) -> (Scene, usize) {
+    pub(super) fn scene(&self, wish: Wish, number: u64, world: &World) -> (Scene, usize) {
         // One whose time is over waits for nothing: the pump is about to say so.
         let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
         let others = self.queues.values().flatten();
         let others = others.filter(|pending| pending.number != number && !is_late(pending));
         let mut all: Vec<&Pending> = others.collect();
-        // The newest upgrade stands ahead of the others.
-        let lock_key = |p: &Pending| if p.is_upgrade { u64::MAX - p.number } else { p.number };
-        all.sort_by_key(|pending| (!pending.is_upgrade, lock_key(pending)));
+        all.sort_by_key(|pending| pending.number);
         all.dedup_by_key(|pending| pending.number);
-        let lock_key = all.partition_point(|p| {
-            if is_upgrade { p.is_upgrade && p.number > number } else { p.is_upgrade || p.number < number }
-        });
+        let lock_key = all.partition_point(|pending| pending.number < number);
         let mut wishes: Vec<Wish> = all.iter().map(|p| p.wish()).collect();
         wishes.insert(lock_key, wish);
         let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
@@ -240,15 +217,10 @@ impl Judge {
     }
 
     /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
-    pub(super) fn will_not_wait_for_itself(
-        &mut self,
-        asked: &Pending,
-        is_upgrade: bool,
-        world: &World,
-    ) -> Verdict {
+    pub(super) fn will_not_wait_for_itself(&mut self, asked: &Pending, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
         let wish = Wish { owner, keys, mode };
-        let (scene, lock_key) = self.scene(wish, is_upgrade, number, world);
+        let (scene, lock_key) = self.scene(wish, number, world);
         let comes_true = scene.comes_true(lock_key);
         if !comes_true && lowered::has_search_ended_early() {
             self.see("deadlock beyond the search");
@@ -321,7 +293,7 @@ impl Judge {
                 if promise.client == Some(client) {
                     self.seen.insert(if promise.is_paused() { "kept until here" } else { "cut" });
                 }
-                self.untold.close(*at, promise, client, world.time, out);
+                promise.close(*at, client, world.time, out);
             }
         }
     }
@@ -374,14 +346,8 @@ impl Judge {
         let is_over = pending.until.is_some_and(|until| until <= world.time);
         let Pending { owner, keys, .. } = pending;
         if let Answer::Granted { token, .. } = *answer {
-            if let Some(own) = self.own(at, owner, world).filter(|own| own.token == token) {
-                // Its owner asks again in this very step, and was told before.
-                let is_again = matches!(*input, Input::Acquire { owner, .. } if owner == pending.owner);
-                must(is_again, || format!("G9: {pending:?} was told of {own:?}"))?;
-                self.strike(&pending);
-                self.hold_as_asked(&pending, world);
-                return Ok(());
-            }
+            let own = self.own(at, owner, world).filter(|own| own.token == token);
+            must(own.is_none(), || format!("G9: {pending:?} was told of {own:?}"))?;
             must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
             return self.granted(&pending, answer, world);
         }

@@ -4,9 +4,8 @@ use super::book::{Hold, Scene, Wish};
 use super::input::Reply;
 use super::lowered;
 use super::oracle::{Oracle, Value, Waiter};
-use super::server::{At, Name};
+use super::server::At;
 use crate::lock::table::Refusal;
-use crate::lock::types::{COUNT_MAX, Mode};
 
 impl Oracle {
     /// G11: whether this waiter can ever be granted, or counts so where the server's search ended early.
@@ -29,18 +28,6 @@ impl Oracle {
         let wishes = all.map(|(_, w)| wish(w)).collect();
         let arrived = self.arrived.clone();
         Scene { holds, wishes, arrived, holders_max: self.holders_max }.comes_true(ahead)
-    }
-
-    /// Whether this owner holds the lock as often as it may, together with an upgrade that waits; unless it is that
-    /// upgrade's entry which it takes over.
-    pub(super) fn is_held_too_many_times(&self, at: At, owner: Name, mode: Mode) -> bool {
-        let Some(own) = self.holds(at).iter().find(|hold| hold.owner == owner) else {
-            return false;
-        };
-        let waits = |w: &&Waiter| w.owner == owner && w.keys.contains(at) && w.is_reentrant;
-        let takes_its_place = (own.mode, mode) == (Mode::Shared, Mode::Exclusive);
-        let soon = if takes_its_place { 0 } else { self.waiters.iter().filter(waits).count() };
-        own.count as usize + soon >= lowered::count_max(COUNT_MAX) as usize
     }
 
     /// Whether a lease is over of an owner that holds a lock beside others. Where more than two are many, the pump is

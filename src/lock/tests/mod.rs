@@ -7,7 +7,7 @@
 //! | `model.rs`, `models.rs` | every sequence of inputs in small worlds; which seeded bugs are caught by what |
 //! | `judge.rs`, `verdicts.rs`, `begun.rs` | the guarantees, as a client could hold the server to them |
 //! | `oracle.rs`, `rules.rs`, `pumped.rs` | the rules of locking once more, naively |
-//! | `book.rs`, `untold.rs` | what a hold is worth, whether a wait can end, what is taken back, for both |
+//! | `book.rs` | what a hold is worth, and whether a wait can end, for both |
 //! | `bounds.rs` | how far a search for deadlocks goes |
 //! | `holder_lists.rs` | locks with dozens of holders |
 //! | `lowered.rs`, `limits.rs` | bounds that a test lowers, so that small worlds get to them; what the oracle makes of it |
@@ -20,7 +20,6 @@
 //! | `facts.rs` | what a reader makes of what it is told |
 //! | `regression.rs` | bugs that the others found |
 //! | `fuzz.rs` | random lives whose choices are bytes: a target of `scripts/fuzz` |
-//! | `undone.rs` | what is left of a hold when an upgrade out of the queue is undone |
 //! | `views.rs` | what the server asks the table |
 //! | `random.rs` | random numbers that are the same in every run |
 
@@ -51,8 +50,6 @@ mod rules;
 mod scenario;
 pub(crate) mod server;
 mod unconfirmed;
-mod undone;
-mod untold;
 mod verdicts;
 mod views;
 pub(crate) mod visits;

@@ -279,25 +279,6 @@ fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>,
     Ok(fingerprint(world, judge))
 }
 
-/// What the holds at a key were before grants of which nobody knows whether their owners are told.
-fn untold(
-    judge: &Judge,
-    at: At,
-    left: &impl Fn(u64) -> u8,
-    number_of: &mut impl FnMut(Name) -> u8,
-    print: &mut Vec<u8>,
-) {
-    for (before, client, counts) in judge.untold.at(at) {
-        let flags = [before.is_ownerless, before.is_acknowledged, counts].map(u8::from);
-        let left = if before.is_paused() { before.lease_ms.min(200) as u8 } else { left(before.until) };
-        print.extend([8, number_of(before.owner), left]);
-        print.extend([kind(before.mode), before.client.map_or(9, |client| (client % 10) as u8)]);
-        print.extend(flags);
-        print.push((client % 10) as u8);
-        print.extend(bound(before.binding));
-    }
-}
-
 /// What could be told apart, and who has a part in it.
 fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     let mut print = Vec::with_capacity(64);
@@ -332,20 +313,18 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
             ]);
             print.extend(bound(promise.binding));
         }
-        untold(judge, at, &left, &mut number_of, &mut print);
         for pending in judge.queues.get(&at).into_iter().flatten() {
             let until = pending.until.map_or(255, left);
             print.extend([6, number_of(pending.owner), (pending.client % 10) as u8, until]);
-            let flags = [pending.is_reservation(), pending.is_upgrade].map(u8::from);
-            print.extend([kind(pending.mode), pending.keys.len() as u8, flags[0], flags[1]]);
+            let is_reservation = u8::from(pending.is_reservation());
+            print.extend([kind(pending.mode), pending.keys.len() as u8, is_reservation]);
             print.extend(bound(pending.binding));
         }
         print.push(7);
     }
     for begun in &world.begun {
         let is_left = judge.own(begun.at, begun.owner, world).is_some_and(|own| own.token == begun.token);
-        let flags = [is_left, begun.counts, begun.is_upgrade].map(u8::from);
-        print.extend([9, number_of(begun.owner), flags[0], flags[1], flags[2]]);
+        print.extend([9, number_of(begun.owner), u8::from(is_left)]);
     }
     if let Some((name, Some(saved))) = &world.dump
         && let Some(saved) = saved.holds.first()

@@ -6,11 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Asked, Hold, is_free_for};
+use super::book::{Hold, is_free_for};
 use super::input::{Input, Keys, Outcome, Reply, Writes};
-use super::pumped::WentOn;
 use super::server::{At, Key, Name};
-use super::untold::Untold;
 use super::world::{TOKEN_LEAD_US_MAX, World};
 use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
@@ -26,7 +24,7 @@ pub(super) enum Value {
     Lock(Vec<Hold>),
 }
 
-/// A request in the queue. Upgrades stand before all others, the newest first.
+/// A request in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) wait: u32,
@@ -38,7 +36,6 @@ pub(super) struct Waiter {
     pub(super) until: Option<u64>,
     pub(super) mode: Mode,
     pub(super) binding: Binding,
-    pub(super) is_upgrade: bool,
     pub(super) is_reentrant: bool,
 }
 
@@ -75,9 +72,6 @@ pub(super) struct Oracle {
     pub(super) served: usize,
     /// Where a RESTORE has brought a lock, and nothing was decided since.
     pub(super) arrived: BTreeSet<At>,
-    /// The holds that went on under newer tokens in the running step.
-    pub(super) went_on: Vec<WentOn>,
-    pub(super) untold: Untold,
     pub(super) is_pumping: bool,
 }
 
@@ -96,7 +90,6 @@ impl Oracle {
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
         self.served = 0;
-        self.went_on.clear();
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -110,14 +103,12 @@ impl Oracle {
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
             Input::Pump => {
-                self.settle_untold(world);
                 out.undone.iter().for_each(|begun| self.undo(*begun, out));
                 self.pump(out, world)
             }
             Input::Promote(_) => self.promote(world),
             _ => self.happen(input, out, world),
         };
-        self.settle_untold(world);
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
     }
@@ -290,21 +281,15 @@ impl Oracle {
         Some(left_us.div_ceil(1000)).filter(|&left_ms| left_ms > 0)
     }
 
-    pub(super) fn fits(&self, at: At, mode: Mode, owner: Name, reserved: usize) -> bool {
-        if self.quarantine_left_ms().is_some() {
-            return false;
-        }
-        let others: Vec<Mode> =
-            self.holds(at).iter().filter(|hold| hold.owner != owner).map(|hold| hold.mode).collect();
-        is_free_for(mode, &others, reserved, self.holders_max)
+    pub(super) fn fits(&self, at: At, mode: Mode, reserved: usize) -> bool {
+        let held: Vec<Mode> = self.holds(at).iter().map(|hold| hold.mode).collect();
+        self.quarantine_left_ms().is_none() && is_free_for(mode, &held, reserved, self.holders_max)
     }
 
     pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_acknowledged: bool) {
         self.minted.push(token.get());
-        let Waiter { owner, mode, lease_ms, binding, is_reentrant, .. } = *asked;
+        let Waiter { owner, mode, lease_ms, binding, .. } = *asked;
         for at in asked.keys.iter() {
-            let before = self.own(at, owner).copied();
-            let asked = Asked { lease_ms, binding, client, is_reentrant };
             let new = Hold {
                 owner,
                 token,
@@ -317,19 +302,9 @@ impl Oracle {
                 is_acknowledged,
                 is_ownerless: false,
             };
-            // What its owner holds goes on.
-            let goes_on = before.map(|before| before.goes_on(token, mode, self.time, asked));
-            let hold = goes_on.map_or(new, |hold| Hold { is_acknowledged, ..hold });
-            // What is to be taken back is forgotten in this run of the pump.
-            let is_forgotten = |before: &Hold| self.is_pumping && before.is_ownerless;
-            if let Some(before) = before.filter(|before| !is_acknowledged && !is_forgotten(before)) {
-                self.untold.push(at, before, &hold, client.unwrap_or(0));
-            }
-            let went_on = before.map(|before| WentOn { at, owner, was: before.token, is: token });
-            self.went_on.extend(went_on);
             let mut holds = self.holds(at).to_vec();
             holds.retain(|hold| hold.owner != owner);
-            holds.push(hold);
+            holds.push(new);
             self.put(at, Some(Value::Lock(holds)));
         }
     }

@@ -415,7 +415,7 @@ const SOMETIMES: [&str; 29] = [
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 31] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
@@ -438,15 +438,10 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 31] = [
     "place withdrawn",
     "refused, older request kept",
     "retried after an undelivered grant",
-    "taken back, an earlier hold goes on",
     "told of a lock that arrived",
     "told of another type",
     "took its place",
-    "undone, an upgrade",
-    "upgraded",
     "waited for several",
-    "waited to upgrade",
-    "went on out of the line",
 ];
 
 /// Lives one life, and gives what was seen in it.

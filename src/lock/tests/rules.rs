@@ -7,7 +7,7 @@ use super::oracle::{Oracle, Waiter};
 use super::server::{At, Name};
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::types::{Binding, Mode, Token};
+use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 
 impl Oracle {
     pub(super) fn acquire_one(&mut self, input: &Input, out: &Outcome) -> Reply {
@@ -15,8 +15,10 @@ impl Oracle {
             return Reply::None;
         };
         let How { mode, is_reentrant, binding, .. } = how;
-        let is_again = self.holds(at).iter().any(|hold| (hold.owner, hold.mode) == (owner, mode));
-        if let Some(refused) = self.is_of_other_kind(at, is_again, mode) {
+        if self.holds(at).is_empty() && self.is_other(at) {
+            return Reply::Refused(Refusal::WrongType);
+        }
+        if let Some(refused) = self.is_of_other_kind(at, mode) {
             return refused;
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
@@ -31,21 +33,15 @@ impl Oracle {
             until,
             mode,
             binding,
-            is_upgrade: false,
             is_reentrant,
         };
-        if is_reentrant && self.is_held_too_many_times(at, owner, mode) {
-            return Reply::Refused(Refusal::TooManyTimes);
-        }
-        match self.own(at, owner).map(|hold| hold.mode) {
-            Some(Mode::Shared) if mode == Mode::Exclusive => {
-                return self.upgrade(at, asked, wait.is_some(), client, out);
+        match self.own(at, owner).map(|hold| (hold.mode, hold.count)) {
+            Some((Mode::Shared, _)) if mode == Mode::Exclusive => return Reply::Refused(Refusal::Held(0)),
+            Some((_, count)) if is_reentrant && count >= lowered::count_max(COUNT_MAX) => {
+                return Reply::Refused(Refusal::TooManyTimes);
             }
             Some(_) => return self.again(at, &asked, client, is_reentrant, out),
             None => {}
-        }
-        if self.holds(at).is_empty() && self.is_other(at) {
-            return Reply::Refused(Refusal::WrongType);
         }
         let own = self.waiters.iter().position(|w| w.owner == owner && w.keys.contains(at));
         let own_same = own.filter(|&own| self.waiters[own].keys.len() == 1 && self.waiters[own].mode == mode);
@@ -59,7 +55,7 @@ impl Oracle {
         });
         let is_its_turn = match own_same {
             Some(own) => self.is_turn_at(own, at),
-            None => own.is_none() && self.has_room_behind_all(at, mode, owner),
+            None => own.is_none() && self.has_room_behind_all(at, mode),
         };
         if is_its_turn {
             own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
@@ -82,17 +78,6 @@ impl Oracle {
         hold.mode = mode;
         self.admit(at, is_freed, out);
         Reply::Granted(token)
-    }
-
-    /// A shared holder wants to hold alone.
-    fn upgrade(&mut self, at: At, asked: Waiter, wants_to_wait: bool, client: u64, out: &Outcome) -> Reply {
-        let own = self.waiters.iter().position(|w| w.owner == asked.owner && w.keys.contains(at));
-        if self.fits(at, Mode::Exclusive, asked.owner, 0) {
-            own.into_iter().for_each(|own| self.strike(own, "replaced"));
-            return self.take(asked, client, out);
-        }
-        let is_same = own.is_some_and(|own| self.waiters[own].is_upgrade);
-        self.wait(Waiter { is_upgrade: true, ..asked }, own, is_same, wants_to_wait, out)
     }
 
     /// Granted at once, here and everywhere.
@@ -118,19 +103,6 @@ impl Oracle {
             if let Some(left_ms) = self.quarantine_left_ms() {
                 return Reply::Refused(Refusal::Quarantine(left_ms));
             }
-            // A second upgrade is told that it could never come true.
-            let is_second = own.is_none()
-                && asked.is_upgrade
-                && self
-                    .waiters
-                    .iter()
-                    .any(|w| w.is_upgrade && asked.keys.first().is_some_and(|at| w.keys.contains(at)));
-            if is_second {
-                self.waiters.insert(0, asked);
-                let can_come_true = self.can_come_true(0, &out.reply);
-                self.waiters.remove(0);
-                return if can_come_true { Reply::Busy } else { Reply::Refused(Refusal::Deadlock) };
-            }
             return Reply::Busy;
         }
         let reply = if asked.client.is_some() { Reply::Waiting(asked.wait) } else { Reply::Busy };
@@ -155,10 +127,9 @@ impl Oracle {
                 return Reply::Refused(Refusal::ServerIsFull(self.waiters_max));
             }
         }
-        let lock_key = if asked.is_upgrade { 0 } else { self.waiters.len() };
-        self.waiters.insert(lock_key, asked);
-        if !self.can_come_true(lock_key, &out.reply) {
-            self.waiters.remove(lock_key);
+        self.waiters.push(asked);
+        if !self.can_come_true(self.waiters.len() - 1, &out.reply) {
+            self.waiters.pop();
             return Reply::Refused(Refusal::Deadlock);
         }
         self.waits += u32::from(asked.client.is_some());
@@ -177,7 +148,7 @@ impl Oracle {
         let token = own[0].map(|own| own.token);
         let is_it = |own: &Option<Hold>| own.is_some_and(|own| Some(own.token) == token && own.mode == mode);
         let is_again = own.iter().all(is_it);
-        if let Some(refused) = keys.iter().find_map(|at| self.is_of_other_kind(at, is_again, mode)) {
+        if let Some(refused) = keys.iter().find_map(|at| self.is_of_other_kind(at, mode)) {
             return refused;
         }
         if let Some(key) = own.iter().position(Option::is_some).filter(|_| !is_again) {
@@ -198,7 +169,7 @@ impl Oracle {
         }
         let until = wait.filter(|&ms| ms != 0).map(|ms| self.time + ms * 1000);
         let (binding, client_in_queue) = (Binding::NONE, Some(client));
-        let (wait_number, is_upgrade) = (self.waits + 1, false);
+        let wait_number = self.waits + 1;
         let asked = Waiter {
             wait: wait_number,
             keys,
@@ -208,7 +179,6 @@ impl Oracle {
             until,
             mode,
             binding,
-            is_upgrade,
             is_reentrant: false,
         };
         let own =
@@ -219,7 +189,7 @@ impl Oracle {
             .position(|w| w.owner == owner && w.keys.is_same_epoch(keys) && w.mode == mode);
         let is_its_turn = match own_same {
             Some(own) => keys.iter().all(|at| self.is_turn_at(own, at)),
-            None => own.is_none() && keys.iter().all(|at| self.has_room_behind_all(at, mode, owner)),
+            None => own.is_none() && keys.iter().all(|at| self.has_room_behind_all(at, mode)),
         };
         if is_its_turn {
             own_same.into_iter().for_each(|own| self.strike(own, "replaced"));
@@ -286,12 +256,12 @@ impl Oracle {
         self.admit(at, is_freed || is_free, out);
     }
 
-    /// All who hold a lock or wait for it agree on its kind. A retry is never refused.
-    fn is_of_other_kind(&self, at: At, is_again: bool, mode: Mode) -> Option<Reply> {
+    /// All who hold a lock or wait for it agree on its kind.
+    fn is_of_other_kind(&self, at: At, mode: Mode) -> Option<Reply> {
         let held = self.holds(at).first().map(|hold| hold.mode);
         let wanted = self.waiters.iter().find(|waiter| waiter.keys.contains(at)).map(|waiter| waiter.mode);
         let limit = |mode| if let Mode::Limit(limit) = mode { limit } else { 0 };
-        let mut known = held.into_iter().chain(wanted.filter(|_| !is_again));
+        let mut known = held.into_iter().chain(wanted);
         let other = known.find(|&other| limit(other) != limit(mode))?;
         Some(Reply::Refused(Refusal::OtherKind(other)))
     }
@@ -310,14 +280,14 @@ impl Oracle {
     /// Whether nobody is ahead of this waiter here but reservations of others, and it fits beside them.
     pub(super) fn is_turn_at(&self, waiter: usize, at: At) -> bool {
         let ahead: Vec<&Waiter> = self.waiters[..waiter].iter().filter(|w| w.keys.contains(at)).collect();
-        let Waiter { mode, owner, .. } = self.waiters[waiter];
-        ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, ahead.len())
+        let mode = self.waiters[waiter].mode;
+        ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, ahead.len())
     }
 
     /// Whether there is room for a newcomer: nobody waits but reservations of others, and it fits beside.
-    fn has_room_behind_all(&self, at: At, mode: Mode, owner: Name) -> bool {
+    fn has_room_behind_all(&self, at: At, mode: Mode) -> bool {
         let line: Vec<&Waiter> = self.waiters.iter().filter(|w| w.keys.contains(at)).collect();
-        line.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, owner, line.len())
+        line.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, line.len())
     }
 
     /// A waiter is told this, if it waits to be told.
@@ -367,7 +337,7 @@ impl Oracle {
                 next = index + 1;
                 continue;
             };
-            if !self.fits(at, waiter.mode, waiter.owner, reserved) {
+            if !self.fits(at, waiter.mode, reserved) {
                 return;
             }
             if self.writes != Writes::Allowed || (told.is_none() && !is_freed) {

@@ -98,10 +98,13 @@ fn an_owner_without_a_hold_waits_for_a_quarantine_or_is_told_of_it() {
 fn without_a_quarantine_nothing_is_done_that_cannot_be_confirmed() {
     let (mut table, existing) = promoted(Mode::Exclusive);
     let before = table.last_token();
-    for (owner, client) in [(&b"alice"[..], None), (b"bob", Some(1))] {
+    // Her lease is over, and ends as in any step.
+    for (owner, client, change) in
+        [(&b"alice"[..], None, Change::Deleted), (b"bob", Some(1), Change::Nothing)]
+    {
         let ask = unconfirmable(owner, Mode::Exclusive, client);
         let step = acquire(&mut table, at(60), existing[0], &ask);
-        assert_eq!((step.reply, step.change), (REFUSED, Change::Nothing));
+        assert_eq!((step.reply, step.change), (REFUSED, change));
         assert_eq!(acquire_both(&mut table, at(60), existing, &ask), REFUSED);
     }
     assert_eq!((table.waiters(), table.last_token()), (0, before));

@@ -162,9 +162,10 @@ impl Judge {
             }
             Reply::Granted(token) => self.granted_at_once(&asked, token, world),
             Reply::Busy | Reply::Waiting(_) => {
-                let is_same = |own: &Option<Hold>| own.is_some_and(|own| own.mode == how.mode);
-                let is_again = own.is_some() && owns.iter().all(is_same);
-                must(!is_again, || format!("G9: {owner:?} holds {keys:?} and was told {reply:?}"))?;
+                let holds_any = owns.iter().any(Option::is_some);
+                must(!holds_any, || {
+                    format!("G9: {owner:?} holds {owns:?} of {keys:?} and was told {reply:?}")
+                })?;
                 let is_free = keys.iter().all(|at| {
                     // Another request of its own is one that came before, too.
                     let others = self
@@ -225,10 +226,9 @@ impl Judge {
     fn granted_at_once(&mut self, asked: &Pending, token: Token, world: &World) -> Verdict {
         let Pending { owner, keys, .. } = *asked;
         for at in keys.iter() {
-            let is_upgrade = keys.len() == 1 && self.own(at, owner, world).is_some();
             let own = self.queue(at).iter().position(|other| other.owner == owner);
             // The requests ahead of its older request may be gone by now, too.
-            let came_before = |number: u64| move |other: &Pending| other.is_upgrade || other.number < number;
+            let came_before = |number: u64| move |other: &Pending| other.number < number;
             let taken_over = self.taken_over.iter().find(|lock_key| lock_key.0 == at);
             let taken_over =
                 taken_over.map(|lock_key| self.queue(at).partition_point(came_before(lock_key.2.number)));
@@ -239,7 +239,7 @@ impl Judge {
             // Beside reservations of others, if there is room.
             let is_next = ahead.iter().all(Pending::is_reserved)
                 && self.is_room_beside(at, owner, asked.mode, ahead.len(), world);
-            must(is_next || is_upgrade, || format!("G5: {owner:?} passed {ahead:?} at {at}"))?;
+            must(is_next, || format!("G5: {owner:?} passed {ahead:?} at {at}"))?;
             if let Some(own) = own.map(|own| self.queue(at)[own]) {
                 self.see("took its place");
                 self.strike(&own);
@@ -260,15 +260,13 @@ impl Judge {
         world: &World,
     ) -> Verdict {
         let Pending { keys, owner, .. } = asked;
-        let held = keys.first().and_then(|at| self.own(at, owner, world));
-        let is_upgrade = keys.len() == 1 && held.is_some();
         let number = match *reply {
             Reply::Waiting(number) => number,
             _ if wait.is_none() => return Ok(()),
             _ => 0,
         };
         must(number != 0 || how.is_reservation, || "it wanted to wait".to_owned())?;
-        let mut asked = Pending { wait: number, is_upgrade, ..asked };
+        let mut asked = Pending { wait: number, ..asked };
         // A reservation goes over to the same request without a word.
         let own: Vec<(At, usize, Pending)> = keys
             .iter()
@@ -278,14 +276,8 @@ impl Judge {
             })
             .chain(self.taken_over.iter().copied())
             .collect();
-        let is_same = |old: &Pending| {
-            // An upgrade keeps its entry also when its shared hold is over by now.
-            old.keys.is_same_epoch(keys) && old.mode == asked.mode && (old.is_upgrade || !is_upgrade)
-        };
-        let old = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2);
-        let same = old.map(|old| old.number);
-        asked.has_lost_hold = !is_upgrade && old.is_some_and(|old| old.is_upgrade);
-        asked.is_upgrade |= asked.has_lost_hold;
+        let is_same = |old: &Pending| old.keys.is_same_epoch(keys) && old.mode == asked.mode;
+        let same = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2.number);
         for (_, _, old) in &own {
             must(
                 old.is_reservation() || self.taken_over.iter().any(|taken| taken.2.number == old.number),
@@ -298,21 +290,14 @@ impl Judge {
         for at in keys.iter() {
             let number = asked.number;
             let queue = self.queues.entry(at).or_default();
-            let lock_key = match (same, asked.is_upgrade) {
-                (Some(_), true) => own.iter().find(|own| own.0 == at).map_or(0, |own| own.1),
-                (None, true) => 0,
-                _ => queue.partition_point(|other| other.is_upgrade || other.number < number),
-            };
-            queue.insert(lock_key.min(queue.len()), asked);
+            let lock_key = queue.partition_point(|other| other.number < number);
+            queue.insert(lock_key, asked);
         }
         self.see(if keys.len() > 1 { "waited for several" } else { "waited" });
-        for (_, what) in [(how.is_reservation, "place in line"), (is_upgrade, "waited to upgrade")]
-            .iter()
-            .filter(|it| it.0)
-        {
-            self.see(what);
+        if how.is_reservation {
+            self.see("place in line");
         }
-        if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, is_upgrade, world) }
+        if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, world) }
     }
 
     /// The place of the first of these keys that their owner holds.
@@ -367,10 +352,8 @@ impl Judge {
             Refusal::Unconfirmable => (false, "unconfirmable"),
             Refusal::Several(_) => (false, "raised"),
             Refusal::Deadlock => {
-                let held = keys.first().and_then(|at| self.own(at, owner, world));
-                let is_upgrade = keys.len() == 1 && held.is_some();
                 let wish = Wish { owner, keys, mode };
-                let (scene, lock_key) = without.scene(wish, is_upgrade, u64::MAX, world);
+                let (scene, lock_key) = without.scene(wish, u64::MAX, world);
                 must(!scene.comes_true(lock_key), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;
@@ -380,9 +363,7 @@ impl Judge {
             }
             Refusal::TooManyTimes => {
                 let own = self.own(at, owner, world).filter(|_| asked.is_reentrant);
-                let waits = self.queue(at).iter().any(|other| other.owner == owner && other.is_reentrant);
-                let soon = u32::from(waits);
-                (own.is_some_and(|own| own.count + soon >= count_max(COUNT_MAX)), "held too many times")
+                (own.is_some_and(|own| own.count >= count_max(COUNT_MAX)), "held too many times")
             }
             Refusal::TooManyLocks => (false, "too many locks"),
             Refusal::NoTokens => (world.server.tokens().0 == TOKEN_MAX, "no tokens"),
@@ -485,8 +466,6 @@ fn pending(keys: Keys, owner: Name, lease_ms: u64, client: u64, mode: Mode, bind
         keys,
         mode,
         binding,
-        is_upgrade: false,
-        has_lost_hold: false,
         is_reentrant: false,
         number: 0,
     }

@@ -35,7 +35,6 @@ pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
 pub(super) fn stands(pending: &Pending) -> String {
     let mut text = pending.owner.to_owned();
     let how = match pending.mode {
-        Mode::Exclusive if pending.is_upgrade => " to hold alone",
         Mode::Shared => " shared",
         Mode::Exclusive | Mode::Limit(_) => "",
     };
@@ -97,11 +96,8 @@ pub(super) fn answered(answer: &Answer) -> String {
 
 /// What is to be confirmed, and what is undone if it is not.
 pub(super) fn unconfirmed(begun: &Begun) -> String {
-    let Begun { at, token, owner, counts, is_upgrade } = begun;
-    let parts = [(*counts, "one count"), (*is_upgrade, "alone")];
-    let undo: Vec<_> = parts.into_iter().filter(|(is_it, _)| *is_it).map(|(_, text)| text).collect();
-    let undo = undo.join(", ");
-    format!("{at} {token} of {owner}, {undo}")
+    let Begun { at, token, owner } = begun;
+    format!("{at} {token} of {owner}, one count")
 }
 
 /// A record as the stream has it.

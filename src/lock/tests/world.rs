@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::asks::{strike, take_taken_over};
+use super::asks::strike;
 use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
 use super::lowered;
 use super::reader::Reader;
@@ -103,7 +103,6 @@ impl World {
         self.refused.clear();
         let mut out = Outcome::default();
         let mut before = self.unconfirmed();
-        let held = self.held(&before);
         match *input {
             Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }
                 if self.refuses(at) => {}
@@ -115,7 +114,7 @@ impl World {
             Input::Fence(at) => self.fence(at, &mut out)?,
             Input::Pump => {
                 before = self.pump(&mut out)?;
-                strike(&mut before, &out.undone, &held);
+                strike(&mut before, &out.undone);
             }
             Input::Undo(begun) => self.undo(begun)?,
             Input::Close(client) => self.close(client, &mut out),
@@ -123,7 +122,7 @@ impl World {
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
-        self.collect(&mut out, &before, &held)?;
+        self.collect(&mut out, &before)?;
         Ok(out)
     }
 
@@ -162,7 +161,7 @@ impl World {
     }
 
     /// What came of a step is gathered.
-    fn collect(&mut self, out: &mut Outcome, before: &[Begun], held: &[Begun]) -> Result<(), String> {
+    fn collect(&mut self, out: &mut Outcome, before: &[Begun]) -> Result<(), String> {
         for record in self.server.single.take_stream() {
             let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
             replicas.for_each(|reader| reader.send(record.clone()));
@@ -178,9 +177,7 @@ impl World {
         }
         self.answers(out)?;
         let mut after = self.unconfirmed();
-        strike(&mut after, before, held);
-        let taken_over = take_taken_over(&mut out.undone, &after);
-        strike(&mut after, &taken_over, held);
+        strike(&mut after, before);
         out.begun = after;
         Ok(())
     }
@@ -453,13 +450,10 @@ impl World {
         Self::at(lock_key.as_key())
     }
 
-    /// What the engine would undo here, in the words of the tests: each thing for itself.
-    pub(super) fn begun_of(pending: &PendingGrant) -> impl Iterator<Item = Begun> + use<> {
+    /// What the engine would undo here, in the words of the tests.
+    pub(super) fn begun_of(pending: &PendingGrant) -> Option<Begun> {
         let PendingGrant { lock_key, token, undo, .. } = pending;
         let (at, token, owner) = (Self::at_of(lock_key), *token, name_of(&undo.owner));
-        [(undo.counts, false), (false, undo.is_upgrade)]
-            .into_iter()
-            .filter(|(counts, is_upgrade)| *counts || *is_upgrade)
-            .map(move |(counts, is_upgrade)| Begun { at, token, owner, counts, is_upgrade })
+        (!undo.is_nothing()).then_some(Begun { at, token, owner })
     }
 }

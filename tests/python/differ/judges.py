@@ -77,8 +77,7 @@ def differences(here, there, place):
 def disordered(before, after, events):
     """G15: events as ((db, name), event), between two views of a quiet server.
 
-    What is followed of each lock is how many hold it. An upgrade is published as `lock.acquired` alone, and RESTORE
-    brings holds that are not published. So there may be several answers; the one that INFO gives must be among them.
+    What is followed of each lock is how many hold it. RESTORE brings holds that are not published. So there may be several answers; the one that INFO gives must be among them.
     """
     found, told = [], {}
     for place, event in events:
@@ -129,8 +128,7 @@ def after_event(live, owed, late, left, event):
     if event == "lock.broken":
         after |= {(live, 0, late, left)} if owed else {(0, 0, late + over, left) for over in range(live)}
     elif event == "lock.acquired":
-        # An upgrade is told as a grant alone.
-        after |= set() if owed else {(live + 1, 0, late, left)} | ({(live, 0, late, left)} if live else set())
+        after |= set() if owed else {(live + 1, 0, late, left)}
     elif live:
         after.add((live - 1, owed, late, left))
     if event == "lock.expired" and late:
@@ -201,7 +199,7 @@ def unbalanced(before, after, events):
     for name in ("grants", "expirations"):
         if moved[name] != told[name]:
             found.append(f"counts: {moved[name]} {name} were counted and {told[name]} published")
-    # An upgrade counts as a release too, and one event tells of all holds of a lock that were broken.
+    # One event tells of all holds of a lock that were broken.
     for name in ("releases", "broken"):
         if moved[name] < told[name] or (moved[name] and not told[name] and name == "broken"):
             found.append(f"counts: {moved[name]} {name} were counted and {told[name]} published")

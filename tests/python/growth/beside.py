@@ -161,8 +161,6 @@ HOLDERS = (
 READERS = (
     command("a reader, ACQUIRE + RELEASE", f"LOCK.ACQUIRE pool me {LEASE} SHARED -> :", "LOCK.RELEASE pool me -> :1"),
     command("a writer joins and leaves", f"LOCK.ACQUIRE pool me {PLACE} -> $-1", "LOCK.RELEASE pool me -> :0"),
-    command("an upgrade joins and leaves", f"LOCK.ACQUIRE pool owner:0000005 {PLACE} -> $-1",
-            "LOCK.RELEASE pool owner:0000005 -> :1", f"LOCK.ACQUIRE pool owner:0000005 {LEASE} SHARED -> :"),
     *HOLDERS[1:3], HOLDERS[4],
 )
 WAITERS = (

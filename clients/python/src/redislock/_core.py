@@ -131,7 +131,7 @@ class Core(Keeper):
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
         """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another one
-        stays, also if it was cancelled: a read that was to be upgraded, for instance."""
+        stays, also if it was cancelled."""
         is_refused = isinstance(error, LockTimeout | ServerRefused) and not isinstance(error, NotConfirmed)
         got_nothing = (is_refused or not wanted.is_grantable) and not wanted.is_doubtful
         self.abandon(wanted, NOBODYS if got_nothing else None)

@@ -214,10 +214,10 @@ impl Group {
         let n = request.node;
         let before = self.nodes[n].table(|table| table.last_token());
         let sure = self.judge.sure_token(&request, self.time);
-        let is_upgrade = self.note_asked(&request);
+        self.note_asked(&request);
         let said = self.run(&request)?;
         let outcome = self.outcome(n, &request, &said)?;
-        self.judge_reply(&request, outcome, (is_upgrade, before))?;
+        self.judge_reply(&request, outcome, before)?;
         if !matches!(outcome, Outcome::Unconfirmable | Outcome::TooManyTimes) {
             let token = if let Outcome::Granted(token) = outcome { Some(token) } else { None };
             self.judge.must_be(&request, sure, token)?;

@@ -264,11 +264,6 @@ impl Node {
         self.table(|table| table.token_of(existing, owner.as_bytes()))
     }
 
-    pub(super) fn is_live(&self, at: At, token: Token) -> bool {
-        let (now, existing) = (self.world.sim.boot(), self.existing(at));
-        self.table(|table| table.is_live(now, existing, token))
-    }
-
     /// On a server that does not decide nobody stands in a queue. Some may not know that yet.
     fn nobody_is_in_a_queue(&self, n: usize) -> Verdict {
         match self.table(|table| table.waiters()) {

@@ -8,8 +8,6 @@
 //!
 //! * A request that waits no longer: it was answered, its server has found its connection closed, it was withdrawn by
 //!   its owner's release, its time is over.
-//! * A reader that wants to write (an upgrade) gets a number ahead of all; one that is the only reader does not wait.
-//!   That it reads is asked of the server, as INFO tells it.
 //! * Beside a reservation (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
 //!   requests that leave it a permit.
 //!
@@ -26,7 +24,6 @@ use super::super::world::Fate;
 use super::asks::{Kind, Outcome, Request};
 use super::points::Point;
 use super::{Group, LOCKS, NODES, Verdict};
-use crate::lock::effect::Existing;
 use crate::lock::table::Limits;
 use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
@@ -39,12 +36,11 @@ const CLOCKS_DIFFER_US: u64 = 5_000;
 #[derive(Clone, Copy, Debug)]
 struct QueueEntry {
     /// A request that has a lower one came before.
-    number: i64,
+    number: u64,
     /// The newest of its owner's requests for it.
     request: Request,
     /// Until when it waits, if not without limit.
     until: Option<u64>,
-    is_upgrade: bool,
     /// Its owner asks again in this step.
     is_asked_again: bool,
     /// What becomes of it is not known.
@@ -77,8 +73,8 @@ impl QueueEntry {
 pub(super) struct Queues {
     /// The requests that wait at each server, in no particular order.
     entries: [Vec<QueueEntry>; NODES],
-    /// How many stand behind, and ahead, of the request that came first.
-    given: (i64, i64),
+    /// How many numbers were given.
+    given: u64,
     /// The owner that asks again in this step was granted its older request so.
     served: Option<Mode>,
 }
@@ -94,24 +90,19 @@ impl Queues {
 
     /// The server lets it wait: its owner's older requests have made way, one like it has left it its number.
     /// Returns whether there was one.
-    fn joins(&mut self, request: &Request, is_upgrade: bool, time: u64) -> bool {
+    fn joins(&mut self, request: &Request, time: u64) -> bool {
         let entries = &mut self.entries[request.node];
-        let older = entries.iter().find(|entry| entry.is_asked_again && entry.is_for(request));
-        let older = older.filter(|older| older.is_upgrade || !is_upgrade).copied();
+        let older = entries.iter().find(|entry| entry.is_asked_again && entry.is_for(request)).copied();
         entries.retain(|entry| !entry.is_asked_again);
-        let (behind, ahead) = &mut self.given;
-        let new = if is_upgrade { ahead } else { behind };
-        *new += 1;
-        let new = if is_upgrade { -*new } else { *new };
+        self.given += 1;
         let wait_ms = match request.kind {
             Kind::Acquire { wait_ms, .. } => wait_ms.filter(|&ms| ms > 0),
             _ => None,
         };
         entries.push(QueueEntry {
-            number: older.map_or(new, |older| older.number),
+            number: older.map_or(self.given, |older| older.number),
             request: *request,
             until: wait_ms.map(|ms| time + ms * 1_000),
-            is_upgrade: older.map_or(is_upgrade, |older| older.is_upgrade),
             is_asked_again: false,
             is_left_out: older.is_some_and(|older| older.is_left_out || older.is_over(time)),
         });
@@ -170,7 +161,7 @@ impl Queues {
     fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &QueueEntry> {
         let entries = &self.entries[request.node];
         let own = entries.iter().find(|entry| entry.is_for(request));
-        let number = own.map_or(i64::MAX, |own| own.number);
+        let number = own.map_or(u64::MAX, |own| own.number);
         let is_judged = own.is_none_or(|own| !own.is_left_out);
         entries.iter().filter(move |other| {
             let waits = !other.is_asked_again && !other.is_over(time);
@@ -181,28 +172,14 @@ impl Queues {
 }
 
 impl Group {
-    /// Before a request for a lock is looked at. Returns whether it is one of a reader that wants to write.
-    pub(super) fn note_asked(&mut self, request: &Request) -> bool {
+    /// Before a request for a lock is looked at.
+    pub(super) fn note_asked(&mut self, request: &Request) {
         self.judge.queues.asks(request);
-        let node = &self.nodes[request.node];
-        let holds = |at: At| node.token_of(at, request.owner).is_some_and(|token| node.is_live(at, token));
-        let is_shared = |at: At| match node.existing(at) {
-            Existing::Lock(lock) => node.table(|table| table.mode(lock)) == Some(Mode::Shared),
-            _ => false,
-        };
-        let reads = |at: At| is_shared(at) && holds(at);
-        request.mode == Mode::Exclusive && request.keys.len() == 1 && request.keys.iter().all(reads)
     }
 
     /// What it was told at once.
-    pub(super) fn judge_reply(
-        &mut self,
-        request: &Request,
-        outcome: Outcome,
-        (is_upgrade, newest_before): (bool, u64),
-    ) -> Verdict {
+    pub(super) fn judge_reply(&mut self, request: &Request, outcome: Outcome, newest_before: u64) -> Verdict {
         let served = self.judge.queues.served;
-        let is_upgrade = is_upgrade || served == Some(Mode::Shared) && request.mode == Mode::Exclusive;
         // In this step its older request was granted the lock, which it lets others into now.
         let is_downgrade = served == Some(Mode::Exclusive) && request.mode == Mode::Shared;
         let is_served = served == Some(request.mode) || is_downgrade;
@@ -211,21 +188,18 @@ impl Group {
                 self.judge.queues.stay(request, true);
             }
             Outcome::Granted(token) => {
-                // Nobody else holds it, so it need not wait.
-                if !is_upgrade {
-                    self.must_be_next(request, token)?;
-                }
+                self.must_be_next(request, token)?;
                 self.judge.queues.make_way(request);
             }
-            Outcome::Waiting => self.note_waiting(request, is_upgrade),
-            Outcome::Busy if request.is_reservation() => self.note_waiting(request, is_upgrade),
+            Outcome::Waiting => self.note_waiting(request),
+            Outcome::Busy if request.is_reservation() => self.note_waiting(request),
             _ => self.judge.queues.stay(request, false),
         }
         Ok(())
     }
 
-    fn note_waiting(&mut self, request: &Request, is_upgrade: bool) {
-        if self.judge.queues.joins(request, is_upgrade, self.time) {
+    fn note_waiting(&mut self, request: &Request) {
+        if self.judge.queues.joins(request, self.time) {
             self.see(Point::KeptItsTurn);
         }
     }
@@ -306,13 +280,12 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a lock has room for this request, its own hold aside, beside `kept` reservations. A lease that
+    /// Whether a lock has room for this request beside `kept` reservations. A lease that
     /// is over and that the server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, entry: &QueueEntry, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;
         let saved = self.nodes[n].saved(at);
-        let owner = entry.request.owner.as_bytes();
-        let others = saved.iter().flat_map(|saved| &saved.holds).filter(|hold| *hold.owner != *owner).count();
+        let others = saved.iter().flat_map(|saved| &saved.holds).count();
         match entry.request.mode {
             Mode::Exclusive => others + kept == 0,
             mode if others > 0 && saved.is_some_and(|saved| saved.mode != mode) => false,

@@ -17,7 +17,6 @@ fn request(owner: u64, mode: Mode, is_reservation: bool) -> Request {
         client: (!is_reservation).then_some(ClientId(owner)),
         mode,
         binding: Binding::NONE,
-        is_upgrade: false,
         is_reentrant: false,
     }
 }
@@ -87,11 +86,6 @@ fn ranks_are_those_that_a_walk_over_the_queue_finds() {
                     let owner = queues.waiter(old).expect("it waits").request.owner.clone();
                     let new = Request { owner, ..request(0, mode, is_reservation) };
                     queues.take_over(old, new);
-                }
-                6 => {
-                    owners += 1;
-                    let upgrade = request(owners, Mode::Exclusive, is_reservation);
-                    queues.join(PLACE, Request { is_upgrade: true, ..upgrade });
                 }
                 _ => {
                     owners += 1;
@@ -177,19 +171,4 @@ fn slots_are_given_anew_only_when_a_queue_has_doubled() {
         }
     }
     assert!(times <= 10, "{times} times");
-}
-
-#[test]
-fn an_upgrade_takes_the_slot_at_the_head_and_the_others_keep_theirs() {
-    let mut queues = Queues::default();
-    let entries: Vec<WaiterId> =
-        (0..3).map(|owner| queues.join(PLACE, request(owner, Mode::Shared, true))).collect();
-    let slots = |queues: &Queues| -> Vec<usize> {
-        entries.iter().filter_map(|&id| queues.waiter(id)).map(|waiter| waiter.slot).collect()
-    };
-    let before = slots(&queues);
-    let upgrade = request(9, Mode::Exclusive, false);
-    queues.join(PLACE, Request { is_upgrade: true, ..upgrade });
-    assert_eq!(slots(&queues), before);
-    compare(&queues);
 }

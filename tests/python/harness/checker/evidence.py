@@ -270,7 +270,7 @@ class Evidence:
 
     def _again(self, hold, request):
         if (hold.mode, request.mode) == (SHARED, EXCLUSIVE):
-            self.fault("an upgrade without a new token", hold, request)
+            self.fault("a reader was granted the whole lock", hold, request)
         self._prove(hold, request)
         hold.start = min(hold.start, request.answered)
         hold.until = max(hold.until, request.sent + request.lease)
@@ -289,11 +289,8 @@ class Evidence:
             self._came_before(old, new)
             return
         if old is not None:
-            is_upgrade = (old.mode, request.mode) == (SHARED, EXCLUSIVE)
-            is_certain = self._covers(old, request)
-            if is_certain and not is_upgrade and request.command == "acquire":
+            if self._covers(old, request):
                 self.fault("another token while it held", old, request)
-            self._goes_on(old, new, request, is_certain)
             old.until = min(old.until, request.sent)
             if request.answered < old.dead:
                 old.dead, old.denied_by = request.answered, request
@@ -309,16 +306,6 @@ class Evidence:
         hold.denied_by = hold.born
         self.holds.append(hold)
         self.by_token[hold.lock, hold.token] = hold
-
-    def _goes_on(self, old, new, request, is_certain):
-        """What an owner holds goes on under its new token, if it was not over by then."""
-        least, most = (count + request.reentrant for count in old.counts)
-        new.counts = (least if is_certain else 1, most)
-        new.ephemeral = old.ephemeral
-        new.latest = max(new.latest, old.latest)
-        if is_certain:
-            new.until = max(new.until, old.until)
-            new.kept, new.connection = old.kept, old.connection
 
     def _bind(self, hold):
         if hold.kept is not None or hold.ephemeral is not None:

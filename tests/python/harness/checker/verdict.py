@@ -184,7 +184,7 @@ def early_nils(evidence):
 
 
 EXPECTED = {
-    "acquire": {LOST, UNANSWERED, "LOCKKIND", "DEADLOCK", "UNBLOCKED"},
+    "acquire": {LOST, UNANSWERED, "LOCKKIND", "LOCKHELD", "DEADLOCK", "UNBLOCKED"},
     "macquire": {LOST, UNANSWERED, "LOCKKIND", "LOCKHELD", "DEADLOCK", "UNBLOCKED"},
     "count": {"FENCED", UNANSWERED},
     "write": {"FENCED", UNANSWERED},
