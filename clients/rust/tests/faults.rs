@@ -210,7 +210,8 @@ async fn a_reader_that_asks_to_write_is_refused_and_goes_on_reading() {
     let locks = server.locks();
     let read = locks.read("k").owner("task-7").acquire().await.unwrap();
     let _others = (locks.read("k").acquire().await.unwrap(), locks.lock("other").acquire().await.unwrap());
-    let is_held = |error: Option<Error>| error.is_some_and(|error| error.to_string().contains("LOCKHELD 'k'"));
+    let is_held =
+        |error: Option<Error>| error.is_some_and(|error| error.to_string().contains("LOCKHELD 'k'"));
     for wait in [Duration::ZERO, SECOND / 5, 60 * SECOND] {
         assert!(is_held(locks.write("k").owner("task-7").wait(wait).acquire().await.err()));
         assert!(is_held(locks.many(["k", "other"]).owner("task-7").wait(wait).acquire().await.err()));
