@@ -1,0 +1,179 @@
+"""Which features of the locks can be used together: the data, and the page that is printed from it.
+
+test_combinations.py tries each cell on real servers. `scripts/combinations` prints docs/reference/combinations.md.
+"""
+
+#: Each feature, and what it is.
+FEATURES = {
+    "SHARED": "`LOCK.ACQUIRE ... SHARED`: one of many readers",
+    "LIMIT": "`LOCK.ACQUIRE ... LIMIT n`: one of n holders",
+    "MACQUIRE": "`LOCK.MACQUIRE`: several locks in one step",
+    "BLOCK": "`BLOCK ms`: the request waits in the queue",
+    "QUEUE": "`QUEUE ms`: the owner keeps a position in the queue",
+    "REENTRANT": "`LOCK.ACQUIRE ... REENTRANT`: the hold counts",
+    "EPHEMERAL": "`EPHEMERAL ms`: the lease is cut when the connection closes",
+    "KEEPALIVE": "`KEEPALIVE`: the lease does not run while the connection is open",
+    "RAISE": "`LOCK.RENEW ... RAISE token`: the hold gets a higher token",
+    "EXEC": "`LOCK.EXEC`: a command that runs if the token is live",
+    "confirm": "`redislock.confirm` is `all` or `majority`",
+    "quarantine": "a quarantine lasts (`redislock.quarantine`)",
+    "legacy": "`redislock.legacy-strings` is `yes`, and an old client's string is in the key",
+    "RESTORE": "`RESTORE` brings the lock back under its name, in place of what is there",
+    "move": "the lock's slot moves to another node of the cluster",
+    "evict": "the server may evict locks, and `redislock.allow-eviction` is `no`",
+    "leaving": "`redislock.leaving` is `yes`",
+}
+
+#: What stands in a cell of `TOGETHER`.
+CODES = {
+    "+": "They work together.",
+    "S": "A syntax error.",
+    "X": "An error: only the token of an exclusive hold can be raised.",
+    "C": "An error that names `redislock.confirm`. A waiter from before gets it at its turn; a hold from before stays.",
+    "G": "`CONFIG SET` and the start of the server refuse to have both.",
+    "M": "The one needs the other: `CONFIG SET` and the start of the server refuse it alone.",
+    "K": "`LOCKKIND`.",
+    "N": "Not granted now: nil. With `BLOCK` the request waits, with `QUEUE` it keeps its position.",
+    "Q": "`QUARANTINE` for a new hold. A holder's own request is granted.",
+    "E": "An error: this server may evict locks. It is for holders, too; they renew and release.",
+    "L": "An error that names `redislock.leaving`, for a new hold. A holder's own request is granted.",
+    "U": "The wait ends with `UNBLOCKED`.",
+    "V": "The kept position ends without a word.",
+    "D": "The client is redirected to the node that has the slot.",
+    "T": "It travels with the lock.",
+    "0": "`LOCK.RENEW` answers 0: a string has no token.",
+    "F": "`FENCED`: a string has no token.",
+    "A": "A token that was dead is live again, if the payload is from its time.",
+    ".": "They do not meet.",
+}
+
+#: Each pair of features, in the order of `FEATURES`. A cell with two codes: of a hold, and of a wait.
+TOGETHER = """
+           LIMIT MACQUIRE BLOCK QUEUE REENTRANT EPHEMERAL KEEPALIVE RAISE EXEC confirm quarantine legacy RESTORE move evict leaving
+SHARED     S     +        +     +     S         +         +         X     +    +       Q          N      T       T    E     L
+LIMIT      -     S        +     +     S         +         +         X     +    +       Q          K      T       T    E     L
+MACQUIRE   -     -        +     S     S         S         S         +     +    +       Q          N      TU      TD   E     L
+BLOCK      -     -        -     S     +         +         +         .     .    +       N          N      U       D    E     L
+QUEUE      -     -        -     -     +         +         +         .     .    +       N          N      V       V    E     L
+REENTRANT  -     -        -     -     -         +         +         +     +    C       Q          N      T       T    E     L
+EPHEMERAL  -     -        -     -     -         -         +         +     +    +       Q          N      T       T    E     L
+KEEPALIVE  -     -        -     -     -         -         -         +     +    C       Q          N      T       T    E     L
+RAISE      -     -        -     -     -         -         -         -     +    C       +          0      T       T    +     +
+EXEC       -     -        -     -     -         -         -         -     -    +       +          F      A       D    +     +
+confirm    -     -        -     -     -         -         -         -     -    -       M          G      +       T    E     +
+quarantine -     -        -     -     -         -         -         -     -    -       -          +      +       +    E     +
+legacy     -     -        -     -     -         -         -         -     -    -       -          -      +       D    +     +
+"""
+
+#: What an owner has, as a name for each row of `AGAIN`.
+HOLDS = {
+    "exclusive": "an exclusive hold, of all named keys under one token",
+    "SHARED": "a shared hold, of all named keys under one token",
+    "LIMIT": "one of n permits (`LIMIT n`)",
+    "some": "an exclusive hold of some of the keys that are named, or of all under several tokens",
+    "wait": "a request that waits (`BLOCK`) or a position that is kept (`QUEUE`), while another owner holds",
+}
+
+#: What it asks for, without `BLOCK` and without `QUEUE`, as a name for each column of `AGAIN`.
+REQUESTS = {
+    "exclusive": "`LOCK.ACQUIRE`",
+    "SHARED": "`LOCK.ACQUIRE ... SHARED`",
+    "LIMIT": "`LOCK.ACQUIRE ... LIMIT n`, the same n",
+    "other-LIMIT": "`LOCK.ACQUIRE ... LIMIT m`, another number",
+    "MACQUIRE": "`LOCK.MACQUIRE`",
+    "MACQUIRE-SHARED": "`LOCK.MACQUIRE ... SHARED`",
+    "RENEW": "`LOCK.RENEW`",
+    "RAISE": "`LOCK.RENEW ... RAISE`",
+}
+
+#: What stands in a cell of `AGAIN`.
+REPLIES = {
+    "t": "The token that the owner has: a retry. The lease is never shortened.",
+    "d": "A downgrade: the same token, and other readers may join.",
+    "H": "`LOCKHELD`; nothing changes.",
+    "K": "`LOCKKIND`; nothing changes.",
+    "1": "1: done.",
+    "0": "0: nothing is held.",
+    "X": "An error: only the token of an exclusive hold can be raised.",
+    "n": "nil; the wait and the position stay.",
+}
+
+#: What an owner has against what it asks for.
+AGAIN = """
+           exclusive SHARED LIMIT other-LIMIT MACQUIRE MACQUIRE-SHARED RENEW RAISE
+exclusive  t         d      K     K           t        H               1     1
+SHARED     H         t      K     K           H        t               1     X
+LIMIT      K         K      t     K           K        K               1     X
+some       t         d      K     K           H        H               1     1
+wait       n         n      K     K           n        n               0     0
+"""
+
+
+def cells(text):
+    """The cells of a table as {(row, column): codes}. "-" stands where the pair is in the table already."""
+    header, *rows = (line.split() for line in text.split("\n") if line)
+    found = {}
+    for name, *codes in rows:
+        assert len(codes) == len(header), f"row {name}"
+        found.update({(name, column): code for column, code in zip(header, codes) if code != "-"})
+    return found
+
+
+def table(text):
+    """The table in Markdown."""
+    header, *rows = (line.split() for line in text.split("\n") if line)
+    lines = ["| | " + " | ".join(header) + " |", "|---" * (len(header) + 1) + "|"]
+    for name, *codes in rows:
+        spaced = (" ".join(code).replace("-", "") for code in codes)
+        lines.append(f"| **{name}** | " + " | ".join(spaced) + " |")
+    return "\n".join(lines)
+
+
+def names(meanings):
+    """Names and what they mean, in Markdown."""
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {meaning} |" for name, meaning in meanings.items())])
+
+
+def page():
+    """The page for users."""
+    return f"""\
+# What goes together
+
+<!-- Printed by scripts/combinations from tests/python/harness/combinations.py. Change the data there. -->
+
+This page says for each pair of features whether they can be used together, and what the server answers if not.
+`tests/python/test_combinations.py` tries each cell on a real server. [CONTRACT](../CONTRACT.md) has the rules, and the
+[pages of the commands](../commands/acquire.md) have the words of each error.
+
+## Feature and feature
+
+Each pair stands in the table once. A cell with two codes is for a hold, and then for a wait.
+
+{table(TOGETHER)}
+
+{names(CODES)}
+
+The features:
+
+{names(FEATURES)}
+
+## What an owner has, and what it asks for
+
+One owner asks for a lock that it holds or waits for already. Its request has neither `BLOCK` nor `QUEUE`. With one of
+them an answer other than nil is the same, and a newer request of an owner that waits replaces its older one.
+
+{table(AGAIN)}
+
+{names(REPLIES)}
+
+What the owner has:
+
+{names(HOLDS)}
+
+What it asks for:
+
+{names(REQUESTS)}
+
+[LOCK.RELEASE](../commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. It always ends the wait
+of the owner there.
+"""
